@@ -1,1 +1,36 @@
-//! stub
+//! The types that the operator, the host daemon and people share.
+//!
+//! * [`WindowsNodePool`]: the one kind that a person writes.
+//! * [`WindowsInstance`]: one for each host, written by the operator only.
+//! * [`host`]: what operator and `wicd.exe` say to each other, as JSON files over SFTP.
+//! * [`services`]: the `windows-services-<version>` ConfigMap.
+//! * [`payload`]: the manifest of the files that a host needs.
+//!
+//! There is no client here and no async code: this crate is also compiled for Windows.
+//!
+//! ```
+//! use api::{IntOrPercent, WindowsNodePoolSpec};
+//! let spec: WindowsNodePoolSpec = serde_json::from_value(serde_json::json!({
+//!     "inventory": {"hosts": [{"name": "win-1", "address": "10.0.0.1"}]},
+//!     "rollout": {"maxUnavailable": "10%"},
+//! })).unwrap();
+//! assert_eq!(spec.ssh().port(), 22);
+//! assert_eq!(spec.rollout().max_unavailable(), IntOrPercent::Percent(10));
+//! ```
+
+pub mod conditions;
+mod crd;
+mod examples;
+pub mod host;
+mod instance;
+mod int_or_percent;
+pub mod names;
+pub mod payload;
+mod pool;
+pub mod services;
+
+pub use crd::crds;
+pub use examples::{Example, examples};
+pub use instance::*;
+pub use int_or_percent::{IntOrPercent, ParseIntOrPercentError};
+pub use pool::*;

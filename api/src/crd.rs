@@ -1,0 +1,74 @@
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::{
+    CustomResourceDefinition, JSON, JSONSchemaProps, JSONSchemaPropsOrArray, JSONSchemaPropsOrBool,
+};
+use kube::CustomResourceExt;
+
+use crate::{WindowsInstance, WindowsNodePool};
+
+/// The CRDs, as `crds/` has them.
+///
+/// kstatus takes an object without a status for finished. The one default is therefore
+/// `status: {observedGeneration: -1}`, as Flux does. Those that schemars derives from `#[serde(default)]` are taken out.
+pub fn crds() -> Vec<CustomResourceDefinition> {
+    [WindowsNodePool::crd(), WindowsInstance::crd()].map(with_status_default).into()
+}
+
+fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    for version in &mut crd.spec.versions {
+        let root = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut());
+        let Some(root) = root else { continue };
+        without_defaults(root);
+        if let Some(status) = root.properties.as_mut().and_then(|p| p.get_mut("status")) {
+            status.default = Some(JSON(serde_json::json!({"observedGeneration": -1})));
+            status.nullable = None;
+        }
+    }
+    crd
+}
+
+fn without_defaults(schema: &mut JSONSchemaProps) {
+    schema.default = None;
+    schema.properties.iter_mut().flat_map(|p| p.values_mut()).for_each(without_defaults);
+    if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
+        without_defaults(items);
+    }
+    if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
+        without_defaults(values);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    fn walk(value: &Value, path: &str, found: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                for (k, v) in map {
+                    if k == "default" && !path.ends_with("/properties")
+                        || k == "format" && v.as_str().is_some_and(|f| f.starts_with("uint"))
+                    {
+                        found.push(format!("{path}/{k}"));
+                    }
+                    walk(v, &format!("{path}/{k}"), found);
+                }
+            }
+            Value::Array(list) => list.iter().for_each(|v| walk(v, path, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_only_default_is_that_of_the_status_and_no_format_is_unknown_to_the_api_server() {
+        for crd in super::crds() {
+            let mut found = Vec::new();
+            walk(&serde_json::to_value(&crd).unwrap(), "", &mut found);
+            assert_eq!(
+                found,
+                ["/spec/versions/schema/openAPIV3Schema/properties/status/default"],
+                "{:?}",
+                crd.metadata.name
+            );
+        }
+    }
+}

@@ -1,0 +1,124 @@
+use std::collections::BTreeMap;
+
+use crate::{
+    DeletionPolicy, Drain, Host, HostKeyPolicy, IntOrPercent, Inventory, NodeTemplate, OnTimeout, PodBehavior, PodRule,
+    Provisioning, Rollout, SecretKeyRef, SecretRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec,
+    WindowsNodePool, WindowsNodePoolSpec,
+};
+
+/// A pool for people to start from, as `examples/<name>.yaml`.
+pub struct Example {
+    /// File name without `.yaml`.
+    pub name: &'static str,
+    /// What it shows; becomes the comment at the top of the file.
+    pub about: &'static str,
+    /// The pool.
+    pub pool: WindowsNodePool,
+}
+
+fn host(name: &str, address: &str) -> Host {
+    Host { name: name.into(), address: address.into(), ..Host::default() }
+}
+
+fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect()
+}
+
+/// The examples. They are values of the API's own types, so they cannot fall behind it.
+pub fn examples() -> Vec<Example> {
+    vec![
+        Example {
+            name: "minimal",
+            about: "Two hosts, everything else as documented. Needs the Secret cloud-private-key in the operator's namespace.",
+            pool: WindowsNodePool::new(
+                "factory",
+                WindowsNodePoolSpec {
+                    inventory: Inventory {
+                        hosts: Some(vec![host("win-1", "10.20.0.11"), host("win-2", "win-2.example.com")]),
+                    },
+                    ..WindowsNodePoolSpec::default()
+                },
+            ),
+        },
+        Example {
+            name: "full",
+            about: "Every field of a pool with hosts of its own.",
+            pool: WindowsNodePool::new(
+                "factory",
+                WindowsNodePoolSpec {
+                    inventory: Inventory {
+                        hosts: Some(vec![
+                            Host {
+                                port: Some(2222),
+                                username: Some(r"FACTORY\svc-nodes".into()),
+                                host_key: Some("SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE".into()),
+                                private_key_secret_ref: Some(SecretKeyRef {
+                                    name: "press-key".into(),
+                                    key: Some("id_ed25519".into()),
+                                }),
+                                labels: Some(strings(&[("example.com/hall", "b")])),
+                                ..host("press-1", "2001:db8::11")
+                            },
+                            host("press-2", "10.20.0.12"),
+                        ]),
+                    },
+                    ssh: Some(Ssh {
+                        private_key_secret_refs: Some(vec![
+                            SecretKeyRef { name: "windows-key-2027".into(), key: None },
+                            SecretKeyRef { name: "windows-key-2026".into(), key: None },
+                        ]),
+                        port: Some(22),
+                        username: Some("Administrator".into()),
+                        host_key_policy: Some(HostKeyPolicy::Strict),
+                        known_hosts_ref: Some(SecretRef { name: "windows-known-hosts".into() }),
+                        connect_timeout_seconds: Some(15),
+                        command_timeout_seconds: Some(600),
+                    }),
+                    template: Some(NodeTemplate {
+                        metadata: Some(TemplateMetadata {
+                            labels: Some(strings(&[
+                                ("example.com/line", "paint"),
+                                ("node-role.kubernetes.io/factory", ""),
+                            ])),
+                            annotations: Some(strings(&[("example.com/contact", "floor-it@example.com")])),
+                        }),
+                        spec: Some(TemplateSpec {
+                            taints: Some(vec![Taint {
+                                key: "os".into(),
+                                value: Some("Windows".into()),
+                                effect: TaintEffect::NoSchedule,
+                            }]),
+                        }),
+                    }),
+                    provisioning: Some(Provisioning { max_concurrent: Some(20) }),
+                    rollout: Some(Rollout {
+                        max_unavailable: Some(IntOrPercent::Percent(10)),
+                        min_ready_seconds: Some(30),
+                        progress_deadline_seconds: Some(3600),
+                        paused: None,
+                    }),
+                    drain: Some(Drain {
+                        timeout_seconds: Some(1800),
+                        on_timeout: Some(OnTimeout::Wait),
+                        grace_period_seconds: None,
+                        delete_empty_dir_data: Some(true),
+                        evict_unmanaged: Some(false),
+                        pod_selector: None,
+                        skip_wait_for_delete_timeout_seconds: Some(600),
+                        wait_for_volume_detach: Some(true),
+                        pod_rules: Some(vec![PodRule {
+                            selector: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector {
+                                match_labels: Some(strings(&[("app", "batch")])),
+                                match_expressions: None,
+                            }),
+                            behavior: PodBehavior::WaitCompleted,
+                            order: Some(-1),
+                            ..PodRule::default()
+                        }]),
+                    }),
+                    deletion_policy: Some(DeletionPolicy::Deconfigure),
+                },
+            ),
+        },
+    ]
+}

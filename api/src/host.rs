@@ -1,0 +1,488 @@
+//! What the operator and `wicd.exe` say to each other while the operator works on a host over SSH.
+//!
+//! For each [`Verb`] the operator writes a [`Request`] to `<operation directory>\<verb>.request.json` over SFTP, starts
+//! `C:\k\wicd\<sha256 of the exe>\wicd.exe <verb> <operation id>`, and reads the [`Answer`] from
+//! `<operation directory>\<verb>.answer.json`. The exit status says whether to look: [`EXIT_ANSWERED`] means that the answer
+//! is there (it may still tell of a failure); anything else means that it is not. What the process prints is for the log.
+//!
+//! Secrets travel in requests (files such as TLS keys) but never in answers: private keys that a host makes stay there.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{payload, services::ServicesConfig};
+
+/// Version of this protocol. wicd refuses any other; operator and wicd are always delivered together.
+pub const PROTOCOL: u32 = 1;
+/// Exit status of `wicd.exe` when it has written an answer.
+pub const EXIT_ANSWERED: u32 = 0;
+/// Largest answer that the operator reads, in bytes.
+pub const MAX_ANSWER: usize = 1 << 20;
+
+/// Places on a host. Legacy ones are WMCO's.
+pub mod path {
+    /// Root of everything. Legacy.
+    pub const ROOT: &str = r"C:\k";
+    /// Directory of wicd itself: `<sha256>\wicd.exe`, [`OPERATIONS`], [`STATE`], [`OWNED`].
+    pub const WICD: &str = r"C:\k\wicd";
+    /// One directory for each operation that is going on: requests, answers, the archive that is being sent.
+    pub const OPERATIONS: &str = r"C:\k\wicd\operations";
+    /// What the host follows, as wicd last wrote it: a [`super::Marker`].
+    pub const STATE: &str = r"C:\k\wicd\state.json";
+    /// What wicd has put on the host: a list of paths, services, variables and certificates to take away again.
+    pub const OWNED: &str = r"C:\k\wicd\owned.json";
+    /// Last good copy of what the service keeps true: a [`super::Desired`].
+    pub const DESIRED: &str = r"C:\k\wicd\desired.json";
+    /// Payload files by content: `<sha256>`. Destinations are hard links to them.
+    pub const BLOBS: &str = r"C:\k\wicd\blobs";
+    /// wicd's certificate and key.
+    pub const WICD_CERTS: &str = r"C:\k\wicd-certs";
+    /// wicd's current certificate and key, in one PEM file. Legacy.
+    pub const WICD_CERT: &str = r"C:\k\wicd-certs\wicd-client-current.pem";
+    /// kubeconfig of wicd's service; names [`WICD_CERT`]. Legacy.
+    pub const WICD_KUBECONFIG: &str = r"C:\k\wicd-kubeconfig";
+    /// kubelet's kubeconfig; names [`KUBELET_FIRST_CERT`]. Legacy name.
+    pub const KUBELET_KUBECONFIG: &str = r"C:\k\kubeconfig";
+    /// kubelet's first certificate and key, in one PEM file. kubelet keeps the later ones in [`KUBELET_PKI`] by itself.
+    pub const KUBELET_FIRST_CERT: &str = r"C:\k\kubelet-first.pem";
+    /// kubelet's configuration. Legacy.
+    pub const KUBELET_CONFIG: &str = r"C:\k\kubelet.conf";
+    /// CA that kubelet checks its clients with. Legacy.
+    pub const KUBELET_CA: &str = r"C:\k\kubelet-ca.crt";
+    /// CA of the API server. Legacy.
+    pub const API_CA: &str = r"C:\k\bootstrap-ca.crt";
+    /// Where kubelet keeps its own certificates. Legacy.
+    pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
+    /// Logs. Legacy.
+    pub const LOGS: &str = r"C:\var\log";
+}
+
+/// Name of wicd's Windows service. Legacy.
+pub const WICD_SERVICE: &str = "windows-instance-config-daemon";
+/// Descriptions of services of ours begin so. Legacy.
+pub const SERVICE_DESCRIPTION_PREFIX: &str = "OpenShift managed ";
+
+/// What `wicd.exe` is asked to do.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum Verb {
+    /// Look, change nothing: [`Facts`].
+    Facts,
+    /// Unpack and verify payload files: [`Stage`].
+    Stage,
+    /// Put files in place, write configuration, make keys and certificate requests: [`Apply`].
+    Apply,
+    /// Take certificates, install and start wicd's service: [`Start`].
+    Start,
+    /// Restart the host: [`Reboot`].
+    Reboot,
+    /// Take everything of ours away: [`Cleanup`].
+    Cleanup,
+}
+
+impl Verb {
+    /// As on the command line.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Facts => "facts",
+            Self::Stage => "stage",
+            Self::Apply => "apply",
+            Self::Start => "start",
+            Self::Reboot => "reboot",
+            Self::Cleanup => "cleanup",
+        }
+    }
+}
+
+/// Path of `wicd.exe` with this content hash.
+pub fn exe_path(sha256: &str) -> String {
+    format!(r"{}\{sha256}\wicd.exe", path::WICD)
+}
+
+/// Directory of an operation.
+pub fn operation_dir(id: &str) -> String {
+    format!(r"{}\{id}", path::OPERATIONS)
+}
+
+/// Path of a request.
+pub fn request_path(id: &str, verb: Verb) -> String {
+    format!(r"{}\{}.request.json", operation_dir(id), verb.as_str())
+}
+
+/// Path of an answer.
+pub fn answer_path(id: &str, verb: Verb) -> String {
+    format!(r"{}\{}.answer.json", operation_dir(id), verb.as_str())
+}
+
+/// Command line that starts `wicd.exe`: short, ASCII, nothing that any shell could take for its own.
+pub fn command(exe_sha256: &str, verb: Verb, id: &str) -> String {
+    format!("{} {} {id}", exe_path(exe_sha256), verb.as_str())
+}
+
+/// Whether `id` may name an operation: lower-case letters, digits and `-`, 1 to 63.
+pub fn is_operation_id(id: &str) -> bool {
+    (1..=63).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+}
+
+/// Request for one verb.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Request {
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// The operation.
+    pub operation: String,
+    /// Epoch of the operator's lease. wicd refuses one that is older than the newest it has seen.
+    pub epoch: i64,
+    /// What to do.
+    pub body: Body,
+}
+
+/// What to do.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub enum Body {
+    /// [`Verb::Facts`]
+    Facts(Facts),
+    /// [`Verb::Stage`]
+    Stage(Stage),
+    /// [`Verb::Apply`]
+    Apply(Box<Apply>),
+    /// [`Verb::Start`]
+    Start(Start),
+    /// [`Verb::Reboot`]
+    Reboot(Reboot),
+    /// [`Verb::Cleanup`]
+    Cleanup(Cleanup),
+}
+
+impl Body {
+    /// The verb that it belongs to.
+    pub fn verb(&self) -> Verb {
+        match self {
+            Self::Facts(_) => Verb::Facts,
+            Self::Stage(_) => Verb::Stage,
+            Self::Apply(_) => Verb::Apply,
+            Self::Start(_) => Verb::Start,
+            Self::Reboot(_) => Verb::Reboot,
+            Self::Cleanup(_) => Verb::Cleanup,
+        }
+    }
+}
+
+/// Look, change nothing.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Facts {
+    /// The files that the host shall have: the answer tells which blobs are missing.
+    pub files: Vec<payload::File>,
+}
+
+/// Unpack and verify payload files.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Stage {
+    /// All files that the host shall have.
+    pub files: Vec<payload::File>,
+    /// Name of the archive in [`path::OPERATIONS`]: a tar whose entries are named by SHA-256 of the content and hold one zstd
+    /// frame each. Only entries whose names are in `files` are taken. It is deleted afterwards.
+    pub archive: String,
+}
+
+/// Put files in place, write configuration, make keys and certificate requests. Nothing is started.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Apply {
+    /// What the host shall follow; becomes [`path::DESIRED`].
+    pub desired: Desired,
+    /// All payload files; their blobs must be there.
+    pub files: Vec<payload::File>,
+    /// Configuration files.
+    pub configs: Vec<ConfigFile>,
+    /// Certificates that are to be asked for, unless the host has a good one already.
+    pub certificates: Vec<CertificateKind>,
+    /// SHA-256 of the `wicd.exe` that the service shall run.
+    pub wicd_sha256: String,
+}
+
+/// What wicd's service keeps true.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Desired {
+    /// Name of the Node.
+    pub node_name: String,
+    /// Address of the Node.
+    pub node_ip: String,
+    /// The pool.
+    pub pool: String,
+    /// Namespace of the services ConfigMaps.
+    pub namespace: String,
+    /// Version of the services.
+    pub version: String,
+    /// The services, as in the ConfigMap `windows-services-<version>`.
+    pub services: ServicesConfig,
+    /// Digest of the payload, see [`payload::digest`].
+    pub payload: String,
+    /// PEM certificates to trust machine-wide.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub trusted_ca: String,
+}
+
+/// A configuration file.
+#[derive(Serialize, Deserialize, Clone, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ConfigFile {
+    /// Where it goes.
+    pub path: String,
+    /// Content.
+    pub content: String,
+    /// Whether only SYSTEM and administrators may read it.
+    #[serde(default)]
+    pub secret: bool,
+}
+
+impl std::fmt::Debug for ConfigFile {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let content = if self.secret { "(secret)" } else { &self.content };
+        f.debug_struct("ConfigFile").field("path", &self.path).field("content", &content).finish()
+    }
+}
+
+/// Take certificates, install and start wicd's service (and through it all others).
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Start {
+    /// PEM chains for the requests that `apply` answered with. The keys are on the host.
+    pub certificates: BTreeMap<CertificateKind, String>,
+    /// SHA-256 of the `wicd.exe` that the service shall run.
+    pub wicd_sha256: String,
+    /// How long rotated certificates of wicd shall live, in seconds.
+    pub certificate_seconds: i32,
+}
+
+/// Restart the host, unless it has been restarted already.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Reboot {
+    /// Boot id that the operator saw. If the host has another one by now, nothing is done.
+    pub boot_id: String,
+}
+
+/// Take everything of ours away, by the ownership manifest. Services first, then variables and certificates, then files.
+/// `wicd.exe` itself is removed by the operator over SFTP at the end, because a running program cannot delete itself.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Cleanup {}
+
+/// Kinds of certificates that a host gets.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+pub enum CertificateKind {
+    /// kubelet's client certificate: `system:node:<node>`.
+    Kubelet,
+    /// wicd's client certificate: `system:wicd-node:<node>`.
+    Wicd,
+}
+
+/// What `wicd.exe` answers. Hostile until checked: a host can answer whatever it likes.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Answer {
+    /// [`PROTOCOL`].
+    pub protocol: u32,
+    /// The operation, repeated.
+    pub operation: String,
+    /// Whether it was done.
+    pub outcome: Outcome,
+    /// How the host stands afterwards. Not there if it could not be found out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state: Option<HostState>,
+    /// PEM certificate requests, after `apply`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub requests: BTreeMap<CertificateKind, String>,
+    /// Things that people should know, though they stopped nothing.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub warnings: Vec<String>,
+}
+
+/// Whether it was done.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum Outcome {
+    /// It was.
+    Done,
+    /// It was, and the host must be restarted before it has all its effect.
+    RebootRequired {
+        /// Why.
+        why: String,
+    },
+    /// It was not.
+    Failed {
+        /// PascalCase word, as `DiskFull`, `HashMismatch`, `StaleEpoch`, `ServiceFailed`.
+        reason: String,
+        /// A sentence, with what to do.
+        message: String,
+    },
+}
+
+/// How a host stands.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct HostState {
+    /// The host itself.
+    pub machine: Machine,
+    /// What it follows, if anything of ours is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub marker: Option<Marker>,
+    /// SHA-256 of payload files that are not there, of those that the request named.
+    #[serde(default)]
+    pub missing: Vec<String>,
+    /// State of wicd's service.
+    pub wicd: ServiceState,
+    /// SHA-256 of the exe that wicd's service runs, from its command line.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wicd_sha256: Option<String>,
+    /// State of the other services of ours.
+    #[serde(default)]
+    pub services: BTreeMap<String, ServiceState>,
+    /// Certificates that are there: kind and end of validity, Unix seconds. kubelet's is the newest of first and rotated.
+    #[serde(default)]
+    pub certificates: BTreeMap<CertificateKind, i64>,
+    /// Why the host must be restarted before it can be a node, if it must.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reboot_required: Option<String>,
+    /// Services of the names that we use, that are not ours, as a kubelet that somebody else installed.
+    #[serde(default)]
+    pub foreign_services: Vec<String>,
+}
+
+/// A host.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Machine {
+    /// Its own host name.
+    pub hostname: String,
+    /// Machine id: registry `HKLM\SOFTWARE\Microsoft\Cryptography` `MachineGuid`.
+    pub machine_id: String,
+    /// Boot id: registry `…\Memory Management\PrefetchParameters` `BootId`, as kubelet reports it.
+    pub boot_id: String,
+    /// As `10.0.20348.2527`.
+    pub os_build: String,
+    /// As `Windows Server 2022 Datacenter`.
+    pub os_name: String,
+    /// Clock, Unix milliseconds.
+    pub clock_ms: i64,
+    /// Addresses, without loopback and link-local ones.
+    pub addresses: Vec<String>,
+    /// Address of the interface that has the default route, if any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub default_address: Option<String>,
+    /// Free bytes on C:.
+    pub disk_free: u64,
+    /// Whether we run with administrator's rights.
+    pub is_admin: bool,
+    /// State of the Windows feature Containers.
+    pub containers_feature: Feature,
+}
+
+/// State of a Windows feature.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub enum Feature {
+    /// There.
+    Enabled,
+    /// Not there.
+    Disabled,
+    /// Could not be told.
+    #[default]
+    Unknown,
+}
+
+/// State of a Windows service.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub enum ServiceState {
+    /// Does not exist.
+    #[default]
+    Missing,
+    /// Stopped.
+    Stopped,
+    /// On its way up or down.
+    Pending,
+    /// Running.
+    Running,
+}
+
+/// What a host follows, as wicd last wrote it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Marker {
+    /// The last operation that changed the host.
+    pub operation: String,
+    /// Newest epoch that was seen.
+    pub epoch: i64,
+    /// Name of the Node.
+    pub node_name: String,
+    /// The pool.
+    pub pool: String,
+    /// Version of the services.
+    pub version: String,
+    /// Digest of the payload that is in place.
+    pub payload: String,
+    /// SHA-256 over paths and contents of the configuration files that are in place, see [`configs_digest`].
+    pub configs: String,
+}
+
+/// SHA-256 over paths and contents of configuration files, in lower-case hex. The order does not matter.
+pub fn configs_digest(configs: &[ConfigFile]) -> String {
+    use sha2::{Digest, Sha256};
+    let mut sorted: Vec<&ConfigFile> = configs.iter().collect();
+    sorted.sort_by(|a, b| a.path.cmp(&b.path));
+    let mut hash = Sha256::new();
+    for c in sorted {
+        for part in [&c.path, &c.content] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+    }
+    hex::encode(hash.finalize())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn commands_are_harmless_to_every_shell() {
+        let line = command(&"a".repeat(64), Verb::Apply, "join-win-1-0");
+        assert!(line.bytes().all(|b| b.is_ascii_alphanumeric() || br" -\:.".contains(&b)), "{line}");
+        for bad in ["", "A", "a b", "a;b", "..", "a/b", &"a".repeat(64)] {
+            assert!(!is_operation_id(bad), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_printed() {
+        let file = ConfigFile { path: "p".into(), content: "hunter2".into(), secret: true };
+        assert!(!format!("{file:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn the_digest_tells_paths_from_contents() {
+        let file = |path: &str, content: &str| ConfigFile { path: path.into(), content: content.into(), secret: false };
+        assert_eq!(
+            configs_digest(&[file("a", "1"), file("b", "2")]),
+            configs_digest(&[file("b", "2"), file("a", "1")])
+        );
+        assert_ne!(configs_digest(&[file("a", "1b2")]), configs_digest(&[file("a1", "b2")]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            let _ = serde_json::from_slice::<Answer>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,297 @@
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{CustomResource, KubeSchema, core::ListMerge};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::SecretKeyRef;
+
+/// One host of a pool: what the pool wants of it, and what the operator has found and is doing. Written by the operator
+/// only; to change a host, change its pool.
+#[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[kube(
+    group = "windowsmachineconfig.openshift.io",
+    version = "v1alpha1",
+    kind = "WindowsInstance",
+    plural = "windowsinstances",
+    shortname = "wi",
+    category = "windows",
+    status = "WindowsInstanceStatus",
+    derive = "PartialEq",
+    validation = ("self.metadata.name == self.spec.host.name", "the name of an instance is the name of its host"),
+    selectable = "spec.poolRef.name",
+    selectable = "status.phase",
+    printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolRef.name"),
+    printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
+    printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "Step", type_ = "string", json_path = ".status.operation.step"),
+    printcolumn(name = "Since", type_ = "date", json_path = ".status.operation.stepStartTime"),
+    printcolumn(name = "Failures", type_ = "integer", json_path = ".status.failures.count"),
+    printcolumn(name = "Next-Try", type_ = "string", json_path = ".status.failures.nextRetryTime"),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
+    printcolumn(name = "Address", type_ = "string", json_path = ".spec.host.address", priority = 1),
+    printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name", priority = 1),
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.currentVersion", priority = 1),
+    printcolumn(name = "OS-Build", type_ = "string", json_path = ".status.facts.osBuild", priority = 1),
+    printcolumn(name = "Hostname", type_ = "string", json_path = ".status.facts.hostname", priority = 1)
+)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowsInstanceSpec {
+    /// The pool that the host belongs to.
+    pub pool_ref: PoolRef,
+    /// The host, with the pool's settings filled in.
+    pub host: InstanceHost,
+    /// What the host shall follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub desired: Option<Desired>,
+    /// Permission to work on the host now. Written and taken back by the pool controller only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<Grant>,
+}
+
+/// Reference to a pool.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct PoolRef {
+    /// Name.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: String,
+}
+
+/// A host with the pool's settings filled in.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct InstanceHost {
+    /// Name of the host and of its Node.
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = ("self == oldSelf", "a host keeps its name"))]
+    pub name: String,
+    /// Address to reach it at.
+    #[schemars(length(min = 1, max = 253))]
+    pub address: String,
+    /// Port of its SSH server.
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: i32,
+    /// User to log in as.
+    #[schemars(length(min = 1, max = 104))]
+    pub username: String,
+    /// Host key to insist on, see the pool's `hosts[].hostKey`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 2048))]
+    pub host_key: Option<String>,
+    /// Private keys to try, in order.
+    #[schemars(length(max = 8))]
+    pub private_keys: Vec<SecretKeyRef>,
+    /// Labels for this host's Node alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(length(max = 32))]
+    pub labels: BTreeMap<String, String>,
+}
+
+/// What a host shall follow.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Desired {
+    /// Version: the services are those of the ConfigMap `windows-services-<version>`.
+    #[schemars(length(min = 1, max = 128))]
+    pub version: String,
+}
+
+/// Permission to work on a host.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Grant {
+    /// Name of the operation that is permitted.
+    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    pub id: String,
+    /// Its kind.
+    #[serde(rename = "type")]
+    pub type_: GrantType,
+    /// When it was given, RFC 3339.
+    pub granted_time: String,
+}
+
+/// Kind of an operation.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GrantType {
+    /// Make the host a node.
+    Provision,
+    /// Drain the node, deconfigure the host, delete the Node.
+    Remove,
+    /// Let the host go as it is.
+    Orphan,
+}
+
+impl GrantType {
+    /// As the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Provision => "Provision",
+            Self::Remove => "Remove",
+            Self::Orphan => "Orphan",
+        }
+    }
+}
+
+/// What the operator has found and is doing.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowsInstanceStatus {
+    /// Generation of the spec that this status is about.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub observed_generation: Option<i64>,
+    /// For people: one word for where the host stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub phase: Option<Phase>,
+    /// What is so, since when, and why.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 16))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
+    pub conditions: Vec<Condition>,
+    /// Version that the host follows completely.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub current_version: Option<String>,
+    /// The Node of the host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_ref: Option<NodeRef>,
+    /// The host key that was pinned.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_key: Option<PinnedHostKey>,
+    /// What the host said of itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub facts: Option<HostFacts>,
+    /// The operation that is going on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub operation: Option<Operation>,
+    /// Failures since the last success.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
+    /// Value of the retry annotation that was last acted upon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_retry: Option<String>,
+}
+
+/// Where a host stands, in a word. For people and field selectors; nothing is decided by it.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// Waits for its turn.
+    Pending,
+    /// Being made a node.
+    Joining,
+    /// A node, and Ready.
+    Ready,
+    /// A node that is not Ready.
+    NotReady,
+    /// The last attempt failed; waits for the next.
+    Failed,
+    /// Being removed, or waiting for it.
+    Removing,
+}
+
+/// Reference to a Node.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeRef {
+    /// Name.
+    pub name: String,
+    /// UID, so that a Node of the same name made by somebody else is not taken for it.
+    pub uid: String,
+}
+
+/// A host key that was pinned.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct PinnedHostKey {
+    /// Type, as `ssh-ed25519`.
+    pub key_type: String,
+    /// Base64 of the SSH wire format.
+    pub public_key: String,
+    /// `SHA256:…`
+    pub fingerprint: String,
+}
+
+/// What a host said of itself when it was proven.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct HostFacts {
+    /// Its own host name.
+    pub hostname: String,
+    /// Its machine id.
+    pub machine_id: String,
+    /// As `10.0.20348.2527`.
+    pub os_build: String,
+    /// As `Windows Server 2022 Datacenter`.
+    pub os_name: String,
+    /// Boot id: changes with each start of the host.
+    pub boot_id: String,
+    /// Its addresses.
+    #[serde(default)]
+    #[schemars(length(max = 64))]
+    pub addresses: Vec<String>,
+    /// How far its clock is ahead of the operator's, in seconds.
+    #[serde(default)]
+    pub clock_skew_seconds: i64,
+}
+
+/// The operation that is going on. Its step and clocks are stored before the step's first side effect.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Operation {
+    /// Name, from the grant.
+    pub id: String,
+    /// Kind, from the grant.
+    #[serde(rename = "type")]
+    pub type_: GrantType,
+    /// What is being done.
+    pub step: String,
+    /// Since when, RFC 3339.
+    pub step_start_time: String,
+    /// When the operation began, RFC 3339.
+    pub start_time: String,
+    /// Epoch of the operator that does it; hosts refuse an older one.
+    #[serde(default)]
+    pub epoch: i64,
+    /// Whether the node was cordoned by somebody else when the operation began.
+    #[serde(default)]
+    pub pre_cordoned: bool,
+    /// Boot id before a restart of the host was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id_before: Option<String>,
+    /// The drain, once it has begun.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub drain: Option<DrainStatus>,
+}
+
+/// How a drain stands.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct DrainStatus {
+    /// When it began, RFC 3339. Survives restarts of the operator.
+    pub start_time: String,
+    /// Pods that are still to go.
+    #[serde(default)]
+    pub remaining: i32,
+    /// Why they do not, at most five, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 5))]
+    pub blockers: Vec<String>,
+}
+
+/// Failures since the last success.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Failures {
+    /// How many, one after another.
+    pub count: i32,
+    /// When the next attempt is made, RFC 3339.
+    pub next_retry_time: String,
+    /// Why the last one failed, a PascalCase word.
+    pub last_reason: String,
+    /// The same in a sentence, with what to do.
+    pub last_message: String,
+    /// Step that failed.
+    #[serde(default)]
+    pub step: String,
+}

@@ -1,0 +1,124 @@
+use std::{fmt, str::FromStr};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+/// A number of nodes, or a share of them: `3` or `"10%"`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntOrPercent {
+    /// So many.
+    Int(u32),
+    /// So many of a hundred, 1 to 100.
+    Percent(u32),
+}
+
+impl IntOrPercent {
+    /// How many of `total` this is. A share is rounded down, but never below one: a rollout must be able to move.
+    pub fn of(self, total: u32) -> u32 {
+        match self {
+            Self::Int(n) => n,
+            Self::Percent(p) => u32::try_from(u64::from(total) * u64::from(p) / 100).unwrap_or(u32::MAX).max(1),
+        }
+    }
+}
+
+/// The text is neither a whole number nor a percentage from 1% to 100%.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{0:?} is neither a whole number of at least 1 nor a percentage from 1% to 100%")]
+pub struct ParseIntOrPercentError(String);
+
+impl FromStr for IntOrPercent {
+    type Err = ParseIntOrPercentError;
+
+    fn from_str(s: &str) -> Result<Self, Self::Err> {
+        let refuse = || ParseIntOrPercentError(s.into());
+        let digits = |t: &str| t.bytes().all(|b| b.is_ascii_digit()).then(|| t.parse::<u32>().ok()).flatten();
+        match s.strip_suffix('%') {
+            Some(share) => digits(share).filter(|p| (1..=100).contains(p)).map(Self::Percent),
+            None => digits(s).filter(|n| *n >= 1).map(Self::Int),
+        }
+        .ok_or_else(refuse)
+    }
+}
+
+impl fmt::Display for IntOrPercent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Int(n) => write!(f, "{n}"),
+            Self::Percent(p) => write!(f, "{p}%"),
+        }
+    }
+}
+
+impl Serialize for IntOrPercent {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Int(n) => s.serialize_u32(*n),
+            Self::Percent(p) => s.collect_str(&format_args!("{p}%")),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for IntOrPercent {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Raw {
+            Int(u32),
+            Text(String),
+        }
+        match Raw::deserialize(d)? {
+            Raw::Int(n) => Ok(Self::Int(n)),
+            Raw::Text(t) => t.parse().map_err(de::Error::custom),
+        }
+    }
+}
+
+impl JsonSchema for IntOrPercent {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "IntOrPercent".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({
+            "x-kubernetes-int-or-string": true,
+            "x-kubernetes-validations": [{
+                "rule": "type(self) == int ? self >= 1 : self.matches('^(100|[1-9][0-9]?)%$')",
+                "message": "must be a whole number of at least 1, or a percentage from \"1%\" to \"100%\"; to stop a rollout set rollout.paused"
+            }]
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shares_are_rounded_down_but_never_to_nothing() {
+        for (value, total, expected) in
+            [("1", 0, 1), ("3", 2, 3), ("10%", 100, 10), ("10%", 19, 1), ("10%", 3, 1), ("100%", 7, 7), ("33%", 10, 3)]
+        {
+            assert_eq!(value.parse::<IntOrPercent>().unwrap().of(total), expected, "{value} of {total}");
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused() {
+        for bad in ["", "%", "0", "0%", "101%", "-1", "1.5", " 1", "1 %", "10%%", "+5", "+5%", "ten"] {
+            assert!(bad.parse::<IntOrPercent>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn json_keeps_the_form() {
+        for json in ["3", "\"10%\""] {
+            let value: IntOrPercent = serde_json::from_str(json).unwrap();
+            assert_eq!(serde_json::to_string(&value).unwrap(), json);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! Every label, annotation, taint, finalizer, field manager and well-known object name. They are spelled nowhere else.
+//!
+//! The legacy ones are those of the Windows Machine Config Operator (WMCO), so that a cluster can be taken over from it
+//! and handed back.
+
+/// API group of all kinds, and prefix of all keys.
+pub const GROUP: &str = "windowsmachineconfig.openshift.io";
+/// The one version of the group.
+pub const VERSION: &str = "v1alpha1";
+/// Where Secrets, services ConfigMaps and leases live unless the operator is told otherwise.
+pub const DEFAULT_NAMESPACE: &str = "openshift-windows-machine-config-operator";
+
+/// Name of the Secret with the SSH private key when a pool names none (WMCO's name).
+pub const DEFAULT_KEY_SECRET: &str = "cloud-private-key";
+/// Key in that Secret.
+pub const DEFAULT_KEY_SECRET_KEY: &str = "private-key.pem";
+/// Key in a Secret that a pool's `ssh.knownHostsRef` names.
+pub const KNOWN_HOSTS_SECRET_KEY: &str = "known_hosts";
+/// Prefix of the names of the services ConfigMaps: `windows-services-<version>`.
+pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
+/// Name of the operator's Lease.
+pub const LEASE: &str = "windows-node-pools";
+/// Name under which events are reported, and the operator's user agent.
+pub const COMPONENT: &str = "windows-node-pools";
+
+/// Label and annotation keys.
+pub mod key {
+    /// Node annotation: which `windows-services-<value>` the host shall follow. Written by the operator. Legacy.
+    pub const DESIRED_VERSION: &str = "windowsmachineconfig.openshift.io/desired-version";
+    /// Node annotation: the version that the host follows completely. Written by wicd. Legacy.
+    pub const VERSION: &str = "windowsmachineconfig.openshift.io/version";
+    /// Node annotation: present (value empty) while the host needs a restart. Written by wicd. Legacy.
+    pub const REBOOT_REQUIRED: &str = "windowsmachineconfig.openshift.io/reboot-required";
+    /// Node annotation: lower-case hex SHA-256 of the authorized_keys form of the SSH public key. Legacy.
+    pub const PUB_KEY_HASH: &str = "windowsmachineconfig.openshift.io/pub-key-hash";
+    /// Node annotation: SSH user, OpenPGP-encrypted with the private key PEM as passphrase. Legacy.
+    pub const USERNAME: &str = "windowsmachineconfig.openshift.io/username";
+    /// Node annotation: base64 of the SSH wire format of the host's public key. Legacy.
+    pub const SSH_HOST_KEY: &str = "windowsmachineconfig.openshift.io/ssh-host-key";
+    /// Node annotation: type of that key, as `ssh-ed25519`. Legacy.
+    pub const SSH_HOST_KEY_TYPE: &str = "windowsmachineconfig.openshift.io/ssh-host-key-type";
+    /// Node label `true` on nodes that come from a list of hosts, not from a Machine. Legacy.
+    pub const BYOH: &str = "windowsmachineconfig.openshift.io/byoh";
+    /// Node label `true` while a node is being upgraded. Legacy.
+    pub const UPGRADING: &str = "windowsmachineconfig.openshift.io/upgrading";
+    /// Node label with an empty value. Legacy, on nodes with [`BYOH`].
+    pub const WORKER_ROLE: &str = "node-role.kubernetes.io/worker";
+    /// Node label that kubelet sets to `Windows`. Legacy.
+    pub const OS_ID: &str = "node.openshift.io/os_id";
+    /// Label on instances and nodes: the pool's name.
+    pub const POOL: &str = "windowsmachineconfig.openshift.io/pool";
+    /// Node annotation: the operation that cordoned the node. Nobody else's cordon is ever lifted.
+    pub const CORDONED_BY: &str = "windowsmachineconfig.openshift.io/cordoned-by";
+    /// Node annotation `true`, written by a person: leave the node cordoned when an operation ends.
+    pub const KEEP_CORDONED: &str = "windowsmachineconfig.openshift.io/keep-cordoned";
+    /// Node annotation: JSON list of the labels, annotations and taints that a pool's template put on the node, so that
+    /// they can be taken away again without touching what others own.
+    pub const TEMPLATE_APPLIED: &str = "windowsmachineconfig.openshift.io/template-applied";
+    /// Instance annotation, written by a person: any new value makes the operator try again at once.
+    pub const RETRY: &str = "windowsmachineconfig.openshift.io/retry";
+    /// Instance annotation `true`, written by a person: give the host up without reaching it.
+    pub const ABANDON: &str = "windowsmachineconfig.openshift.io/abandon";
+    /// Instance annotation, written by a person: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
+    pub const TRUST_HOST_KEY: &str = "windowsmachineconfig.openshift.io/trust-host-key";
+    /// Instance label `true`: the host was given up without being deconfigured.
+    pub const UNCLEAN: &str = "windowsmachineconfig.openshift.io/unclean";
+}
+
+/// Finalizer on an instance: its host is still to be deconfigured or let go.
+pub const FINALIZER_INSTANCE: &str = "windowsmachineconfig.openshift.io/deconfigure";
+/// Finalizer on a pool: it still has instances.
+pub const FINALIZER_POOL: &str = "windowsmachineconfig.openshift.io/instances";
+
+/// Field manager of the pool controller.
+pub const MANAGER_POOL: &str = "windows-node-pools-pool";
+/// Field manager of the instance controller.
+pub const MANAGER_INSTANCE: &str = "windows-node-pools-instance";
+
+/// User names of certificates.
+pub mod user {
+    /// Common name prefix of a kubelet's certificates.
+    pub const NODE_PREFIX: &str = "system:node:";
+    /// Organisation of a kubelet's certificates.
+    pub const NODES_GROUP: &str = "system:nodes";
+    /// Common name prefix of wicd's certificate.
+    pub const WICD_PREFIX: &str = "system:wicd-node:";
+    /// Organisation of wicd's certificate.
+    pub const WICD_GROUP: &str = "system:wicd-nodes";
+}
+
+/// The taint that a Windows node has when its pool names no taints: `os=Windows:NoSchedule`.
+pub fn default_taint() -> crate::Taint {
+    crate::Taint { key: "os".into(), value: Some("Windows".into()), effect: crate::TaintEffect::NoSchedule }
+}

@@ -1,0 +1,206 @@
+//! The manifest of the files that a host needs: `manifest.json` in the payload directory.
+//!
+//! The directory holds every file compressed, as `<path>.zst` (one zstd frame), so that the operator sends bytes as they
+//! lie and spends nothing on compressing. Hashes and sizes are those of the file itself, not of its compressed form.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// Name of the manifest in the payload directory.
+pub const MANIFEST: &str = "manifest.json";
+
+/// Content of `manifest.json`.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Manifest {
+    /// Version of this format; 1.
+    pub schema: u32,
+    /// The files, sorted by path.
+    pub files: Vec<File>,
+}
+
+/// One file.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct File {
+    /// Path in the payload directory, without `.zst`: relative, `/` between parts.
+    pub path: String,
+    /// Where it goes on the host, as `C:\k\kubelet.exe`.
+    pub destination: String,
+    /// Lower-case hex SHA-256.
+    pub sha256: String,
+    /// Bytes.
+    pub size: u64,
+    /// Bytes of `<path>.zst`.
+    pub compressed_size: u64,
+    /// Platforms that need it, in lower case as `aws`, `azure`; empty means all.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub platforms: BTreeSet<String>,
+    /// Services that read it: they are the ones to restart when it changes.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub services: BTreeSet<String>,
+}
+
+/// A manifest cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// Not JSON of the form above.
+    #[error("the payload manifest cannot be read; make the payload again with `cargo xtask payload`")]
+    Syntax(#[source] serde_json::Error),
+    /// Made by another version of the tool.
+    #[error(
+        "the payload manifest has schema {0}, this operator reads schema 1; make the payload again with `cargo xtask payload`"
+    )]
+    Schema(u32),
+    /// An entry is not acceptable.
+    #[error("payload file {path:?}: {problem}")]
+    Entry {
+        /// Path of the entry.
+        path: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl ManifestError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        "PayloadInvalid"
+    }
+}
+
+impl Manifest {
+    /// Reads and checks a manifest.
+    pub fn parse(json: &[u8]) -> Result<Self, ManifestError> {
+        let manifest: Self = serde_json::from_slice(json).map_err(ManifestError::Syntax)?;
+        if manifest.schema != 1 {
+            return Err(ManifestError::Schema(manifest.schema));
+        }
+        let mut destinations = BTreeSet::new();
+        for file in &manifest.files {
+            let refuse = |problem| Err(ManifestError::Entry { path: file.path.clone(), problem });
+            if !is_relative_path(&file.path) {
+                return refuse("the path must be relative, with `/` between parts and no `..`");
+            }
+            if !is_host_path(&file.destination) {
+                return refuse("the destination must be an absolute path on C: in ASCII, without `..`");
+            }
+            if !is_sha256(&file.sha256) {
+                return refuse("the hash must be 64 lower-case hex digits");
+            }
+            if !destinations.insert(file.destination.to_ascii_lowercase()) {
+                return refuse("another file has the same destination");
+            }
+        }
+        Ok(manifest)
+    }
+
+    /// The files that a host on `platform` needs.
+    pub fn for_platform(&self, platform: &str) -> Vec<File> {
+        let wanted = |f: &&File| f.platforms.is_empty() || f.platforms.contains(platform);
+        self.files.iter().filter(wanted).cloned().collect()
+    }
+
+    /// Whether a file with this destination is there.
+    pub fn has(&self, destination: &str) -> bool {
+        self.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination))
+    }
+}
+
+/// Digest of a set of files: what they contain and where they go. The order does not matter.
+pub fn digest(files: &[File]) -> String {
+    let lines: BTreeSet<String> = files.iter().map(|f| format!("{} {}\n", f.sha256, f.destination)).collect();
+    hex::encode(lines.iter().fold(Sha256::new(), |h, line| h.chain_update(line)).finalize())
+}
+
+/// Whether `text` is a SHA-256 in lower-case hex.
+pub fn is_sha256(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+fn is_relative_path(path: &str) -> bool {
+    !path.is_empty()
+        && !path.contains(['\\', ':', '\0'])
+        && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+}
+
+/// Whether `path` is one that files of ours may have on a host: `C:\` and then ASCII parts that Windows takes as they are.
+pub fn is_host_path(path: &str) -> bool {
+    let Some(rest) = path.strip_prefix(r"C:\").or_else(|| path.strip_prefix(r"c:\")) else { return false };
+    let part_is_fine = |part: &str| {
+        !part.is_empty()
+            && !part.ends_with(['.', ' '])
+            && part.bytes().all(|b| b.is_ascii_graphic() || b == b' ')
+            && !part.contains(['/', ':', '*', '?', '"', '<', '>', '|'])
+    };
+    path.len() < 240 && rest.split('\\').all(part_is_fine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn file(path: &str, destination: &str) -> File {
+        File { path: path.into(), destination: destination.into(), sha256: "a".repeat(64), ..File::default() }
+    }
+
+    #[test]
+    fn paths() {
+        for good in [r"C:\k\kubelet.exe", r"C:\Program Files\x", r"c:\k"] {
+            assert!(is_host_path(good), "{good}");
+        }
+        for bad in [
+            "",
+            r"C:\",
+            r"C:",
+            r"D:\k",
+            r"\k",
+            r"C:\k\..\x",
+            r"C:\k\.",
+            r"C:\k\\x",
+            r"C:\k\x ",
+            r"C:\k\x:y",
+            r"C:\k/x",
+            "C:\\k\\\u{e9}",
+            "C:\\k\\\0",
+        ] {
+            assert!(!is_host_path(bad), "{bad}");
+        }
+        for bad in ["", "/x", "../x", "a/../b", "a//b", r"a\b", "C:x"] {
+            assert!(!is_relative_path(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn bad_entries_are_named() {
+        for (files, problem) in [
+            (vec![file("../x", r"C:\k\x")], "relative"),
+            (vec![file("x", r"D:\x")], "absolute"),
+            (vec![File { sha256: "A".repeat(64), ..file("x", r"C:\k\x") }], "hex"),
+            (vec![file("x", r"C:\k\x"), file("y", r"C:\K\X")], "same destination"),
+        ] {
+            let json = serde_json::to_vec(&Manifest { schema: 1, files }).unwrap();
+            assert!(Manifest::parse(&json).unwrap_err().to_string().contains(problem), "{problem}");
+        }
+        assert!(matches!(Manifest::parse(br#"{"schema":2,"files":[]}"#), Err(ManifestError::Schema(2))));
+        assert!(matches!(Manifest::parse(b"x"), Err(ManifestError::Syntax(_))));
+    }
+
+    #[test]
+    fn the_digest_is_of_content_and_place_alone() {
+        let (a, b) = (file("a", r"C:\k\a"), file("b", r"C:\k\b"));
+        assert_eq!(digest(&[a.clone(), b.clone()]), digest(&[b.clone(), a.clone()]));
+        assert_ne!(digest(&[a.clone()]), digest(&[b]));
+        assert_eq!(digest(&[a.clone()]), digest(&[File { path: "renamed".into(), ..a }]));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Manifest::parse(&bytes);
+        }
+    }
+}

@@ -1,0 +1,328 @@
+//! The services ConfigMap `windows-services-<version>`: which Windows services a host runs, in WMCO's format.
+//!
+//! Its data keys `services`, `files`, `environmentVars` and `watchedEnvironmentVars` each hold a JSON text. Ours adds to a
+//! service the optional fields `hostVariablesInCommand`; readers of the legacy format skip it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+/// Content of a services ConfigMap.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ServicesConfig {
+    /// The services, sorted by priority.
+    pub services: Vec<Service>,
+    /// Files that the services need, with their hashes.
+    pub files: Vec<FileInfo>,
+    /// Machine-wide environment variables that shall be set.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment_vars: BTreeMap<String, String>,
+    /// Variables that are the operator's: those that are not in `environment_vars` shall not exist.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub watched_environment_vars: Vec<String>,
+}
+
+/// A Windows service.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Service {
+    /// Name for the service manager.
+    pub name: String,
+    /// Command line (the legacy name of the field), with variables still in it.
+    pub path: String,
+    /// Variables whose values are looked up in the Node.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub node_variables_in_command: Vec<NodeVariable>,
+    /// Variables whose values the host knows by itself.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub host_variables_in_command: Vec<HostVariable>,
+    /// Legacy; always empty in ours and never run, because no PowerShell is used.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub powershell_pre_scripts: Vec<serde_json::Value>,
+    /// Services that must run before this one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub dependencies: Vec<String>,
+    /// Whether the host needs it to become a node at all.
+    pub bootstrap: bool,
+    /// Lower ones start first.
+    pub priority: u32,
+}
+
+/// A variable whose value is looked up in the Node.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeVariable {
+    /// Text in the command that is replaced.
+    pub name: String,
+    /// JSON path in the Node, as `{.metadata.name}`; text without braces stands for itself.
+    pub node_object_json_path: String,
+}
+
+/// A variable whose value the host knows by itself.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct HostVariable {
+    /// Text in the command that is replaced.
+    pub name: String,
+    /// Which value.
+    pub fact: HostFact,
+}
+
+/// A value that the host knows by itself.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostFact {
+    /// Name of the Node.
+    NodeName,
+    /// Address of the Node.
+    NodeIp,
+}
+
+/// A file and its hash.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct FileInfo {
+    /// Path on the host.
+    pub path: String,
+    /// Lower-case hex SHA-256.
+    pub checksum: String,
+}
+
+/// A services ConfigMap cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ServicesError {
+    /// A key is missing.
+    #[error("the services ConfigMap has no key {0:?}")]
+    MissingKey(&'static str),
+    /// A key is not part of the format.
+    #[error("the services ConfigMap has the unknown key {0:?}")]
+    UnknownKey(String),
+    /// The text under a key is not JSON of the right form.
+    #[error("the text under key {key:?} of the services ConfigMap cannot be read")]
+    Syntax {
+        /// The key.
+        key: &'static str,
+        /// Why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A service is not acceptable.
+    #[error("service {service:?}: {problem}")]
+    Service {
+        /// Its name.
+        service: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl ServicesError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        "ServicesInvalid"
+    }
+}
+
+const KEYS: [&str; 4] = ["services", "files", "environmentVars", "watchedEnvironmentVars"];
+
+impl ServicesConfig {
+    /// Reads the data of a ConfigMap, checks it and sorts the services by priority (equal ones keep their order).
+    pub fn from_data(data: &BTreeMap<String, String>) -> Result<Self, ServicesError> {
+        if let Some(unknown) = data.keys().find(|k| !KEYS.contains(&k.as_str())) {
+            return Err(ServicesError::UnknownKey(unknown.clone()));
+        }
+        fn read<T: serde::de::DeserializeOwned>(text: &str, key: &'static str) -> Result<T, ServicesError> {
+            serde_json::from_str(text).map_err(|source| ServicesError::Syntax { key, source })
+        }
+        let required = |key| data.get(key).ok_or(ServicesError::MissingKey(key));
+        let mut config = Self {
+            services: read(required("services")?, "services")?,
+            files: read(required("files")?, "files")?,
+            environment_vars: data
+                .get("environmentVars")
+                .map_or(Ok(BTreeMap::new()), |t| read(t, "environmentVars"))?,
+            watched_environment_vars: data
+                .get("watchedEnvironmentVars")
+                .map_or(Ok(Vec::new()), |t| read(t, "watchedEnvironmentVars"))?,
+        };
+        config.services.sort_by_key(|s| s.priority);
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// The data of the ConfigMap. The same content gives the same text.
+    pub fn to_data(&self) -> BTreeMap<String, String> {
+        fn text<T: Serialize>(value: &T) -> String {
+            serde_json::to_string(value).unwrap_or_default()
+        }
+        let mut data = BTreeMap::from([
+            ("services".into(), text(&self.services)),
+            ("files".into(), text(&self.files)),
+            ("watchedEnvironmentVars".into(), text(&self.watched_environment_vars)),
+        ]);
+        if !self.environment_vars.is_empty() {
+            data.insert("environmentVars".into(), text(&self.environment_vars));
+        }
+        data
+    }
+
+    /// Checks the rules of the format: names once each; a bootstrap service uses no Node variable and depends on no other
+    /// kind of service; bootstrap services come strictly first; no service depends on itself in the end. Dependencies on
+    /// services outside the list are allowed.
+    pub fn validate(&self) -> Result<(), ServicesError> {
+        let refuse = |s: &Service, problem| Err(ServicesError::Service { service: s.name.clone(), problem });
+        let by_name: BTreeMap<&str, &Service> = self.services.iter().map(|s| (s.name.as_str(), s)).collect();
+        let mut seen = BTreeSet::new();
+        let last_bootstrap = self.services.iter().filter(|s| s.bootstrap).map(|s| s.priority).max();
+        for service in &self.services {
+            if !is_service_name(&service.name) {
+                return refuse(service, "the name must be letters, digits, `-`, `_` and `.`, at most 80");
+            }
+            if !seen.insert(service.name.to_ascii_lowercase()) {
+                return refuse(service, "is listed twice");
+            }
+            if service.path.trim().is_empty() || service.path.contains(['\0', '\r', '\n']) {
+                return refuse(service, "the command is empty or has more than one line");
+            }
+            if service.bootstrap {
+                if !service.node_variables_in_command.is_empty() {
+                    return refuse(
+                        service,
+                        "a bootstrap service starts before there is a Node to look variables up in",
+                    );
+                }
+                if service.dependencies.iter().any(|d| by_name.get(d.as_str()).is_some_and(|s| !s.bootstrap)) {
+                    return refuse(service, "a bootstrap service cannot depend on one that is not");
+                }
+            } else if last_bootstrap.is_some_and(|p| service.priority <= p) {
+                return refuse(service, "its priority is not after that of every bootstrap service");
+            }
+        }
+        match self.cycle() {
+            Some(service) => refuse(service, "depends on itself"),
+            None => Ok(()),
+        }
+    }
+
+    /// A service that depends on itself, directly or through others.
+    fn cycle(&self) -> Option<&Service> {
+        // Peels off, again and again, what depends on nothing that is left. What cannot be peeled off is in a cycle or
+        // behind one.
+        let names: BTreeSet<&str> = self.services.iter().map(|s| s.name.as_str()).collect();
+        let mut left: Vec<&Service> = self.services.iter().collect();
+        loop {
+            let names_left: BTreeSet<&str> =
+                left.iter().map(|s| s.name.as_str()).filter(|n| names.contains(n)).collect();
+            let before = left.len();
+            left.retain(|s| s.dependencies.iter().any(|d| names_left.contains(d.as_str())));
+            if left.len() == before {
+                return left.into_iter().next();
+            }
+        }
+    }
+}
+
+fn is_service_name(name: &str) -> bool {
+    (1..=80).contains(&name.len()) && name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn service(name: &str, priority: u32, bootstrap: bool, dependencies: &[&str]) -> Service {
+        Service {
+            name: name.into(),
+            path: format!(r"C:\k\{name}.exe"),
+            bootstrap,
+            priority,
+            dependencies: dependencies.iter().map(ToString::to_string).collect(),
+            ..Service::default()
+        }
+    }
+
+    fn check(services: Vec<Service>) -> Result<(), String> {
+        ServicesConfig { services, ..ServicesConfig::default() }.validate().map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn rules() {
+        let (c, k) = (service("containerd", 0, true, &[]), service("kubelet", 1, true, &["containerd"]));
+        let cases: [(&str, Vec<Service>, Option<&str>); 11] = [
+            ("usual", vec![c.clone(), k.clone(), service("x", 2, false, &["kubelet", "dhcp"])], None),
+            // WMCO reports a cycle here: it does not finish a dependency that it has begun (contract, section 8, item 24).
+            (
+                "order does not matter",
+                vec![service("a", 1, false, &["b"]), service("b", 1, false, &[]), service("c", 1, false, &["a"])],
+                None,
+            ),
+            (
+                "diamond",
+                vec![
+                    service("a", 1, false, &["b", "c"]),
+                    service("b", 1, false, &["d"]),
+                    service("c", 1, false, &["d"]),
+                    service("d", 1, false, &[]),
+                ],
+                None,
+            ),
+            ("self", vec![service("a", 1, false, &["a"])], Some("depends on itself")),
+            (
+                "long way round",
+                vec![service("a", 1, false, &["b"]), service("b", 1, false, &["c"]), service("c", 1, false, &["a"])],
+                Some("depends on itself"),
+            ),
+            (
+                "cycle in the second dependency",
+                vec![service("a", 1, false, &["x", "b"]), service("x", 1, false, &[]), service("b", 1, false, &["a"])],
+                Some("depends on itself"),
+            ),
+            ("twice", vec![c.clone(), service("Containerd", 0, true, &[])], Some("twice")),
+            (
+                "bootstrap on other",
+                vec![service("a", 0, true, &["x"]), service("x", 1, false, &[])],
+                Some("cannot depend"),
+            ),
+            ("priority", vec![k.clone(), service("x", 1, false, &[])], Some("priority")),
+            ("name", vec![service("a b", 1, false, &[])], Some("name")),
+            ("command", vec![Service { path: "a\nb".into(), ..service("a", 1, false, &[]) }], Some("one line")),
+        ];
+        for (name, services, expected) in cases {
+            let got = check(services);
+            match expected {
+                None => assert_eq!(got, Ok(()), "{name}"),
+                Some(part) => assert!(got.clone().unwrap_err().contains(part), "{name}: {got:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_legacy_config_map_is_read() {
+        let data = BTreeMap::from([
+            ("services".to_string(), r#"[{"name":"kube-proxy","path":"C:\\k\\kube-proxy.exe","nodeVariablesInCommand":[{"name":"NODE_NAME","nodeObjectJsonPath":"{.metadata.name}"}],"powershellPreScripts":[{"path":"x.ps1","NodeArgs":null}],"dependencies":["kubelet"],"bootstrap":false,"priority":3},{"name":"kubelet","path":"k","bootstrap":true,"priority":1}]"#.to_string()),
+            ("files".to_string(), "[]".to_string()),
+            ("watchedEnvironmentVars".to_string(), r#"["HTTP_PROXY"]"#.to_string()),
+        ]);
+        let config = ServicesConfig::from_data(&data).unwrap();
+        assert_eq!(config.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["kubelet", "kube-proxy"]);
+        assert_eq!(ServicesConfig::from_data(&config.to_data()).unwrap(), config);
+    }
+
+    #[test]
+    fn missing_and_unknown_keys_are_named() {
+        let data =
+            |keys: &[&str]| keys.iter().map(|k| ((*k).to_string(), "[]".to_string())).collect::<BTreeMap<_, _>>();
+        assert!(matches!(ServicesConfig::from_data(&data(&["services"])), Err(ServicesError::MissingKey("files"))));
+        assert!(
+            matches!(ServicesConfig::from_data(&data(&["services", "files", "x"])), Err(ServicesError::UnknownKey(k)) if k == "x")
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(services in ".{0,200}", files in ".{0,40}") {
+            let _ = ServicesConfig::from_data(&BTreeMap::from([("services".into(), services), ("files".into(), files)]));
+        }
+    }
+}
