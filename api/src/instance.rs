@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{CustomResource, KubeSchema, core::ListMerge};
+use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -226,6 +226,9 @@ pub struct HostFacts {
     pub os_name: String,
     /// Boot id: changes with each start of the host.
     pub boot_id: String,
+    /// The address that its Node has.
+    #[serde(default)]
+    pub node_ip: String,
     /// Its addresses.
     #[serde(default)]
     #[schemars(length(max = 64))]
