@@ -1,1 +1,3 @@
-//! stub
+//! The operator.
+
+pub mod ssh;
