@@ -1,3 +1,2 @@
-//! The operator.
-
-pub mod ssh;
+//! stub
+pub mod drain;
