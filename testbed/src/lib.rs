@@ -1,1 +1,10 @@
-//! stub
+//! The test bed: a real control plane, Windows hosts under Wine, simulated hosts.
+
+pub mod binaries;
+mod children;
+pub mod control_plane;
+pub mod pki;
+mod run_dir;
+pub mod wine;
+
+pub use control_plane::{ControlPlane, ControlPlaneOptions};
