@@ -1,2 +1,4 @@
-//! stub
-pub mod drain;
+//! The operator that turns Windows hosts into Kubernetes nodes.
+
+pub mod csr;
+pub mod wicd_rbac;
