@@ -17,6 +17,13 @@ pub enum StepError {
     /// The operator's own payload is wrong.
     #[error("{0}")]
     Payload(#[from] PayloadError),
+    /// A file of the operator's own image cannot be read.
+    #[error("the operator's own wicd.exe cannot be read; its image is broken")]
+    OwnFile {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
     /// Pods could not be moved away.
     #[error("{0}")]
     Drain(DrainError),
@@ -144,6 +151,15 @@ impl StepError {
         Self::Host { reason: if is_reason { reason.into() } else { "HostFailed".into() }, message }
     }
 
+    /// wicd did not answer. What it printed is the host's word, too.
+    pub fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
+        let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
+        let log: String = log.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let tail: String = log.trim().chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
+        let log = if tail.is_empty() { String::new() } else { format!("; it printed: {tail}") };
+        Self::NoAnswer { verb: verb.as_str(), status, log }
+    }
+
     /// Reason for conditions, events and metrics.
     pub fn reason(&self) -> String {
         match self {
@@ -151,6 +167,7 @@ impl StepError {
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
             Self::Payload(e) => e.reason(),
+            Self::OwnFile { .. } => "PayloadInvalid",
             Self::Drain(e) => e.reason(),
             Self::Api { .. } => "ApiError",
             Self::NotWindows { .. } => "NotWindows",
