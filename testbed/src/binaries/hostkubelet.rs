@@ -111,10 +111,9 @@ fn module_dir(module: &str) -> Result<String> {
 /// `go_mod` with `module` taken from the folder `dir`.
 fn replace_module(go_mod: &str, module: &str, dir: &Path) -> String {
     let old = format!("\t{module} => ");
-    let mut text: String =
+    let others: String =
         go_mod.lines().filter(|line| !line.starts_with(&old)).flat_map(|line| [line, "\n"]).collect();
-    text.push_str(&format!("\nreplace {module} => {}\n", dir.display()));
-    text
+    format!("{others}\nreplace {module} => {}\n", dir.display())
 }
 
 #[cfg(test)]
