@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     sync::{LazyLock, Mutex, mpsc},
     thread,
@@ -40,19 +40,14 @@ impl Daemon {
         Ok(Self { name: name.to_owned(), log, child })
     }
 
-    /// Process id.
-    pub fn id(&self) -> u32 {
-        self.child.id()
-    }
-
-    /// Where its output goes.
-    pub fn log(&self) -> &Path {
-        &self.log
-    }
-
     /// Its exit status, if it has ended.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) {
+        let _ = self.child.wait(); // fails only if there is no such child any more
     }
 
     /// An error with the last lines of the log, if it has ended.

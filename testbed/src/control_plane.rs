@@ -32,7 +32,7 @@ use crate::{
 };
 
 /// How long a control plane may take to become ready, on a busy machine.
-const START: Duration = Duration::from_secs(180);
+const START: Duration = Duration::from_mins(3);
 
 /// How a control plane differs from the usual one.
 #[derive(Clone, Debug, Default)]
@@ -95,7 +95,7 @@ impl ControlPlane {
             controller_manager: Mutex::new(None),
             apiserver: Mutex::new(None),
             etcd: Mutex::new(Some(etcd)),
-            authority: authority,
+            authority,
             binaries,
             options,
             address,

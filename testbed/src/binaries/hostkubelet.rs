@@ -39,7 +39,7 @@ const WINDOWS: &[Edit] = &[Edit {
     file: "util/certificate/certificate_store.go",
     replace: &[
         ("os.Symlink(", "os.Link(", 1),
-        ("fi.Mode()&os.ModeSymlink != os.ModeSymlink", "fi.IsDir()", 2),
+        ("fi.Mode()&os.ModeSymlink != os.ModeSymlink", "fi.IsDir()", 3),
         ("\tcert, err := loadFile(certPath)\n", "\tf.Close()\n\tcert, err := loadFile(certPath)\n", 1),
     ],
 }];
@@ -111,10 +111,8 @@ fn module_dir(module: &str) -> Result<String> {
 /// `go_mod` with `module` taken from the folder `dir`.
 fn replace_module(go_mod: &str, module: &str, dir: &Path) -> String {
     let old = format!("\t{module} => ");
-    let mut text: String =
-        go_mod.lines().filter(|line| !line.starts_with(&old)).flat_map(|line| [line, "\n"]).collect();
-    text.push_str(&format!("\nreplace {module} => {}\n", dir.display()));
-    text
+    let others: String = go_mod.lines().filter(|line| !line.starts_with(&old)).flat_map(|line| [line, "\n"]).collect();
+    format!("{others}\nreplace {module} => {}\n", dir.display())
 }
 
 #[cfg(test)]

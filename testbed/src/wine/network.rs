@@ -55,14 +55,19 @@ impl HostNetwork {
         Ipv4Addr::new(198, 18, self.number, host)
     }
 
-    /// Lays a cable to the network namespace of process `pid`, where it becomes `eth0`.
-    pub(super) fn connect(&self, pid: u32) -> Result<Cable> {
-        let host = self
-            .next_host
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |host| (host < u8::MAX - 1).then_some(host + 1));
-        let Ok(host) = host else { bail!("no address left in {}.0/24", self.bridge()) };
-        let name = format!("{}h{host}", self.bridge());
-        let (address, namespace) = (self.address(host), pid.to_string());
+    /// An address for one more host.
+    pub(super) fn reserve(&self) -> Result<Ipv4Addr> {
+        let next = |host: u8| (host < u8::MAX - 1).then_some(host + 1);
+        match self.next_host.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(host) => Ok(self.address(host)),
+            Err(_) => bail!("no address left in the network of {}", self.gateway()),
+        }
+    }
+
+    /// Lays a cable to the network namespace of process `pid`, where it becomes `eth0` with a reserved `address`.
+    pub(super) fn connect(&self, pid: u32, address: Ipv4Addr) -> Result<Cable> {
+        let name = format!("{}h{}", self.bridge(), address.octets()[3]);
+        let namespace = pid.to_string();
         ip(&["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &namespace])?;
         let cable = Cable { name, address };
         ip(&["link", "set", &cable.name, "master", &self.bridge(), "up"])?;
