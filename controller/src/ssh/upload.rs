@@ -20,15 +20,16 @@ use super::{
 const DEPTH: usize = 64;
 
 /// Each upload may always have this many on their way, so that none waits for another host's.
-const GUARANTEED: usize = 4;
+const GUARANTEED: usize = 2;
 
-/// Beyond those, all uploads of the process share this many: 16 MiB.
-const SHARED: usize = 512;
+/// Beyond those, all uploads of the process share this many: 6 MiB. With what the SSH library queues and keeps for each
+/// connection, it decides the memory of many uploads at once.
+const SHARED: usize = 192;
 
 static BUDGET: Semaphore = Semaphore::const_new(SHARED);
 
 /// Read from the source at once. Reads of a file cost a thread switch each.
-const SOURCE_BUFFER: usize = 128 * 1024;
+const SOURCE_BUFFER: usize = 64 * 1024;
 
 /// What an upload did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
