@@ -1,2 +1,4 @@
 //! stub
 pub mod drain;
+#[cfg(test)]
+mod fake_api;
