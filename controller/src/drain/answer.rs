@@ -9,7 +9,7 @@ use kube::core::Status;
 /// Between two attempts when a budget is broken in a way that only its controller or a person mends.
 const SLOW_RETRY: Duration = Duration::from_secs(20);
 /// Longest wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
-const LONGEST_RETRY: Duration = Duration::from_secs(60);
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
 /// Characters of the API server's text that are kept: webhooks may answer with pages.
 const LONGEST_TEXT: usize = 240;
 
@@ -66,9 +66,7 @@ pub fn read(status: &Status) -> Answer {
 
     match status.code {
         404 => Answer::Gone,
-        // Any other conflict (the pod changed while the server worked) is over by the next attempt.
         409 if status.message.contains("UID in") => Answer::Gone,
-        409 => retry(retry_after, message, Refusal::Server),
         429 => match cause("DisruptionBudget") {
             Some(cause) => retry(retry_after, budget(&cause.message), Refusal::Budget),
             None => retry(retry_after, "the API server is overloaded".into(), Refusal::Overload),
@@ -85,7 +83,8 @@ pub fn read(status: &Status) -> Answer {
                       change the selectors so that one budget does"
                 .into(),
         },
-        500..=599 => retry(retry_after, message, Refusal::Server),
+        // Any other conflict (the pod changed while the server worked) is over by the next attempt.
+        409 | 500..=599 => retry(retry_after, message, Refusal::Server),
         _ => Answer::Error(message),
     }
 }

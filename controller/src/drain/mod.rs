@@ -8,6 +8,7 @@
 //! eviction bound to the UID that was listed, budgets named in the report, and never a grace period of 0.
 
 mod answer;
+mod ask;
 mod classify;
 mod cordon;
 mod error;
@@ -62,7 +63,7 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            timeout: Some(Duration::from_secs(3600)),
+            timeout: Some(Duration::from_hours(1)),
             on_timeout: OnTimeout::Wait,
             grace_period_seconds: None,
             delete_empty_dir_data: true,

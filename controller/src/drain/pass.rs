@@ -12,22 +12,19 @@ use kube::api::{Api, ListParams};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
-use super::answer::{self, Answer, Refusal};
-use super::classify::{Facts, Likeness, Rules, Skip, Treatment, Verdict, classify, daemon_set, likeness};
+use super::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
 use super::error::DrainError;
-use super::evict::{self, Target};
+use super::evict::Target;
 use super::{Drain, Drainer, OnTimeout, Progress, State, cordon, elapsed, volumes};
 
 /// Between passes at first, and after [`PATIENCE`].
 const RETRY: Duration = Duration::from_secs(5);
-const SLOW_RETRY: Duration = Duration::from_secs(20);
-const PATIENCE: Duration = Duration::from_secs(300);
+pub(super) const SLOW_RETRY: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(5);
 /// A scheduler that has not seen the cordon yet may still bind pods for this long.
 const CORDON_SETTLES: Duration = Duration::from_secs(5);
 /// When the kubelet is not heard of, nobody will ever confirm that a pod has stopped: short grace, short wait.
 const UNREACHABLE: Duration = Duration::from_secs(1);
-/// What the API server gives a pod that does not say.
-const DEFAULT_GRACE_SECONDS: i64 = 30;
 const PAGE: u32 = 500;
 const MAX_BLOCKERS: usize = 5;
 
@@ -53,7 +50,7 @@ pub async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainErro
 
 /// The time that a pass has.
 pub(super) struct Clock {
-    deadline: Instant,
+    pub(super) deadline: Instant,
     limit: Duration,
 }
 
@@ -99,29 +96,19 @@ where
     }
 }
 
-struct Pass<'a> {
-    cx: &'a Drainer,
-    drain: &'a Drain<'a>,
+pub(super) struct Pass<'a> {
+    pub(super) cx: &'a Drainer,
+    pub(super) drain: &'a Drain<'a>,
     rules: Rules,
-    clock: Clock,
+    pub(super) clock: Clock,
     /// Since the drain began.
     waited: Duration,
     unreachable: bool,
     recordoned: bool,
     blockers: Vec<String>,
     warnings: Vec<String>,
-    forced: Vec<String>,
-    needs_help: bool,
-}
-
-/// What became of asking one pod.
-enum Asked {
-    /// It leaves, or has left.
-    Leaving,
-    /// Not now; ask again after this, if the server said so.
-    NotNow(Option<Duration>),
-    /// Ask nobody any more in this pass.
-    Stop(Option<Duration>),
+    pub(super) forced: Vec<String>,
+    pub(super) needs_help: bool,
 }
 
 impl Pass<'_> {
@@ -208,14 +195,13 @@ impl Pass<'_> {
             };
             if let Some(name) = daemon_set(&pod) {
                 let id = (namespace.clone(), name.to_owned());
-                facts.daemon_set_exists = match daemon_sets.get(&id) {
-                    Some(exists) => *exists,
-                    None => {
-                        let api: Api<DaemonSet> = Api::namespaced(client.clone(), &namespace);
-                        let what = || format!("read daemon set {namespace}/{name}");
-                        let found = self.clock.call(what, api.get_metadata_opt(name)).await?;
-                        *daemon_sets.entry(id).or_insert(found.is_some())
-                    }
+                facts.daemon_set_exists = if let Some(exists) = daemon_sets.get(&id) {
+                    *exists
+                } else {
+                    let api: Api<DaemonSet> = Api::namespaced(client.clone(), &namespace);
+                    let what = || format!("read daemon set {namespace}/{name}");
+                    let found = self.clock.call(what, api.get_metadata_opt(name)).await?;
+                    *daemon_sets.entry(id).or_insert(found.is_some())
                 };
             }
             if self.rules.need_namespace(&pod) && !namespaces.contains_key(&namespace) {
@@ -230,138 +216,6 @@ impl Pass<'_> {
             verdicts.push((pod, verdict));
         }
         Ok(verdicts)
-    }
-
-    /// Asks the pods of the lowest order that is still there, and says when to come again.
-    async fn ask_all(&mut self, verdicts: &[(Pod, Verdict)]) -> Result<Duration, DrainError> {
-        let current = verdicts.iter().filter_map(|(_, verdict)| order(verdict)).min();
-        let mut waits = Vec::new();
-        let mut candidates = Vec::new();
-        for (pod, verdict) in verdicts.iter().filter(|(_, verdict)| order(verdict) == current) {
-            match verdict {
-                Verdict::Evict { .. } => candidates.push(pod),
-                Verdict::Terminating { .. } => {
-                    self.block_if_stuck(pod);
-                    waits.push(self.patience());
-                }
-                Verdict::WaitCompleted { .. } => {
-                    self.block(pod, "runs to its end first");
-                    waits.push(self.patience());
-                }
-                Verdict::Skip(_) | Verdict::Refuse(_) => {}
-            }
-        }
-
-        let mut at_least = Duration::ZERO;
-        let mut refused: HashMap<Likeness, (String, Duration)> = HashMap::new();
-        let mut first_error = None;
-        for pod in self.from_last_time(candidates) {
-            let alike = likeness(pod);
-            if let Some((blocker, wait)) = refused.get(&alike) {
-                waits.push(*wait);
-                let blocker = blocker.clone();
-                self.block(pod, &blocker);
-                continue;
-            }
-            let before = self.blockers.len();
-            let asked = match timeout_at(self.clock.deadline, self.ask(pod)).await {
-                Ok(Ok(asked)) => asked,
-                Ok(Err(error @ (DrainError::EvictionForbidden { .. } | DrainError::EvictionRejected { .. }))) => {
-                    first_error.get_or_insert(error);
-                    continue;
-                }
-                Ok(Err(error)) => return Err(error),
-                Err(_) => {
-                    self.go_on_after(pod);
-                    waits.push(self.patience());
-                    break;
-                }
-            };
-            match asked {
-                Asked::Leaving => waits.push(self.patience()),
-                Asked::NotNow(after) => {
-                    let wait = after.unwrap_or_else(|| self.patience());
-                    waits.push(wait);
-                    if let Some(line) = self.blockers.get(before)
-                        && let Some(blocker) = line.strip_prefix(&format!("{}: ", Target::of(pod)))
-                    {
-                        refused.insert(alike, (blocker.to_owned(), wait));
-                    }
-                }
-                Asked::Stop(after) => {
-                    self.go_on_after(pod);
-                    at_least = after.unwrap_or_else(|| self.patience());
-                    break;
-                }
-            }
-        }
-        match first_error {
-            // What was forced must be reported; the same error comes again with the next pass.
-            Some(error) if self.forced.is_empty() => Err(error),
-            _ => Ok(self.clip(waits.into_iter().min().unwrap_or_else(|| self.patience()).max(at_least))),
-        }
-    }
-
-    /// Asks one pod to leave, and after the deadline sees to it, if the pool wants that.
-    async fn ask(&mut self, pod: &Pod) -> Result<Asked, DrainError> {
-        let target = Target::of(pod);
-        let _in_flight = self.cx.limits.permit(&target.namespace).await;
-        let answer = match self.cx.evictor.evict(&target, self.grace()).await {
-            Ok(()) => Answer::Evicting,
-            Err(kube::Error::Api(status)) => answer::read(&status),
-            Err(source) => {
-                return Err(DrainError::Api { what: format!("evict pod {target}"), source: Box::new(source) });
-            }
-        };
-        let may_force = self.overdue() && self.drain.options.on_timeout == OnTimeout::Force;
-        match answer {
-            Answer::RetryAfter { blocker, by: Refusal::Budget, .. } | Answer::NeverWithoutHelp { blocker }
-                if may_force =>
-            {
-                self.force(pod, &target, &blocker).await
-            }
-            Answer::Evicting | Answer::Gone | Answer::Terminating => Ok(Asked::Leaving),
-            Answer::RetryAfter { after, blocker, by } => {
-                self.block(pod, &blocker);
-                Ok(if by == Refusal::Overload { Asked::Stop(after) } else { Asked::NotNow(after) })
-            }
-            Answer::NeverWithoutHelp { blocker } => {
-                self.block(pod, &blocker);
-                self.needs_help = true;
-                Ok(Asked::NotNow(Some(SLOW_RETRY)))
-            }
-            Answer::Forbidden(message) => Err(DrainError::EvictionForbidden { pod: target.to_string(), message }),
-            Answer::Error(message) => Err(DrainError::EvictionRejected { pod: target.to_string(), message }),
-        }
-    }
-
-    /// Deletes a pod past its budget, with its full grace period.
-    async fn force(&mut self, pod: &Pod, target: &Target, blocker: &str) -> Result<Asked, DrainError> {
-        let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
-        let own = u32::try_from(own.unwrap_or(DEFAULT_GRACE_SECONDS)).unwrap_or_default();
-        let grace = self.grace().unwrap_or(own).max(1);
-        // Said before it is done: the answer may be lost.
-        tracing::warn!(pod = %target, blocker, grace, "deleting the pod past its budget: the drain's time is over");
-        match evict::delete(&self.cx.client, target, grace).await {
-            Ok(()) => {
-                self.forced.push(format!("{target}: {blocker}"));
-                Ok(Asked::Leaving)
-            }
-            Err(kube::Error::Api(status)) => match answer::read(&status) {
-                Answer::Gone | Answer::Evicting | Answer::Terminating => Ok(Asked::Leaving),
-                Answer::Forbidden(message) => Err(DrainError::EvictionForbidden { pod: target.to_string(), message }),
-                Answer::Error(message) => Err(DrainError::EvictionRejected { pod: target.to_string(), message }),
-                Answer::RetryAfter { after, blocker, .. } => {
-                    self.block(pod, &blocker);
-                    Ok(Asked::Stop(after))
-                }
-                Answer::NeverWithoutHelp { blocker } => {
-                    self.block(pod, &blocker);
-                    Ok(Asked::NotNow(None))
-                }
-            },
-            Err(source) => Err(DrainError::Api { what: format!("delete pod {target}"), source: Box::new(source) }),
-        }
     }
 
     /// No pod has to leave any more: is that the whole truth?
@@ -423,11 +277,11 @@ impl Pass<'_> {
         }
     }
 
-    fn block(&mut self, pod: &Pod, why: &str) {
+    pub(super) fn block(&mut self, pod: &Pod, why: &str) {
         self.blockers.push(format!("{}: {why}", Target::of(pod)));
     }
 
-    fn block_if_stuck(&mut self, pod: &Pod) {
+    pub(super) fn block_if_stuck(&mut self, pod: &Pod) {
         if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| time.0 < self.drain.now) {
             self.block(pod, &format!("is still terminating, though its grace period ended at {}", deletion.0));
         }
@@ -452,23 +306,25 @@ impl Pass<'_> {
         self.drain.options.timeout.filter(|timeout| !timeout.is_zero())
     }
 
-    fn overdue(&self) -> bool {
+    pub(super) fn overdue(&self) -> bool {
         self.timeout().is_some_and(|timeout| self.waited >= timeout)
     }
 
-    fn patience(&self) -> Duration {
+    pub(super) fn patience(&self) -> Duration {
         if self.waited < PATIENCE { RETRY } else { SLOW_RETRY }
     }
 
     /// A wait does not go past the deadline, where something else may be due.
-    fn clip(&self, wait: Duration) -> Duration {
+    pub(super) fn clip(&self, wait: Duration) -> Duration {
         match self.timeout() {
-            Some(timeout) if !self.overdue() => wait.min((timeout - self.waited).max(Duration::from_secs(1))),
+            Some(timeout) if !self.overdue() => {
+                wait.min(timeout.saturating_sub(self.waited).max(Duration::from_secs(1)))
+            }
             _ => wait,
         }
     }
 
-    fn grace(&self) -> Option<u32> {
+    pub(super) fn grace(&self) -> Option<u32> {
         if self.unreachable {
             return u32::try_from(UNREACHABLE.as_secs()).ok();
         }
@@ -483,29 +339,16 @@ impl Pass<'_> {
         self.drain.options.skip_wait_for_delete_timeout.filter(|timeout| !timeout.is_zero())
     }
 
-    /// The candidates in their order, beginning after the one at which the last pass ran out of time, so that none is starved.
-    fn from_last_time<'p>(&self, mut candidates: Vec<&'p Pod>) -> Vec<&'p Pod> {
-        if let Some(last) = self.resume().remove(&self.drain.node.name_any()) {
-            let start = candidates.partition_point(|pod| key(pod) <= last);
-            candidates.rotate_left(start);
-        }
-        candidates
-    }
-
-    fn go_on_after(&self, pod: &Pod) {
-        self.resume().insert(self.drain.node.name_any(), key(pod));
-    }
-
-    fn resume(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+    pub(super) fn resume(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
         self.cx.resume.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn key(pod: &Pod) -> String {
+pub(super) fn key(pod: &Pod) -> String {
     Target::of(pod).to_string()
 }
 
-fn order(verdict: &Verdict) -> Option<i32> {
+pub(super) fn order(verdict: &Verdict) -> Option<i32> {
     match verdict {
         Verdict::Evict { order, .. } | Verdict::Terminating { order } | Verdict::WaitCompleted { order } => {
             Some(*order)
