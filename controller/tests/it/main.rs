@@ -1,0 +1,5 @@
+//! Tests against a real API server.
+
+mod access;
+mod cluster;
+mod csr;
