@@ -36,7 +36,7 @@ fn object<K: DeserializeOwned>(value: Value) -> K {
 fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
     match result {
         Err(kube::Error::Api(status)) => {
-            assert!(status.message.contains(why), "wanted {why:?}, got {}", status.message)
+            assert!(status.message.contains(why), "wanted {why:?}, got {}", status.message);
         }
         other => panic!("wanted a refusal with {why:?}, got {other:?}"),
     }
@@ -252,7 +252,7 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     let instances: Api<WindowsInstance> = Api::all(admin);
     let address = json!({"spec": {"host": {"address": "10.0.0.2"}}});
     refused(merge(&instances, "inst-1", address.clone()).await, why);
-    refused(merge(&instances, "inst-1", json!({"spec": {"grant": {"operation": "x", "epoch": 1}}})).await, "");
+    refused(merge(&instances, "inst-1", json!({"spec": {"poolRef": {"name": "other"}}})).await, why);
     merge(&instances, "inst-1", json!({"metadata": {"annotations": {api::names::key::RETRY: "1"}}})).await?;
     merge(&Api::<WindowsInstance>::all(operator), "inst-1", address).await?;
     instances.delete("inst-1", &DeleteParams::default()).await?;
@@ -297,11 +297,15 @@ async fn the_operator_grants_hosts_what_is_theirs_and_nothing_more() -> Result<(
         .await,
         own_node,
     );
-    refused(create::<ClusterRoleBinding>(&operator, with(&binding, "/metadata/name", grant_2.clone())).await, "");
-    let mut stranger = with(&binding, "/subjects/0/name", json!("alice"));
-    stranger["metadata"]["name"] = grant_2;
-    stranger["roleRef"]["name"] = json!("windows-node-pools:wicd:grant-2");
-    refused(create::<ClusterRoleBinding>(&operator, stranger).await, "");
+    let own_role = "gives its own role to its own wicd";
+    refused(create::<ClusterRoleBinding>(&operator, with(&binding, "/metadata/name", grant_2)).await, own_role);
+    for subject in [
+        json!({"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}),
+        json!({"kind": "User", "name": "system:wicd-node:grant-2", "apiGroup": "rbac.authorization.k8s.io"}),
+        json!({"kind": "Group", "name": "system:wicd-node:grant-1", "apiGroup": "rbac.authorization.k8s.io"}),
+    ] {
+        refused(create::<ClusterRoleBinding>(&operator, with(&binding, "/subjects/0", subject)).await, own_role);
+    }
     for name in ["cluster-admin", "windows-node-pools"] {
         refused(Api::<ClusterRole>::all(operator.clone()).delete(name, &DeleteParams::default()).await, others);
     }
@@ -312,10 +316,9 @@ async fn the_operator_grants_hosts_what_is_theirs_and_nothing_more() -> Result<(
     );
     let bindings: Api<RoleBinding> = Api::namespaced(operator.clone(), NAMESPACE);
     refused(bindings.list(&ListParams::default()).await, FORBIDDEN);
-    for kind in ["windows-node-pools:wicd:grant-1"] {
-        Api::<ClusterRoleBinding>::all(operator.clone()).delete(kind, &DeleteParams::default()).await?;
-        Api::<ClusterRole>::all(operator.clone()).delete(kind, &DeleteParams::default()).await?;
-    }
+    let name = "windows-node-pools:wicd:grant-1";
+    Api::<ClusterRoleBinding>::all(operator.clone()).delete(name, &DeleteParams::default()).await?;
+    Api::<ClusterRole>::all(operator).delete(name, &DeleteParams::default()).await?;
     Ok(())
 }
 

@@ -66,7 +66,7 @@ pub async fn eventually<F: Future<Output = bool>>(ask: impl Fn() -> F) -> Result
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), asking).await.context("still not so after a minute")
+    tokio::time::timeout(Duration::from_mins(1), asking).await.context("still not so after a minute")
 }
 
 pub async fn operator(control_plane: &ControlPlane) -> Result<Client> {

@@ -2,7 +2,10 @@
 
 use std::{
     net::IpAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -25,18 +28,21 @@ use forge::{BASIC_CONSTRAINTS, Forged, Name, OU, UTF8, der};
 
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
 
+/// Whether host `csr-dark` has been reached over SSH.
+static DARK_IS_PROVEN: AtomicBool = AtomicBool::new(false);
+
 fn claim(node: &str) -> Claim {
     Claim {
         node_name: node.into(),
         addresses: vec![IpAddr::from([10, 0, 0, 1])],
         dns_names: vec![node.into()],
-        joined: node != "csr-new",
-        proven: true,
+        joined: !["csr-new", "csr-dark"].contains(&node),
+        proven: node != "csr-dark" || DARK_IS_PROVEN.load(Ordering::Relaxed),
     }
 }
 
 fn claims(node: &str) -> Option<Claim> {
-    ["csr-1", "csr-2", "csr-3", "csr-new", "first-1", "win-1"].contains(&node).then(|| claim(node))
+    ["csr-1", "csr-2", "csr-3", "csr-new", "csr-dark", "first-1", "win-1"].contains(&node).then(|| claim(node))
 }
 
 fn node(name: &str) -> Forged {
@@ -110,6 +116,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let admin: Api<CertificateSigningRequest> = Api::all(control_plane.client().await?);
 
     let told = Arc::new(Mutex::new(Vec::new()));
+    let poke = Arc::new(Notify::new());
     let shutdown = CancellationToken::new();
     let on_verdict = {
         let told = told.clone();
@@ -117,14 +124,8 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
             told.lock().unwrap().push((csr.metadata.name.clone().unwrap(), verdict.clone()));
         }
     };
-    let running = tokio::spawn(run(
-        operator.clone(),
-        claims,
-        on_verdict,
-        OPERATOR.into(),
-        Arc::new(Notify::new()),
-        shutdown.clone(),
-    ));
+    let running =
+        tokio::spawn(run(operator.clone(), claims, on_verdict, OPERATOR.into(), poke.clone(), shutdown.clone()));
 
     use Kind::{KubeletClient, KubeletServing, WicdClient};
     // Those that are not ours go first: when all later ones have been decided, these have been seen and left alone.
@@ -246,7 +247,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
             csr.and_then(|c| c.status.as_ref()?.certificate.as_ref()).is_some()
         };
         let wait = await_condition(admin.clone(), name, issued);
-        let csr = tokio::time::timeout(Duration::from_secs(60), wait).await.with_context(|| (*what).to_owned())??;
+        let csr = tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| (*what).to_owned())??;
         assert_eq!(
             conditions(&csr.unwrap()),
             [("Approved".to_owned(), "WindowsNodePoolApproved".to_owned())],
@@ -257,7 +258,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         let decided = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
         let wait = await_condition(admin.clone(), name, decided);
         let csr =
-            tokio::time::timeout(Duration::from_secs(60), wait).await.with_context(|| (*what).to_owned())??.unwrap();
+            tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| (*what).to_owned())??.unwrap();
         let found = conditions(&csr);
         assert!(matches!(found.as_slice(), [(type_, _)] if type_ == "Denied"), "{what}: {found:?}");
     }
@@ -273,6 +274,23 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         let times = told.iter().filter(|(n, verdict)| n == name && !matches!(verdict, Verdict::Wait { .. })).count();
         assert_eq!(times, 1, "{what}");
     }
+
+    // A host that is not proven waits, and is heard as soon as it is.
+    let early =
+        Post::of(KubeletClient, "not proven yet", &token, node("csr-dark").pem()).send().await?.metadata.name.unwrap();
+    let waits =
+        || told.lock().unwrap().iter().any(|(name, verdict)| *name == early && matches!(verdict, Verdict::Wait { .. }));
+    eventually(|| async { waits() }).await?;
+    assert_eq!(conditions(&admin.get(&early).await?), []);
+    DARK_IS_PROVEN.store(true, Ordering::Relaxed);
+    poke.notify_one();
+    // Sooner than the sweep would find it.
+    let approved = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
+    let csr = tokio::time::timeout(Duration::from_secs(30), await_condition(admin.clone(), &early, approved))
+        .await??
+        .unwrap();
+    assert_eq!(conditions(&csr)[0].0, "Approved");
+
     shutdown.cancel();
     running.await?;
     Ok(())
@@ -297,8 +315,6 @@ async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Re
     }
     // What would be denied is not even posted, so this client, which may not post, gets the same answer.
     let nobody = control_plane.client_as("nobody", &[]).await?;
-    let before =
-        Api::<CertificateSigningRequest>::all(operator.clone()).list_metadata(&Default::default()).await?.items.len();
     for (kind, forged, reason) in [
         (Kind::KubeletClient, node("csr-1"), "WrongSubject"),
         (Kind::WicdClient, wicd_node("csr-1"), "UnknownHost"),
