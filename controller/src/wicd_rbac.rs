@@ -50,7 +50,7 @@ pub fn objects(node: &str, owner: OwnerReference) -> (ClusterRole, ClusterRoleBi
         subjects: Some(vec![Subject {
             api_group: Some(RBAC_GROUP.into()),
             kind: "User".into(),
-            name: format!("{}{node}", crate::csr::Kind::WicdClient.user_prefix()),
+            name: format!("{}{node}", api::names::user::WICD_PREFIX),
             namespace: None,
         }]),
     };
@@ -79,7 +79,7 @@ pub fn services_role(namespace: &str, live: &BTreeSet<String>) -> Role {
 }
 
 fn labels() -> BTreeMap<String, String> {
-    BTreeMap::from([("app.kubernetes.io/managed-by".into(), "windows-node-pools".into())])
+    BTreeMap::from([("app.kubernetes.io/managed-by".into(), api::names::COMPONENT.into())])
 }
 
 #[cfg(test)]

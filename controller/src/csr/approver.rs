@@ -143,7 +143,9 @@ where
             self.open.insert(name.clone(), csr);
             self.judge(&name);
         }
-        next.into_iter().for_each(|next| self.judge(&next));
+        if let Some(next) = next {
+            self.judge(&next);
+        }
     }
 
     fn gone(&mut self, name: &str) {
@@ -163,7 +165,9 @@ where
         self.waiting.retain(|name, _| self.open.contains_key(name));
         let names: Vec<String> =
             self.open.iter().filter(|(_, csr)| !is_decided(csr)).map(|(name, _)| name.clone()).collect();
-        names.iter().for_each(|name| self.judge(name));
+        for name in &names {
+            self.judge(name);
+        }
     }
 
     fn judge(&mut self, name: &str) {

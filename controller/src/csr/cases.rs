@@ -182,7 +182,7 @@ fn wrong_requests_of_ours_are_denied() {
         ..one()
     };
     let wide: Vec<u8> = W1.encode_utf16().flat_map(u16::to_be_bytes).collect();
-    let table = [
+    let table = vec![
         // Whose it is.
         ("another node renews", node_client("system:node:win-2", NODES, p(one())), "WrongRequester"),
         ("a Linux node renews", node_client("system:node:linux-1", NODES, p(one())), "WrongRequester"),

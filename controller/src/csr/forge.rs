@@ -28,11 +28,11 @@ pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let mut out = vec![tag];
     match content.len() {
-        short @ 0..=0x7f => out.push(short as u8),
+        short @ 0..=0x7f => out.push(u8::try_from(short).unwrap()),
         long => {
             let bytes = long.to_be_bytes();
             let first = bytes.iter().position(|b| *b != 0).unwrap_or(0);
-            out.push(0x80 | (bytes.len() - first) as u8);
+            out.push(0x80 | u8::try_from(bytes.len() - first).unwrap());
             out.extend_from_slice(&bytes[first..]);
         }
     }

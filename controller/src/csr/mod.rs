@@ -29,6 +29,8 @@ mod forge;
 
 use std::net::IpAddr;
 
+use api::names::user;
+
 pub use approver::run;
 pub use issue::{CsrError, operator_user, request_and_sign};
 pub use outstanding::Outstanding;
@@ -102,16 +104,16 @@ impl Kind {
     /// What stands before the node's name in the common name, which is also the host's user name.
     pub fn user_prefix(self) -> &'static str {
         match self {
-            Self::KubeletClient | Self::KubeletServing => "system:node:",
-            Self::WicdClient => "system:wicd-node:",
+            Self::KubeletClient | Self::KubeletServing => user::NODE_PREFIX,
+            Self::WicdClient => user::WICD_PREFIX,
         }
     }
 
     /// The subject's one organisation, which is also the host's group.
     pub fn organisation(self) -> &'static str {
         match self {
-            Self::KubeletClient | Self::KubeletServing => "system:nodes",
-            Self::WicdClient => "system:wicd-nodes",
+            Self::KubeletClient | Self::KubeletServing => user::NODES_GROUP,
+            Self::WicdClient => user::WICD_GROUP,
         }
     }
 
