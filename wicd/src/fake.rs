@@ -1,0 +1,1 @@
+//! A host that is a directory and a few maps, for tests and simulated hosts.
