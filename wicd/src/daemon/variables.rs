@@ -187,10 +187,7 @@ mod tests {
                 .iter()
                 .map(|(n, p)| NodeVariable { name: (*n).into(), node_object_json_path: (*p).into() })
                 .collect(),
-            host_variables_in_command: host
-                .iter()
-                .map(|(n, f)| HostVariable { name: (*n).into(), fact: *f })
-                .collect(),
+            host_variables_in_command: host.iter().map(|(n, f)| HostVariable { name: (*n).into(), fact: *f }).collect(),
             ..Service::default()
         }
     }
@@ -218,7 +215,11 @@ mod tests {
             ("mixed", service("V", &long("a-{.spec.n}-b"), &[]), Ok("a-3-b")),
             (
                 "a value is not a template",
-                service("V NODE_NAME", &[("V", "{.metadata.annotations.again}"), ("NODE_NAME", "{.metadata.name}")], &[]),
+                service(
+                    "V NODE_NAME",
+                    &[("V", "{.metadata.annotations.again}"), ("NODE_NAME", "{.metadata.name}")],
+                    &[],
+                ),
                 Ok("NODE_NAME win-1"),
             ),
             ("absent", service("V", &long("{.metadata.annotations.nope}"), &[]), Err("VariableNotYetKnown")),

@@ -10,7 +10,8 @@ use windows_sys::Win32::Security::Authorization::{
     ConvertStringSecurityDescriptorToSecurityDescriptorW, SDDL_REVISION_1, SE_FILE_OBJECT, SetNamedSecurityInfoW,
 };
 use windows_sys::Win32::Security::{
-    ACL, DACL_SECURITY_INFORMATION, GetSecurityDescriptorDacl, PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR,
+    ACL, DACL_SECURITY_INFORMATION, GetSecurityDescriptorDacl, PROTECTED_DACL_SECURITY_INFORMATION,
+    PSECURITY_DESCRIPTOR,
 };
 
 use super::wide::{check, check_code, wide};
@@ -71,9 +72,7 @@ impl Descriptor {
     fn dacl(&self) -> io::Result<*const ACL> {
         let (mut present, mut defaulted, mut dacl) = (0, 0, null_mut());
         // SAFETY: the descriptor is a valid one.
-        check(unsafe {
-            GetSecurityDescriptorDacl(self.0, &raw mut present, &raw mut dacl, &raw mut defaulted)
-        })?;
+        check(unsafe { GetSecurityDescriptorDacl(self.0, &raw mut present, &raw mut dacl, &raw mut defaulted) })?;
         // A null list would mean that everybody may do everything.
         if present == 0 || dacl.is_null() {
             return Err(io::Error::other("the access list is empty"));

@@ -101,19 +101,7 @@ impl Session {
         // SAFETY: as in `state`. Null stands for: no package, no other sources, not to be cancelled, no progress.
         let result = unsafe {
             let enable: EnableFeature = self.library.function(c"DismEnableFeature")?;
-            enable(
-                self.session,
-                feature.as_ptr(),
-                null(),
-                0,
-                0,
-                null(),
-                0,
-                1,
-                null_mut(),
-                null(),
-                null_mut(),
-            )
+            enable(self.session, feature.as_ptr(), null(), 0, 0, null(), 0, 1, null_mut(), null(), null_mut())
         };
         if REBOOT_REQUIRED.contains(&result) {
             return Ok(true);

@@ -20,7 +20,7 @@ use windows_sys::Win32::System::SystemInformation::{ComputerNamePhysicalDnsHostn
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
 use super::dism;
-use super::wide::{check, check_code, error, is, text_in, wide};
+use super::wide::{check, check_code, error, is, plain, text_in, wide};
 use crate::host::HostError;
 
 const CRYPTOGRAPHY: &str = r"SOFTWARE\Microsoft\Cryptography";
@@ -52,6 +52,7 @@ fn text(key: &str, value: &str) -> Result<String, HostError> {
     LOCAL_MACHINE
         .open(key)
         .and_then(|k| k.get_string(value))
+        .map_err(plain)
         .map_err(HostError::system("read the registry value", format!(r"HKLM\{key}\{value}")))
 }
 
@@ -59,6 +60,7 @@ fn number(key: &str, value: &str) -> Result<u32, HostError> {
     LOCAL_MACHINE
         .open(key)
         .and_then(|k| k.get_u32(value))
+        .map_err(plain)
         .map_err(HostError::system("read the registry value", format!(r"HKLM\{key}\{value}")))
 }
 
@@ -95,13 +97,8 @@ fn is_admin() -> io::Result<bool> {
     // SAFETY: the handle of our own process needs no closing; that of the token is closed; the struct is as long as we say.
     unsafe {
         check(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
-        let done = check(GetTokenInformation(
-            token,
-            TokenElevation,
-            (&raw mut elevation).cast(),
-            size,
-            &raw mut needed,
-        ));
+        let done =
+            check(GetTokenInformation(token, TokenElevation, (&raw mut elevation).cast(), size, &raw mut needed));
         CloseHandle(token);
         done?;
     }
@@ -116,9 +113,8 @@ fn default_address() -> Option<IpAddr> {
         socket.connect((world, 9)).ok()?;
         Some(socket.local_addr().ok()?.ip()).filter(|a| is_usable(*a))
     };
-    from(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(203, 0, 113, 1).into()).or_else(|| {
-        from(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into())
-    })
+    from(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(203, 0, 113, 1).into())
+        .or_else(|| from(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()))
 }
 
 /// Neither loopback nor link-local.
@@ -137,8 +133,7 @@ fn addresses() -> io::Result<Vec<IpAddr>> {
         let mut size = u32::try_from(size_of_val(buffer.as_slice())).unwrap_or(u32::MAX);
         let first = buffer.as_mut_ptr().cast::<IP_ADAPTER_ADDRESSES_LH>();
         // SAFETY: the buffer is as long as we say and aligned for the structs that are put into it.
-        let code =
-            unsafe { GetAdaptersAddresses(u32::from(AF_UNSPEC), FLAGS, null(), first, &raw mut size) };
+        let code = unsafe { GetAdaptersAddresses(u32::from(AF_UNSPEC), FLAGS, null(), first, &raw mut size) };
         match check_code(code) {
             // SAFETY: the call has put a list of structs into the buffer, which lives until the addresses are copied.
             Ok(()) => return Ok(unsafe { listed(first) }),

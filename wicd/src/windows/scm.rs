@@ -16,7 +16,7 @@ use super::wide::{check, is, text, text_list, wide, wide_list};
 use crate::host::{HostError, Recovery, ServiceInfo, ServiceSpec, StartType};
 
 /// How long a service has to stop before its process is ended.
-const STOP_LIMIT: Duration = Duration::from_secs(120);
+const STOP_LIMIT: Duration = Duration::from_mins(2);
 /// How long the service manager has to notice that a process has ended, and to forget a deleted service.
 const SETTLE_LIMIT: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(200);
@@ -222,14 +222,13 @@ fn set_description(service: &Handle, description: &str) -> io::Result<()> {
 
 /// Windows takes the delays in milliseconds, the reset period in seconds.
 fn recovery_raw(recovery: &Recovery) -> (Vec<u32>, u32) {
-    let delays =
-        recovery.delays.iter().map(|d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX)).collect::<Vec<_>>();
+    let delays = recovery.delays.iter().map(|d| u32::try_from(d.as_millis()).unwrap_or(u32::MAX)).collect::<Vec<_>>();
     (delays, u32::try_from(recovery.reset.as_secs()).unwrap_or(u32::MAX))
 }
 
 fn set_recovery(service: &Handle, delays: &[u32], reset: u32) -> io::Result<()> {
     let mut actions: Vec<_> =
-        delays.iter().map(|&Delay| win::SC_ACTION { Type: win::SC_ACTION_RESTART, Delay }).collect();
+        delays.iter().map(|&delay| win::SC_ACTION { Type: win::SC_ACTION_RESTART, Delay: delay }).collect();
     let info = win::SERVICE_FAILURE_ACTIONSW {
         dwResetPeriod: reset,
         lpRebootMsg: null_mut(),

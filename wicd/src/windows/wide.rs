@@ -93,3 +93,12 @@ pub fn error(code: u32) -> io::Error {
 pub fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }
+
+/// The plain Windows error in one that is dressed up as an HRESULT, so that its kind can be told.
+pub fn plain<E: Into<io::Error>>(error: E) -> io::Error {
+    let error = error.into();
+    match error.raw_os_error().map(i32::cast_unsigned) {
+        Some(code) if code & 0xffff_0000 == 0x8007_0000 => self::error(code & 0xffff),
+        _ => error,
+    }
+}
