@@ -5,9 +5,11 @@
 //! * [`owned`]: what wicd has put on the host, so that all of it and nothing else can be taken away again.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
 //! * [`lock`]: one at a time.
+//! * [`daemon`]: the Windows service that keeps the host so.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
 pub mod certificates;
+pub mod daemon;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
 pub mod files;
@@ -15,3 +17,5 @@ pub mod host;
 pub mod lock;
 pub mod operation;
 pub mod owned;
+#[cfg(windows)]
+pub mod windows;

@@ -1,0 +1,98 @@
+//! When a service that keeps ending may be started again.
+
+use std::time::Duration;
+
+/// Delay before the second restart; the first one is at once. Each further one doubles it.
+const FIRST: Duration = Duration::from_secs(10);
+/// No delay is longer.
+const LONGEST: Duration = Duration::from_mins(5);
+/// A service that has run for so long counts as healthy again.
+const HEALTHY: Duration = Duration::from_mins(10);
+
+/// What is remembered of one service. Times are a clock that only goes forward.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct Backoff {
+    /// Ends and failed starts in a row.
+    pub failures: u32,
+    /// When it was first seen running after its last start.
+    running_since: Option<Duration>,
+    /// Not to be started before.
+    pub not_before: Duration,
+}
+
+impl Backoff {
+    /// It was seen running.
+    pub fn runs(&mut self, now: Duration) {
+        let since = *self.running_since.get_or_insert(now);
+        if now.saturating_sub(since) >= HEALTHY {
+            self.failures = 0;
+        }
+    }
+
+    /// It was seen stopped. Counts if it was running before. Returns whether it did.
+    pub fn stopped(&mut self, now: Duration) -> bool {
+        let unasked = self.running_since.is_some();
+        if unasked {
+            self.failed(now);
+        }
+        unasked
+    }
+
+    /// It did not start, or ended unasked.
+    pub fn failed(&mut self, now: Duration) {
+        self.running_since = None;
+        self.failures = self.failures.saturating_add(1);
+        self.not_before = now + delay(self.failures);
+    }
+
+    /// It was stopped on purpose: that is no failure.
+    pub fn stopped_on_purpose(&mut self) {
+        self.running_since = None;
+    }
+
+    /// Whether it may be started.
+    pub fn may_start(&self, now: Duration) -> bool {
+        now >= self.not_before
+    }
+}
+
+fn delay(failures: u32) -> Duration {
+    match failures {
+        0 | 1 => Duration::ZERO,
+        n => FIRST.saturating_mul(1 << (n - 2).min(16)).min(LONGEST),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn delays_double_up_to_five_minutes() {
+        let seconds: Vec<u64> = (0..9).chain([u32::MAX]).map(|n| delay(n).as_secs()).collect();
+        assert_eq!(seconds, [0, 0, 10, 20, 40, 80, 160, 300, 300, 300]);
+    }
+
+    #[test]
+    fn a_healthy_run_forgives() {
+        let at = Duration::from_secs;
+        let mut backoff = Backoff::default();
+        backoff.runs(at(0));
+        assert!(backoff.stopped(at(1)) && backoff.may_start(at(1)), "the first restart is at once");
+        assert!(!backoff.stopped(at(2)), "an end counts once");
+        backoff.runs(at(3));
+        assert!(backoff.stopped(at(4)) && !backoff.may_start(at(13)) && backoff.may_start(at(14)));
+        backoff.runs(at(20));
+        backoff.runs(at(620));
+        assert_eq!(backoff.failures, 0);
+    }
+
+    #[test]
+    fn a_stop_on_purpose_is_no_failure() {
+        let mut backoff = Backoff::default();
+        backoff.runs(Duration::ZERO);
+        backoff.stopped_on_purpose();
+        assert!(!backoff.stopped(Duration::from_secs(1)));
+        assert_eq!(backoff.failures, 0);
+    }
+}

@@ -1,0 +1,401 @@
+//! What to do with the host's services next. Pure: from how they shall be and how they are to a list of actions.
+//!
+//! A plan is one pass, not the whole way: a service that depends on one that is still starting waits for the next pass.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::host::{SERVICE_DESCRIPTION_PREFIX, ServiceState, WICD_SERVICE};
+
+use super::order::dependents;
+use crate::host::{Recovery, ServiceInfo, ServiceSpec, StartType};
+
+/// A service as it shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Name.
+    pub name: String,
+    /// Command line; `None` while a variable in it is not known. Then a service that is there keeps the one it has.
+    pub command: Option<String>,
+    /// Services that must run before it, in order.
+    pub dependencies: Vec<String>,
+    /// Whether it failed so recently that it is not to be started yet.
+    pub hold: bool,
+}
+
+impl Wanted {
+    /// For the service manager. It is started by wicd, not with the host, so that it never starts with a configuration that
+    /// is not wanted any more; while wicd itself is away, the service manager restarts it.
+    pub fn spec(&self, command: &str) -> ServiceSpec {
+        ServiceSpec {
+            name: self.name.clone(),
+            description: format!("{SERVICE_DESCRIPTION_PREFIX}{}", self.name),
+            command: command.to_owned(),
+            dependencies: self.dependencies.clone(),
+            start: StartType::Demand,
+            recovery: Some(recovery()),
+        }
+    }
+}
+
+/// What the service manager does when a service of ours ends unasked.
+pub fn recovery() -> Recovery {
+    Recovery { delays: [10, 60, 300].map(Duration::from_secs).to_vec(), reset: Duration::from_hours(1) }
+}
+
+/// One thing to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Stop a service and those that depend on it.
+    Stop(String),
+    /// Delete a stopped service.
+    Delete(String),
+    /// Make or change a service, which is stopped or need not be for this.
+    Put(ServiceSpec),
+    /// Start a service.
+    Start(String),
+}
+
+impl Action {
+    /// The service that it is about.
+    pub fn service(&self) -> &str {
+        match self {
+            Self::Stop(name) | Self::Delete(name) | Self::Start(name) => name,
+            Self::Put(spec) => &spec.name,
+        }
+    }
+}
+
+/// Why a service is not as it shall be although nothing is done about it in this pass.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// It is on its way up or down.
+    Pending,
+    /// A service that it depends on does not run yet.
+    Dependency,
+    /// A variable in its command is not known.
+    Variable,
+    /// It has failed, and is started again later.
+    Failing,
+    /// Somebody else has made a service of this name.
+    Foreign,
+}
+
+/// A plan.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Plan {
+    /// What to do, in this order. If one action on a service fails, its later ones are skipped.
+    pub actions: Vec<Action>,
+    /// Services that wait.
+    pub waiting: BTreeMap<String, Waiting>,
+}
+
+impl Plan {
+    /// Whether all is as it shall be.
+    pub fn is_settled(&self) -> bool {
+        self.actions.is_empty() && self.waiting.is_empty()
+    }
+}
+
+/// Whether a service is ours: by the manifest, or by the description that we (and our predecessor) give it.
+pub fn is_ours(service: &ServiceInfo, owned: &[String]) -> bool {
+    owned.iter().any(|o| o.eq_ignore_ascii_case(&service.name))
+        || service.description == format!("{SERVICE_DESCRIPTION_PREFIX}{}", service.name)
+}
+
+/// Plans one pass.
+///
+/// `wanted` is in the order in which services start; `all` are the host's services; `owned` the names in the ownership
+/// manifest. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
+pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &[String], assure: bool) -> Plan {
+    let mut plan = Plan::default();
+    // As they will be when the actions so far are done.
+    let mut now: Vec<ServiceInfo> = all.to_vec();
+    let mut restart: BTreeSet<String> = BTreeSet::new();
+
+    for service in all {
+        let kept = wanted.iter().any(|w| w.name.eq_ignore_ascii_case(&service.name));
+        if kept || service.name.eq_ignore_ascii_case(WICD_SERVICE) || !is_ours(service, owned) {
+            continue;
+        }
+        restart.extend(stop(&mut plan, &mut now, &service.name));
+        plan.actions.push(Action::Delete(service.name.clone()));
+        now.retain(|s| s.name != service.name);
+    }
+
+    // All stops come before all starts, the last started first.
+    for service in wanted.iter().rev() {
+        if let Some(actual) = find(&now, &service.name).filter(|a| is_ours(a, owned) && differs(service, a))
+            && actual.state == ServiceState::Running
+        {
+            let name = actual.name.clone();
+            restart.extend(stop(&mut plan, &mut now, &name));
+        }
+    }
+
+    for service in wanted {
+        if let Some(waiting) = one(&mut plan.actions, service, &now, wanted, owned, assure) {
+            plan.waiting.insert(service.name.clone(), waiting);
+        }
+    }
+
+    // Services of others that had to stop because they depend on ours.
+    for name in restart {
+        let ours = wanted.iter().any(|w| w.name.eq_ignore_ascii_case(&name));
+        if !ours && find(&now, &name).is_some() {
+            plan.actions.push(Action::Start(name));
+        }
+    }
+    plan
+}
+
+/// Plans one wanted service, which has been stopped if it must be.
+fn one(
+    actions: &mut Vec<Action>,
+    service: &Wanted,
+    now: &[ServiceInfo],
+    wanted: &[Wanted],
+    owned: &[String],
+    assure: bool,
+) -> Option<Waiting> {
+    let actual = find(now, &service.name);
+    if actual.is_some_and(|a| !is_ours(a, owned)) {
+        return Some(Waiting::Foreign);
+    }
+    let state = actual.map_or(ServiceState::Missing, |a| a.state);
+    let Some(command) = service.command.as_deref().or(actual.map(|a| a.command.as_str())) else {
+        return Some(Waiting::Variable);
+    };
+    let spec = service.spec(command);
+    let same = actual.is_some_and(|a| {
+        !differs(service, a) && a.description == spec.description && a.start == spec.start
+    });
+    if state == ServiceState::Pending && actual.is_some_and(|a| differs(service, a)) {
+        return Some(Waiting::Pending);
+    }
+    if !same || assure {
+        actions.push(Action::Put(spec));
+    }
+    match state {
+        ServiceState::Running => None,
+        ServiceState::Pending => Some(Waiting::Pending),
+        ServiceState::Stopped | ServiceState::Missing => {
+            // The service manager would start them too, but then a failure of theirs would be counted as one of this service.
+            let blocked = service.dependencies.iter().any(|d| {
+                wanted.iter().any(|w| w.name.eq_ignore_ascii_case(d))
+                    && find(now, d).is_none_or(|a| a.state != ServiceState::Running)
+            });
+            if blocked {
+                Some(Waiting::Dependency)
+            } else if service.hold {
+                Some(Waiting::Failing)
+            } else {
+                actions.push(Action::Start(service.name.clone()));
+                None
+            }
+        }
+    }
+}
+
+/// Whether a service must be stopped to become as it shall be.
+fn differs(wanted: &Wanted, actual: &ServiceInfo) -> bool {
+    wanted.command.as_ref().is_some_and(|c| *c != actual.command) || wanted.dependencies != actual.dependencies
+}
+
+/// Plans a stop; returns the dependents that stop too.
+fn stop(plan: &mut Plan, now: &mut [ServiceInfo], name: &str) -> Vec<String> {
+    let stopped = dependents(now, name);
+    let alive = |s: &ServiceInfo| matches!(s.state, ServiceState::Running | ServiceState::Pending);
+    if find(now, name).is_some_and(alive) {
+        plan.actions.push(Action::Stop(name.to_owned()));
+    }
+    for service in now.iter_mut() {
+        if service.name.eq_ignore_ascii_case(name) || stopped.contains(&service.name) {
+            service.state = ServiceState::Stopped;
+        }
+    }
+    stopped
+}
+
+fn find<'a>(services: &'a [ServiceInfo], name: &str) -> Option<&'a ServiceInfo> {
+    services.iter().find(|s| s.name.eq_ignore_ascii_case(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ServiceState::{Missing, Pending, Running, Stopped};
+
+    fn wanted(name: &str, dependencies: &[&str]) -> Wanted {
+        Wanted {
+            name: name.into(),
+            command: Some(format!(r"C:\k\{name}.exe")),
+            dependencies: dependencies.iter().map(ToString::to_string).collect(),
+            hold: false,
+        }
+    }
+
+    fn actual(wanted: &Wanted, state: ServiceState) -> ServiceInfo {
+        let spec = wanted.spec(wanted.command.as_deref().unwrap_or("old"));
+        ServiceInfo {
+            name: spec.name,
+            description: spec.description,
+            command: spec.command,
+            dependencies: spec.dependencies,
+            start: spec.start,
+            state,
+        }
+    }
+
+    /// Actions in short.
+    fn short(plan: &Plan) -> Vec<String> {
+        let word = |a: &Action| match a {
+            Action::Stop(_) => "stop",
+            Action::Delete(_) => "delete",
+            Action::Put(_) => "put",
+            Action::Start(_) => "start",
+        };
+        let actions = plan.actions.iter().map(|a| format!("{} {}", word(a), a.service()));
+        actions.chain(plan.waiting.iter().map(|(name, why)| format!("{name}: {why:?}"))).collect()
+    }
+
+    #[test]
+    fn table() {
+        let c = wanted("containerd", &[]);
+        let k = wanted("kubelet", &["containerd"]);
+        let p = wanted("kube-proxy", &["kubelet"]);
+        let changed = |w: &Wanted| Wanted { command: Some("new".into()), ..w.clone() };
+        let unknown = |w: &Wanted| Wanted { command: None, ..w.clone() };
+        let hold = |w: &Wanted| Wanted { hold: true, ..w.clone() };
+        let all = |states: [ServiceState; 3]| {
+            [&c, &k, &p]
+                .into_iter()
+                .zip(states)
+                .filter(|(_, s)| *s != Missing)
+                .map(|(w, s)| actual(w, s))
+                .collect::<Vec<_>>()
+        };
+        let foreign = |name: &str, dependencies: &[&str]| ServiceInfo {
+            description: "of somebody else".into(),
+            ..actual(&wanted(name, dependencies), Running)
+        };
+        let three = vec![c.clone(), k.clone(), p.clone()];
+        let running = all([Running; 3]);
+        let with = |more: ServiceInfo| running.iter().cloned().chain([more]).collect::<Vec<_>>();
+        let cases: Vec<(&str, Vec<Wanted>, Vec<ServiceInfo>, Vec<&str>)> = vec![
+            ("all is well", three.clone(), running.clone(), vec![]),
+            (
+                "nothing there",
+                three.clone(),
+                vec![],
+                vec![
+                    "put containerd",
+                    "start containerd",
+                    "put kubelet",
+                    "put kube-proxy",
+                    "kube-proxy: Dependency",
+                    "kubelet: Dependency",
+                ],
+            ),
+            (
+                "one is starting",
+                three.clone(),
+                all([Running, Pending, Stopped]),
+                vec!["kube-proxy: Dependency", "kubelet: Pending"],
+            ),
+            ("after a restart of the host", three.clone(), all([Running, Stopped, Running]), vec!["start kubelet"]),
+            (
+                "a failing one waits, and so does who needs it",
+                vec![c.clone(), hold(&k), p.clone()],
+                all([Running, Stopped, Stopped]),
+                vec!["kube-proxy: Dependency", "kubelet: Failing"],
+            ),
+            (
+                "a change stops dependents first and starts them again",
+                vec![c.clone(), changed(&k), p.clone()],
+                running.clone(),
+                vec!["stop kubelet", "put kubelet", "start kubelet", "kube-proxy: Dependency"],
+            ),
+            (
+                "two changes, last started first stopped",
+                vec![changed(&c), k.clone(), changed(&p)],
+                running.clone(),
+                vec![
+                    "stop kube-proxy",
+                    "stop containerd",
+                    "put containerd",
+                    "start containerd",
+                    "put kube-proxy",
+                    "kube-proxy: Dependency",
+                    "kubelet: Dependency",
+                ],
+            ),
+            (
+                "one that is starting is changed when it is up",
+                vec![c.clone(), changed(&k)],
+                all([Running, Pending, Missing]),
+                vec!["kubelet: Pending"],
+            ),
+            (
+                "an unknown variable keeps the old command",
+                vec![c.clone(), k.clone(), unknown(&p)],
+                all([Running, Running, Stopped]),
+                vec!["start kube-proxy"],
+            ),
+            (
+                "an unknown variable and nothing there",
+                vec![c.clone(), k.clone(), unknown(&p)],
+                all([Running, Running, Missing]),
+                vec!["kube-proxy: Variable"],
+            ),
+            (
+                "not wanted any more",
+                vec![c.clone()],
+                running.clone(),
+                vec!["stop kubelet", "delete kubelet", "delete kube-proxy"],
+            ),
+            (
+                "somebody else's service of our name is left alone",
+                three.clone(),
+                vec![actual(&c, Running), foreign("kubelet", &[]), actual(&p, Running)],
+                vec!["kubelet: Foreign"],
+            ),
+            ("others are left alone", three.clone(), with(foreign("spooler", &[])), vec![]),
+            (
+                "others that depend on ours are started again",
+                vec![c.clone(), k.clone(), changed(&p)],
+                with(foreign("monitor", &["kube-proxy"])),
+                vec!["stop kube-proxy", "put kube-proxy", "start kube-proxy", "start monitor"],
+            ),
+            (
+                "only the description differs",
+                vec![c.clone()],
+                vec![ServiceInfo { start: StartType::Auto, ..actual(&c, Running) }],
+                vec!["put containerd"],
+            ),
+        ];
+        for (name, wanted, all, expected) in cases {
+            assert_eq!(short(&plan(&wanted, &all, &[], false)), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn wicd_never_removes_itself_and_owns_by_manifest_too() {
+        let own = ServiceInfo {
+            name: WICD_SERVICE.into(),
+            description: format!("{SERVICE_DESCRIPTION_PREFIX}{WICD_SERVICE}"),
+            state: Running,
+            ..ServiceInfo::default()
+        };
+        let stripped = ServiceInfo { name: "old".into(), state: Stopped, ..ServiceInfo::default() };
+        let plan = plan(&[], &[own, stripped], &["OLD".into()], false);
+        assert_eq!(short(&plan), ["delete old"]);
+    }
+
+    #[test]
+    fn assuring_writes_without_stopping() {
+        let c = wanted("containerd", &[]);
+        let plan = plan(std::slice::from_ref(&c), &[actual(&c, Running)], &[], true);
+        assert_eq!(short(&plan), ["put containerd"]);
+    }
+}

@@ -1,0 +1,258 @@
+//! Variables in a service's command line: from the template of the services ConfigMap to the one line that Windows gets.
+//!
+//! A value ends up in a command that runs as SYSTEM, so it is taken only if it is exactly one plain word. All variables are
+//! replaced in one pass over the template: a value is never searched for further variables.
+
+use api::services::{HostFact, Service};
+use serde_json::Value;
+
+/// Longest value that is put into a command, in bytes.
+const MAX_VALUE: usize = 1024;
+
+/// What the host knows by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostFacts<'a> {
+    /// Name of the Node.
+    pub node_name: &'a str,
+    /// Address of the Node.
+    pub node_ip: &'a str,
+}
+
+/// A command cannot be made.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum VariableError {
+    /// There is no Node at hand, and the command needs one.
+    #[error("variable {0:?} is looked up in the Node, which is not there yet; waiting for it")]
+    NoNode(String),
+    /// The path is not one that we understand.
+    #[error("variable {name:?}: the path {path:?} is not of the form {{.a.b}}; correct the services ConfigMap")]
+    Path {
+        /// The variable.
+        name: String,
+        /// The path.
+        path: String,
+    },
+    /// The Node has nothing there.
+    #[error("variable {name:?}: the Node has no value at {path:?} yet")]
+    Absent {
+        /// The variable.
+        name: String,
+        /// The path.
+        path: String,
+    },
+    /// The value is not one plain word.
+    #[error("variable {name:?}: its value is not one plain word ({problem}), so it cannot go into a command")]
+    Value {
+        /// The variable.
+        name: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl VariableError {
+    /// Reason for logs and conditions.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoNode(_) | Self::Absent { .. } => "VariableNotYetKnown",
+            Self::Path { .. } | Self::Value { .. } => "VariableInvalid",
+        }
+    }
+
+    /// Whether waiting may help.
+    pub fn is_waiting(&self) -> bool {
+        matches!(self, Self::NoNode(_) | Self::Absent { .. })
+    }
+}
+
+/// The command line of `service` with all its variables replaced.
+///
+/// `node` is the Node as JSON, if it is known.
+pub fn command(service: &Service, host: HostFacts<'_>, node: Option<&Value>) -> Result<String, VariableError> {
+    let mut values: Vec<(&str, String)> = Vec::new();
+    for variable in &service.host_variables_in_command {
+        let value = match variable.fact {
+            HostFact::NodeName => host.node_name,
+            HostFact::NodeIp => host.node_ip,
+        };
+        values.push((&variable.name, checked(&variable.name, value.to_owned())?));
+    }
+    for variable in &service.node_variables_in_command {
+        let value = look_up(&variable.name, &variable.node_object_json_path, node)?;
+        values.push((&variable.name, checked(&variable.name, value)?));
+    }
+    // The longest name first, so that NODE_NAME does not take the beginning of NODE_NAME_SHORT.
+    values.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
+    Ok(replace(&service.path, &values))
+}
+
+fn replace(template: &str, values: &[(&str, String)]) -> String {
+    let mut line = String::with_capacity(template.len());
+    let mut rest = template;
+    'next: while let Some(c) = rest.chars().next() {
+        for (name, value) in values {
+            if let Some(after) = rest.strip_prefix(name).filter(|_| !name.is_empty()) {
+                line.push_str(value);
+                rest = after;
+                continue 'next;
+            }
+        }
+        line.push(c);
+        rest = &rest[c.len_utf8()..];
+    }
+    line
+}
+
+fn checked(name: &str, value: String) -> Result<String, VariableError> {
+    let problem = if value.is_empty() {
+        "it is empty"
+    } else if value.len() > MAX_VALUE {
+        "it is too long"
+    } else if value.contains(|c: char| c.is_whitespace() || c.is_control()) {
+        "it has white space in it"
+    } else if value.contains(['"', '\'', '`']) {
+        "it has a quote in it"
+    } else {
+        return Ok(value);
+    };
+    Err(VariableError::Value { name: name.into(), problem })
+}
+
+/// Reads a path: text outside of braces stands for itself, `{.a.b\.c}` is looked up.
+fn look_up(name: &str, path: &str, node: Option<&Value>) -> Result<String, VariableError> {
+    let bad = || VariableError::Path { name: name.into(), path: path.into() };
+    let (mut value, mut rest) = (String::new(), path);
+    loop {
+        let Some(open) = rest.find(['{', '}']) else {
+            value.push_str(rest);
+            return Ok(value);
+        };
+        if !rest[open..].starts_with('{') {
+            return Err(bad());
+        }
+        value.push_str(&rest[..open]);
+        let close = rest[open..].find('}').ok_or_else(bad)? + open;
+        let fields = fields(&rest[open + 1..close]).ok_or_else(bad)?;
+        let node = node.ok_or_else(|| VariableError::NoNode(name.into()))?;
+        let found = fields.iter().try_fold(node, |at, field| at.get(field));
+        match found {
+            Some(Value::String(s)) => value.push_str(s),
+            Some(Value::Number(n)) => value.push_str(&n.to_string()),
+            Some(Value::Bool(b)) => value.push_str(if *b { "true" } else { "false" }),
+            Some(Value::Null) | None => {
+                return Err(VariableError::Absent { name: name.into(), path: path.into() });
+            }
+            Some(Value::Array(_) | Value::Object(_)) => {
+                return Err(VariableError::Value { name: name.into(), problem: "it is a list or an object" });
+            }
+        }
+        rest = &rest[close + 1..];
+    }
+}
+
+/// The fields of `.a.b\.c`: `a` and `b.c`.
+fn fields(text: &str) -> Option<Vec<String>> {
+    let mut fields = Vec::new();
+    let mut chars = text.strip_prefix('.')?.chars();
+    let mut field = String::new();
+    loop {
+        match chars.next() {
+            Some('\\') => field.push(chars.next()?),
+            // Indices, filters and wildcards could give several values.
+            Some('[' | ']' | '*' | '@' | '{') => return None,
+            Some('.') => fields.push(std::mem::take(&mut field)),
+            Some(c) => field.push(c),
+            None => {
+                fields.push(field);
+                return fields.iter().all(|f| !f.is_empty()).then_some(fields);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::services::{HostVariable, NodeVariable};
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    const HOST: HostFacts<'_> = HostFacts { node_name: "win-1", node_ip: "10.0.0.7" };
+
+    fn service(path: &str, node: &[(&str, &str)], host: &[(&str, HostFact)]) -> Service {
+        Service {
+            name: "x".into(),
+            path: path.into(),
+            node_variables_in_command: node
+                .iter()
+                .map(|(n, p)| NodeVariable { name: (*n).into(), node_object_json_path: (*p).into() })
+                .collect(),
+            host_variables_in_command: host.iter().map(|(n, f)| HostVariable { name: (*n).into(), fact: *f }).collect(),
+            ..Service::default()
+        }
+    }
+
+    #[test]
+    fn table() {
+        let node = json!({"metadata": {"name": "win-1", "annotations": {
+            "k8s.ovn.org/subnet": "10.132.0.0/24", "two": "a b", "quote": "a\"b", "lines": "a\nb", "empty": "", "again": "NODE_NAME"}},
+            "spec": {"n": 3}});
+        let long = |p: &'static str| [("V", p)];
+        let cases: &[(&str, Service, Result<&str, &str>)] = &[
+            ("none", service(r"C:\k\a.exe --x", &[], &[]), Ok(r"C:\k\a.exe --x")),
+            (
+                "host",
+                service("a NODE NODE_IP", &[], &[("NODE", HostFact::NodeName), ("NODE_IP", HostFact::NodeIp)]),
+                Ok("a win-1 10.0.0.7"),
+            ),
+            ("name", service("a --node V/V", &long("{.metadata.name}"), &[]), Ok("a --node win-1/win-1")),
+            (
+                "escaped dots",
+                service("V", &long(r"{.metadata.annotations.k8s\.ovn\.org/subnet}"), &[]),
+                Ok("10.132.0.0/24"),
+            ),
+            ("literal", service("--config V", &long(r"C:\k\kubeconfig"), &[]), Ok(r"--config C:\k\kubeconfig")),
+            ("mixed", service("V", &long("a-{.spec.n}-b"), &[]), Ok("a-3-b")),
+            (
+                "a value is not a template",
+                service(
+                    "V NODE_NAME",
+                    &[("V", "{.metadata.annotations.again}"), ("NODE_NAME", "{.metadata.name}")],
+                    &[],
+                ),
+                Ok("NODE_NAME win-1"),
+            ),
+            ("absent", service("V", &long("{.metadata.annotations.nope}"), &[]), Err("VariableNotYetKnown")),
+            ("two words", service("V", &long("{.metadata.annotations.two}"), &[]), Err("VariableInvalid")),
+            ("quote", service("V", &long("{.metadata.annotations.quote}"), &[]), Err("VariableInvalid")),
+            ("two lines", service("V", &long("{.metadata.annotations.lines}"), &[]), Err("VariableInvalid")),
+            ("empty", service("V", &long("{.metadata.annotations.empty}"), &[]), Err("VariableInvalid")),
+            ("object", service("V", &long("{.metadata}"), &[]), Err("VariableInvalid")),
+            ("filter", service("V", &long("{.status.addresses[0].address}"), &[]), Err("VariableInvalid")),
+            ("open brace", service("V", &long("{.metadata"), &[]), Err("VariableInvalid")),
+            ("no dot", service("V", &long("{metadata}"), &[]), Err("VariableInvalid")),
+        ];
+        for (name, service, expected) in cases {
+            let got = command(service, HOST, Some(&node));
+            assert_eq!(got.as_deref().map_err(VariableError::reason), *expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn without_a_node_only_node_variables_wait() {
+        let literal = service("V", &[("V", "x")], &[]);
+        assert_eq!(command(&literal, HOST, None).as_deref(), Ok("x"));
+        let error = command(&service("V", &[("V", "{.metadata.name}")], &[]), HOST, None).unwrap_err();
+        assert!(error.is_waiting(), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn any_path_is_read_or_refused(path in r"[{}.\\a-z\[\]]{0,40}", value in ".{0,20}") {
+            let node = json!({"a": {"b": value}});
+            if let Ok(line) = command(&service("V", &[("V", &path)], &[]), HOST, Some(&node)) {
+                prop_assert!(!line.is_empty() && !line.contains(char::is_whitespace) && !line.contains('"'));
+            }
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Windows features, by the API of Deployment Image Servicing and Management (dismapi.dll). A host without that library,
+//! as Wine, cannot tell.
+
+use std::ffi::c_void;
+use std::io;
+use std::ptr::{null, null_mut};
+
+use api::host::Feature;
+
+use super::library::Library;
+use super::wide::wide;
+use crate::host::HostError;
+
+const CONTAINERS: &str = "Containers";
+/// Stands for the running system in place of the path of an image (`DISM_ONLINE_IMAGE`).
+const ONLINE: &str = "DISM_{53BFAE52-B167-4E2F-A258-0A37B57FF845}";
+/// `DismStateInstalled`
+const INSTALLED: i32 = 4;
+/// `DismStateInstallPending`
+const INSTALL_PENDING: i32 = 5;
+/// `ERROR_SUCCESS_REBOOT_REQUIRED`, plain and as HRESULT.
+const REBOOT_REQUIRED: [i32; 2] = [3010, 0x8007_0BC2_u32.cast_signed()];
+
+/// `DismFeatureInfo`. The structs of this library have no padding.
+#[repr(C, packed)]
+struct FeatureInfo {
+    name: *const u16,
+    state: i32,
+    display_name: *const u16,
+    description: *const u16,
+    restart_required: i32,
+    properties: *const c_void,
+    property_count: u32,
+}
+
+type Initialize = unsafe extern "system" fn(i32, *const u16, *const u16) -> i32;
+type Shutdown = unsafe extern "system" fn() -> i32;
+type OpenSession = unsafe extern "system" fn(*const u16, *const u16, *const u16, *mut u32) -> i32;
+type CloseSession = unsafe extern "system" fn(u32) -> i32;
+type GetFeatureInfo = unsafe extern "system" fn(u32, *const u16, *const u16, i32, *mut *mut FeatureInfo) -> i32;
+type EnableFeature = unsafe extern "system" fn(
+    u32,
+    *const u16,
+    *const u16,
+    i32,
+    i32,
+    *const *const u16,
+    u32,
+    i32,
+    *mut c_void,
+    *const c_void,
+    *mut c_void,
+) -> i32;
+type Delete = unsafe extern "system" fn(*mut c_void) -> i32;
+
+/// An open session on the running system.
+struct Session {
+    library: Library,
+    session: u32,
+}
+
+fn checked(result: i32) -> io::Result<()> {
+    if result < 0 { Err(io::Error::other(format!("HRESULT 0x{result:08x}"))) } else { Ok(()) }
+}
+
+impl Session {
+    /// `None`: this host has no such library.
+    fn open() -> io::Result<Option<Self>> {
+        let Ok(library) = Library::load("dismapi.dll") else { return Ok(None) };
+        let image = wide(ONLINE)?;
+        let mut session = 0;
+        // SAFETY: the types are those of the library's documentation. Null stands for: default log, default scratch
+        // directory, Windows and system drive of the image.
+        unsafe {
+            let initialize: Initialize = library.function(c"DismInitialize")?;
+            let open: OpenSession = library.function(c"DismOpenSession")?;
+            checked(initialize(0, null(), null()))?;
+            checked(open(image.as_ptr(), null(), null(), &raw mut session))?;
+        }
+        Ok(Some(Self { library, session }))
+    }
+
+    fn state(&self, feature: &str) -> io::Result<i32> {
+        let feature = wide(feature)?;
+        let mut info: *mut FeatureInfo = null_mut();
+        // SAFETY: the types are those of the library's documentation; the session is open; the struct that we get is read
+        // without an assumption on its alignment, and given back.
+        unsafe {
+            let get: GetFeatureInfo = self.library.function(c"DismGetFeatureInfo")?;
+            let delete: Delete = self.library.function(c"DismDelete")?;
+            checked(get(self.session, feature.as_ptr(), null(), 0, &raw mut info))?;
+            let state = (&raw const (*info).state).read_unaligned();
+            delete(info.cast());
+            Ok(state)
+        }
+    }
+
+    /// Returns whether the host must be restarted.
+    fn enable(&self, feature: &str) -> io::Result<bool> {
+        let feature = wide(feature)?;
+        // SAFETY: as in `state`. Null stands for: no package, no other sources, not to be cancelled, no progress.
+        let result = unsafe {
+            let enable: EnableFeature = self.library.function(c"DismEnableFeature")?;
+            enable(self.session, feature.as_ptr(), null(), 0, 0, null(), 0, 1, null_mut(), null(), null_mut())
+        };
+        if REBOOT_REQUIRED.contains(&result) {
+            return Ok(true);
+        }
+        checked(result)?;
+        Ok(false)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        // SAFETY: the types are those of the library's documentation; the session is not used afterwards.
+        unsafe {
+            if let Ok(close) = self.library.function::<CloseSession>(c"DismCloseSession") {
+                close(self.session);
+            }
+            if let Ok(shutdown) = self.library.function::<Shutdown>(c"DismShutdown") {
+                shutdown();
+            }
+        }
+    }
+}
+
+/// State of the feature Containers. A feature that waits for a restart does not count as enabled.
+pub fn containers() -> Feature {
+    match Session::open().and_then(|s| s.map(|s| s.state(CONTAINERS)).transpose()) {
+        Ok(Some(INSTALLED)) => Feature::Enabled,
+        Ok(Some(_)) => Feature::Disabled,
+        Ok(None) | Err(_) => Feature::Unknown,
+    }
+}
+
+/// Enables the feature Containers. Returns whether the host must be restarted for it.
+pub fn enable_containers() -> Result<bool, HostError> {
+    let failed = || HostError::system("enable the Windows feature", CONTAINERS);
+    let Some(session) = Session::open().map_err(failed())? else {
+        let missing = io::Error::new(io::ErrorKind::Unsupported, "the host has no dismapi.dll");
+        return Err(failed()(missing));
+    };
+    match session.state(CONTAINERS).map_err(failed())? {
+        INSTALLED => Ok(false),
+        INSTALL_PENDING => Ok(true),
+        _ => {
+            let restart = session.enable(CONTAINERS).map_err(failed())?;
+            // The call does not always say so.
+            Ok(restart || session.state(CONTAINERS).map_err(failed())? == INSTALL_PENDING)
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Libraries that a Windows host may or may not have.
+
+use std::io;
+use std::ptr::null_mut;
+
+use windows_sys::Win32::Foundation::HMODULE;
+use windows_sys::Win32::System::LibraryLoader::{GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExW};
+
+use super::wide::wide;
+
+/// A library of Windows itself. It stays loaded until the process ends.
+pub struct Library(HMODULE);
+
+impl Library {
+    /// Loads a library from the system directory, and from nowhere else.
+    pub fn load(name: &str) -> io::Result<Self> {
+        let name = wide(name)?;
+        // SAFETY: the name ends with a zero.
+        let module = unsafe { LoadLibraryExW(name.as_ptr(), null_mut(), LOAD_LIBRARY_SEARCH_SYSTEM32) };
+        if module.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(module)) }
+    }
+
+    /// A function of the library.
+    ///
+    /// # Safety
+    /// `F` is the function's type: `unsafe extern "system" fn(…) -> …`.
+    pub unsafe fn function<F: Copy>(&self, name: &std::ffi::CStr) -> io::Result<F> {
+        const { assert!(size_of::<F>() == size_of::<usize>()) }
+        // SAFETY: the module is loaded and the name ends with a zero.
+        let address = unsafe { GetProcAddress(self.0, name.as_ptr().cast()) };
+        let address = address.ok_or_else(io::Error::last_os_error)?;
+        // SAFETY: both are as large as a pointer (checked above), and the caller promises the type.
+        Ok(unsafe { std::mem::transmute_copy(&address) })
+    }
+}

@@ -1,0 +1,188 @@
+//! The host itself: names, versions, addresses, free space, rights.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
+use std::ptr::{null, null_mut};
+
+use api::host::Machine;
+use windows_registry::LOCAL_MACHINE;
+use windows_sys::Win32::Foundation::{CloseHandle, ERROR_BUFFER_OVERFLOW, ERROR_NO_DATA, HANDLE};
+use windows_sys::Win32::NetworkManagement::IpHelper::{
+    GAA_FLAG_SKIP_ANYCAST, GAA_FLAG_SKIP_DNS_SERVER, GAA_FLAG_SKIP_MULTICAST, GetAdaptersAddresses,
+    IP_ADAPTER_ADDRESSES_LH,
+};
+use windows_sys::Win32::Networking::WinSock::{
+    AF_INET, AF_INET6, AF_UNSPEC, SOCKADDR_IN, SOCKADDR_IN6, SOCKET_ADDRESS,
+};
+use windows_sys::Win32::Security::{GetTokenInformation, TOKEN_ELEVATION, TOKEN_QUERY, TokenElevation};
+use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
+use windows_sys::Win32::System::SystemInformation::{ComputerNamePhysicalDnsHostname, GetComputerNameExW};
+use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
+
+use super::dism;
+use super::wide::{check, check_code, error, is, plain, text_in, wide};
+use crate::host::HostError;
+
+const CRYPTOGRAPHY: &str = r"SOFTWARE\Microsoft\Cryptography";
+const CURRENT_VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
+const PREFETCH: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
+
+/// Everything about the host.
+pub fn machine() -> Result<Machine, HostError> {
+    Ok(Machine {
+        hostname: hostname().map_err(HostError::system("read", "the host name"))?,
+        machine_id: text(CRYPTOGRAPHY, "MachineGuid")?,
+        boot_id: number(PREFETCH, "BootId")?.to_string(),
+        os_build: os_build()?,
+        os_name: text(CURRENT_VERSION, "ProductName")?,
+        clock_ms: jiff::Timestamp::now().as_millisecond(),
+        addresses: addresses()
+            .map_err(HostError::system("list", "the network addresses"))?
+            .iter()
+            .map(ToString::to_string)
+            .collect(),
+        default_address: default_address().map(|a| a.to_string()),
+        disk_free: disk_free().map_err(HostError::system("read", "the free space of C:"))?,
+        is_admin: is_admin().map_err(HostError::system("read", "our own rights"))?,
+        containers_feature: dism::containers(),
+    })
+}
+
+fn text(key: &str, value: &str) -> Result<String, HostError> {
+    LOCAL_MACHINE
+        .open(key)
+        .and_then(|k| k.get_string(value))
+        .map_err(plain)
+        .map_err(HostError::system("read the registry value", format!(r"HKLM\{key}\{value}")))
+}
+
+fn number(key: &str, value: &str) -> Result<u32, HostError> {
+    LOCAL_MACHINE
+        .open(key)
+        .and_then(|k| k.get_u32(value))
+        .map_err(plain)
+        .map_err(HostError::system("read the registry value", format!(r"HKLM\{key}\{value}")))
+}
+
+/// As `10.0.20348.2527`. The calls for the version tell programs without a manifest of an older one.
+fn os_build() -> Result<String, HostError> {
+    let build = text(CURRENT_VERSION, "CurrentBuildNumber")?;
+    let major = number(CURRENT_VERSION, "CurrentMajorVersionNumber")?;
+    let minor = number(CURRENT_VERSION, "CurrentMinorVersionNumber")?;
+    let revision = number(CURRENT_VERSION, "UBR").unwrap_or(0);
+    Ok(format!("{major}.{minor}.{build}.{revision}"))
+}
+
+fn hostname() -> io::Result<String> {
+    let mut buffer = [0_u16; 256];
+    let mut length = 256;
+    // SAFETY: the buffer is as long as we say.
+    check(unsafe { GetComputerNameExW(ComputerNamePhysicalDnsHostname, buffer.as_mut_ptr(), &raw mut length) })?;
+    Ok(text_in(&buffer))
+}
+
+fn disk_free() -> io::Result<u64> {
+    let root = wide(r"C:\")?;
+    let mut free = 0;
+    // SAFETY: the path ends with a zero; null stands for: not asked for.
+    check(unsafe { GetDiskFreeSpaceExW(root.as_ptr(), &raw mut free, null_mut(), null_mut()) })?;
+    Ok(free)
+}
+
+fn is_admin() -> io::Result<bool> {
+    let mut token: HANDLE = null_mut();
+    let mut elevation = TOKEN_ELEVATION::default();
+    let size = u32::try_from(size_of_val(&elevation)).unwrap_or(0);
+    let mut needed = 0;
+    // SAFETY: the handle of our own process needs no closing; that of the token is closed; the struct is as long as we say.
+    unsafe {
+        check(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
+        let done =
+            check(GetTokenInformation(token, TokenElevation, (&raw mut elevation).cast(), size, &raw mut needed));
+        CloseHandle(token);
+        done?;
+    }
+    Ok(elevation.TokenIsElevated != 0)
+}
+
+/// The address from which this host would reach the world, if it has a default route. Connecting a UDP socket only makes
+/// the system choose; nothing is sent. The addresses are reserved for documentation, so no other route leads there.
+fn default_address() -> Option<IpAddr> {
+    let from = |local: IpAddr, world: IpAddr| {
+        let socket = UdpSocket::bind((local, 0)).ok()?;
+        socket.connect((world, 9)).ok()?;
+        Some(socket.local_addr().ok()?.ip()).filter(|a| is_usable(*a))
+    };
+    from(Ipv4Addr::UNSPECIFIED.into(), Ipv4Addr::new(203, 0, 113, 1).into())
+        .or_else(|| from(Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1).into()))
+}
+
+/// Neither loopback nor link-local.
+fn is_usable(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(a) => !a.is_loopback() && !a.is_link_local() && !a.is_unspecified(),
+        IpAddr::V6(a) => !a.is_loopback() && !a.is_unicast_link_local() && !a.is_unspecified(),
+    }
+}
+
+fn addresses() -> io::Result<Vec<IpAddr>> {
+    const FLAGS: u32 = GAA_FLAG_SKIP_ANYCAST | GAA_FLAG_SKIP_MULTICAST | GAA_FLAG_SKIP_DNS_SERVER;
+    let mut buffer: Vec<u64> = vec![0; 4096];
+    // Adapters may be added between two calls, so once more is not always enough.
+    for _ in 0..8 {
+        let mut size = u32::try_from(size_of_val(buffer.as_slice())).unwrap_or(u32::MAX);
+        let first = buffer.as_mut_ptr().cast::<IP_ADAPTER_ADDRESSES_LH>();
+        // SAFETY: the buffer is as long as we say and aligned for the structs that are put into it.
+        let code = unsafe { GetAdaptersAddresses(u32::from(AF_UNSPEC), FLAGS, null(), first, &raw mut size) };
+        match check_code(code) {
+            // SAFETY: the call has put a list of structs into the buffer, which lives until the addresses are copied.
+            Ok(()) => return Ok(unsafe { listed(first) }),
+            Err(e) if is(&e, ERROR_NO_DATA) => return Ok(Vec::new()),
+            Err(e) if is(&e, ERROR_BUFFER_OVERFLOW) => buffer.resize((size as usize).div_ceil(8) + 1024, 0),
+            Err(e) => return Err(e),
+        }
+    }
+    Err(error(ERROR_BUFFER_OVERFLOW))
+}
+
+/// # Safety
+/// `adapter` is null or the head of a list as `GetAdaptersAddresses` makes it.
+unsafe fn listed(mut adapter: *const IP_ADAPTER_ADDRESSES_LH) -> Vec<IpAddr> {
+    let mut found = Vec::new();
+    // SAFETY: the caller promises well-formed lists, which end with null.
+    unsafe {
+        while !adapter.is_null() {
+            let mut unicast = (*adapter).FirstUnicastAddress;
+            while !unicast.is_null() {
+                found.extend(address(&(*unicast).Address).filter(|a| is_usable(*a)));
+                unicast = (*unicast).Next;
+            }
+            adapter = (*adapter).Next;
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+/// # Safety
+/// The pointer in `socket` is null or points to an address of the family that it names.
+unsafe fn address(socket: &SOCKET_ADDRESS) -> Option<IpAddr> {
+    if socket.lpSockaddr.is_null() {
+        return None;
+    }
+    // SAFETY: the caller promises that the family tells the struct; it is read without an assumption on its alignment.
+    unsafe {
+        match (&raw const (*socket.lpSockaddr).sa_family).read_unaligned() {
+            AF_INET => {
+                let v4 = socket.lpSockaddr.cast::<SOCKADDR_IN>().read_unaligned();
+                Some(Ipv4Addr::from(u32::from_be(v4.sin_addr.S_un.S_addr)).into())
+            }
+            AF_INET6 => {
+                let v6 = socket.lpSockaddr.cast::<SOCKADDR_IN6>().read_unaligned();
+                Some(Ipv6Addr::from(v6.sin6_addr.u.Byte).into())
+            }
+            _ => None,
+        }
+    }
+}

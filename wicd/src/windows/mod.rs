@@ -1,0 +1,126 @@
+//! The real Windows behind [`crate::host::Host`]. Thin: what decides is elsewhere. What of this only a real Windows host can
+//! prove is listed in `docs/reference/windows-only.md`.
+
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod acl;
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod dism;
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod hns;
+#[expect(unsafe_code, reason = "loads libraries that not every Windows has")]
+mod library;
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod machine;
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod power;
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod process;
+mod registry;
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod scm;
+pub mod service;
+mod trust;
+#[expect(unsafe_code, reason = "reads the texts that Windows gives")]
+mod wide;
+
+use std::path::{Path, PathBuf};
+
+use api::host::{Machine, ServiceState};
+
+use crate::host::{Host, HostError, ServiceInfo, ServiceSpec, path_parts};
+
+/// containerd's shims go on when containerd stops.
+const LEFTOVER: &str = "containerd-shim-runhcs-v1.exe";
+
+/// This host.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct WindowsHost;
+
+impl Host for WindowsHost {
+    fn path(&self, windows_path: &str) -> Result<PathBuf, HostError> {
+        path_parts(windows_path).map(|_| PathBuf::from(windows_path))
+    }
+
+    fn machine(&self) -> Result<Machine, HostError> {
+        machine::machine()
+    }
+
+    fn services(&self) -> Result<Vec<ServiceInfo>, HostError> {
+        scm::services()
+    }
+
+    fn service(&self, name: &str) -> Result<Option<ServiceInfo>, HostError> {
+        scm::service(name)
+    }
+
+    fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError> {
+        scm::put_service(spec)
+    }
+
+    fn start_service(&self, name: &str) -> Result<(), HostError> {
+        scm::start_service(name)
+    }
+
+    fn stop_service(&self, name: &str) -> Result<Vec<String>, HostError> {
+        if scm::service(name)?.is_none_or(|s| s.state == ServiceState::Stopped) {
+            return Ok(Vec::new());
+        }
+        let dependents = crate::daemon::order::dependents(&scm::services()?, name);
+        for dependent in &dependents {
+            scm::stop_service(dependent)?;
+        }
+        scm::stop_service(name)?;
+        Ok(dependents)
+    }
+
+    fn delete_service(&self, name: &str) -> Result<(), HostError> {
+        scm::delete_service(name)
+    }
+
+    fn env_var(&self, name: &str) -> Result<Option<String>, HostError> {
+        registry::env_var(name)
+    }
+
+    fn set_env_var(&self, name: &str, value: Option<&str>) -> Result<(), HostError> {
+        registry::set_env_var(name, value)
+    }
+
+    fn trusted(&self, der: &[u8]) -> Result<bool, HostError> {
+        trust::trusted(der)
+    }
+
+    fn trust(&self, der: &[u8]) -> Result<(), HostError> {
+        trust::trust(der)
+    }
+
+    fn untrust(&self, der: &[u8]) -> Result<(), HostError> {
+        trust::untrust(der)
+    }
+
+    fn protect(&self, path: &Path) -> Result<(), HostError> {
+        acl::protect(path)
+    }
+
+    fn enable_containers(&self) -> Result<bool, HostError> {
+        dism::enable_containers()
+    }
+
+    fn reboot(&self) -> Result<(), HostError> {
+        power::reboot()
+    }
+
+    fn remove_networks(&self) -> Result<(), HostError> {
+        hns::remove_networks()
+    }
+
+    fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError> {
+        if scm::service(registry::DEFENDER)?.is_none() {
+            return Ok(());
+        }
+        registry::exclude_from_defender(windows_path)
+    }
+
+    fn kill_leftovers(&self) -> Result<(), HostError> {
+        process::end_all(LEFTOVER)
+    }
+}

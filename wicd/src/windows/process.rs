@@ -1,0 +1,88 @@
+//! Processes.
+
+use std::io;
+use std::time::Duration;
+
+use windows_sys::Win32::Foundation::{CloseHandle, HANDLE, INVALID_HANDLE_VALUE, WAIT_OBJECT_0, WAIT_TIMEOUT};
+use windows_sys::Win32::System::Diagnostics::ToolHelp::{
+    CreateToolhelp32Snapshot, PROCESSENTRY32W, Process32FirstW, Process32NextW, TH32CS_SNAPPROCESS,
+};
+use windows_sys::Win32::System::Threading::{
+    OpenProcess, PROCESS_SYNCHRONIZE, PROCESS_TERMINATE, TerminateProcess, WaitForSingleObject,
+};
+
+use super::wide::{check, text_in};
+use crate::host::HostError;
+
+/// A process that may be waited for and ended. Its id cannot be given to another one while this is held.
+pub struct Process(HANDLE);
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // SAFETY: the handle is ours, open, and not used afterwards.
+        unsafe { CloseHandle(self.0) };
+    }
+}
+
+impl Process {
+    /// Opens a process by its id.
+    pub fn open(id: u32) -> io::Result<Self> {
+        // SAFETY: no pointers.
+        let handle = unsafe { OpenProcess(PROCESS_SYNCHRONIZE | PROCESS_TERMINATE, 0, id) };
+        if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(handle)) }
+    }
+
+    /// Waits until it has ended. `false`: it has not within `limit`.
+    pub fn wait(&self, limit: Duration) -> io::Result<bool> {
+        let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX - 1);
+        // SAFETY: the handle is open.
+        match unsafe { WaitForSingleObject(self.0, milliseconds) } {
+            WAIT_OBJECT_0 => Ok(true),
+            WAIT_TIMEOUT => Ok(false),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Ends it by force and waits until it is gone.
+    pub fn end(&self) -> io::Result<()> {
+        // SAFETY: the handle is open and has the right to terminate.
+        let done = check(unsafe { TerminateProcess(self.0, 1) });
+        // A process that has ended meanwhile may refuse to be ended.
+        if self.wait(Duration::from_secs(10))? { Ok(()) } else { done }
+    }
+}
+
+/// Ends all processes whose program has this name, as `x.exe`.
+pub fn end_all(program: &str) -> Result<(), HostError> {
+    for id in ids(program).map_err(HostError::system("list", "the processes"))? {
+        // One that cannot be opened has ended meanwhile.
+        if let Ok(process) = Process::open(id) {
+            process.end().map_err(HostError::system("end process", program))?;
+        }
+    }
+    Ok(())
+}
+
+fn ids(program: &str) -> io::Result<Vec<u32>> {
+    // SAFETY: no pointers.
+    let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0) };
+    if snapshot == INVALID_HANDLE_VALUE {
+        return Err(io::Error::last_os_error());
+    }
+    let snapshot = Process(snapshot);
+    let mut entry = PROCESSENTRY32W {
+        dwSize: u32::try_from(size_of::<PROCESSENTRY32W>()).unwrap_or(0),
+        ..PROCESSENTRY32W::default()
+    };
+    let mut ids = Vec::new();
+    // SAFETY: the handle is open and the struct says its size.
+    let mut more = unsafe { Process32FirstW(snapshot.0, &raw mut entry) };
+    while more != 0 {
+        if text_in(&entry.szExeFile).eq_ignore_ascii_case(program) {
+            ids.push(entry.th32ProcessID);
+        }
+        // SAFETY: as above.
+        more = unsafe { Process32NextW(snapshot.0, &raw mut entry) };
+    }
+    Ok(ids)
+}

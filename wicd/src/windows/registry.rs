@@ -1,0 +1,53 @@
+//! Machine-wide environment variables, and the antivirus' exclusions.
+
+use windows_registry::LOCAL_MACHINE;
+use windows_sys::Win32::Foundation::ERROR_FILE_NOT_FOUND;
+
+use super::wide::{is, plain};
+use crate::host::HostError;
+
+const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment";
+/// Group policy for Defender: exclusions by process. The other place, under `SOFTWARE\Microsoft\Windows Defender`, is
+/// closed even to SYSTEM.
+const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
+/// Name of Defender's service.
+pub const DEFENDER: &str = "WinDefend";
+
+/// A machine-wide environment variable.
+pub fn env_var(name: &str) -> Result<Option<String>, HostError> {
+    let failed = || HostError::system("read the environment variable", name);
+    let key = LOCAL_MACHINE.open(ENVIRONMENT).map_err(plain).map_err(failed())?;
+    match key.get_string(name).map_err(plain) {
+        Ok(value) => Ok(Some(value)),
+        Err(e) if is(&e, ERROR_FILE_NOT_FOUND) => Ok(None),
+        Err(e) => Err(failed()(e)),
+    }
+}
+
+/// Sets or (`None`) deletes a machine-wide environment variable.
+pub fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostError> {
+    let key = LOCAL_MACHINE.options().read().write().open(ENVIRONMENT).map_err(plain);
+    let done = key.and_then(|key| match value {
+        Some(value) => key.set_string(name, value).map_err(plain),
+        None => match key.remove_value(name).map_err(plain) {
+            Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => Err(e),
+            _ => Ok(()),
+        },
+    });
+    done.map_err(HostError::system("write the environment variable", name))
+}
+
+/// Takes a program out of Defender's real-time checks, by policy.
+pub fn exclude_from_defender(program: &str) -> Result<(), HostError> {
+    let failed = || HostError::system("exclude from Windows Defender", program);
+    LOCAL_MACHINE
+        .create(DEFENDER_POLICY)
+        .and_then(|key| key.set_u32("Exclusions_Processes", 1))
+        .map_err(plain)
+        .map_err(failed())?;
+    LOCAL_MACHINE
+        .create(format!(r"{DEFENDER_POLICY}\Processes"))
+        .and_then(|key| key.set_string(program, "0"))
+        .map_err(plain)
+        .map_err(failed())
+}

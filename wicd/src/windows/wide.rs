@@ -1,0 +1,104 @@
+//! Text as Windows takes and gives it: UTF-16 with a zero at the end.
+
+use std::io;
+
+/// `text` with a zero at the end. A zero inside would cut it short, so it is refused.
+pub fn wide(text: &str) -> io::Result<Vec<u16>> {
+    if text.contains('\0') {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero inside a text"));
+    }
+    Ok(text.encode_utf16().chain([0]).collect())
+}
+
+/// A list as in `REG_MULTI_SZ`: each text with a zero at the end, and one more zero after the last.
+pub fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
+    let mut list = Vec::new();
+    for text in texts {
+        list.extend(wide(text.as_ref())?);
+    }
+    if list.is_empty() {
+        list.push(0);
+    }
+    list.push(0);
+    Ok(list)
+}
+
+/// The text at `pointer`, empty for null.
+///
+/// # Safety
+/// `pointer` is null or points to UTF-16 with a zero at the end, which nobody changes meanwhile.
+pub unsafe fn text(pointer: *const u16) -> String {
+    if pointer.is_null() {
+        return String::new();
+    }
+    let mut length = 0;
+    // SAFETY: the caller promises a zero at the end; we do not go past it.
+    let units = unsafe {
+        while *pointer.add(length) != 0 {
+            length += 1;
+        }
+        std::slice::from_raw_parts(pointer, length)
+    };
+    String::from_utf16_lossy(units)
+}
+
+/// The texts of a list as in [`wide_list`].
+///
+/// # Safety
+/// `pointer` is null or points to such a list, which nobody changes meanwhile.
+pub unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
+    let mut list = Vec::new();
+    if pointer.is_null() {
+        return list;
+    }
+    // SAFETY: the caller promises that the list ends with an empty text; we do not go past it.
+    unsafe {
+        while *pointer != 0 {
+            let mut length = 0;
+            while *pointer.add(length) != 0 {
+                length += 1;
+            }
+            list.push(String::from_utf16_lossy(std::slice::from_raw_parts(pointer, length)));
+            pointer = pointer.add(length + 1);
+        }
+    }
+    list
+}
+
+/// The text in a buffer, up to the first zero.
+pub fn text_in(buffer: &[u16]) -> String {
+    let length = buffer.iter().position(|&u| u == 0).unwrap_or(buffer.len());
+    String::from_utf16_lossy(&buffer[..length])
+}
+
+/// What went wrong, from a call that says so with 0 for failure.
+pub fn check(result: i32) -> io::Result<()> {
+    if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// What went wrong, from a call that returns the error itself.
+pub fn check_code(code: u32) -> io::Result<()> {
+    match code {
+        0 => Ok(()),
+        code => Err(error(code)),
+    }
+}
+
+/// The error with this Windows code.
+pub fn error(code: u32) -> io::Error {
+    io::Error::from_raw_os_error(code.cast_signed())
+}
+
+/// Whether `error` is the one with this Windows code.
+pub fn is(error: &io::Error, code: u32) -> bool {
+    error.raw_os_error() == Some(code.cast_signed())
+}
+
+/// The plain Windows error in one that is dressed up as an HRESULT, so that its kind can be told.
+pub fn plain<E: Into<io::Error>>(error: E) -> io::Error {
+    let error = error.into();
+    match error.raw_os_error().map(i32::cast_unsigned) {
+        Some(code) if code & 0xffff_0000 == 0x8007_0000 => self::error(code & 0xffff),
+        _ => error,
+    }
+}
