@@ -1,1 +1,15 @@
-//! stub
+//! The operator's hands on a Windows host.
+//!
+//! * [`host`]: what is needed of Windows, as a trait.
+//! * [`operation`]: what the operator asks for over SSH: facts, stage, apply, start, reboot, cleanup.
+//! * [`owned`]: what wicd has put on the host, so that all of it and nothing else can be taken away again.
+//! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
+//! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
+
+pub mod certificates;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake;
+pub mod files;
+pub mod host;
+pub mod operation;
+pub mod owned;

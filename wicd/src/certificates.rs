@@ -1,0 +1,1 @@
+//! Keys, requests and certificates of kubelet and of wicd.

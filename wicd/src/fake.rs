@@ -1,0 +1,304 @@
+//! A host that is a directory and a few maps, for tests and simulated hosts.
+//!
+//! A [`FakeHost`] is a handle: clones are the same host. Services do nothing but have a state; what a simulated host does
+//! when one starts or stops is said with [`FakeHost::on_service`].
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use api::host::{Feature, Machine, ServiceState};
+
+use crate::host::{Host, HostError, ServiceInfo, ServiceSpec, path_parts};
+
+/// What happened to a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServiceEvent {
+    /// It was started.
+    Started,
+    /// It was stopped.
+    Stopped,
+}
+
+type ServiceHook = Arc<dyn Fn(ServiceEvent, &ServiceInfo) + Send + Sync>;
+type PathHook = Arc<dyn Fn(&Path) + Send + Sync>;
+
+/// A host that is a directory and a few maps.
+#[derive(Clone)]
+pub struct FakeHost {
+    dir: PathBuf,
+    state: Arc<Mutex<State>>,
+}
+
+/// Everything but the files. Public, so that tests can arrange and compare it.
+#[derive(Clone, Default)]
+pub struct State {
+    /// The host itself. Its clock is the real one plus `clock_ms`.
+    pub machine: Machine,
+    /// Services by name.
+    pub services: BTreeMap<String, ServiceInfo>,
+    /// Recovery actions by service.
+    pub specs: BTreeMap<String, ServiceSpec>,
+    /// Machine-wide environment variables.
+    pub env: BTreeMap<String, String>,
+    /// Trusted certificates, DER.
+    pub trusted: BTreeSet<Vec<u8>>,
+    /// How often the host was restarted.
+    pub reboots: u32,
+    /// How often networks were removed and left-over processes were ended.
+    pub sweeps: (u32, u32),
+    /// Programs that the antivirus leaves alone.
+    pub excluded: BTreeSet<String>,
+    /// What a started service's state is; [`ServiceState::Running`] unless a test says otherwise.
+    pub started_state: Option<ServiceState>,
+    /// Names of calls that fail, as `delete_service kubelet`.
+    pub refused: BTreeSet<String>,
+    /// How many calls still succeed before all fail, as if the process were gone.
+    pub calls_left: Option<u32>,
+    /// Calls so far.
+    pub calls: u32,
+    service_hook: Option<ServiceHook>,
+    protect_hook: Option<PathHook>,
+}
+
+impl FakeHost {
+    /// A fresh Windows Server 2022 whose `C:` is in this directory.
+    pub fn new(dir: impl Into<PathBuf>) -> Self {
+        let machine = Machine {
+            hostname: "win-1".into(),
+            machine_id: "00000000-0000-0000-0000-000000000001".into(),
+            boot_id: "1".into(),
+            os_build: "10.0.20348.2527".into(),
+            os_name: "Windows Server 2022 Datacenter".into(),
+            clock_ms: 0,
+            addresses: vec!["10.0.0.1".into()],
+            default_address: Some("10.0.0.1".into()),
+            disk_free: 100 << 30,
+            is_admin: true,
+            containers_feature: Feature::Enabled,
+        };
+        Self { dir: dir.into(), state: Arc::new(Mutex::new(State { machine, ..State::default() })) }
+    }
+
+    /// Everything but the files, to read or to change.
+    pub fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the host's own facts.
+    pub fn with_machine(self, change: impl FnOnce(&mut Machine)) -> Self {
+        change(&mut self.state().machine);
+        self
+    }
+
+    /// Free bytes on `C:`.
+    pub fn set_disk_free(&self, bytes: u64) {
+        self.state().machine.disk_free = bytes;
+    }
+
+    /// State of the feature Containers.
+    pub fn set_containers_feature(&self, feature: Feature) {
+        self.state().machine.containers_feature = feature;
+    }
+
+    /// Boot id: a restart that nobody asked for.
+    pub fn set_boot_id(&self, boot_id: &str) {
+        self.state().machine.boot_id = boot_id.into();
+    }
+
+    /// Calls `hook` after a service was started or stopped, with nothing locked.
+    pub fn on_service(&self, hook: impl Fn(ServiceEvent, &ServiceInfo) + Send + Sync + 'static) {
+        self.state().service_hook = Some(Arc::new(hook));
+    }
+
+    /// Calls `hook` with what is being protected.
+    pub fn on_protect(&self, hook: impl Fn(&Path) + Send + Sync + 'static) {
+        self.state().protect_hook = Some(Arc::new(hook));
+    }
+
+    /// Lets all calls fail after `calls` more of them, as if the process were gone. `None`: never.
+    pub fn fail_after(&self, calls: Option<u32>) {
+        let mut state = self.state();
+        (state.calls, state.calls_left) = (0, calls);
+    }
+
+    /// Counts a call, and fails it if that was arranged.
+    fn call(&self, name: &'static str, object: &str) -> Result<MutexGuard<'_, State>, HostError> {
+        let mut state = self.state();
+        state.calls += 1;
+        let gone = match &mut state.calls_left {
+            Some(0) => true,
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        };
+        if gone || state.refused.contains(&format!("{name} {object}")) {
+            return Err(HostError::system(name, object)(io::Error::other("injected failure")));
+        }
+        Ok(state)
+    }
+
+    fn changed(&self, event: ServiceEvent, service: &ServiceInfo) {
+        let hook = self.state().service_hook.clone();
+        if let Some(hook) = hook {
+            hook(event, service);
+        }
+    }
+}
+
+impl Host for FakeHost {
+    fn path(&self, windows_path: &str) -> Result<PathBuf, HostError> {
+        drop(self.call("path", windows_path)?);
+        Ok(path_parts(windows_path)?.fold(self.dir.clone(), |path, part| path.join(part)))
+    }
+
+    fn machine(&self) -> Result<Machine, HostError> {
+        let machine = self.call("machine", "")?.machine.clone();
+        Ok(Machine { clock_ms: jiff::Timestamp::now().as_millisecond() + machine.clock_ms, ..machine })
+    }
+
+    fn services(&self) -> Result<Vec<ServiceInfo>, HostError> {
+        Ok(self.call("services", "")?.services.values().cloned().collect())
+    }
+
+    fn service(&self, name: &str) -> Result<Option<ServiceInfo>, HostError> {
+        Ok(self.call("service", name)?.services.get(name).cloned())
+    }
+
+    fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError> {
+        let mut state = self.call("put_service", &spec.name)?;
+        let old = state.services.get(&spec.name);
+        let new = ServiceInfo {
+            name: spec.name.clone(),
+            description: spec.description.clone(),
+            command: spec.command.clone(),
+            dependencies: spec.dependencies.clone(),
+            start: spec.start,
+            state: old.map_or(ServiceState::Stopped, |s| s.state),
+        };
+        let changed = old != Some(&new) || state.specs.get(&spec.name) != Some(spec);
+        state.services.insert(spec.name.clone(), new);
+        state.specs.insert(spec.name.clone(), spec.clone());
+        Ok(changed)
+    }
+
+    fn start_service(&self, name: &str) -> Result<(), HostError> {
+        let mut state = self.call("start_service", name)?;
+        let started = state.started_state.unwrap_or(ServiceState::Running);
+        let Some(service) = state.services.get_mut(name) else {
+            return Err(HostError::system("start service", name)(io::Error::from(io::ErrorKind::NotFound)));
+        };
+        if matches!(service.state, ServiceState::Running | ServiceState::Pending) {
+            return Ok(());
+        }
+        service.state = started;
+        let (service, dependencies) = (service.clone(), service.dependencies.clone());
+        drop(state);
+        for dependency in dependencies {
+            self.start_service(&dependency)?;
+        }
+        self.changed(ServiceEvent::Started, &service);
+        Ok(())
+    }
+
+    fn stop_service(&self, name: &str) -> Result<Vec<String>, HostError> {
+        let state = self.call("stop_service", name)?;
+        let running = |s: &ServiceInfo| matches!(s.state, ServiceState::Running | ServiceState::Pending);
+        if !state.services.get(name).is_some_and(running) {
+            return Ok(Vec::new());
+        }
+        let dependents: Vec<String> = state
+            .services
+            .values()
+            .filter(|s| s.dependencies.iter().any(|d| d == name) && running(s))
+            .map(|s| s.name.clone())
+            .collect();
+        drop(state);
+        let mut stopped = Vec::new();
+        for dependent in dependents {
+            stopped.extend(self.stop_service(&dependent)?);
+            stopped.push(dependent);
+        }
+        let service = self.state().services.get_mut(name).map(|service| {
+            service.state = ServiceState::Stopped;
+            service.clone()
+        });
+        if let Some(service) = service {
+            self.changed(ServiceEvent::Stopped, &service);
+        }
+        Ok(stopped)
+    }
+
+    fn delete_service(&self, name: &str) -> Result<(), HostError> {
+        let mut state = self.call("delete_service", name)?;
+        state.services.remove(name);
+        state.specs.remove(name);
+        Ok(())
+    }
+
+    fn env_var(&self, name: &str) -> Result<Option<String>, HostError> {
+        Ok(self.call("env_var", name)?.env.get(name).cloned())
+    }
+
+    fn set_env_var(&self, name: &str, value: Option<&str>) -> Result<(), HostError> {
+        let mut state = self.call("set_env_var", name)?;
+        match value {
+            Some(value) => state.env.insert(name.into(), value.into()),
+            None => state.env.remove(name),
+        };
+        Ok(())
+    }
+
+    fn trusted(&self, der: &[u8]) -> Result<bool, HostError> {
+        Ok(self.call("trusted", "")?.trusted.contains(der))
+    }
+
+    fn trust(&self, der: &[u8]) -> Result<(), HostError> {
+        self.call("trust", "")?.trusted.insert(der.to_vec());
+        Ok(())
+    }
+
+    fn untrust(&self, der: &[u8]) -> Result<(), HostError> {
+        self.call("untrust", "")?.trusted.remove(der);
+        Ok(())
+    }
+
+    fn protect(&self, path: &Path) -> Result<(), HostError> {
+        let hook = self.call("protect", "")?.protect_hook.clone();
+        if let Some(hook) = hook {
+            hook(path);
+        }
+        Ok(())
+    }
+
+    fn enable_containers(&self) -> Result<bool, HostError> {
+        Ok(self.call("enable_containers", "")?.machine.containers_feature != Feature::Enabled)
+    }
+
+    /// The new boot id is the old one plus one; a feature that was being enabled is there.
+    fn reboot(&self) -> Result<(), HostError> {
+        let mut state = self.call("reboot", "")?;
+        state.reboots += 1;
+        state.machine.boot_id = (state.machine.boot_id.parse::<u64>().unwrap_or_default() + 1).to_string();
+        state.machine.containers_feature = Feature::Enabled;
+        Ok(())
+    }
+
+    fn remove_networks(&self) -> Result<(), HostError> {
+        self.call("remove_networks", "")?.sweeps.0 += 1;
+        Ok(())
+    }
+
+    fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError> {
+        self.call("exclude_from_antivirus", windows_path)?.excluded.insert(windows_path.into());
+        Ok(())
+    }
+
+    fn kill_leftovers(&self) -> Result<(), HostError> {
+        self.call("kill_leftovers", "")?.sweeps.1 += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,294 @@
+//! Reading, writing and placing files such that a crash leaves the old file or the new one.
+//!
+//! All paths are Windows paths in text; see [`Host::path`].
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, de::DeserializeOwned};
+use sha2::{Digest, Sha256};
+
+use crate::host::{Host, HostError};
+
+/// Whether only SYSTEM and administrators may use a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// As its directory says.
+    Inherited,
+    /// Only SYSTEM and administrators, from before the first byte is in it.
+    Protected,
+}
+
+/// What [`read`] takes at most. Nothing of wicd's own is near that.
+pub const READ_LIMIT: u64 = 64 << 20;
+
+/// Content of a file, `None` if there is none.
+pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
+    let real = host.path(path)?;
+    let failed = |e| HostError::system("read", path)(e);
+    let file = match fs::File::open(real) {
+        Ok(file) => file,
+        Err(e) if is_missing(&e) => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut content = Vec::new();
+    file.take(READ_LIMIT + 1).read_to_end(&mut content).map_err(failed)?;
+    if content.len() as u64 > READ_LIMIT {
+        return Err(failed(io::Error::new(ErrorKind::FileTooLarge, "larger than 64 MiB")));
+    }
+    Ok(Some(content))
+}
+
+/// Content of a JSON file, `None` if there is none. One that cannot be understood is an error.
+pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Option<T>, HostError> {
+    let Some(content) = read(host, path)? else { return Ok(None) };
+    serde_json::from_slice(&content).map(Some).map_err(HostError::system("understand", path))
+}
+
+/// Makes the content of a file so, by way of a temporary file beside it. Missing directories are made. Returns whether
+/// anything was written.
+pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Result<bool, HostError> {
+    if read(host, path)?.as_deref() == Some(content) {
+        return Ok(false);
+    }
+    make_parent(host, path)?;
+    let real = host.path(path)?;
+    let temporary = beside(&real, ".new");
+    let failed = |e| HostError::system("write", path)(e);
+    remove_real(&temporary).map_err(failed)?;
+    let mut file = fs::File::create_new(&temporary).map_err(failed)?;
+    if access == Access::Protected {
+        host.protect(&temporary)?;
+    }
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+    drop(file);
+    replace(&temporary, &real, fs::rename).map_err(failed)?;
+    Ok(true)
+}
+
+/// [`write()`] of a value as JSON.
+pub fn write_json<T: Serialize>(host: &dyn Host, path: &str, value: &T, access: Access) -> Result<bool, HostError> {
+    let content = serde_json::to_vec_pretty(value).map_err(HostError::system("write", path))?;
+    write(host, path, &content, access)
+}
+
+/// Makes `path` a file with the content of `source`: a hard link, or a copy where that cannot be. A file that is in use is
+/// moved out of the way, see [`remove_old`].
+pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError> {
+    make_parent(host, path)?;
+    let (from, to) = (host.path(source)?, host.path(path)?);
+    let temporary = beside(&to, ".new");
+    let placed = remove_real(&temporary)
+        .and_then(|()| fs::hard_link(&from, &temporary).or_else(|_| fs::copy(&from, &temporary).map(drop)))
+        .and_then(|()| replace(&temporary, &to, fs::rename));
+    placed.map_err(HostError::system("place", path))
+}
+
+/// Moves `new` to `path`. Windows does not let a running program be replaced, but lets it be renamed: what is in the way is
+/// then moved to `<path>.old-<n>`.
+fn replace(new: &Path, path: &Path, rename: impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+    let Err(refused) = rename(new, path) else { return Ok(()) };
+    if !path.is_file() {
+        return Err(refused);
+    }
+    let aside = (0..OLD_FILES).map(|n| beside(path, &format!(".old-{n}"))).find(|old| !old.exists() || fs::remove_file(old).is_ok());
+    let Some(aside) = aside else { return Err(refused) };
+    rename(path, &aside)?;
+    rename(new, path)
+}
+
+/// How many generations of a file can be in use at once.
+const OLD_FILES: u32 = 8;
+
+/// Removes what [`place`] has moved out of the way, as far as it is not in use any more. Returns whether all is gone.
+pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
+    let real = host.path(path)?;
+    Ok((0..OLD_FILES).map(|n| remove_real(&beside(&real, &format!(".old-{n}")))).filter(Result::is_err).count() == 0)
+}
+
+/// Removes a file; missing is success. One that is in use is moved out of the way, see [`remove_old`].
+pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    let real = host.path(path)?;
+    remove_real(&real)
+        .or_else(|e| {
+            let aside = (0..OLD_FILES).map(|n| beside(&real, &format!(".old-{n}"))).find(|old| !old.exists());
+            if real.is_file() { aside.map_or(Err(e), |aside| fs::rename(&real, aside)) } else { Err(e) }
+        })
+        .map_err(HostError::system("remove", path))
+}
+
+/// Removes a directory with all that is in it; missing is success. Links and junctions are removed, never followed.
+pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    let real = host.path(path)?;
+    let removed = match fs::symlink_metadata(&real) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(&real),
+        Ok(_) => fs::remove_file(&real),
+        Err(e) => Err(e),
+    };
+    removed.or_else(ignore_missing).map_err(HostError::system("remove", path))
+}
+
+/// Removes a directory if nothing is in it. Returns whether it is gone.
+pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
+    match fs::remove_dir(host.path(path)?) {
+        Ok(()) => Ok(true),
+        Err(e) if is_missing(&e) => Ok(true),
+        Err(e) if e.kind() == ErrorKind::DirectoryNotEmpty => Ok(false),
+        Err(e) => Err(HostError::system("remove", path)(e)),
+    }
+}
+
+/// Size of a file, `None` if there is none.
+pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
+    match fs::metadata(host.path(path)?) {
+        Ok(meta) => Ok(meta.is_file().then_some(meta.len())),
+        Err(e) if is_missing(&e) => Ok(None),
+        Err(e) => Err(HostError::system("look at", path)(e)),
+    }
+}
+
+/// Whether there is a file or directory.
+pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
+    match fs::symlink_metadata(host.path(path)?) {
+        Ok(_) => Ok(true),
+        Err(e) if is_missing(&e) => Ok(false),
+        Err(e) => Err(HostError::system("look at", path)(e)),
+    }
+}
+
+/// Names of what is in a directory, sorted; none if there is no directory. Names that are no text are left out.
+pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
+    let failed = |e| HostError::system("list", path)(e);
+    let entries = match fs::read_dir(host.path(path)?) {
+        Ok(entries) => entries,
+        Err(e) if is_missing(&e) => return Ok(Vec::new()),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry.map_err(failed)?.file_name().into_string());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Lower-case hex SHA-256 of a file, `None` if there is none.
+pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> {
+    let failed = |e| HostError::system("read", path)(e);
+    let mut file = match fs::File::open(host.path(path)?) {
+        Ok(file) => file,
+        Err(e) if is_missing(&e) => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    let mut hash = Sha256::new();
+    io::copy(&mut file, &mut hash).map_err(failed)?;
+    Ok(Some(hex::encode(hash.finalize())))
+}
+
+/// Makes a directory and those above it.
+pub fn make_directory(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    fs::create_dir_all(host.path(path)?).map_err(HostError::system("make directory", path))
+}
+
+/// The directory of a Windows path, `None` for what lies directly on `C:`.
+pub fn parent(path: &str) -> Option<&str> {
+    path.rsplit_once('\\').map(|(parent, _)| parent).filter(|parent| parent.contains('\\'))
+}
+
+fn make_parent(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    parent(path).map_or(Ok(()), |parent| make_directory(host, parent))
+}
+
+fn beside(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    PathBuf::from(name)
+}
+
+fn remove_real(path: &Path) -> io::Result<()> {
+    fs::remove_file(path).or_else(ignore_missing)
+}
+
+fn ignore_missing(error: io::Error) -> io::Result<()> {
+    if is_missing(&error) { Ok(()) } else { Err(error) }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeHost;
+
+    const FILE: &str = r"C:\k\x\y.txt";
+
+    fn host() -> (tempfile::TempDir, FakeHost) {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        (dir, host)
+    }
+
+    #[test]
+    fn only_differences_are_written() {
+        let (_dir, host) = host();
+        assert_eq!(read(&host, FILE).unwrap(), None);
+        assert!(write(&host, FILE, b"1", Access::Inherited).unwrap());
+        assert!(!write(&host, FILE, b"1", Access::Inherited).unwrap());
+        assert!(write(&host, FILE, b"2", Access::Protected).unwrap());
+        assert_eq!(read(&host, FILE).unwrap().unwrap(), b"2");
+        assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
+    }
+
+    #[test]
+    fn a_secret_is_protected_before_it_is_written() {
+        let (_dir, host) = host();
+        let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+        let inner = seen.clone();
+        host.on_protect(move |path| inner.lock().unwrap().push(fs::read(path).unwrap()));
+        write(&host, FILE, b"secret", Access::Protected).unwrap();
+        assert_eq!(*seen.lock().unwrap(), [Vec::<u8>::new()]);
+    }
+
+    /// Windows refuses to replace a program that runs, and lets it be renamed.
+    #[test]
+    fn a_file_in_use_is_moved_out_of_the_way() {
+        let (_dir, host) = host();
+        write(&host, FILE, b"old", Access::Inherited).unwrap();
+        write(&host, r"C:\k\x\new", b"new", Access::Inherited).unwrap();
+        let rename = |from: &Path, to: &Path| if to.exists() { Err(io::Error::from(ErrorKind::PermissionDenied)) } else { fs::rename(from, to) };
+        replace(&host.path(r"C:\k\x\new").unwrap(), &host.path(FILE).unwrap(), rename).unwrap();
+        assert_eq!(read(&host, FILE).unwrap().unwrap(), b"new");
+        assert_eq!(read(&host, r"C:\k\x\y.txt.old-0").unwrap().unwrap(), b"old");
+        assert!(remove_old(&host, FILE).unwrap());
+        assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
+    }
+
+    #[test]
+    fn a_directory_in_the_way_is_an_error() {
+        let (_dir, host) = host();
+        make_directory(&host, FILE).unwrap();
+        assert!(write(&host, FILE, b"1", Access::Inherited).is_err());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn trees_are_removed_without_following_links() {
+        let (_dir, host) = host();
+        write(&host, r"C:\user\precious", b"1", Access::Inherited).unwrap();
+        make_directory(&host, r"C:\k\t\sub").unwrap();
+        std::os::unix::fs::symlink(host.path(r"C:\user").unwrap(), host.path(r"C:\k\t\sub\link").unwrap()).unwrap();
+        remove_tree(&host, r"C:\k\t").unwrap();
+        remove_tree(&host, r"C:\k\t").unwrap();
+        assert!(!exists(&host, r"C:\k\t").unwrap());
+        assert!(exists(&host, r"C:\user\precious").unwrap());
+    }
+
+    #[test]
+    fn parents() {
+        assert_eq!(parent(r"C:\k\x\y"), Some(r"C:\k\x"));
+        assert_eq!(parent(r"C:\k"), None);
+    }
+}

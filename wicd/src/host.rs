@@ -1,0 +1,197 @@
+//! What wicd needs of Windows, as a trait: thin over the real thing on Windows, a directory and a few maps in tests and on
+//! simulated hosts. Everything that decides is on this side of it.
+//!
+//! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use api::host::{Machine, ServiceState};
+
+/// A Windows host. Every call is idempotent: what is there already is success.
+pub trait Host: Send + Sync {
+    /// Where a Windows path really lies: itself on Windows, below a directory in tests. Refuses what
+    /// [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
+    fn path(&self, windows_path: &str) -> Result<PathBuf, HostError>;
+    /// The host itself.
+    fn machine(&self) -> Result<Machine, HostError>;
+
+    /// All Win32 services.
+    fn services(&self) -> Result<Vec<ServiceInfo>, HostError>;
+    /// One service, `None` if it does not exist.
+    fn service(&self, name: &str) -> Result<Option<ServiceInfo>, HostError>;
+    /// Makes a service as `spec` says, or changes it where it differs. Returns whether anything was written. A running
+    /// service keeps running with its old command line.
+    fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError>;
+    /// Starts a service, without waiting until it runs. A service that runs or is starting is left alone.
+    fn start_service(&self, name: &str) -> Result<(), HostError>;
+    /// Stops a service and waits until its process has ended, ending it by force after two minutes. Services that depend on
+    /// it are stopped first; their names are returned in the order in which they were stopped, so that who asked can
+    /// start them again. A service that does not exist or does not run is success.
+    fn stop_service(&self, name: &str) -> Result<Vec<String>, HostError>;
+    /// Deletes a stopped service and waits until the service manager has forgotten it. Missing is success.
+    fn delete_service(&self, name: &str) -> Result<(), HostError>;
+
+    /// A machine-wide environment variable, from the registry.
+    fn env_var(&self, name: &str) -> Result<Option<String>, HostError>;
+    /// Sets or (`None`) deletes a machine-wide environment variable.
+    fn set_env_var(&self, name: &str, value: Option<&str>) -> Result<(), HostError>;
+
+    /// Whether exactly this certificate (DER) is in the machine's ROOT store.
+    fn trusted(&self, der: &[u8]) -> Result<bool, HostError>;
+    /// Adds a certificate to the machine's ROOT store.
+    fn trust(&self, der: &[u8]) -> Result<(), HostError>;
+    /// Removes exactly this certificate from the machine's ROOT store.
+    fn untrust(&self, der: &[u8]) -> Result<(), HostError>;
+
+    /// Lets only SYSTEM and Administrators use a file or directory (a path that [`Host::path`] gave); what is made in the
+    /// directory later inherits that.
+    fn protect(&self, path: &Path) -> Result<(), HostError>;
+    /// Enables the Windows feature Containers. Returns whether the host must be restarted for it.
+    fn enable_containers(&self) -> Result<bool, HostError>;
+    /// Begins a restart and returns.
+    fn reboot(&self) -> Result<(), HostError>;
+    /// Removes the host's networks (HNS) that our services make.
+    fn remove_networks(&self) -> Result<(), HostError>;
+    /// Takes a program (Windows path) out of the antivirus' real-time checks. No antivirus is success.
+    fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
+    /// Ends processes that outlive the services, as containerd's shims.
+    fn kill_leftovers(&self) -> Result<(), HostError>;
+}
+
+/// When a service starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum StartType {
+    /// With the host.
+    Auto,
+    /// When somebody starts it.
+    #[default]
+    Demand,
+    /// Never.
+    Disabled,
+}
+
+/// A service as it shall be. It runs as LocalSystem in a process of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ServiceSpec {
+    /// Name, and display name.
+    pub name: String,
+    /// Description; ours begin with [`api::host::SERVICE_DESCRIPTION_PREFIX`].
+    pub description: String,
+    /// Command line.
+    pub command: String,
+    /// Services that must run before it, in order.
+    pub dependencies: Vec<String>,
+    /// When it starts.
+    pub start: StartType,
+    /// What the service manager does when it ends unasked. `None` leaves that as it is.
+    pub recovery: Option<Recovery>,
+}
+
+/// Restarts after a failure: of the process, and also when it stops with an error.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Recovery {
+    /// Delay before the first, second, … restart. The last one holds for all later ones.
+    pub delays: Vec<Duration>,
+    /// Time without failure after which the count begins again.
+    pub reset: Duration,
+}
+
+/// A service as it is.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ServiceInfo {
+    /// Name.
+    pub name: String,
+    /// Description, empty if it has none.
+    pub description: String,
+    /// Command line.
+    pub command: String,
+    /// Services that must run before it, in order.
+    pub dependencies: Vec<String>,
+    /// When it starts.
+    pub start: StartType,
+    /// State.
+    pub state: ServiceState,
+}
+
+/// Windows refused something.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// A path is not one that files of ours may have.
+    #[error("{path:?} is not a path that may be used on a host: it must be absolute, on C:, in ASCII and without `..`")]
+    Path {
+        /// The path.
+        path: String,
+    },
+    /// A call of the operating system failed.
+    #[error("cannot {action} {object}")]
+    System {
+        /// What was tried, as `start service`.
+        action: &'static str,
+        /// With what, as `kubelet`.
+        object: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Something did not happen in time.
+    #[error("gave up waiting for {what} after {seconds} s")]
+    Timeout {
+        /// What was waited for, as `service kubelet to stop`.
+        what: String,
+        /// How long.
+        seconds: u64,
+    },
+}
+
+impl HostError {
+    /// For `map_err`: a call of the operating system that failed.
+    pub fn system<E: Into<std::io::Error>>(action: &'static str, object: impl Into<String>) -> impl FnOnce(E) -> Self {
+        let object = object.into();
+        move |source| Self::System { action, object, source: source.into() }
+    }
+
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Path { .. } => "PathRefused",
+            Self::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => "AccessDenied",
+            Self::System { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => "DiskFull",
+            Self::System { .. } => "HostCallFailed",
+            Self::Timeout { .. } => "HostCallTimeout",
+        }
+    }
+}
+
+/// For implementations of [`Host::path`]: the parts of a Windows path behind `C:\`.
+pub fn path_parts(windows_path: &str) -> Result<impl Iterator<Item = &str>, HostError> {
+    if !api::payload::is_host_path(windows_path) {
+        return Err(HostError::Path { path: windows_path.to_string() });
+    }
+    Ok(windows_path[3..].split('\\'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn reasons_tell_a_full_disk_from_a_refusal() {
+        let error = |kind| HostError::system("write", r"C:\k\x")(std::io::Error::from(kind));
+        assert_eq!(error(std::io::ErrorKind::StorageFull).reason(), "DiskFull");
+        assert_eq!(error(std::io::ErrorKind::PermissionDenied).reason(), "AccessDenied");
+        assert_eq!(error(std::io::ErrorKind::NotFound).reason(), "HostCallFailed");
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_leads_upwards(rest in r"[a-z.:/\\ ]{0,40}") {
+            if let Ok(parts) = path_parts(&format!(r"C:\{rest}")) {
+                for part in parts {
+                    prop_assert!(!part.is_empty() && part != "." && part != ".." && !part.contains(['/', '\\', ':']));
+                }
+            }
+        }
+    }
+}
