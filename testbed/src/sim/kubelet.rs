@@ -27,16 +27,16 @@ use super::{
 };
 
 /// The service whose state is that of the kubelet.
-const KUBELET: &str = "kubelet";
+pub(super) const KUBELET: &str = "kubelet";
 
 /// Runs the machine's kubelet whenever its service runs.
 pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>) {
     let mut state = machine.state();
     let running = |s: &State| s.powered && machine.windows().is_running(KUBELET);
-    while let Ok(boots) = state.wait_for(running).await.map(|s| s.boots) {
+    while let Ok(run_of_now) = state.wait_for(running).await.map(|s| s.kubelet_runs) {
         tokio::select! {
             () = run(&fleet, &machine) => {}
-            _ = state.wait_for(|s| s.boots != boots || !running(s)) => {}
+            _ = state.wait_for(|s| s.kubelet_runs != run_of_now || !running(s)) => {}
         }
     }
 }

@@ -23,7 +23,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{Stats, fault::Fault, link::Link, link::Metered, sshd, windows::Windows};
+use wicd::fake::ServiceEvent;
+
+use super::{Stats, fault::Fault, kubelet::KUBELET, link::Link, link::Metered, sshd, windows::Windows};
 
 /// Between the end of the program that asks for a restart and the restart, as `shutdown /r` has it, so that its exit status
 /// still gets out.
@@ -38,6 +40,8 @@ pub(super) struct State {
     pub(super) faults: Vec<Fault>,
     /// Raised whenever services may have changed.
     pub(super) revision: u64,
+    /// How often kubelet was started.
+    pub(super) kubelet_runs: u64,
     /// How long kubelet takes to come up.
     pub(super) boot: Duration,
 }
@@ -86,10 +90,16 @@ impl Machine {
     pub(super) fn new(parts: Parts) -> io::Result<Arc<Self>> {
         let drive = parts.dir.join("drive_c");
         super::drive::format(&drive, &parts.dir.join("linux"))?;
-        let state = State { powered: true, boots: 1, faults: Vec::new(), revision: 0, boot: parts.boot };
+        let state =
+            State { powered: true, boots: 1, faults: Vec::new(), revision: 0, kubelet_runs: 0, boot: parts.boot };
         let state = Arc::new(watch::Sender::new(state));
         let revised = state.clone();
-        let changed = move || revised.send_modify(|s| s.revision += 1);
+        let changed = move |event, service: &str| {
+            revised.send_modify(|s| {
+                s.revision += 1;
+                s.kubelet_runs += u64::from(event == ServiceEvent::Started && service == KUBELET);
+            });
+        };
         let windows = Windows::new(&parts.name, parts.address.ip(), drive.clone(), changed);
         Ok(Arc::new(Self {
             drive,

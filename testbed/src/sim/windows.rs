@@ -31,7 +31,7 @@ impl Windows {
         hostname: &str,
         address: IpAddr,
         drive: PathBuf,
-        changed: impl Fn() + Send + Sync + 'static,
+        changed: impl Fn(ServiceEvent, &str) + Send + Sync + 'static,
     ) -> Self {
         let host = FakeHost::new(drive).with_machine(|m| {
             m.hostname = hostname.to_string();
@@ -44,7 +44,7 @@ impl Windows {
             if event == ServiceEvent::Started && service.name == WICD_SERVICE {
                 run_services(&handle);
             }
-            changed();
+            changed(event, &service.name);
         });
         Self { host, served: Mutex::default() }
     }
