@@ -5,6 +5,7 @@ mod children;
 pub mod control_plane;
 pub mod pki;
 mod run_dir;
+pub mod sim;
 pub mod wine;
 
 pub use control_plane::{ControlPlane, ControlPlaneOptions};

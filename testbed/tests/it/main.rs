@@ -3,3 +3,4 @@
 mod control_plane;
 mod host_kubelet;
 mod wine_host;
+mod sim;
