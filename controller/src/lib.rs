@@ -1,1 +1,4 @@
-//! stub
+//! The operator that turns Windows hosts into Kubernetes nodes.
+
+pub mod payload;
+pub mod render;
