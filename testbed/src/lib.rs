@@ -9,3 +9,4 @@ pub mod sim;
 pub mod wine;
 
 pub use control_plane::{ControlPlane, ControlPlaneOptions};
+pub mod payload;
