@@ -222,3 +222,244 @@ impl Rules {
             .map_or_else(Treatment::default, |rule| rule.treatment)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: &str = "2026-11-21T12:00:00Z";
+    const REPLICA_SET: &str = "ReplicaSet";
+
+    /// A running pod of the ReplicaSet, with `changes` merged in.
+    fn pod(changes: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": "cart", "namespace": "shop", "ownerReferences": [owner(REPLICA_SET, "apps/v1")] },
+            "spec": { "containers": [] },
+            "status": { "phase": "Running" },
+        });
+        merge(&mut pod, changes);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn merge(into: &mut Value, from: Value) {
+        match (into, from) {
+            (Value::Object(into), Value::Object(from)) => {
+                for (key, value) in from {
+                    merge(into.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (into, from) => *into = from,
+        }
+    }
+
+    fn owner(kind: &str, api_version: &str) -> Value {
+        json!({ "kind": kind, "apiVersion": api_version, "name": "o", "uid": "u", "controller": true })
+    }
+
+    fn of_daemon_set() -> Value {
+        json!({ "metadata": { "ownerReferences": [owner("DaemonSet", "apps/v1")] } })
+    }
+
+    fn bare() -> Value {
+        json!({ "metadata": { "ownerReferences": [] } })
+    }
+
+    fn empty_dir() -> Value {
+        json!({ "spec": { "volumes": [{ "name": "d", "emptyDir": {} }] } })
+    }
+
+    fn finished() -> Value {
+        json!({ "status": { "phase": "Succeeded" } })
+    }
+
+    fn mirror() -> Value {
+        json!({ "metadata": { "annotations": { MIRROR_POD: "x" } } })
+    }
+
+    fn deleted(at: &str) -> Value {
+        json!({ "metadata": { "deletionTimestamp": at } })
+    }
+
+    fn with(parts: &[Value]) -> Pod {
+        let mut all = json!({});
+        for part in parts {
+            merge(&mut all, part.clone());
+        }
+        pod(all)
+    }
+
+    fn label(value: &str) -> Value {
+        json!({ "metadata": { "labels": { DRAIN_LABEL: value } } })
+    }
+
+    #[test]
+    fn the_filter() {
+        let evict = |warnings: &[&'static str]| Verdict::Evict { order: 0, warnings: warnings.to_vec() };
+        let facts = Facts {
+            now: NOW.parse().unwrap(),
+            daemon_set_exists: true,
+            rule: Treatment::default(),
+            skip_deleted_after: None,
+        };
+        let orphan = Facts { daemon_set_exists: false, ..facts };
+        let impatient = Facts { skip_deleted_after: Some(Duration::from_secs(60)), ..facts };
+        let rule = |behavior, order| Facts { rule: Treatment { behavior, order }, ..facts };
+        let free = Options::default();
+        let strict = Options { delete_empty_dir_data: false, evict_unmanaged: false, ..Options::default() };
+        let refused = Verdict::Refuse("");
+        let data = "the data in its emptyDir volumes is deleted";
+        let unmanaged = "no controller recreates it";
+        let cases = vec![
+            ("plain", pod(json!({})), facts, &strict, evict(&[])),
+            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, Verdict::Skip(Skip::DaemonSet)),
+            ("of a DaemonSet, finished", with(&[of_daemon_set(), finished()]), facts, &strict, evict(&[])),
+            (
+                "of another API's DaemonSet",
+                pod(json!({ "metadata": { "ownerReferences": [owner("DaemonSet", "apps.kruise.io/v1")] } })),
+                facts,
+                &strict,
+                evict(&[]),
+            ),
+            ("orphan of a DaemonSet", pod(of_daemon_set()), orphan, &strict, refused.clone()),
+            (
+                "orphan of a DaemonSet, forced",
+                pod(of_daemon_set()),
+                orphan,
+                &free,
+                evict(&["its DaemonSet is gone; nothing recreates it"]),
+            ),
+            (
+                "orphan of a DaemonSet, leaving",
+                with(&[of_daemon_set(), deleted(NOW)]),
+                orphan,
+                &strict,
+                Verdict::Terminating { order: 0 },
+            ),
+            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, Verdict::Skip(Skip::Mirror)),
+            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, Verdict::Skip(Skip::Mirror)),
+            ("emptyDir", pod(empty_dir()), facts, &strict, refused.clone()),
+            ("emptyDir, allowed", pod(empty_dir()), facts, &free, evict(&[data])),
+            ("emptyDir, finished", with(&[empty_dir(), finished()]), facts, &strict, evict(&[])),
+            (
+                "emptyDir, leaving",
+                with(&[empty_dir(), deleted(NOW)]),
+                facts,
+                &strict,
+                Verdict::Terminating { order: 0 },
+            ),
+            ("no controller", pod(bare()), facts, &strict, refused.clone()),
+            (
+                "an owner that is no controller",
+                pod(
+                    json!({ "metadata": { "ownerReferences": [{ "kind": "Node", "apiVersion": "v1", "name": "o", "uid": "u" }] } }),
+                ),
+                facts,
+                &strict,
+                refused.clone(),
+            ),
+            ("no controller, allowed", pod(bare()), facts, &free, evict(&[unmanaged])),
+            ("no controller, finished", with(&[bare(), finished()]), facts, &strict, evict(&[])),
+            ("all warnings", with(&[bare(), empty_dir()]), facts, &free, evict(&[data, unmanaged])),
+            ("leaving", pod(deleted("2026-11-21T11:00:00Z")), facts, &free, Verdict::Terminating { order: 0 }),
+            (
+                "leaving for too long",
+                pod(deleted("2026-11-21T11:58:59Z")),
+                impatient,
+                &free,
+                Verdict::Skip(Skip::DeletedLongAgo),
+            ),
+            (
+                "leaving for not too long",
+                pod(deleted("2026-11-21T11:59:00Z")),
+                impatient,
+                &free,
+                Verdict::Terminating { order: 0 },
+            ),
+            (
+                "leaving, grace still runs",
+                pod(deleted("2026-11-21T12:30:00Z")),
+                impatient,
+                &free,
+                Verdict::Terminating { order: 0 },
+            ),
+            ("rule skips", pod(json!({})), rule(Behavior::Skip, 3), &free, Verdict::Skip(Skip::Rule)),
+            (
+                "rule skips one that leaves",
+                pod(deleted(NOW)),
+                rule(Behavior::Skip, 3),
+                &free,
+                Verdict::Skip(Skip::Rule),
+            ),
+            (
+                "rule orders",
+                pod(json!({})),
+                rule(Behavior::Drain, -3),
+                &free,
+                Verdict::Evict { order: -3, warnings: vec![] },
+            ),
+            (
+                "rule lets run",
+                pod(json!({})),
+                rule(Behavior::WaitCompleted, 1),
+                &free,
+                Verdict::WaitCompleted { order: 1 },
+            ),
+            ("rule lets run, has run", pod(finished()), rule(Behavior::WaitCompleted, 0), &free, evict(&[])),
+            ("the filter goes before a rule", pod(bare()), rule(Behavior::Skip, 0), &strict, refused),
+            (
+                "DaemonSet goes before a rule",
+                pod(of_daemon_set()),
+                rule(Behavior::Drain, 0),
+                &free,
+                Verdict::Skip(Skip::DaemonSet),
+            ),
+            ("label skips", pod(label("skip")), rule(Behavior::Drain, 3), &free, Verdict::Skip(Skip::Rule)),
+            ("label lets run", pod(label("wait-completed")), facts, &free, Verdict::WaitCompleted { order: 0 }),
+            ("an unknown label is none", pod(label("never")), facts, &free, evict(&[])),
+        ];
+        for (name, pod, facts, options, expected) in cases {
+            let verdict = match classify(&pod, &facts, options) {
+                Verdict::Refuse(_) => Verdict::Refuse(""),
+                verdict => verdict,
+            };
+            assert_eq!(verdict, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_selects_the_pod_holds() {
+        let rules = json!([
+            { "pods": { "matchLabels": { "app": "db" } }, "namespaces": { "matchLabels": { "team": "a" } }, "order": 1 },
+            { "pods": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["db", "mq"] }] }, "namespaces": {}, "order": 2 },
+            { "pods": {}, "namespaces": { "matchLabels": { "team": "b" } }, "order": 3 },
+        ]);
+        let rules: Vec<Rule> = rules.as_array().unwrap().iter().map(rule).collect();
+        let rules = Rules::compile(&rules).unwrap();
+        for (app, team, order) in [("db", "a", 1), ("db", "b", 2), ("mq", "a", 2), ("web", "b", 3), ("web", "a", 0)] {
+            let pod = pod(json!({ "metadata": { "labels": { "app": app } } }));
+            let namespace = BTreeMap::from([("team".to_owned(), team.to_owned())]);
+            assert_eq!(rules.find(&pod, &namespace).order, order, "{app} of {team}");
+            assert!(rules.need_namespace(&pod));
+        }
+    }
+
+    fn rule(value: &Value) -> Rule {
+        Rule {
+            pod_selector: serde_json::from_value(value["pods"].clone()).unwrap(),
+            namespace_selector: serde_json::from_value(value["namespaces"].clone()).unwrap(),
+            behavior: Behavior::Drain,
+            order: i32::try_from(value["order"].as_i64().unwrap()).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_read_is_named() {
+        let bad = json!({ "pods": { "matchExpressions": [{ "key": "app", "operator": "Near" }] }, "namespaces": {}, "order": 0 });
+        let good = json!({ "pods": {}, "namespaces": {}, "order": 0 });
+        let error = Rules::compile(&[rule(&good), rule(&bad)]).unwrap_err();
+        assert_eq!(error.reason(), "InvalidDrainRule");
+        assert!(error.to_string().starts_with("drain.podRules[1] "), "{error}");
+    }
+}

@@ -153,7 +153,7 @@ mod tests {
         let keep = (KEEP_CORDONED, "true");
         let ours = (CORDONED_BY, "op-1");
         // name, Node, foreign before the operation, take, release
-        let cases = [
+        let cases = vec![
             ("free", node(false, &[]), false, set.clone(), None),
             ("somebody else's", node(true, &[]), true, None, None),
             ("ours", node(true, &[ours]), false, None, lift.clone()),

@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn a_burst_is_free_and_then_the_rate_holds() {
         // An hour from now, so that there is room to look back on a machine that has just started.
-        let now = Instant::now() + Duration::from_secs(3600);
+        let now = Instant::now() + Duration::from_hours(1);
         let mut bucket = Bucket { next: None };
         for _ in 0..BURST {
             assert_eq!(bucket.turn(now), Duration::ZERO);
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn spare_tokens_come_back_with_time_and_never_exceed_the_burst() {
-        let now = Instant::now() + Duration::from_secs(3600);
+        let now = Instant::now() + Duration::from_hours(1);
         let mut bucket = Bucket { next: None };
         for _ in 0..BURST {
             bucket.turn(now);

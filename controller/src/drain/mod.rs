@@ -17,6 +17,9 @@ mod limit;
 mod pass;
 mod volumes;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
