@@ -42,6 +42,11 @@ impl Cordon {
         Self { operation_id: operation_id.into(), pre_cordoned: is_cordoned(node) && holder(node).is_none() }
     }
 
+    /// Whether [`Cordon::take`] has nothing to do any more: the Node is cordoned, by this operation or by somebody else.
+    pub fn is_held(&self, node: &Node) -> bool {
+        self.take_patch(node).is_none()
+    }
+
     /// Cordons the Node, if it is not cordoned, and gives back the Node as it is then.
     ///
     /// A Node that somebody else has cordoned since [`Cordon::plan`] is left as it is: that cordon is theirs.
@@ -169,6 +174,7 @@ mod tests {
             let cordon = Cordon::plan(&node, "op-1");
             assert_eq!(cordon.pre_cordoned, pre_cordoned, "{name}: before");
             assert_eq!(effect(cordon.take_patch(&node)), take, "{name}: take");
+            assert_eq!(cordon.is_held(&node), take.is_none(), "{name}: held");
             assert_eq!(effect(cordon.release_patch(&node)), release, "{name}: release");
         }
 
