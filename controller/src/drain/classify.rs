@@ -304,7 +304,7 @@ mod tests {
             skip_deleted_after: None,
         };
         let orphan = Facts { daemon_set_exists: false, ..facts };
-        let impatient = Facts { skip_deleted_after: Some(Duration::from_secs(60)), ..facts };
+        let impatient = Facts { skip_deleted_after: Some(Duration::from_mins(1)), ..facts };
         let rule = |behavior, order| Facts { rule: Treatment { behavior, order }, ..facts };
         let free = Options::default();
         let strict = Options { delete_empty_dir_data: false, evict_unmanaged: false, ..Options::default() };

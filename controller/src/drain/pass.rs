@@ -45,7 +45,8 @@ pub async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainErro
         forced: Vec::new(),
         needs_help: false,
     };
-    pass.run().await
+    // Boxed: callers hold this future inside large ones of their own.
+    Box::pin(pass.run()).await
 }
 
 /// The time that a pass has.

@@ -364,7 +364,7 @@ async fn lower_orders_leave_first() {
 #[tokio::test]
 async fn force_deletes_after_the_deadline_what_a_budget_holds_with_full_grace_and_says_so() {
     let mut bed = Bed::new(&[pod("cart"), pod("web")]);
-    bed.options.timeout = Some(Duration::from_secs(120));
+    bed.options.timeout = Some(Duration::from_mins(2));
     bed.options.on_timeout = OnTimeout::Force;
     bed.api.on("POST", &eviction("cart"), 429, budget("cart")).on("POST", &eviction("web"), 201, success());
     bed.at = 119;
