@@ -159,6 +159,9 @@ pub struct WindowsInstanceStatus {
     /// The host key that was pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,
+    /// Which private key the host took: lower-case hex SHA-256 of the authorized_keys form of its public key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key_hash: Option<String>,
     /// What the host said of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<HostFacts>,
@@ -273,6 +276,9 @@ pub struct Operation {
 pub struct DrainStatus {
     /// When it began, RFC 3339. Survives restarts of the operator.
     pub start_time: String,
+    /// When the cordon was taken again, after somebody had lifted it; RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordoned_time: Option<String>,
     /// Pods that are still to go.
     #[serde(default)]
     pub remaining: i32,

@@ -190,7 +190,7 @@ impl Election {
                 let next = LeaseSpec { holder_identity: None, lease_duration_seconds: Some(1), ..spec };
                 self.write(lease, next).await?;
             }
-            kube::Result::Ok(())
+            Ok::<(), kube::Error>(())
         };
         if let Ok(Err(error)) = timeout(self.retry(), give_back).await {
             tracing::warn!(%error, lease = self.name, "the lease could not be given back; it expires by itself");

@@ -11,6 +11,7 @@ pub mod cluster;
 pub mod context;
 pub mod csr;
 pub mod drain;
+pub mod errors;
 pub mod events;
 #[cfg(test)]
 mod fake_api;
@@ -29,4 +30,5 @@ pub mod run;
 pub mod secrets;
 pub mod ssh;
 pub mod telemetry;
+pub mod watch;
 pub mod wicd_rbac;

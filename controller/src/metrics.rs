@@ -77,7 +77,8 @@ impl Default for Metrics {
         let mut registry = Registry::with_prefix("windows_node_pool");
         let nodes = Family::default();
         registry.register("nodes", "Hosts by pool and state", nodes.clone());
-        let step_seconds = Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.1, 2.5, 10)) as Histogram);
+        let step_seconds: Family<StepLabel, Histogram> =
+            Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.1, 2.5, 10)));
         registry.register_with_unit("step_duration", "Duration of the steps of operations", Unit::Seconds, step_seconds.clone());
         let failures = Family::default();
         registry.register("failures", "Failed attempts by reason", failures.clone());

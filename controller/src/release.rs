@@ -47,7 +47,7 @@ pub enum ReleaseError {
         problem: String,
     },
     /// The services ConfigMap could not be stored.
-    #[error("the API server did not store {what}")]
+    #[error("the API server did not store {what}: {}", crate::errors::said(.source))]
     Api {
         /// What.
         what: &'static str,

@@ -10,19 +10,13 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use api::{WindowsInstance, WindowsNodePool, names::key};
-use futures::{Stream, StreamExt, future::join_all};
+use futures::{StreamExt, future::join_all};
 use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition};
 use kube::{
-    Api, Client, Config, Resource, ResourceExt,
+    Api, Client, Config, ResourceExt,
     api::{ListParams, Patch, PatchParams},
-    core::DeserializeGuard,
-    runtime::{
-        Controller, WatchStreamExt,
-        controller,
-        reflector::{self, ObjectRef, Store, store::Writer},
-        watcher,
-    },
+    runtime::{Controller, controller, reflector::ObjectRef, watcher},
 };
 use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
@@ -43,6 +37,7 @@ use crate::{
     release::{Release, ReleaseError},
     secrets::Secrets,
     telemetry,
+    watch::{Changes, watch},
 };
 
 /// A release that cannot be used is looked at again after this time.
@@ -65,7 +60,9 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
 
     let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
     let client = Client::try_from(config.clone()).context("cannot make a client for the API server")?;
-    let direct = Client::try_from(Config { default_retry: false, ..config.clone() }).context("cannot make a client")?;
+    let mut unretried = config.clone();
+    unretried.default_retry = false;
+    let direct = Client::try_from(unretried).context("cannot make a client")?;
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
     // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
@@ -117,10 +114,11 @@ impl Leader {
         let Some(release) = self.release().await else { return Ok(()) };
         tracing::info!(version = release.version, payload = release.payload_digest, files = release.files.len(), "hosts get this");
 
-        let (pools, pool_events) = reflect::<WindowsNodePool>(Api::all(self.client.clone()), watcher::Config::default());
-        let (instances, instance_events) = reflect::<WindowsInstance>(Api::all(self.client.clone()), watcher::Config::default());
+        let (pools, [pools_for_pools, pools_for_instances], watch_pools) = watch(self.client.clone(), watcher::Config::default());
+        let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
+            watch(self.client.clone(), watcher::Config::default());
         let windows = watcher::Config::default().labels("kubernetes.io/os=windows");
-        let (nodes, node_events) = reflect::<Node>(Api::all(self.client.clone()), windows);
+        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(self.client.clone(), windows);
         let cx = Arc::new(Context {
             events: Events::new(self.client.clone(), &self.identity, self.metrics.clone()),
             secrets: Secrets::new(self.client.clone(), &self.args.namespace),
@@ -139,11 +137,7 @@ impl Leader {
             warning,
             stop: self.stop.clone(),
         });
-        let watches = [
-            tokio::spawn(pool_events.for_each(|()| async {})),
-            tokio::spawn(instance_events.for_each(|()| async {})),
-            tokio::spawn(node_events.for_each(|()| async {})),
-        ];
+        let watches = [tokio::spawn(watch_pools), tokio::spawn(watch_instances), tokio::spawn(watch_nodes)];
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
             filled = async { tokio::join!(cx.pools.wait_until_ready(), cx.instances.wait_until_ready(), cx.nodes.wait_until_ready()) } => {
@@ -154,7 +148,11 @@ impl Leader {
             () = self.stop.cancelled() => return Ok(()),
         }
         self.ready.store(true, Ordering::Relaxed);
-        let tasks = [tokio::spawn(run_pools(cx.clone())), tokio::spawn(run_instances(cx.clone())), tokio::spawn(approve(cx.clone()))];
+        let tasks = [
+            tokio::spawn(run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools)),
+            tokio::spawn(run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances)),
+            tokio::spawn(approve(cx.clone())),
+        ];
         let ended = join_all(tasks);
         tokio::pin!(ended);
         tokio::select! {
@@ -199,8 +197,7 @@ impl Leader {
                 Ok(release) => return Some(release),
                 Err(error) => error,
             };
-            let cause = std::error::Error::source(&error).map(ToString::to_string);
-            tracing::error!(reason = error.reason(), %error, cause, "no host can be worked on");
+            tracing::error!(reason = error.reason(), %error, "no host can be worked on");
             if let Err(error) = self.tell_pools(error.reason(), &error.to_string()).await {
                 tracing::warn!(%error, "the pools could not be told");
             }
@@ -225,65 +222,41 @@ impl Leader {
     }
 }
 
-/// A cache that is kept up to date, and the stream that does it. An object that cannot be read is told in the log and left
-/// out; it does not end the watch for all others. What nobody reads is not kept.
-fn reflect<K>(api: Api<K>, config: watcher::Config) -> (Store<K>, impl Stream<Item = ()> + Send + 'static)
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + Send + Sync + serde::de::DeserializeOwned + 'static,
-{
-    let writer: Writer<K> = Writer::default();
-    let store = writer.as_reader();
-    let stream = watcher(guarded(api), config).filter_map(|event| async move { readable(event) }).modify(|object| {
-        object.meta_mut().managed_fields = None;
-    });
-    let stream = reflector::reflector(writer, stream).default_backoff().filter_map(|event| async move {
-        if let Err(error) = event {
-            tracing::warn!(%error, kind = %K::kind(&()), "a watch broke; it is begun anew");
-        }
-        None::<()>
-    });
-    (store, stream)
-}
-
-fn guarded<K: Resource>(api: Api<K>) -> Api<DeserializeGuard<K>> {
-    let _ = api;
-    todo!()
-}
-
-fn readable<K>(event: watcher::Result<watcher::Event<DeserializeGuard<K>>>) -> Option<watcher::Result<watcher::Event<K>>> {
-    let _ = event;
-    todo!()
-}
-
-async fn run_pools(cx: Arc<Context>) {
-    let pools: Api<WindowsNodePool> = Api::all(cx.client.clone());
-    let all = watcher::Config::default;
+async fn run_pools(cx: Arc<Context>, pools: Changes<WindowsNodePool>, instances: Changes<WindowsInstance>, nodes: Changes<Node>) {
     let store = cx.pools.clone();
-    let of_instance = |instance: WindowsInstance| Some(ObjectRef::new(&instance.spec.pool_ref.name));
-    let of_node = |node: Node| node.labels().get(key::POOL).map(|pool| ObjectRef::new(pool));
-    // A host that another pool lets go of may be what a refused entry waits for.
-    let _ = store;
-    Controller::new(pools, all())
+    let all = cx.pools.clone();
+    // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
+    let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
+        match instance.metadata.deletion_timestamp {
+            Some(_) => all.state().iter().map(|p| ObjectRef::from_obj(&**p)).collect(),
+            None => vec![ObjectRef::new(&instance.spec.pool_ref.name)],
+        }
+    };
+    let of_node = |node: Arc<Node>| node.labels().get(key::POOL).map(|pool| ObjectRef::new(pool));
+    Controller::for_shared_stream(pools, store)
         .with_config(controller::Config::default().concurrency(8).debounce(POOL_DEBOUNCE))
-        .watches(Api::<WindowsInstance>::all(cx.client.clone()), all(), of_instance)
-        .watches(Api::<Node>::all(cx.client.clone()), all().labels("kubernetes.io/os=windows"), of_node)
+        .watches_shared_stream(instances, of_instance)
+        .watches_shared_stream(nodes, of_node)
         .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
         .run(pool::reconcile, pool::error_policy, cx)
         .for_each(|_| async {})
         .await;
 }
 
-async fn run_instances(cx: Arc<Context>) {
-    let instances: Api<WindowsInstance> = Api::all(cx.client.clone());
-    let all = watcher::Config::default;
+async fn run_instances(
+    cx: Arc<Context>,
+    instances: Changes<WindowsInstance>,
+    nodes: Changes<Node>,
+    pools: Changes<WindowsNodePool>,
+) {
     let (of_node, by_pool) = (cx.instances.clone(), cx.instances.clone());
     // Each reconcile may take minutes, waiting for a host. What bounds the work are grants and connections, not this.
-    Controller::new(instances, all())
+    Controller::for_shared_stream(instances, cx.instances.clone())
         .with_config(controller::Config::default().concurrency(0))
-        .watches(Api::<Node>::all(cx.client.clone()), all().labels("kubernetes.io/os=windows"), move |node: Node| {
+        .watches_shared_stream(nodes, move |node: Arc<Node>| {
             of_node.get(&ObjectRef::new(&node.name_any())).map(|i| ObjectRef::from_obj(&*i))
         })
-        .watches(Api::<WindowsNodePool>::all(cx.client.clone()), all(), move |pool: WindowsNodePool| {
+        .watches_shared_stream(pools, move |pool: Arc<WindowsNodePool>| {
             let name = pool.name_any();
             by_pool.state().into_iter().filter(|i| i.spec.pool_ref.name == name).map(|i| ObjectRef::from_obj(&*i)).collect::<Vec<_>>()
         })

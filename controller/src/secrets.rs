@@ -52,7 +52,7 @@ pub enum SecretError {
         problem: String,
     },
     /// The API server did not give it out.
-    #[error("the Secret {name} could not be read")]
+    #[error("the Secret {name} could not be read: {}", crate::errors::said(.source))]
     Api {
         /// Name of the Secret.
         name: String,

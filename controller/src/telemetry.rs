@@ -1,5 +1,7 @@
 //! The log: JSON or text, with a level that can be changed while running.
 
+use std::io::IsTerminal;
+
 use anyhow::Context;
 use tracing_subscriber::{EnvFilter, Registry, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
 
@@ -29,7 +31,7 @@ pub fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
     let registry = tracing_subscriber::registry().with(filter);
     match format {
         LogFormat::Json => registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init(),
-        LogFormat::Text => registry.with(fmt::layer().with_target(false).with_writer(std::io::stderr)).try_init(),
+        LogFormat::Text => registry.with(fmt::layer().with_target(false).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr)).try_init(),
     }
     .context("the log is set up already")?;
     Ok(LogLevel(handle))

@@ -58,6 +58,17 @@ impl Daemon {
         }
     }
 
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it at once, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill(); // fails only for a process that is gone
+        self.wait();
+    }
+
     /// The end of its log.
     pub fn last_lines(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
@@ -69,9 +80,7 @@ impl Daemon {
 
 impl Drop for Daemon {
     fn drop(&mut self) {
-        // Both fail only for a process that is gone, which is what is wanted.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

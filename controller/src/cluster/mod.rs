@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The API server did not answer.
-    #[error("the API server did not show {what}")]
+    #[error("the API server did not show {what}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked for.
         what: &'static str,

@@ -1,6 +1,6 @@
 //! Why a step on a host failed.
 
-use crate::{csr::CsrError, drain::DrainError, payload::PayloadError, secrets::SecretError, ssh::SshError};
+use crate::{csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError};
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
 #[derive(Debug, thiserror::Error)]
@@ -17,6 +17,9 @@ pub enum StepError {
     /// The operator's own payload is wrong.
     #[error("{0}")]
     Payload(#[from] PayloadError),
+    /// The configuration of the host cannot be rendered.
+    #[error("{0}")]
+    Render(RenderError),
     /// A file of the operator's own image cannot be read.
     #[error("the operator's own wicd.exe cannot be read; its image is broken")]
     OwnFile {
@@ -27,8 +30,20 @@ pub enum StepError {
     /// Pods could not be moved away.
     #[error("{0}")]
     Drain(DrainError),
+    /// Pods were not gone in time, and the pool says to give up.
+    #[error("the node was not empty in time (drain.timeoutSeconds), the cordon was lifted: {blockers}")]
+    DrainTimedOut {
+        /// What was in the way.
+        blockers: String,
+    },
+    /// The pool's drain.podSelector means nothing.
+    #[error("drain.podSelector cannot be used: {problem}; mend it in the pool")]
+    DrainSelector {
+        /// What is wrong with it.
+        problem: String,
+    },
     /// The API server did not do what was asked.
-    #[error("the API server did not {doing}: {}", said(.source))]
+    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked of it.
         doing: &'static str,
@@ -122,14 +137,6 @@ pub enum StepError {
     },
 }
 
-/// What the API server said, without the machinery around it.
-fn said(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
-    }
-}
-
 impl From<SshError> for StepError {
     fn from(e: SshError) -> Self {
         Self::Ssh(e)
@@ -167,8 +174,11 @@ impl StepError {
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
             Self::Payload(e) => e.reason(),
+            Self::Render(e) => e.reason(),
             Self::OwnFile { .. } => "PayloadInvalid",
             Self::Drain(e) => e.reason(),
+            Self::DrainTimedOut { .. } => "DrainTimedOut",
+            Self::DrainSelector { .. } => "InvalidDrainRule",
             Self::Api { .. } => "ApiError",
             Self::NotWindows { .. } => "NotWindows",
             Self::ClockSkew { .. } => "ClockSkew",

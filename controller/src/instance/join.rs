@@ -57,7 +57,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         if cx.stop.is_cancelled() {
             return Ok(Flow::Rest);
         }
-        let wanted = wanted(work);
+        let wanted = wanted(work)?;
         let node = if registering || seen.is_some() { own_node(work).await? } else { None };
         let node_seen = node.as_ref().map(|n| NodeSeen {
             ready: ready(n).0,
@@ -97,16 +97,22 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     }
 }
 
-fn wanted(work: &Work) -> Wanted {
+fn wanted(work: &Work) -> Result<Wanted, StepError> {
     let release = &work.cx.release;
-    let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
-    Wanted {
+    // As long as the host is not proven, its address is not known and nothing is compared with this.
+    let configs = if work.status.facts.is_some() { host::configs_digest(&configs(work)?) } else { String::new() };
+    Ok(Wanted {
         node_name: work.name(),
         version: release.version.clone(),
         payload: release.payload_digest.clone(),
-        configs: host::configs_digest(&release.configs(&work.name(), &ip)),
+        configs,
         wicd: release.wicd.sha256.clone(),
-    }
+    })
+}
+
+fn configs(work: &Work) -> Result<Vec<host::ConfigFile>, StepError> {
+    let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
+    work.cx.release.configs(&work.name(), &ip, work.pool.spec.taints()).map_err(StepError::Render)
 }
 
 /// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
@@ -127,6 +133,7 @@ async fn connect(work: &mut Work) -> Result<(Session, HostState), StepError> {
         public_key: proven.public_key_base64.clone(),
         fingerprint: proven.fingerprint(),
     });
+    work.status.public_key_hash = Some(session.connection().identity().public_key_hash());
     work.reached();
     work.save().await?;
     session.prepare().await?;
@@ -243,10 +250,10 @@ async fn configure(work: &mut Work, session: &Session, seen: &mut HostSeen) -> R
             version: release.version.clone(),
             services: release.services.clone(),
             payload: release.payload_digest.clone(),
-            trusted_ca: release.cluster.trusted_ca.clone(),
+            trusted_ca: release.cluster.trusted_ca.clone().unwrap_or_default(),
         },
         files: release.files.clone(),
-        configs: release.configs(&work.name(), &ip),
+        configs: configs(work)?,
         certificates: vec![CertificateKind::Kubelet, CertificateKind::Wicd],
         wicd_sha256: release.wicd.sha256.clone(),
     };
@@ -259,7 +266,7 @@ async fn configure(work: &mut Work, session: &Session, seen: &mut HostSeen) -> R
     if let Outcome::RebootRequired { why } = answer.outcome {
         state.reboot_required.get_or_insert(why);
     }
-    let digest = host::configs_digest(&release.configs(&work.name(), &ip));
+    let digest = host::configs_digest(&configs(work)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == release.version);
     if !placed {
         // It said that it is done; going on would ask it for ever.
@@ -405,6 +412,7 @@ async fn joined(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> Result
         let (is_ready, _, says) = ready(node);
         work.say(&super::status::Situation::Node { ready: is_ready, says: &says, up_to_date: true });
     }
+    super::remove::forget_unclean(work).await?;
     work.save().await?;
     let note = format!("the host is a node and follows version {}", wanted.version);
     work.cx.events.say(&work.instance, Level::Normal, "Joined", "Join", &note);

@@ -5,6 +5,7 @@
 //! it may end anywhere.
 
 pub mod claims;
+mod drain_options;
 mod error;
 mod join;
 mod login;

@@ -16,13 +16,14 @@ use kube::{
 use serde_json::json;
 
 use super::{
+    drain_options::options,
     error::StepError,
     login::login,
     session::Session,
     work::{Flow, Work},
 };
 use crate::{
-    drain::{self, Cordon, Drain, DrainError, State},
+    drain::{self, Cordon, Drain, State},
     events::Level,
     plan::remove::{Next, Seen, Step, next},
 };
@@ -48,7 +49,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         let node = own_node(work).await?;
         let cordon = cordon(work, grant);
         seen.node = node.is_some();
-        seen.cordoned = node.as_ref().is_some_and(|n| is_held(n, &cordon));
+        seen.cordoned = node.as_ref().is_some_and(|n| cordon.is_held(n));
         match (next(seen), node) {
             (Next::Gone, _) => return gone(work).await,
             (Next::Do(Step::Cordon), Some(node)) => {
@@ -95,11 +96,6 @@ fn cordon(work: &Work, grant: &Grant) -> Cordon {
     Cordon { operation_id: grant.id.clone(), pre_cordoned }
 }
 
-fn is_held(node: &Node, cordon: &Cordon) -> bool {
-    let ours = node.annotations().get(key::CORDONED_BY) == Some(&cordon.operation_id);
-    drain::is_cordoned(node) && (ours || cordon.pre_cordoned)
-}
-
 /// One pass of the drain. `None` when the node is empty.
 async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Flow>, StepError> {
     let now = Timestamp::now();
@@ -114,8 +110,10 @@ async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Fl
         }
         work.begin(Step::Drain.as_str(), "moving pods away").await?;
     }
-    let options = drain::Options::from(&work.pool.spec.drain());
-    let drain = Drain { node, cordon, started, now, cordoned_at: Some(started), options: &options };
+    // The scheduler may not have seen a cordon that was only just taken again.
+    let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
+    let options = options(&work.pool.spec.drain())?;
+    let drain = Drain { node, cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
     let progress = drain::pass(&work.cx.drainer, &drain).await.map_err(StepError::Drain)?;
     if let Some(status) = work.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
         status.remaining = progress.remaining;
@@ -125,6 +123,11 @@ async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Fl
         && let Some(operation) = &mut work.status.operation
     {
         operation.pre_cordoned = false;
+        if let Some(drain) = &mut operation.drain {
+            drain.cordoned_time = Some(now.to_string());
+        }
+        let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
+        work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
     }
     for forced in &progress.forced {
         work.cx.events.say(&work.instance, Level::Warning, "DrainForced", "Drain", &format!("deleted against its budget: {forced}"));
@@ -137,7 +140,7 @@ async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Fl
             if let Some(operation) = &mut work.status.operation {
                 operation.drain = None;
             }
-            return Err(StepError::Drain(DrainError::timed_out(&blockers)));
+            return Err(StepError::DrainTimedOut { blockers });
         }
         State::Waiting | State::Refused => {}
     }
@@ -213,25 +216,41 @@ pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
 
 /// Writes the host down in the pool's status, where it stays until the host joins again.
 async fn note_unclean(work: &Work) -> Result<(), StepError> {
+    let host = UncleanHost {
+        name: work.name(),
+        address: work.instance.spec.host.address.clone(),
+        time: Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    };
+    write_unclean(work, |list| {
+        list.retain(|h| h.name != host.name);
+        list.push(host);
+        // Only the newest fit; the events have told of all.
+        list.drain(..list.len().saturating_sub(100));
+    })
+    .await
+}
+
+/// The host is in the operator's hands again.
+pub async fn forget_unclean(work: &Work) -> Result<(), StepError> {
+    let noted = work.pool.status.as_ref().is_some_and(|s| s.unclean_hosts.iter().any(|h| h.name == work.name()));
+    if !noted {
+        return Ok(());
+    }
+    write_unclean(work, |list| list.retain(|h| h.name != work.name())).await
+}
+
+async fn write_unclean(work: &Work, change: impl FnOnce(&mut Vec<UncleanHost>)) -> Result<(), StepError> {
     let pools: Api<WindowsNodePool> = Api::all(work.cx.client.clone());
-    let doing = "store the pool's status";
     let Some(pool) = pools.get_opt(&work.pool.name_any()).await.map_err(StepError::api("show the pool"))? else {
         return Ok(());
     };
     let mut unclean = pool.status.clone().unwrap_or_default().unclean_hosts;
-    unclean.retain(|h| h.name != work.name());
-    unclean.push(UncleanHost {
-        name: work.name(),
-        address: work.instance.spec.host.address.clone(),
-        time: Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-    });
-    // Only the newest fit; the events have told of all.
-    let excess = unclean.len().saturating_sub(100);
-    unclean.drain(..excess);
+    change(&mut unclean);
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version()}, "status": {"uncleanHosts": unclean}});
     work.cx.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    pools.patch_status(&work.pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(StepError::api(doing))?;
+    let doing = StepError::api("store the pool's status");
+    pools.patch_status(&work.pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(doing)?;
     Ok(())
 }
 

@@ -26,7 +26,6 @@ pub struct Session {
     connection: Connection,
     cx: Arc<Context>,
     operation: String,
-    key: Arc<Key>,
     limit: std::time::Duration,
     _slot: OwnedSemaphorePermit,
     _open: OpenGauge,
@@ -70,15 +69,10 @@ impl Session {
         let connection = Connection::connect(&target).await?;
         cx.metrics.ssh_connections_open.inc();
         let open = OpenGauge(cx.metrics.clone());
-        let hash = connection.identity().public_key_hash();
-        let key = login.keys.into_iter().find(|k| k.identity.public_key_hash() == hash);
-        // The connection was made with one of these keys.
-        let Some(key) = key else { return Err(StepError::NoAddress) };
         Ok(Self {
             connection,
             cx: cx.clone(),
             operation: operation.into(),
-            key,
             limit: login.command_timeout,
             _slot: slot,
             _open: open,
@@ -88,11 +82,6 @@ impl Session {
     /// The connection.
     pub fn connection(&self) -> &Connection {
         &self.connection
-    }
-
-    /// The key that the host took.
-    pub fn key(&self) -> &Arc<Key> {
-        &self.key
     }
 
     /// Makes sure that the host is a Windows one and has our `wicd.exe`.
@@ -175,7 +164,8 @@ impl Session {
             Err(StepError::Host { reason, message }) if reason == "HashMismatch" => {
                 // Whose fault is it? Our own files are looked at before a host is blamed.
                 for sha256 in &missing {
-                    self.cx.release.payload.verify(sha256).await?;
+                    let (payload, sha256) = (self.cx.release.payload.clone(), sha256.clone());
+                    tokio::task::spawn_blocking(move || payload.verify(&sha256)).await.unwrap_or(Ok(()))?;
                 }
                 Err(StepError::Host { reason, message })
             }
@@ -199,7 +189,7 @@ impl Session {
         let mut directories = vec![host::operation_dir(&self.operation), host::path::OPERATIONS.to_string()];
         for entry in self.connection.list(host::path::WICD).await? {
             // Older versions of wicd lie beside the current one.
-            if entry.is_dir && api::payload::is_sha256(&entry.name) {
+            if entry.is_directory && api::payload::is_sha256(&entry.name) {
                 self.connection.remove(&host::exe_path(&entry.name)).await?;
                 directories.push(format!(r"{}\{}", host::path::WICD, entry.name));
             }

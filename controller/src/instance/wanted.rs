@@ -28,11 +28,19 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
         annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
     }
     let mut if_missing = BTreeMap::new();
-    let wants_user = !node.annotations().contains_key(key::USERNAME) || !node.annotations().contains_key(key::PUB_KEY_HASH);
-    if wants_user && let Some(first) = host.private_keys.first() {
-        match work.cx.secrets.key(first).await {
-            Ok(k) => {
-                annotations.insert(key::PUB_KEY_HASH.into(), k.identity.public_key_hash());
+    // It is encrypted with the private key, so it has to be made anew when that is another one.
+    let same_key = node.annotations().get(key::PUB_KEY_HASH) == work.status.public_key_hash.as_ref();
+    let wants_user = !node.annotations().contains_key(key::USERNAME) || !same_key;
+    if let Some(hash) = &work.status.public_key_hash {
+        annotations.insert(key::PUB_KEY_HASH.into(), hash.clone());
+    }
+    if wants_user {
+        match work.cx.secrets.keys(&host.private_keys).await {
+            Ok((keys, _)) => {
+                let taken = |k: &&std::sync::Arc<crate::secrets::Key>| Some(k.identity.public_key_hash()) == work.status.public_key_hash;
+                let Some(k) = keys.iter().find(taken) else {
+                    return Wanted { labels, annotations, annotations_if_missing: if_missing, taints: pool.taints() };
+                };
                 match legacy::encrypt_username(&host.username, &k.pem) {
                     Ok(text) => drop(if_missing.insert(key::USERNAME.into(), text)),
                     Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out"),

@@ -82,8 +82,9 @@ impl Work {
 
     /// Stores that a step begins, before its first side effect.
     pub async fn begin(&mut self, step: &str, what: &str) -> Result<(), StepError> {
-        if let Some(operation) = self.status.operation.as_mut().filter(|o| o.step != step) {
-            self.observe_step(&operation.step.clone());
+        let before = self.status.operation.as_ref().map(|o| o.step.clone()).filter(|s| s != step);
+        if let Some(before) = before {
+            self.observe_step(&before);
             if let Some(operation) = self.status.operation.as_mut() {
                 operation.step = step.into();
                 operation.step_start_time = Timestamp::now().to_string();

@@ -36,7 +36,7 @@ const WRITES: usize = 16;
 
 /// The API server did not do what was asked.
 #[derive(Debug, thiserror::Error)]
-#[error("the API server did not {doing}")]
+#[error("the API server did not {doing}: {}", crate::errors::said(.source))]
 pub struct PoolError {
     doing: &'static str,
     #[source]
@@ -52,8 +52,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 
 /// What to do after an error.
 pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<Context>) -> Action {
-    let cause = &error.source as &dyn std::error::Error;
-    tracing::warn!(pool = pool.name_any(), %error, cause, "the pool is looked at again");
+    tracing::warn!(pool = pool.name_any(), %error, "the pool is looked at again");
     cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
     Action::requeue(API_RETRY)
 }
@@ -110,7 +109,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
         add_finalizer(&pool, &cx).await?;
     }
-    apply(&changes, &mine, &decision, &cx, now).await?;
+    apply(changes, &mine, &decision, &cx, now).await?;
     tell_of(&problems, &pool, &cx);
 
     // Status.
@@ -233,57 +232,59 @@ fn soonest_available(members: &[Member], min_ready: Duration, now: Timestamp, cx
         .min()
 }
 
-async fn apply(
-    changes: &Changes,
-    mine: &[Arc<WindowsInstance>],
-    decision: &Decision,
-    cx: &Context,
-    now: Timestamp,
-) -> Result<(), PoolError> {
-    let api: Api<WindowsInstance> = Api::all(cx.client.clone());
-    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-    let post = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
-    let wrote = || cx.metrics.wrote("WindowsInstance");
-
-    let create = changes.create.iter().map(|instance| async {
-        wrote();
-        match api.create(&post, instance).await {
-            Ok(_) => Ok(()),
-            // Another pool was faster, or our cache is behind: the next look tells.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
-            Err(error) => Err(failed("create an instance")(error)),
-        }
-    });
-    all(create).await?;
-    let update = changes.update.iter().map(|(name, patch)| async {
-        wrote();
-        gone_is_fine(api.patch(name, &params, &Patch::Merge(patch)).await).map_err(failed("change an instance"))
-    });
-    all(update).await?;
-    let delete = changes.delete.iter().map(|name| async {
-        wrote();
-        let result = api.delete(name, &DeleteParams::default()).await.map(|_| ());
-        gone_is_fine(result).map_err(failed("delete an instance"))
-    });
-    all(delete).await?;
-    let by_name: BTreeMap<String, &Arc<WindowsInstance>> = mine.iter().map(|i| (i.name_any(), i)).collect();
-    let grant = decision.changes.iter().filter_map(|(name, type_)| by_name.get(name).map(|i| (i, type_))).map(|(i, type_)| {
-        let api = &api;
-        let params = &params;
-        async move {
-            wrote();
-            let grant = type_.map(|type_| new_grant(i, type_, now));
-            // The resource version makes sure that the grant is given on what was seen.
-            let patch = json!({"metadata": {"resourceVersion": i.resource_version()}, "spec": {"grant": grant}});
-            gone_is_fine(api.patch(&i.name_any(), params, &Patch::Merge(patch)).await).map_err(failed("grant an operation"))
-        }
-    });
-    all(grant).await
+/// One write of an instance. The writes of a look are independent of one another.
+enum Write {
+    Create(Box<WindowsInstance>),
+    Patch { name: String, patch: serde_json::Value, doing: &'static str },
+    Delete(String),
 }
 
-async fn all(writes: impl Iterator<Item = impl Future<Output = Result<(), PoolError>>>) -> Result<(), PoolError> {
-    let results: Vec<Result<(), PoolError>> = stream::iter(writes).buffer_unordered(WRITES).collect().await;
+async fn apply(
+    changes: Changes,
+    mine: &[Arc<WindowsInstance>],
+    decision: &Decision,
+    cx: &Arc<Context>,
+    now: Timestamp,
+) -> Result<(), PoolError> {
+    let Changes { create, update, delete } = changes;
+    let mut writes: Vec<Write> = Vec::new();
+    writes.extend(create.into_iter().map(|i| Write::Create(Box::new(i))));
+    writes.extend(update.into_iter().map(|(name, patch)| Write::Patch { name, patch, doing: "change an instance" }));
+    writes.extend(delete.into_iter().map(Write::Delete));
+    for instance in mine {
+        if let Some(type_) = decision.changes.get(&instance.name_any()) {
+            let grant = type_.map(|type_| new_grant(instance, type_, now));
+            // The resource version makes sure that the grant is given on what was seen.
+            let patch = json!({"metadata": {"resourceVersion": instance.resource_version()}, "spec": {"grant": grant}});
+            writes.push(Write::Patch { name: instance.name_any(), patch, doing: "grant an operation" });
+        }
+    }
+    let results: Vec<Result<(), PoolError>> =
+        stream::iter(writes).map(|w| write(cx.clone(), w)).buffer_unordered(WRITES).collect().await;
     results.into_iter().collect()
+}
+
+async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
+    let api: Api<WindowsInstance> = Api::all(cx.client.clone());
+    cx.metrics.wrote("WindowsInstance");
+    match write {
+        Write::Create(instance) => {
+            let params = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
+            match api.create(&params, &instance).await {
+                Ok(_) => Ok(()),
+                // Another pool was faster, or our cache is behind: the next look tells.
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
+                Err(error) => Err(failed("create an instance")(error)),
+            }
+        }
+        Write::Patch { name, patch, doing } => {
+            let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
+            gone_is_fine(api.patch(&name, &params, &Patch::Merge(patch)).await).map_err(failed(doing))
+        }
+        Write::Delete(name) => {
+            gone_is_fine(api.delete(&name, &DeleteParams::default()).await).map_err(failed("delete an instance"))
+        }
+    }
 }
 
 /// What is gone, or was changed in between, is looked at again because of that very change.

@@ -188,8 +188,6 @@ pub(crate) fn next(
     if seen.deleting {
         set(&mut status.conditions, kind::READY, Status::Unknown, "Deleting", &format!("being deleted; {act}"), generation, now);
     }
-    // A host that joined again is no longer unclean.
-    status.unclean_hosts.retain(|h| !seen.members.iter().any(|m| m.slot.name == h.name && m.slot.joined));
     status
 }
 

@@ -113,6 +113,18 @@ impl Connection {
         Ok(())
     }
 
+    /// Removes a directory if it is empty. Says whether it is gone; one that is missing is.
+    pub async fn remove_dir(&self, path: &str) -> Result<bool, SshError> {
+        let doing = Doing { action: "remove the directory", path };
+        let remote = checked(path)?;
+        match session::found(self.sftp().await?.raw.rmdir(remote).await) {
+            Ok(_) => Ok(true),
+            // The protocol has no code of its own for a directory that is not empty.
+            Err(russh_sftp::client::error::Error::Status(_)) => Ok(false),
+            Err(error) => Err(self.failed(&error, doing)),
+        }
+    }
+
     /// Renames a file, in the place of the one at `to` if there is one.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), SshError> {
         let doing = Doing { action: "rename", path: from };

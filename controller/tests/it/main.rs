@@ -5,3 +5,4 @@
 mod access;
 mod cluster;
 mod csr;
+mod fleet;
