@@ -24,8 +24,12 @@ mkdir -p /C:/testbed
 cc=x86_64-w64-mingw32-gcc
 "$cc" -shared -O2 -o "$DIR/bcryptprimitives.dll" "$SCRIPTS/bcryptprimitives.c" -ladvapi32
 "$cc" -O2 -o "$DIR/shutdown.exe" "$SCRIPTS/shutdown.c" -luser32
+"$cc" -O2 -o /C:/testbed/shell.exe "$SCRIPTS/shell.c"
 "$cc" -O2 -o /C:/testbed/list-services.exe "$SCRIPTS/list-services.c" -ladvapi32
 mv -f "$DIR/bcryptprimitives.dll" "$DIR/shutdown.exe" "$system32/"
+
+# Else Wine prefers its own.
+"$WINE" reg.exe add 'HKCU\Software\Wine\DllOverrides' /v shutdown.exe /d native /f
 
 "$WINESERVER" -k || true
 "$WINESERVER" -w

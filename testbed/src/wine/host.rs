@@ -195,7 +195,11 @@ impl WineHost {
 
     /// Runs a line of cmd.exe on the host, past SSH. A failing one is not an error: look at the output's status.
     pub async fn cmd(&self, line: &str) -> Result<Output> {
-        self.inside(r#". "$0/environment"; cd /C:/users/Administrator; exec "$WINE" cmd.exe /c "$1""#, line).await
+        self.inside(
+            r#". "$0/environment"; cd /C:/users/Administrator; SHELL_LINE="$1" exec "$WINE" "C:\testbed\shell.exe""#,
+            line,
+        )
+        .await
     }
 
     /// All Win32 services, in the order of the service manager.
