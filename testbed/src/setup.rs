@@ -22,8 +22,11 @@ const PACKAGES: &[(&str, &str)] = &[
 ];
 
 /// Debian's Rust with the source of its standard library: what cross-builds where rustup has no Windows target.
-const DEBIAN_RUST: &[(&str, &str)] =
-    &[("/usr/bin/rustc", "rustc-web"), ("/usr/bin/cargo", "cargo-web"), ("/usr/lib/rustlib/src/rust/library", "rust-web-src")];
+const DEBIAN_RUST: &[(&str, &str)] = &[
+    ("/usr/bin/rustc", "rustc-web"),
+    ("/usr/bin/cargo", "cargo-web"),
+    ("/usr/lib/rustlib/src/rust/library", "rust-web-src"),
+];
 
 /// Installs what is missing, saying so first; does nothing when all is there. Needs root (and Debian) only to install.
 /// Go is not installed: Debian's is too old for Kubernetes, so its absence is an error that says what to do.

@@ -2,5 +2,6 @@
 
 mod control_plane;
 mod host_kubelet;
+mod node;
 mod sim;
 mod wine_host;
