@@ -18,6 +18,7 @@ use sha2::{Digest as _, Sha256};
 
 pub use hostkubelet::{Platform, host_kubelet};
 pub use wicd_exe::wicd_exe;
+pub(crate) use wicd_exe::{TARGET, rustup_has_target};
 
 /// The version of Kubernetes that `testbed/go/go.mod` requires.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
@@ -144,6 +145,21 @@ fn go_build() -> Command {
 
 fn go_dir() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("go")
+}
+
+/// The folder of the workspace.
+pub(crate) fn workspace() -> &'static Path {
+    let testbed = Path::new(env!("CARGO_MANIFEST_DIR"));
+    testbed.parent().unwrap_or(testbed)
+}
+
+/// The program `name` in `$PATH`, or where a system keeps what only root starts.
+pub(crate) fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
 }
 
 pub(crate) fn say(message: &str) {

@@ -8,6 +8,7 @@ pub mod operator;
 pub mod payload;
 pub mod pki;
 mod run_dir;
+pub mod setup;
 pub mod sim;
 pub mod wine;
 

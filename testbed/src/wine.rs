@@ -15,7 +15,7 @@ use std::{
     process::Command,
 };
 
-use crate::binaries::Run as _;
+use crate::binaries::{Run as _, find};
 
 pub use host::{Service, Shell, WineHost, WineOptions};
 pub use network::HostNetwork;
@@ -49,14 +49,6 @@ fn programs() -> Result<(PathBuf, PathBuf), &'static str> {
     let program =
         |name| Some(Path::new("/usr/lib/wine").join(name)).filter(|path| path.is_file()).or_else(|| find(name));
     Ok((program("wine64").ok_or("wine64")?, program("wineserver").ok_or("wineserver")?))
-}
-
-fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file())
 }
 
 /// The scripts and sources of the hosts.

@@ -8,9 +8,8 @@ cat <&4 >/dev/null 2>&1 &
 reader=$!
 out=$(mktemp)
 status=0
-case "${1-}" in
--c) "$WINE" cmd.exe /c "$2" </dev/null >"$out" 2>&1 || status=$? ;;
-esac
+[ "${1-}" != -c ] || export SHELL_LINE="$2"
+"$WINE" 'C:\testbed\shell.exe' </dev/null >"$out" 2>&1 || status=$?
 kill "$reader" 2>/dev/null
 tr 'a-y' 'b-z' <"$out" | sed 's/$/\r\r/'
 rm -f "$out"

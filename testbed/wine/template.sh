@@ -20,12 +20,30 @@ add 'HKLM\SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\Pre
 add 'HKLM\SYSTEM\HardwareConfig' LastConfig REG_SZ '{00000000-0000-0000-0000-000000000000}'
 
 system32=/C:/windows/system32
-mkdir -p /C:/testbed
 cc=x86_64-w64-mingw32-gcc
-"$cc" -shared -O2 -o "$DIR/bcryptprimitives.dll" "$SCRIPTS/bcryptprimitives.c" -ladvapi32
-"$cc" -O2 -o "$DIR/shutdown.exe" "$SCRIPTS/shutdown.c" -luser32
+mkdir -p /C:/testbed "$DIR/build"
+cd "$DIR/build"
+"$cc" -O2 -o /C:/testbed/shell.exe "$SCRIPTS/shell.c"
 "$cc" -O2 -o /C:/testbed/list-services.exe "$SCRIPTS/list-services.c" -ladvapi32
-mv -f "$DIR/bcryptprimitives.dll" "$DIR/shutdown.exe" "$system32/"
+"$cc" -O2 -o shutdown.exe "$SCRIPTS/shutdown.c" -luser32
+"$cc" -O2 -shared -o bcryptprimitives.dll "$SCRIPTS/bcryptprimitives.c" -ladvapi32
+
+# Wine's own advapi32 under another name, no longer marked as Wine's (for those the name counts), and one before it.
+LC_ALL=C sed 's/Wine builtin DLL/Wine renamed DLL/' "$system32/advapi32.dll" >advapi32w.dll
+{
+    echo EXPORTS
+    x86_64-w64-mingw32-objdump -p advapi32w.dll |
+        awk '/^\[Ordinal\/Name Pointer\] Table/ { names = 1; next }
+             names && NF == 0 { exit }
+             names && $NF != "InitiateSystemShutdownExW" && $1 ~ /^\[/ { print $NF " = advapi32w." $NF }'
+    echo InitiateSystemShutdownExW
+} >advapi32.def
+"$cc" -O2 -shared -o advapi32.dll "$SCRIPTS/advapi32.c" advapi32.def
+rm -f "$system32/advapi32.dll" "$system32/shutdown.exe"
+cp ./*.dll ./*.exe "$system32/"
+# Where it has a program or library of its own, Wine prefers that.
+"$WINE" reg.exe add 'HKCU\Software\Wine\DllOverrides' /v shutdown.exe /d native /f
+"$WINE" reg.exe add 'HKCU\Software\Wine\AppDefaults\wicd.exe\DllOverrides' /v advapi32 /d native /f
 
 "$WINESERVER" -k || true
 "$WINESERVER" -w

@@ -8,14 +8,15 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{Run as _, say};
+use super::{Run as _, say, workspace};
 
-const TARGET: &str = "x86_64-pc-windows-gnu";
+/// What `wicd.exe` is built for.
+pub(crate) const TARGET: &str = "x86_64-pc-windows-gnu";
 
 /// Builds `wicd.exe` from this workspace and returns its path. Cargo decides whether anything is to be done; the first
 /// build takes minutes. `wicd.exe` needs the GNU linker for Windows (`x86_64-w64-mingw32-gcc`).
 pub fn wicd_exe() -> Result<PathBuf> {
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("testbed has no parent folder")?;
+    let workspace = workspace();
     // A folder of its own: a test runs while the cargo that started it may hold the lock of the usual one.
     let target_dir = match env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => workspace.join(dir),

@@ -195,7 +195,11 @@ impl WineHost {
 
     /// Runs a line of cmd.exe on the host, past SSH. A failing one is not an error: look at the output's status.
     pub async fn cmd(&self, line: &str) -> Result<Output> {
-        self.inside(r#". "$0/environment"; cd /C:/users/Administrator; exec "$WINE" cmd.exe /c "$1""#, line).await
+        self.inside(
+            r#". "$0/environment"; cd /C:/users/Administrator; SHELL_LINE="$1" exec "$WINE" "C:\testbed\shell.exe""#,
+            line,
+        )
+        .await
     }
 
     /// All Win32 services, in the order of the service manager.
@@ -233,7 +237,8 @@ impl WineHost {
     pub async fn reboot(&self) -> Result<()> {
         let next = self.boots() + 1;
         let output = self.inside(r#"WINEPREFIX="$0/prefix" exec wineserver -k"#, "").await?;
-        if !output.status.success() {
+        // No code: it was ended, as everything on the host is.
+        if output.status.code().is_some_and(|code| code != 0) {
             bail!("restart {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
         }
         self.wait_for_boot(next).await

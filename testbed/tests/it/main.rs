@@ -2,5 +2,6 @@
 
 mod control_plane;
 mod host_kubelet;
-mod wine_host;
+mod node;
 mod sim;
+mod wine_host;

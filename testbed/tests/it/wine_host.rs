@@ -119,10 +119,15 @@ async fn a_restart_raises_the_boot_id_and_starts_services_again() -> Result<()> 
     assert!(running(host.services().await?));
     assert_eq!(session.registry(r"Software\Testbed", "Kept").await?, "yes");
 
-    // What a program on the host does.
+    // What programs on the host ask for.
     session.ssh("shutdown /r /t 0").await?;
     host.wait_for_boot(3).await?;
     assert_eq!(session.boot_id().await?, "0x3");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/restart.c");
+    let exe = host.drive_c().join("wicd.exe");
+    ensure!(Command::new("x86_64-w64-mingw32-gcc").args([source, "-o"]).arg(exe).status().await?.success());
+    assert!(session.ssh(r"C:\wicd.exe").await?.status.success());
+    host.wait_for_boot(4).await?;
     assert!(session.ssh("ver").await?.status.success());
     Ok(())
 }
