@@ -22,7 +22,7 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{Instant, sleep},
@@ -57,6 +57,9 @@ pub(super) struct NodeView {
     pub(super) uid: Option<String>,
     pub(super) desired_version: Option<String>,
     pub(super) version: Option<String>,
+    pub(super) reboot_required: bool,
+    /// The Node as JSON: its metadata, without what is written all the time.
+    pub(super) json: Option<Value>,
 }
 
 /// How a certificate request ended.
@@ -219,6 +222,10 @@ impl Fleet {
             uid: node.uid(),
             desired_version: annotation(key::DESIRED_VERSION),
             version: annotation(key::VERSION),
+            reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
+            json: Some(json!({ "metadata": {
+                "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
+            } })),
         };
         replace(lock(&self.views).entry(node.name_any()).or_default(), seen);
     }

@@ -2,5 +2,5 @@
 
 mod control_plane;
 mod host_kubelet;
-mod wine_host;
 mod sim;
+mod wine_host;
