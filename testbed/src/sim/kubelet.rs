@@ -114,7 +114,6 @@ struct Kubelet<'a> {
 
 impl Kubelet<'_> {
     async fn register(&self) {
-        let _slot = self.fleet.registrations().acquire().await;
         let body = self.new_node().to_string().into_bytes();
         insist("node", || async {
             let create = Request::new(Node::url_path(&(), None)).create(&PostParams::default(), body.clone());
