@@ -24,7 +24,7 @@ pub enum Fault {
     WrongKey,
     /// The host shows another host key. Mended, it shows the old one.
     ChangedHostKey,
-    /// A restart takes this much longer.
+    /// A restart takes this much longer. Mended, it ends at once.
     SlowReboot(Duration),
     /// kubelet runs and never makes a Node.
     NeverRegisters,

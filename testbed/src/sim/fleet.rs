@@ -22,7 +22,7 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
     time::{Instant, sleep},
@@ -48,8 +48,8 @@ pub enum ServingCertificate {
 const LEASES: &str = "kube-node-lease";
 /// Seconds that a kubelet's Lease holds.
 const LEASE_SECONDS: i32 = 40;
-/// Requests for registration that are under way at once; more only make each of them slower.
-const REGISTRATIONS: usize = 32;
+/// Requests of kubelets that are under way at once; each may need a connection of its own.
+const REQUESTS: usize = 64;
 
 /// What is known of a Node from the watch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,6 +57,9 @@ pub(super) struct NodeView {
     pub(super) uid: Option<String>,
     pub(super) desired_version: Option<String>,
     pub(super) version: Option<String>,
+    pub(super) reboot_required: bool,
+    /// The Node as JSON: its metadata, without what is written all the time.
+    pub(super) json: Option<Value>,
 }
 
 /// How a certificate request ended.
@@ -80,7 +83,7 @@ pub(super) struct Fleet {
     views: Mutex<HashMap<String, watch::Sender<NodeView>>>,
     requests: Mutex<HashMap<String, watch::Sender<Option<Issued>>>>,
     came_up: mpsc::UnboundedSender<String>,
-    registrations: Semaphore,
+    slots: Semaphore,
 }
 
 /// Somebody to act for.
@@ -112,7 +115,7 @@ impl Fleet {
             views: Mutex::default(),
             requests: Mutex::default(),
             came_up,
-            registrations: Semaphore::new(REGISTRATIONS),
+            slots: Semaphore::new(REQUESTS),
         });
         fleet.spawn(|fleet| async move { fleet.watch_nodes().await });
         if fleet.options.serving == ServingCertificate::Await {
@@ -142,10 +145,6 @@ impl Fleet {
         &self.options
     }
 
-    pub(super) fn registrations(&self) -> &Semaphore {
-        &self.registrations
-    }
-
     /// Sends a request that [`kube::core::Request`] made, as somebody else.
     pub(super) async fn send<T: DeserializeOwned>(&self, who: &Identity, request: RequestResult) -> kube::Result<T> {
         let mut request = request.map_err(kube::Error::BuildRequest)?;
@@ -153,6 +152,8 @@ impl Fleet {
             let value = http::HeaderValue::from_str(value).map_err(|e| kube::Error::HttpError(e.into()))?;
             request.headers_mut().insert(name, value);
         }
+        // Never closed.
+        let _slot = self.slots.acquire().await;
         self.client.request(request).await
     }
 
@@ -219,6 +220,10 @@ impl Fleet {
             uid: node.uid(),
             desired_version: annotation(key::DESIRED_VERSION),
             version: annotation(key::VERSION),
+            reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
+            json: Some(json!({ "metadata": {
+                "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
+            } })),
         };
         replace(lock(&self.views).entry(node.name_any()).or_default(), seen);
     }

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    host::{Desired, WICD_SERVICE, path},
+    host::{Desired, path},
     names::{key, user},
 };
 use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
@@ -17,12 +17,13 @@ use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::sleep;
+use wicd::daemon::keeper::Report;
 use x509_parser::pem::Pem;
 
 use super::{
     drive,
     fault::Fault,
-    fleet::{Fleet, Identity, Issued, ServingCertificate, insist},
+    fleet::{Fleet, Identity, Issued, NodeView, ServingCertificate, insist},
     machine::{Machine, State},
 };
 
@@ -113,7 +114,6 @@ struct Kubelet<'a> {
 
 impl Kubelet<'_> {
     async fn register(&self) {
-        let _slot = self.fleet.registrations().acquire().await;
         let body = self.new_node().to_string().into_bytes();
         insist("node", || async {
             let create = Request::new(Node::url_path(&(), None)).create(&PostParams::default(), body.clone());
@@ -246,21 +246,20 @@ impl Kubelet<'_> {
         Ok(created.metadata.name.unwrap_or_default())
     }
 
-    /// wicd's part: says which version the host follows as soon as it is the one that is wanted. Goes on until dropped.
+    /// wicd's part: keeps the host, and says in the Node which version it follows completely and whether it must be
+    /// restarted. Goes on until dropped.
     async fn report_version(&self) {
         let mut view = self.fleet.view(&self.node);
         let mut state = self.machine.state();
+        let wicd = Identity::wicd(&self.node);
         loop {
             let seen = view.borrow_and_update().clone();
             state.borrow_and_update();
-            let wicd_runs = self.machine.windows().is_running(WICD_SERVICE);
-            if let (Some(desired), true) = (&seen.desired_version, wicd_runs)
-                && seen.version.as_ref() != Some(desired)
-                && who_am_i(self.machine).is_ok_and(|host| host.version == *desired)
-            {
-                let patch = Patch::Merge(json!({ "metadata": { "annotations": { key::VERSION: desired } } }));
-                let wicd = Identity::wicd(&self.node);
-                insist("version annotation", || {
+            let report = self.machine.windows().keep(seen.json.as_ref());
+            let annotations = annotations(&seen, &report);
+            if !annotations.is_empty() {
+                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+                insist("annotations", || {
                     let request =
                         Request::new(Node::url_path(&(), None)).patch(&self.node, &PatchParams::default(), &patch);
                     self.fleet.send::<IgnoredAny>(&wicd, request)
@@ -275,6 +274,25 @@ impl Kubelet<'_> {
     }
 }
 
+/// The annotations that wicd has to change: to a value, or away.
+fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Option<String>> {
+    let mut change = BTreeMap::new();
+    if seen.uid.is_none() {
+        return change;
+    }
+    if report.settled
+        && report.version.is_some()
+        && report.version == seen.desired_version
+        && seen.version != report.version
+    {
+        change.insert(key::VERSION, report.version.clone());
+    }
+    if seen.reboot_required != report.reboot.is_some() {
+        change.insert(key::REBOOT_REQUIRED, report.reboot.as_ref().map(|_| String::new()));
+    }
+    change
+}
+
 /// A certificate request as kubelet makes it, in PEM.
 fn serving_request(node: &str, address: &str) -> Result<String> {
     let mut params = CertificateParams::default();
@@ -282,4 +300,38 @@ fn serving_request(node: &str, address: &str) -> Result<String> {
     params.distinguished_name.push(DnType::CommonName, format!("{}{node}", user::NODE_PREFIX));
     params.subject_alt_names = vec![SanType::DnsName(node.try_into()?), SanType::IpAddress(address.parse()?)];
     Ok(params.serialize_request(&KeyPair::generate()?)?.pem()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wicd_says_what_is_true_and_new() {
+        let says = |desired: &str, version: Option<&str>, follows: &str, settled: bool, reboot: bool, marked: bool| {
+            let seen = NodeView {
+                uid: Some("1".into()),
+                desired_version: Some(desired.into()),
+                version: version.map(str::to_string),
+                reboot_required: marked,
+                json: None,
+            };
+            let reboot = reboot.then(|| "why".to_string());
+            annotations(&seen, &Report { version: Some(follows.into()), settled, reboot })
+        };
+        let version = |value: &str| BTreeMap::from([(key::VERSION, Some(value.to_string()))]);
+        let nothing = BTreeMap::new();
+        assert_eq!(says("2", None, "2", true, false, false), version("2"));
+        assert_eq!(says("2", Some("1"), "2", true, false, false), version("2"));
+        assert_eq!(says("2", Some("2"), "2", true, false, false), nothing, "it is said already");
+        assert_eq!(says("2", Some("1"), "1", true, false, false), nothing, "it follows another one");
+        assert_eq!(says("2", Some("1"), "2", false, false, false), nothing, "it is not there yet");
+        assert_eq!(
+            says("2", Some("2"), "2", true, true, false),
+            BTreeMap::from([(key::REBOOT_REQUIRED, Some(String::new()))])
+        );
+        assert_eq!(says("2", Some("2"), "2", true, true, true), nothing);
+        assert_eq!(says("2", Some("2"), "2", true, false, true), BTreeMap::from([(key::REBOOT_REQUIRED, None)]));
+        assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
+    }
 }

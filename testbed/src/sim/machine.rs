@@ -314,11 +314,17 @@ impl Machine {
         tokio::spawn(async move {
             sleep(wait).await;
             machine.power_off();
-            let extra = machine.state.borrow().faults.iter().find_map(|f| match f {
-                Fault::SlowReboot(extra) => Some(*extra),
-                _ => None,
-            });
-            sleep(machine.parts.restart + extra.unwrap_or_default()).await;
+            sleep(machine.parts.restart).await;
+            let slow =
+                |s: &State| s.faults.iter().find_map(|f| if let Fault::SlowReboot(t) = f { Some(*t) } else { None });
+            let mut state = machine.state.subscribe();
+            let extra = slow(&state.borrow());
+            if let Some(extra) = extra {
+                tokio::select! {
+                    () = sleep(extra) => {}
+                    _ = state.wait_for(|s| slow(s).is_none()) => {}
+                }
+            }
             machine.power_on();
         });
     }

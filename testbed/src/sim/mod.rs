@@ -128,7 +128,10 @@ pub struct Stats {
     pub bytes_received: u64,
 }
 
-/// A world of simulated hosts. Dropped, all of them are gone.
+/// A world of simulated hosts. Dropped, all of them are gone. It lives in the tokio runtime that it is made in.
+///
+/// Each host needs one file descriptor, and one more for each connection: for a thousand hosts, raise `ulimit -n` first where it
+/// is 1024.
 pub struct Sim {
     options: SimOptions,
     fleet: Option<Arc<Fleet>>,
@@ -291,7 +294,9 @@ async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
         match TcpListener::bind(address).await {
             Ok(listener) => return Ok((listener, address)),
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
-            Err(e) => return Err(e).with_context(|| format!("cannot listen on {address}")),
+            Err(e) => {
+                return Err(e).with_context(|| format!("cannot listen on {address}; for many hosts, raise `ulimit -n`"));
+            }
         }
     }
     bail!("no free address on port {port}; something listens there on all addresses")

@@ -34,9 +34,11 @@ fn config(key: PrivateKey) -> Config {
         keys: vec![key],
         auth_rejection_time: Duration::ZERO,
         auth_rejection_time_initial: Some(Duration::ZERO),
-        // As OpenSSH's MaxAuthTries, and its window.
+        // As OpenSSH's MaxAuthTries.
         max_auth_attempts: 6,
-        window_size: 2 << 20,
+        // OpenSSH has 2 MiB and tops them up as they are used; this server tops up when half is used, so that of twice as
+        // much at least 2 MiB are always free.
+        window_size: 4 << 20,
         maximum_packet_size: 32 << 10,
         nodelay: true,
         inactivity_timeout: None,

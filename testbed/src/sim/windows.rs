@@ -1,15 +1,22 @@
 //! What Windows is to a simulated host: wicd's fake host, over the directory that SFTP serves.
 //!
-//! The operator's verbs are run by wicd's own core. What its Windows service would do as soon as it starts (make the services
-//! that the host shall have, and start them) is done here.
+//! The operator's verbs are run by wicd's own core, and services are kept by its service's own [`Keeper`]: not all the time,
+//! as that would be too much for hundreds of hosts, but whenever there is something to do.
 
-use std::{net::IpAddr, path::PathBuf, sync::Mutex, time::Duration};
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, LazyLock, Mutex},
+    time::{Duration, Instant},
+};
 
 use anyhow::Result;
-use api::host::{Desired, Feature, Machine, SERVICE_DESCRIPTION_PREFIX, ServiceState, Verb, WICD_SERVICE, path};
+use api::host::{Feature, Machine, ServiceState, Verb, WICD_SERVICE, path};
+use serde_json::Value;
 use wicd::{
+    daemon::keeper::{Keeper, Report},
     fake::{FakeHost, ServiceEvent},
-    host::{Host as _, ServiceSpec, StartType},
+    host::{Host as _, StartType},
     operation,
 };
 
@@ -18,9 +25,13 @@ use super::{fault::Fault, machine::lock};
 /// Free space on `C:`.
 const DISK: u64 = 100 << 30;
 
+/// Passes after which a keeper that does not settle is left alone until something happens.
+const PASSES: usize = 20;
+
 /// Windows on one host.
 pub(super) struct Windows {
     host: FakeHost,
+    keeper: Arc<Mutex<Keeper>>,
     /// Node for which kubelet has been given a serving certificate.
     served: Mutex<Option<String>>,
 }
@@ -39,14 +50,17 @@ impl Windows {
             m.addresses = vec![address.to_string()];
             m.default_address = Some(address.to_string());
         });
-        let handle = host.clone();
+        let keeper = Arc::new(Mutex::new(Keeper::new(Arc::new(host.clone()))));
+        let (handle, started) = (host.clone(), keeper.clone());
         host.on_service(move |event, service| {
             if event == ServiceEvent::Started && service.name == WICD_SERVICE {
-                run_services(&handle);
+                // A new process remembers nothing. While a verb runs, it keeps its hands off.
+                *lock(&started) = Keeper::new(Arc::new(handle.clone()));
+                settle(&started, None);
             }
             changed(event, &service.name);
         });
-        Self { host, served: Mutex::default() }
+        Self { host, keeper, served: Mutex::default() }
     }
 
     pub(super) fn host(&self) -> &FakeHost {
@@ -72,10 +86,13 @@ impl Windows {
     pub(super) fn run(&self, verb: Verb, operation: &str) -> Result<bool> {
         let restarts = self.host.state().reboots;
         operation::serve(&self.host, verb, operation)?;
-        if self.is_running(WICD_SERVICE) {
-            run_services(&self.host);
-        }
+        self.keep(None);
         Ok(self.host.state().reboots != restarts)
+    }
+
+    /// What wicd's service does, if it runs: makes services and all else as they shall be. Returns how the host is then.
+    pub(super) fn keep(&self, node: Option<&Value>) -> Report {
+        if self.is_running(WICD_SERVICE) { settle(&self.keeper, node) } else { Report::default() }
     }
 
     /// The host itself.
@@ -134,30 +151,18 @@ impl Drop for Windows {
 /// Name of the file in which kubelet keeps its serving certificate.
 const SERVING: &str = "kubelet-server-current.pem";
 
-/// Makes and starts the services that the host shall have, lowest priority first.
-fn run_services(host: &FakeHost) {
-    let desired = host.path(path::DESIRED).ok().and_then(|file| std::fs::read(file).ok());
-    let Some(desired) = desired.and_then(|json| serde_json::from_slice::<Desired>(&json).ok()) else { return };
-    let mut services = desired.services.services;
-    services.sort_by_key(|s| s.priority);
-    for service in services {
-        let spec = ServiceSpec {
-            description: format!("{SERVICE_DESCRIPTION_PREFIX}{}", service.name),
-            command: service.path,
-            dependencies: service.dependencies,
-            start: StartType::Demand,
-            recovery: None,
-            name: service.name,
-        };
-        let started = host.put_service(&spec).and_then(|_| host.start_service(&spec.name));
-        if let Err(error) = started {
-            tracing::warn!(
-                service = spec.name,
-                error = &error as &dyn std::error::Error,
-                "a simulated service does not start"
-            );
+/// Passes until there is nothing left to do, or nothing can be done.
+fn settle(keeper: &Mutex<Keeper>, node: Option<&Value>) -> Report {
+    static SINCE: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let mut keeper = lock(keeper);
+    let mut report = Report::default();
+    for _ in 0..PASSES {
+        report = keeper.pass(node, SINCE.elapsed());
+        if report.settled {
+            break;
         }
     }
+    report
 }
 
 fn machine_id(hostname: &str, address: IpAddr) -> String {

@@ -151,3 +151,19 @@ async fn programs_fail() -> Result<()> {
     assert_eq!(connection.exec("x").await?.0, 0xC000_0135);
     Ok(())
 }
+
+#[tokio::test]
+async fn slow_reboot() -> Result<()> {
+    let (_sim, host) = lonely_host(options()).await?;
+    host.fault(Fault::SlowReboot(Duration::from_hours(1)));
+    host.reboot();
+    eventually("it is down", || async { Ok(Connection::open(&host).await.err()) }).await?;
+    // Longer than a restart takes otherwise.
+    tokio::time::sleep(2 * options().restart).await;
+    assert!(Connection::open(&host).await.is_err());
+    assert_eq!(host.boots(), 1);
+    host.mend();
+    eventually("it is back", || async { Ok(Connection::open(&host).await.ok()) }).await?;
+    assert_eq!(host.boots(), 2);
+    Ok(())
+}

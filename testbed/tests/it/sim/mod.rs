@@ -3,4 +3,5 @@
 mod faults;
 mod node;
 mod operator;
+mod scale;
 mod ssh;

@@ -3,8 +3,11 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use api::host::{Body, Outcome};
-use testbed::sim::{HostOptions, Link, Sim, SimOptions};
+use api::{
+    host::{Apply, Body, Cleanup, Desired, Outcome, ServiceState, Start},
+    services::{Service, ServicesConfig},
+};
+use testbed::sim::{HostOptions, Link, Sim, SimHost, SimOptions};
 
 use super::operator::{Connection, EXE, eventually, facts, key, lonely_host, options, put, sftp_path};
 
@@ -93,6 +96,44 @@ async fn a_restart_cuts_connections_and_changes_the_boot_id() -> Result<()> {
     assert!(connection.sftp().await.is_err(), "the old connection is gone");
     let answer = again.verb(&exe, "try-2", facts()).await?;
     assert_eq!(answer.state.expect("state").machine.boot_id, "2");
+    Ok(())
+}
+
+#[tokio::test]
+async fn services_run_after_start_and_are_gone_after_cleanup() -> Result<()> {
+    let (_sim, host) = lonely_host(options()).await?;
+    let connection = Connection::open(&host).await?;
+    let exe = connection.upload_exe().await?;
+    let service = |name: &str, needs: &[&str]| Service {
+        name: name.into(),
+        path: format!(r"C:\k\{name}.exe"),
+        dependencies: needs.iter().map(ToString::to_string).collect(),
+        ..Service::default()
+    };
+    let services = vec![service("kubelet", &["containerd"]), service("containerd", &[])];
+    let desired = Desired {
+        node_name: "win-1".into(),
+        node_ip: host.address().to_string(),
+        version: "1".into(),
+        services: ServicesConfig { services, ..ServicesConfig::default() },
+        ..Desired::default()
+    };
+    let apply = Apply { desired, wicd_sha256: exe.clone(), ..Apply::default() };
+    connection.verb(&exe, "join", Body::Apply(Box::new(apply))).await?;
+    let start = Start { wicd_sha256: exe.clone(), certificate_seconds: 3600, ..Start::default() };
+    assert_eq!(connection.verb(&exe, "join", Body::Start(start)).await?.outcome, Outcome::Done);
+    let running = |host: &SimHost| host.services().values().filter(|s| **s == ServiceState::Running).count();
+    assert_eq!(running(&host), 3, "{:?}", host.services());
+
+    host.power_off();
+    assert_eq!(running(&host), 0);
+    host.power_on();
+    assert_eq!(running(&host), 3, "{:?}", host.services());
+
+    let back = eventually("it is back", || async { Ok(Connection::open(&host).await.ok()) }).await?;
+    let answer = back.verb(&exe, "leave", Body::Cleanup(Cleanup {})).await?;
+    assert_eq!(answer.outcome, Outcome::Done);
+    assert!(host.services().is_empty(), "{:?}", host.services());
     Ok(())
 }
 
