@@ -24,7 +24,8 @@ use tokio::{
 use super::{Payload, PayloadError};
 
 /// Size of a tar block. Headers are one, contents are filled up to whole ones, and two empty ones end the stream.
-const BLOCK: u64 = 512;
+const BLOCK_LEN: usize = 512;
+const BLOCK: u64 = BLOCK_LEN as u64;
 /// Most bytes that are read from a file at once: what one archive holds in memory.
 const CHUNK: u64 = 256 << 10;
 
@@ -48,7 +49,7 @@ struct Segment {
 #[derive(Debug)]
 enum Source {
     /// A tar header.
-    Header(Box<[u8; BLOCK as usize]>),
+    Header(Box<[u8; BLOCK_LEN]>),
     /// A whole compressed file.
     File(PathBuf),
     /// Filling, or the end.
@@ -139,7 +140,7 @@ impl Builder {
     }
 }
 
-fn header(name: &str, size: u64) -> [u8; BLOCK as usize] {
+fn header(name: &str, size: u64) -> [u8; BLOCK_LEN] {
     let mut header = tar::Header::new_ustar();
     header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
     header.set_size(size);
@@ -176,7 +177,7 @@ impl AsyncRead for Archive {
                     let inside = this.position - start;
                     let piece: &[u8] = match source {
                         Source::Header(bytes) => &bytes[to_usize(inside)..],
-                        Source::Zeros => &[0; 2 * BLOCK as usize][..to_usize(left)],
+                        Source::Zeros => &[0; 2 * BLOCK_LEN][..to_usize(left)],
                         Source::File(path) => {
                             let path = path.clone();
                             let read = move || read_chunk(open, number, &path, inside, left.min(CHUNK));

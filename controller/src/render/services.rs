@@ -41,13 +41,12 @@ impl Context<'_> {
             return command.to_owned();
         }
         let LogSettings { size, age, flush } = &self.settings.logs;
-        let mut line = format!(r"{} -log-file={}\{service}\{service}.log", program::LOG_RUNNER, path::LOGS);
-        for (flag, value) in [("log-file-size", size), ("log-file-age", age), ("flush-interval", flush)] {
-            if let Some(value) = value {
-                line += &format!(" -{flag}={value}");
-            }
-        }
-        format!("{line} {command}")
+        let mut line =
+            vec![program::LOG_RUNNER.to_owned(), format!(r"-log-file={}\{service}\{service}.log", path::LOGS)];
+        let flags = [("log-file-size", size), ("log-file-age", age), ("flush-interval", flush)];
+        line.extend(flags.into_iter().filter_map(|(flag, value)| Some(format!("-{flag}={}", value.as_ref()?))));
+        line.push(command.to_owned());
+        line.join(" ")
     }
 }
 
@@ -122,19 +121,14 @@ fn kubelet_service(context: &Context<'_>) -> Option<Service> {
 }
 
 fn windows_exporter(context: &Context<'_>) -> Option<Service> {
-    let mut command = format!(
-        "{} --collectors.enabled cpu,logical_disk,net,os,service,system,container,memory,cpu_info",
-        program::WINDOWS_EXPORTER
-    );
+    let collectors = "cpu,logical_disk,net,os,service,system,container,memory,cpu_info";
+    let mut command = vec![program::WINDOWS_EXPORTER.to_owned(), format!("--collectors.enabled {collectors}")];
     if context.cluster.exporter_tls.is_some() && context.has(program::WINDOWS_EXPORTER_CONFIG) {
-        command += &format!(" --web.config.file {}", program::WINDOWS_EXPORTER_CONFIG);
+        command.push(format!("--web.config.file {}", program::WINDOWS_EXPORTER_CONFIG));
     }
-    command += &format!(
-        r" --log.level {} --log.file {}\windows_exporter\windows_exporter.log",
-        context.level("info", "debug"),
-        path::LOGS
-    );
-    context.has(program::WINDOWS_EXPORTER).then(|| service("windows_exporter", 2, command, &[]))
+    command.push(format!("--log.level {}", context.level("info", "debug")));
+    command.push(format!(r"--log.file {}\windows_exporter\windows_exporter.log", path::LOGS));
+    context.has(program::WINDOWS_EXPORTER).then(|| service("windows_exporter", 2, command.join(" "), &[]))
 }
 
 fn csi_proxy(context: &Context<'_>) -> Option<Service> {
@@ -149,20 +143,21 @@ fn csi_proxy(context: &Context<'_>) -> Option<Service> {
 
 fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
     let Network::OvnHybrid { vxlan_port } = context.cluster.network else { return None };
-    let mut command = format!(
-        r"{} --node {NODE_NAME} --bootstrap-kubeconfig={NODE_KUBECONFIG} --cert-dir=C:\k\cni\config --cert-duration=24h --windows-service --logfile {}\hybrid-overlay\hybrid-overlay.log --k8s-apiserver={} --k8s-cacert {}",
-        program::HYBRID_OVERLAY,
-        path::LOGS,
-        context.cluster.api_server,
-        path::API_CA,
-    );
+    let mut command = vec![
+        program::HYBRID_OVERLAY.to_owned(),
+        format!("--node {NODE_NAME}"),
+        format!("--bootstrap-kubeconfig={NODE_KUBECONFIG}"),
+        r"--cert-dir=C:\k\cni\config --cert-duration=24h --windows-service".to_owned(),
+        format!(r"--logfile {}\hybrid-overlay\hybrid-overlay.log", path::LOGS),
+        format!("--k8s-apiserver={} --k8s-cacert {}", context.cluster.api_server, path::API_CA),
+    ];
     if let Some(port) = vxlan_port {
-        command += &format!(" --hybrid-overlay-vxlan-port {port}");
+        command.push(format!("--hybrid-overlay-vxlan-port {port}"));
     }
     if context.settings.debug {
-        command += " --loglevel 5";
+        command.push("--loglevel 5".to_owned());
     }
-    context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command, &["kubelet"]))
+    context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command.join(" "), &["kubelet"]))
 }
 
 /// Its configuration `C:\k\kube-proxy.conf` depends on the host's network, so that wicd makes it, not we.

@@ -213,12 +213,8 @@ fn files_and_variables_are_listed() {
 
 #[test]
 fn kubelet_configuration() {
-    let mut settings = Settings::default();
-    settings.kubelet_extra =
-        json!({"address": "10.0.0.7", "maxPods": 10, "logging": {"verbosity": 3}, "registerNode": null})
-            .as_object()
-            .unwrap()
-            .clone();
+    let patch = json!({"address": "10.0.0.7", "maxPods": 10, "logging": {"verbosity": 3}, "registerNode": null});
+    let settings = Settings { kubelet_extra: patch.as_object().unwrap().clone(), ..Settings::default() };
     let plain: Value =
         serde_json::from_str(&files(&cluster(), &Settings::default())[path::KUBELET_CONFIG].content).unwrap();
     let expected = json!({
