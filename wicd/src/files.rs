@@ -50,6 +50,9 @@ pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Opt
 /// anything was written.
 pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Result<bool, HostError> {
     if read(host, path)?.as_deref() == Some(content) {
+        if access == Access::Protected {
+            host.protect(&host.path(path)?)?;
+        }
         return Ok(false);
     }
     make_parent(host, path)?;
@@ -63,7 +66,7 @@ pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Res
     }
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     drop(file);
-    replace(&temporary, &real, fs::rename).map_err(failed)?;
+    replace(&temporary, &real, rename).map_err(failed)?;
     Ok(true)
 }
 
@@ -81,7 +84,7 @@ pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError>
     let temporary = beside(&to, ".new");
     let placed = remove_real(&temporary)
         .and_then(|()| fs::hard_link(&from, &temporary).or_else(|_| fs::copy(&from, &temporary).map(drop)))
-        .and_then(|()| replace(&temporary, &to, fs::rename));
+        .and_then(|()| replace(&temporary, &to, rename));
     placed.map_err(HostError::system("place", path))
 }
 
@@ -92,7 +95,9 @@ fn replace(new: &Path, path: &Path, rename: impl Fn(&Path, &Path) -> io::Result<
     if !path.is_file() {
         return Err(refused);
     }
-    let aside = (0..OLD_FILES).map(|n| beside(path, &format!(".old-{n}"))).find(|old| !old.exists() || fs::remove_file(old).is_ok());
+    let aside = (0..OLD_FILES)
+        .map(|n| beside(path, &format!(".old-{n}")))
+        .find(|old| !old.exists() || fs::remove_file(old).is_ok());
     let Some(aside) = aside else { return Err(refused) };
     rename(path, &aside)?;
     rename(new, path)
@@ -116,6 +121,12 @@ pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
             if real.is_file() { aside.map_or(Err(e), |aside| fs::rename(&real, aside)) } else { Err(e) }
         })
         .map_err(HostError::system("remove", path))
+}
+
+/// Removes a file if that is possible now.
+pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    let _in_use = remove_real(&host.path(path)?);
+    Ok(())
 }
 
 /// Removes a directory with all that is in it; missing is success. Links and junctions are removed, never followed.
@@ -200,6 +211,10 @@ fn make_parent(host: &dyn Host, path: &str) -> Result<(), HostError> {
     parent(path).map_or(Ok(()), |parent| make_directory(host, parent))
 }
 
+fn rename(from: &Path, to: &Path) -> io::Result<()> {
+    fs::rename(from, to)
+}
+
 fn beside(path: &Path, suffix: &str) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(suffix);
@@ -258,7 +273,9 @@ mod tests {
         let (_dir, host) = host();
         write(&host, FILE, b"old", Access::Inherited).unwrap();
         write(&host, r"C:\k\x\new", b"new", Access::Inherited).unwrap();
-        let rename = |from: &Path, to: &Path| if to.exists() { Err(io::Error::from(ErrorKind::PermissionDenied)) } else { fs::rename(from, to) };
+        let rename = |from: &Path, to: &Path| {
+            if to.exists() { Err(io::Error::from(ErrorKind::PermissionDenied)) } else { fs::rename(from, to) }
+        };
         replace(&host.path(r"C:\k\x\new").unwrap(), &host.path(FILE).unwrap(), rename).unwrap();
         assert_eq!(read(&host, FILE).unwrap().unwrap(), b"new");
         assert_eq!(read(&host, r"C:\k\x\y.txt.old-0").unwrap().unwrap(), b"old");

@@ -5,6 +5,7 @@
 //! * [`owned`]: what wicd has put on the host, so that all of it and nothing else can be taken away again.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
 //! * [`daemon`]: the Windows service that keeps the host so.
+//! * [`lock`]: one at a time.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
 pub mod certificates;
@@ -13,6 +14,7 @@ pub mod daemon;
 pub mod fake;
 pub mod files;
 pub mod host;
+pub mod lock;
 pub mod operation;
 pub mod owned;
 #[cfg(windows)]

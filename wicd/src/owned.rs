@@ -1,22 +1,228 @@
-//! What wicd has put on the host.
+//! What wicd has put on the host, so that all of it and nothing else can be taken away again.
+//!
+//! An entry is written before the thing itself, so that nothing of ours is ever without one; an entry without a thing is
+//! harmless. What was there before (a variable's value, a trusted certificate, a directory) is never overwritten in the
+//! record by what we made of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use api::host::{SERVICE_DESCRIPTION_PREFIX, path};
 use serde::{Deserialize, Serialize};
 
-/// Content of [`api::host::path::OWNED`]. An entry is written before the thing itself, so that nothing of ours is ever
-/// without one; an entry without a thing is harmless.
+use crate::files::{self, Access};
+use crate::host::{Host, HostError, ServiceInfo};
+
+/// Names of the services that this operator and WMCO run on a host (contract section 3.1).
+pub const SERVICE_NAMES: [&str; 8] = [
+    api::host::WICD_SERVICE,
+    "containerd",
+    "kubelet",
+    "windows_exporter",
+    "hybrid-overlay-node",
+    "csi-proxy",
+    "kube-proxy",
+    "cloud-node-manager",
+];
+/// Variables that WMCO sets (contract section 3.7).
+const LEGACY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
+/// Copies of certificates that WMCO has made trusted (contract section 4.6).
+const LEGACY_IMPORTED_CERTS: &str = r"C:\k\imported-certs.pem";
+/// Files of WMCO in a directory that is not its own (contract section 2.2). The directory itself is never touched.
+const LEGACY_FILES: [&str; 4] = [
+    r"C:\Temp\gcp-get-hostname.ps1",
+    r"C:\Temp\windows-defender-exclusion.ps1",
+    r"C:\Temp\hns.psm1",
+    r"C:\Temp\network-conf.ps1",
+];
+/// Directories of WMCO outside `C:\k` whose whole content is its own or its services' (contract section 2.1).
+const LEGACY_TREES: [&str; 9] = [
+    r"C:\var\log\kubelet",
+    r"C:\var\log\csi-proxy",
+    r"C:\var\log\kube-proxy",
+    r"C:\var\log\wicd",
+    r"C:\var\log\hybrid-overlay",
+    r"C:\var\log\containerd",
+    r"C:\var\log\windows_exporter",
+    r"C:\var\lib\cni",
+    path::KUBELET_PKI,
+];
+
+/// Content of [`api::host::path::OWNED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Owned {
-    /// Services, in the order in which they were made.
-    pub services: Vec<String>,
-    /// Files.
+    /// Services.
+    pub services: BTreeSet<String>,
+    /// Payload and configuration files of the last `apply`.
+    pub placed: BTreeSet<String>,
+    /// Other files.
     pub files: BTreeSet<String>,
-    /// Directories that were not there before.
+    /// Directories that were not there before. They go only when they are empty.
     pub directories: BTreeSet<String>,
+    /// Directories that were not there before, and whose whole content is ours or our services': logs, state.
+    pub trees: BTreeSet<String>,
     /// Environment variables, and what they were before (`None`: not there).
     pub env_vars: BTreeMap<String, Option<String>>,
     /// Certificates (lower-case hex of the DER) that were not trusted before.
     pub trusted: BTreeSet<String>,
+}
+
+impl Owned {
+    /// As recorded. `None` if nothing is.
+    pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
+        files::read_json(host, path::OWNED)
+    }
+
+    /// Records it.
+    pub fn save(&self, host: &dyn Host) -> Result<(), HostError> {
+        files::write_json(host, path::OWNED, self, Access::Protected).map(drop)
+    }
+
+    /// As recorded; on a host of WMCO's, which has no record, what WMCO is known to put there; else nothing.
+    pub fn load_or_adopt(host: &dyn Host) -> Result<Self, HostError> {
+        match Self::load(host)? {
+            Some(owned) => Ok(owned),
+            None => Self::adopt(host),
+        }
+    }
+
+    /// Changes the record. For the service: the caller holds the [`crate::lock`].
+    pub fn update(host: &dyn Host, change: impl FnOnce(&mut Self)) -> Result<(), HostError> {
+        let mut owned = Self::load_or_adopt(host)?;
+        change(&mut owned);
+        owned.save(host)
+    }
+
+    fn adopt(host: &dyn Host) -> Result<Self, HostError> {
+        let services: BTreeSet<String> = host.services()?.into_iter().filter(is_tagged).map(|s| s.name).collect();
+        if services.is_empty() {
+            return Ok(Self::default());
+        }
+        let mut owned = Self {
+            services,
+            files: LEGACY_FILES.map(String::from).into(),
+            trees: LEGACY_TREES.map(String::from).into(),
+            // What WMCO found there it has overwritten or deleted, and kept no copy.
+            env_vars: LEGACY_VARIABLES.map(|name| (name.to_string(), None)).into(),
+            ..Self::default()
+        };
+        for name in files::list(host, path::ROOT)? {
+            let child = format!(r"{}\{name}", path::ROOT);
+            if child != path::WICD && api::payload::is_host_path(&child) {
+                owned.trees.insert(child);
+            }
+        }
+        let imported = files::read(host, LEGACY_IMPORTED_CERTS)?.unwrap_or_default();
+        // WMCO writes this copy after the store; one that is damaged tells nothing, and then nothing is taken away.
+        let certificates = crate::certificates::bundle(&imported).unwrap_or_default();
+        owned.trusted.extend(certificates.iter().map(hex::encode));
+        Ok(owned)
+    }
+
+    /// Claims what is not there yet of the directories that lead to `path`, a file. `C:\k` and `C:\k\wicd` are never in it:
+    /// the operator makes and removes them.
+    pub fn claim_parents(&mut self, host: &dyn Host, path: &str) -> Result<(), HostError> {
+        let mut above = files::parent(path);
+        while let Some(directory) = above {
+            if directory == path::ROOT || directory == path::WICD || files::exists(host, directory)? {
+                break;
+            }
+            self.directories.insert(directory.to_string());
+            above = files::parent(directory);
+        }
+        Ok(())
+    }
+
+    /// Claims a directory with all that will be in it, unless it is there already.
+    pub fn claim_tree(&mut self, host: &dyn Host, directory: &str) -> Result<(), HostError> {
+        if !files::exists(host, directory)? {
+            self.trees.insert(directory.to_string());
+            self.claim_parents(host, directory)?;
+        }
+        Ok(())
+    }
+
+    /// Claims a variable whose value is about to become `value`.
+    pub fn claim_env_var(&mut self, host: &dyn Host, name: &str, value: Option<&str>) -> Result<(), HostError> {
+        let current = host.env_var(name)?;
+        if current.as_deref() != value && !self.env_vars.contains_key(name) {
+            self.env_vars.insert(name.to_string(), current);
+        }
+        Ok(())
+    }
+
+    /// Claims a certificate that is about to be trusted, unless it is already.
+    pub fn claim_trust(&mut self, host: &dyn Host, der: &[u8]) -> Result<(), HostError> {
+        if !host.trusted(der)? {
+            self.trusted.insert(hex::encode(der));
+        }
+        Ok(())
+    }
+
+    /// Whether a service of a name of ours is ours. One that is on record but has no description yet was left behind by a
+    /// crash right after it was made.
+    pub fn is_ours(&self, service: &ServiceInfo) -> bool {
+        is_tagged(service) || (self.services.contains(&service.name) && service.description.is_empty())
+    }
+}
+
+/// Whether the description says that the service is ours (or WMCO's).
+pub fn is_tagged(service: &ServiceInfo) -> bool {
+    service.description.starts_with(SERVICE_DESCRIPTION_PREFIX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeHost;
+
+    fn service(name: &str, description: &str) -> ServiceInfo {
+        ServiceInfo { name: name.into(), description: description.into(), ..ServiceInfo::default() }
+    }
+
+    #[test]
+    fn whose_service_is_it() {
+        let owned = Owned { services: ["kubelet".to_string()].into(), ..Owned::default() };
+        for (name, description, ours) in [
+            ("kubelet", "OpenShift managed kubelet", true),
+            ("kubelet", "", true),
+            ("kubelet", "Kubernetes node agent", false),
+            ("containerd", "OpenShift managed containerd", true),
+            ("containerd", "", false),
+            ("containerd", "not OpenShift managed", false),
+        ] {
+            assert_eq!(owned.is_ours(&service(name, description)), ours, "{name} {description}");
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_is_recorded_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        host.state().env.insert("NO_PROXY".into(), "theirs".into());
+        let mut owned = Owned::default();
+        for value in ["ours", "ours later"] {
+            owned.claim_env_var(&host, "NO_PROXY", Some(value)).unwrap();
+            owned.claim_env_var(&host, "HTTP_PROXY", Some(value)).unwrap();
+            host.set_env_var("NO_PROXY", Some(value)).unwrap();
+        }
+        owned.claim_env_var(&host, "UNSET", None).unwrap();
+        let expected = [("NO_PROXY".to_string(), Some("theirs".to_string())), ("HTTP_PROXY".to_string(), None)];
+        assert_eq!(owned.env_vars, expected.into());
+    }
+
+    #[test]
+    fn only_new_directories_are_ours() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        files::make_directory(&host, r"C:\var").unwrap();
+        let mut owned = Owned::default();
+        owned.claim_parents(&host, r"C:\var\log\x\y.log").unwrap();
+        owned.claim_parents(&host, r"C:\k\wicd\state.json").unwrap();
+        owned.claim_tree(&host, r"C:\k\a").unwrap();
+        assert_eq!(owned.directories, [r"C:\var\log".to_string(), r"C:\var\log\x".to_string()].into());
+        files::make_directory(&host, r"C:\k\b").unwrap();
+        owned.claim_tree(&host, r"C:\k\b").unwrap();
+        assert_eq!(owned.trees, [r"C:\k\a".to_string()].into());
+    }
 }

@@ -1,8 +1,35 @@
-//! What the operator asks for over SSH.
+//! What the operator asks for over SSH. See [`api::host`] for the protocol.
+//!
+//! Every verb can be run again, after it was done as well as after a crash in its middle, and leads to the same state.
 
-use api::host::{Answer, Request, Verb};
+mod apply;
+mod cleanup;
+mod pending;
+mod stage;
+mod start;
+mod state;
 
-use crate::host::Host;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::Duration;
+
+use api::host::{Answer, Body, CertificateKind, Outcome, PROTOCOL, Request, Verb, path};
+
+use crate::files::{self, Access};
+use crate::host::{Host, HostError};
+use crate::lock;
+
+pub use pending::{pending_reboot, require_reboot};
+pub use start::{SETTINGS, Settings, service_spec};
+pub use state::observe;
+
+/// Largest request that is read, in bytes: desired state, configuration files and a list of payload files.
+pub const MAX_REQUEST: u64 = 16 << 20;
+/// Newest epoch that was seen, as a decimal number in text. Survives cleanup, because an old operator must not come back after
+/// it either.
+pub const EPOCH: &str = r"C:\k\wicd\epoch";
+/// How long an operation waits for another one, or for the service, to be done.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// No answer could be written. The caller ends with a status that is not [`api::host::EXIT_ANSWERED`].
 #[derive(Debug, thiserror::Error)]
@@ -10,25 +37,183 @@ pub enum ServeError {
     /// Not the name of an operation.
     #[error("{0:?} is not the name of an operation: lower-case letters, digits and `-`, at most 63")]
     OperationId(String),
+    /// The request cannot be read.
+    #[error("the request {path} is missing, larger than 16 MiB, or not of this protocol")]
+    Request {
+        /// Where it should be.
+        path: String,
+        /// Why not, if that is known.
+        #[source]
+        source: Option<HostError>,
+    },
+    /// The answer cannot be written.
+    #[error("cannot write the answer {path}")]
+    Answer {
+        /// Where it should be.
+        path: String,
+        /// Why not.
+        #[source]
+        source: HostError,
+    },
+    /// The host does not restart.
+    #[error("cannot restart the host")]
+    Reboot(#[source] HostError),
 }
 
-/// Does what `request` asks. Never fails: what goes wrong is in the answer. [`api::host::Verb::Reboot`] only checks; the
-/// restart itself follows in [`serve`], after the answer has been written.
-pub fn run(_host: &dyn Host, request: &Request) -> Answer {
-    Answer {
-        protocol: api::host::PROTOCOL,
-        operation: request.operation.clone(),
-        outcome: api::host::Outcome::Done,
-        state: None,
-        requests: std::collections::BTreeMap::new(),
-        warnings: Vec::new(),
+/// Why an operation was not done: what [`Outcome::Failed`] says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Failure {
+    reason: &'static str,
+    message: String,
+}
+
+impl Failure {
+    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
     }
 }
 
-/// `wicd.exe <verb> <operation>`: reads the request file, runs it and writes the answer file.
-pub fn serve(_host: &dyn Host, _verb: Verb, operation: &str) -> Result<(), ServeError> {
+impl From<HostError> for Failure {
+    fn from(error: HostError) -> Self {
+        Self::new(error.reason(), chain(&error))
+    }
+}
+
+/// The message of an error and of all that is behind it.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut behind = error.source();
+    while let Some(error) = behind {
+        text = format!("{text}: {error}");
+        behind = error.source();
+    }
+    text
+}
+
+/// What an operation has to say besides its outcome.
+#[derive(Default)]
+pub(crate) struct Report {
+    requests: BTreeMap<CertificateKind, String>,
+    warnings: Vec<String>,
+}
+
+impl Report {
+    fn warn(&mut self, text: impl Into<String>) {
+        self.warnings.push(text.into());
+    }
+}
+
+/// Does what `request` asks. Never fails: what goes wrong is in the answer. [`Verb::Reboot`] only looks whether there is
+/// something to do; the restart itself follows in [`serve`], after the answer has been written.
+pub fn run(host: &dyn Host, request: &Request) -> Answer {
+    let mut report = Report::default();
+    let outcome = attempt(host, request, &mut report)
+        .unwrap_or_else(|f| Outcome::Failed { reason: f.reason.to_string(), message: f.message });
+    let files = match &request.body {
+        Body::Facts(b) => b.files.as_slice(),
+        Body::Stage(b) => &b.files,
+        Body::Apply(b) => &b.files,
+        Body::Start(_) | Body::Reboot(_) | Body::Cleanup(_) => &[],
+    };
+    let state = match observe(host, files) {
+        Ok(state) => Some(state),
+        Err(e) => {
+            report.warn(format!("the state of the host could not be found out: {}", chain(&e)));
+            None
+        }
+    };
+    Answer {
+        protocol: PROTOCOL,
+        operation: request.operation.clone(),
+        outcome,
+        state,
+        requests: report.requests,
+        warnings: report.warnings,
+    }
+}
+
+fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Outcome, Failure> {
+    if request.protocol != PROTOCOL {
+        let message = format!(
+            "the request is of protocol {}, this wicd speaks {PROTOCOL}; upload the wicd.exe of this operator",
+            request.protocol
+        );
+        return Err(Failure::new("ProtocolMismatch", message));
+    }
+    if let Body::Facts(_) = request.body {
+        return Ok(Outcome::Done);
+    }
+    if !host.machine()?.is_admin {
+        return Err(Failure::new("NotAdministrator", "the SSH user has no administrator's rights; use one that has"));
+    }
+    let Some(_lock) = lock::take(host, PATIENCE)? else {
+        return Err(Failure::new("HostBusy", "another operation or the service is changing the host; try again later"));
+    };
+    fence(host, request.epoch)?;
+    match &request.body {
+        Body::Facts(_) => Ok(Outcome::Done),
+        Body::Stage(body) => stage::stage(host, body),
+        Body::Apply(body) => apply::apply(host, request, body, report),
+        Body::Start(body) => start::start(host, body, report),
+        Body::Reboot(_) => Ok(Outcome::Done),
+        Body::Cleanup(_) => cleanup::cleanup(host, report),
+    }
+}
+
+/// Refuses an operator that has been replaced by another one, and remembers the newest.
+fn fence(host: &dyn Host, epoch: i64) -> Result<(), Failure> {
+    let remembered =
+        files::read(host, EPOCH)?.and_then(|text| String::from_utf8(text).ok()?.trim().parse::<i64>().ok());
+    let seen = remembered.max(state::marker(host).map(|m| m.epoch));
+    match seen {
+        Some(seen) if epoch < seen => Err(Failure::new(
+            "StaleEpoch",
+            format!("the request is of epoch {epoch}, but an operator of epoch {seen} has taken over"),
+        )),
+        _ => Ok(files::write(host, EPOCH, epoch.to_string().as_bytes(), Access::Inherited).map(drop)?),
+    }
+}
+
+/// `wicd.exe <verb> <operation>`: reads the request file, runs it, writes the answer file, and restarts the host if that was
+/// asked for. The caller turns success into [`api::host::EXIT_ANSWERED`].
+pub fn serve(host: &dyn Host, verb: Verb, operation: &str) -> Result<(), ServeError> {
     if !api::host::is_operation_id(operation) {
         return Err(ServeError::OperationId(operation.to_string()));
     }
+    let request = read_request(host, verb, operation)?;
+    let answer = run(host, &request);
+    let path = api::host::answer_path(operation, verb);
+    files::write_json(host, &path, &answer, Access::Inherited).map_err(|source| ServeError::Answer { path, source })?;
+    if let (Body::Reboot(reboot), Outcome::Done, Some(state)) = (&request.body, &answer.outcome, &answer.state)
+        && state.machine.boot_id == reboot.boot_id
+    {
+        host.reboot().map_err(ServeError::Reboot)?;
+    }
     Ok(())
 }
+
+fn read_request(host: &dyn Host, verb: Verb, operation: &str) -> Result<Request, ServeError> {
+    let path = api::host::request_path(operation, verb);
+    let refuse = |source| ServeError::Request { path: path.clone(), source };
+    if files::size(host, &path).map_err(|e| refuse(Some(e)))?.is_none_or(|size| size > MAX_REQUEST) {
+        return Err(refuse(None));
+    }
+    let content = files::read(host, &path).map_err(|e| refuse(Some(e)))?.unwrap_or_default();
+    parse_request(&content, verb, operation).ok_or_else(|| refuse(None))
+}
+
+/// A request, if it is for this verb and operation. Which protocol it is of is for [`run`] to say, in an answer.
+fn parse_request(content: &[u8], verb: Verb, operation: &str) -> Option<Request> {
+    let request: Request = serde_json::from_slice(content).ok()?;
+    (request.body.verb() == verb && request.operation == operation).then_some(request)
+}
+
+/// Lets only SYSTEM and administrators use `C:\k`: what lies there runs as SYSTEM, and by default every user may write below
+/// directories that are made on `C:`.
+fn protect_root(host: &dyn Host) -> Result<(), HostError> {
+    files::make_directory(host, path::ROOT)?;
+    host.protect(&host.path(path::ROOT)?)
+}
+
+#[cfg(test)]
+mod tests;

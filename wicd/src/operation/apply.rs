@@ -1,0 +1,241 @@
+//! `apply`: puts files in place, writes configuration, makes keys and certificate requests. Starts nothing: services of ours
+//! that run already are brought up to date by wicd's service, which sees that the desired state has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::host::{Apply, Desired, Feature, Marker, Outcome, Request, WICD_SERVICE, configs_digest, path};
+use api::payload::{self, is_host_path};
+use api::services::ServicesConfig;
+
+use super::pending::{pending_reboot, require_reboot};
+use super::stage::{Payloads, check};
+use super::state::{blob, foreign, missing};
+use super::{Failure, Report, chain, protect_root};
+use crate::certificates::{self, CertificateError};
+use crate::files::{self, Access};
+use crate::host::{Host, HostError};
+use crate::owned::{Owned, SERVICE_NAMES};
+
+/// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
+const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
+/// State of services: ours altogether if it was not there before us.
+const STATE_TREES: [&str; 3] = [r"C:\var\lib\kubelet", r"C:\var\lib\cni", super::cleanup::CONTAINERD_STATE];
+
+pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &mut Report) -> Result<Outcome, Failure> {
+    check(&body.files)?;
+    let placed = places(body)?;
+    let trusted = certificates::bundle(body.desired.trusted_ca.as_bytes())
+        .map_err(|e| Failure::new("TrustedCaInvalid", format!("the certificates to trust: {}", chain(&e))))?;
+    let variables = wanted_variables(&body.desired.services);
+    let mut owned = Owned::load_or_adopt(host)?;
+    preflight(host, body, &owned)?;
+
+    protect_root(host)?;
+    claim(host, body, &placed, &mut owned)?;
+    for (name, value) in &variables {
+        owned.claim_env_var(host, name, value.as_deref())?;
+    }
+    for der in &trusted {
+        owned.claim_trust(host, der)?;
+    }
+    owned.save(host)?;
+    files::write_json(host, path::DESIRED, &body.desired, Access::Protected)?;
+    Payloads::switch(host, &body.files)?;
+
+    enable_containers(host)?;
+    for directory in log_directories(&body.desired) {
+        files::make_directory(host, &directory)?;
+    }
+    for file in &body.files {
+        place(host, file)?;
+    }
+    for config in &body.configs {
+        let access = if config.secret { Access::Protected } else { Access::Inherited };
+        files::write(host, &config.path, config.content.as_bytes(), access)?;
+    }
+    set_variables(host, &variables, &mut owned)?;
+    trust(host, &trusted, &mut owned)?;
+    for stale in owned.placed.difference(&placed) {
+        files::remove(host, stale)?;
+    }
+    owned.placed = placed;
+    owned.save(host)?;
+
+    if body.files.iter().any(|f| f.destination.eq_ignore_ascii_case(CONTAINERD))
+        && let Err(e) = host.exclude_from_antivirus(CONTAINERD)
+    {
+        report
+            .warn(format!("containerd is not excluded from the antivirus, pulling images will be slow: {}", chain(&e)));
+    }
+    make_requests(host, body, report)?;
+    let marker = Marker {
+        operation: request.operation.clone(),
+        epoch: request.epoch,
+        node_name: body.desired.node_name.clone(),
+        pool: body.desired.pool.clone(),
+        version: body.desired.version.clone(),
+        payload: payload::digest(&body.files),
+        configs: configs_digest(&body.configs),
+    };
+    files::write_json(host, path::STATE, &marker, Access::Inherited)?;
+    Ok(pending_reboot(host)?.map_or(Outcome::Done, |why| Outcome::RebootRequired { why }))
+}
+
+/// Where everything goes. Refuses configuration files at places where none may be.
+fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
+    if let Some(bad) = body.configs.iter().find(|c| !is_host_path(&c.path)) {
+        return Err(Failure::new("PathRefused", format!("a configuration file cannot go to {:?}", bad.path)));
+    }
+    let files = body.files.iter().map(|f| &f.destination);
+    Ok(files.chain(body.configs.iter().map(|c| &c.path)).cloned().collect())
+}
+
+/// What would make a host no node, seen before anything is changed.
+fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure> {
+    let names = SERVICE_NAMES.into_iter().chain(body.desired.services.services.iter().map(|s| s.name.as_str()));
+    let foreign = foreign(&host.services()?, owned, names);
+    if !foreign.is_empty() {
+        let message = format!(
+            "services that this operator did not make are in the way: {}; remove them, or take the host out of the pool",
+            foreign.join(", ")
+        );
+        return Err(Failure::new("ForeignService", message));
+    }
+    let missing = missing(host, &body.files)?;
+    if let Some(first) = missing.first() {
+        let message = format!("{} payload files are not there, {first} is the first; stage them", missing.len());
+        return Err(Failure::new("PayloadMissing", message));
+    }
+    Ok(())
+}
+
+/// Records what is about to be made.
+fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut Owned) -> Result<(), HostError> {
+    owned.services.insert(WICD_SERVICE.to_string());
+    owned.services.extend(body.desired.services.services.iter().map(|s| s.name.clone()));
+    // kubelet's certificates are for one cluster only: what an earlier kubelet left there is of no use to anybody.
+    owned.trees.extend([path::WICD_CERTS, path::KUBELET_PKI].map(String::from));
+    for directory in STATE_TREES.into_iter().map(String::from).chain(log_directories(&body.desired)) {
+        owned.claim_tree(host, &directory)?;
+    }
+    let first = [path::KUBELET_FIRST_CERT, certificates::key_path(api::host::CertificateKind::Kubelet)];
+    owned.files.extend(first.map(String::from));
+    owned.placed.extend(placed.iter().cloned());
+    for file in placed {
+        owned.claim_parents(host, file)?;
+    }
+    Ok(())
+}
+
+/// Makes the host's file be this one. A file that is right already is not touched; one that was damaged is repaired.
+fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
+    if files::sha256(host, &file.destination)?.as_deref() != Some(&file.sha256) {
+        let blob = blob(&file.sha256);
+        if files::sha256(host, &blob)?.as_deref() != Some(&file.sha256) {
+            // It shows as missing from now on, so that it is sent again.
+            files::remove(host, &blob)?;
+            return Err(Failure::new(
+                "HashMismatch",
+                format!("the staged content of {} was damaged; stage it again", file.destination),
+            ));
+        }
+        files::place(host, &blob, &file.destination)?;
+    }
+    files::remove_old(host, &file.destination)?;
+    Ok(())
+}
+
+fn enable_containers(host: &dyn Host) -> Result<(), HostError> {
+    const WHY: &str = "the Windows feature Containers has been enabled";
+    if host.machine()?.containers_feature != Feature::Enabled && host.enable_containers()? {
+        require_reboot(host, WHY)?;
+    }
+    Ok(())
+}
+
+/// Machine-wide variables as they shall be; `None`: not there.
+fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String>> {
+    let mut variables: BTreeMap<_, _> =
+        services.watched_environment_vars.iter().map(|name| (name.clone(), None)).collect();
+    variables.extend(services.environment_vars.iter().map(|(name, value)| (name.clone(), Some(value.clone()))));
+    variables
+}
+
+/// Sets the variables. Those that are no longer wanted become what they were before us. Programs that run do not see it, so if
+/// there are such of ours the host must be restarted.
+fn set_variables(
+    host: &dyn Host,
+    wanted: &BTreeMap<String, Option<String>>,
+    owned: &mut Owned,
+) -> Result<(), HostError> {
+    const WHY: &str = "machine-wide environment variables have changed";
+    let restored: BTreeMap<String, Option<String>> = owned
+        .env_vars
+        .iter()
+        .filter(|(name, _)| !wanted.contains_key(*name))
+        .map(|(n, v)| (n.clone(), v.clone()))
+        .collect();
+    let services_run = host.service(WICD_SERVICE)?.is_some();
+    for (name, value) in wanted.iter().chain(&restored) {
+        if host.env_var(name)? != *value {
+            if services_run {
+                require_reboot(host, WHY)?;
+            }
+            host.set_env_var(name, value.as_deref())?;
+        }
+    }
+    owned.env_vars.retain(|name, _| wanted.contains_key(name));
+    Ok(())
+}
+
+/// Trusts these certificates, and no longer those that we made trusted earlier.
+fn trust(host: &dyn Host, wanted: &[Vec<u8>], owned: &mut Owned) -> Result<(), HostError> {
+    for der in wanted {
+        if !host.trusted(der)? {
+            host.trust(der)?;
+        }
+    }
+    let wanted: BTreeSet<String> = wanted.iter().map(hex::encode).collect();
+    for stale in owned.trusted.difference(&wanted) {
+        host.untrust(&hex::decode(stale).unwrap_or_default())?;
+    }
+    owned.trusted.retain(|der| wanted.contains(der));
+    Ok(())
+}
+
+fn make_requests(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
+    let now = host.machine()?.clock_ms / 1000;
+    for &kind in &body.certificates {
+        if !certificates::has_good(host, kind, &body.desired.node_name, now)? {
+            report.requests.insert(kind, certificates::request(host, kind, &body.desired.node_name)?);
+        }
+    }
+    Ok(())
+}
+
+impl From<CertificateError> for Failure {
+    fn from(error: CertificateError) -> Self {
+        Self::new(error.reason(), chain(&error))
+    }
+}
+
+/// Directories below [`path::LOGS`] that the services' command lines name, and wicd's.
+fn log_directories(desired: &Desired) -> BTreeSet<String> {
+    let logs = format!(r"{}\", path::LOGS);
+    let mut directories = BTreeSet::from([format!(r"{logs}wicd")]);
+    for service in &desired.services.services {
+        for (at, _) in service.path.match_indices(&logs) {
+            let rest = &service.path[at + logs.len()..];
+            let name = rest.split(['\\', ' ', '"']).next().unwrap_or_default();
+            let directory = format!("{logs}{name}");
+            if rest[name.len()..].starts_with('\\') && is_host_path(&directory) {
+                directories.insert(directory);
+            }
+        }
+    }
+    directories
+}
+
+#[cfg(test)]
+#[path = "apply_tests.rs"]
+mod tests;

@@ -1,0 +1,123 @@
+//! `cleanup`: takes away what is on record as ours, and nothing else. One thing that fails does not keep the others.
+//!
+//! `wicd.exe`, the lock and the epoch stay in `C:\k\wicd`, which the operator removes.
+
+use std::collections::BTreeSet;
+
+use api::host::{Outcome, WICD_SERVICE, path};
+
+use super::{Failure, Report, chain, pending};
+use crate::files;
+use crate::host::{Host, HostError, ServiceInfo};
+use crate::owned::Owned;
+
+/// containerd's images and state. Layers of images can only be removed completely by containerd itself, so what is left of it
+/// keeps no host from being given back.
+pub(super) const CONTAINERD_STATE: &str = r"C:\ProgramData\containerd";
+
+/// What could not be done.
+#[derive(Default)]
+struct Failures(Vec<String>);
+
+impl Failures {
+    fn note<T>(&mut self, result: Result<T, HostError>) -> Option<T> {
+        result.map_err(|e| self.0.push(chain(&e))).ok()
+    }
+}
+
+pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, Failure> {
+    let owned = Owned::load_or_adopt(host)?;
+    let mut failures = Failures::default();
+    if owned != Owned::default() {
+        // What was only known from WMCO's services must be known still when these are gone.
+        owned.save(host)?;
+        remove_services(host, &owned, report, &mut failures);
+        failures.note(host.kill_leftovers());
+        failures.note(host.remove_networks());
+        restore(host, &owned, &mut failures);
+        remove_files(host, &owned, report, &mut failures);
+    }
+    failures.note(files::remove_tree(host, path::BLOBS));
+    for file in pending::own_files() {
+        failures.note(files::remove(host, file));
+    }
+    if !failures.0.is_empty() {
+        let message = format!("{} things of ours are still on the host: {}", failures.0.len(), failures.0.join("; "));
+        return Err(Failure::new("CleanupIncomplete", message));
+    }
+    files::remove(host, path::OWNED)?;
+    Ok(Outcome::Done)
+}
+
+fn remove_services(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &mut Failures) {
+    let Some(services) = failures.note(host.services()) else { return };
+    let (ours, others): (Vec<_>, Vec<_>) = services.into_iter().partition(|s| owned.is_ours(s));
+    for other in others.iter().filter(|s| owned.services.contains(&s.name)) {
+        report.warn(format!("service {} stays: its description says that it is not ours", other.name));
+    }
+    let names: BTreeSet<String> = ours.iter().map(|s| s.name.clone()).collect();
+    for name in removal_order(ours) {
+        let Some(stopped) = failures.note(host.stop_service(&name)) else { continue };
+        for dependent in stopped.iter().filter(|dependent| !names.contains(*dependent)) {
+            report.warn(format!("service {dependent}, which is not ours, was stopped because it depends on {name}"));
+        }
+        failures.note(host.delete_service(&name));
+    }
+}
+
+/// wicd's service first, because it starts the others again; then each before those that it depends on. What depends on itself
+/// comes as it is.
+fn removal_order(mut services: Vec<ServiceInfo>) -> Vec<String> {
+    let mut order = Vec::new();
+    while !services.is_empty() {
+        let needed = |name: &str| {
+            services.iter().any(|s| s.name != name && s.dependencies.iter().any(|d| d.eq_ignore_ascii_case(name)))
+        };
+        let next = services
+            .iter()
+            .position(|s| s.name == WICD_SERVICE)
+            .or_else(|| services.iter().position(|s| !needed(&s.name)))
+            .unwrap_or_default();
+        order.push(services.remove(next).name);
+    }
+    order
+}
+
+/// Makes variables and trusted certificates what they were before us.
+fn restore(host: &dyn Host, owned: &Owned, failures: &mut Failures) {
+    for (name, value) in &owned.env_vars {
+        failures.note(host.set_env_var(name, value.as_deref()));
+    }
+    for der in &owned.trusted {
+        failures.note(host.untrust(&hex::decode(der).unwrap_or_default()));
+    }
+}
+
+fn remove_files(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &mut Failures) {
+    for file in owned.placed.union(&owned.files) {
+        failures.note(files::remove(host, file));
+        if failures.note(files::remove_old(host, file)) == Some(false) {
+            failures.0.push(format!("{file} is still in use"));
+        }
+    }
+    for tree in &owned.trees {
+        match files::remove_tree(host, tree) {
+            Err(e) if tree == CONTAINERD_STATE => {
+                report.warn(format!("images of containerd are left in {tree}; remove it by hand: {}", chain(&e)));
+            }
+            result => drop(failures.note(result)),
+        }
+    }
+    // The longer path first: it may be in the shorter one.
+    let mut directories: Vec<&String> = owned.directories.iter().collect();
+    directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
+    for directory in directories {
+        if failures.note(files::remove_empty(host, directory)) == Some(false) {
+            report.warn(format!("directory {directory} stays: it holds files that are not ours"));
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "cleanup_tests.rs"]
+mod tests;

@@ -1,0 +1,234 @@
+//! `stage`: unpacks payload files into blobs and verifies them. Running services notice nothing of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+
+use api::host::{Outcome, Stage, path};
+use api::payload;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::state::{blob, missing};
+use super::{Failure, protect_root};
+use crate::files::{self, Access};
+use crate::host::{Host, HostError};
+
+/// Which blobs the payload that is in place needs, and the one before it.
+pub(super) const PAYLOADS: &str = r"C:\k\wicd\payloads.json";
+/// What must stay free on `C:` beyond the payload, in bytes.
+const RESERVE: u64 = 256 << 20;
+/// zstd frames that need more than this much memory to be read (128 MiB, as a power of two) are refused.
+const WINDOW_LOG_MAX: u32 = 27;
+
+/// Content of [`PAYLOADS`].
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+pub(super) struct Payloads {
+    current: Set,
+    previous: Set,
+}
+
+/// The blobs of a payload.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Set {
+    digest: String,
+    blobs: BTreeSet<String>,
+}
+
+impl Payloads {
+    /// With `files` as the current payload. The one before stays for going back.
+    fn with(self, files: &[payload::File]) -> Self {
+        let current = Set { digest: payload::digest(files), blobs: files.iter().map(|f| f.sha256.clone()).collect() };
+        let previous = if current.digest == self.current.digest { self.previous } else { self.current };
+        Self { current, previous }
+    }
+
+    /// Notes that `files` are about to become the current payload.
+    pub(super) fn switch(host: &dyn Host, files: &[payload::File]) -> Result<(), HostError> {
+        let payloads: Self = files::read_json(host, PAYLOADS).ok().flatten().unwrap_or_default();
+        files::write_json(host, PAYLOADS, &payloads.with(files), Access::Inherited).map(drop)
+    }
+}
+
+pub(super) fn stage(host: &dyn Host, body: &Stage) -> Result<Outcome, Failure> {
+    check(&body.files)?;
+    let archive = archive_path(&body.archive)?;
+    protect_root(host)?;
+    files::make_directory(host, path::BLOBS)?;
+    free_blobs(host, &body.files)?;
+    let result = take_missing(host, body, &archive);
+    // Whatever came of it, the archive is of no more use: the operator makes another one of what is missing then.
+    let removed = files::remove(host, &archive);
+    result?;
+    removed?;
+    Ok(Outcome::Done)
+}
+
+/// Refuses a list of files that no manifest of ours can have.
+pub(super) fn check(files: &[payload::File]) -> Result<(), Failure> {
+    let bad = files.iter().find(|f| !payload::is_sha256(&f.sha256) || !payload::is_host_path(&f.destination));
+    bad.map_or(Ok(()), |f| {
+        Err(Failure::new("PayloadInvalid", format!("payload file {:?} has no proper hash or destination", f.path)))
+    })
+}
+
+fn archive_path(name: &str) -> Result<String, Failure> {
+    let path = format!(r"{}\{name}", path::OPERATIONS);
+    if name.contains('\\') || !payload::is_host_path(&path) {
+        return Err(Failure::new("ArchiveInvalid", format!("{name:?} cannot be the name of an archive")));
+    }
+    Ok(path)
+}
+
+fn take_missing(host: &dyn Host, body: &Stage, archive: &str) -> Result<(), Failure> {
+    let missing_before = missing(host, &body.files)?;
+    if missing_before.is_empty() {
+        return Ok(());
+    }
+    let size_of = |sha256: &String| body.files.iter().find(|f| f.sha256 == *sha256).map_or(0, |f| f.size);
+    let needed: u64 = missing_before.iter().map(size_of).fold(0, u64::saturating_add);
+    let free = host.machine()?.disk_free;
+    if free < needed.saturating_add(RESERVE) {
+        return Err(disk_full(needed, free));
+    }
+    let wanted: BTreeMap<String, u64> = body.files.iter().map(|f| (f.sha256.clone(), f.size)).collect();
+    let file = fs::File::open(host.path(archive)?);
+    let file = file.map_err(|e| invalid(format!("the archive cannot be opened: {e}")))?;
+    unpack(host, io::BufReader::new(file), &wanted).map_err(|failure| match failure {
+        Unpack::Refused(failure) => failure,
+        Unpack::DiskFull => disk_full(needed, host.machine().map_or(0, |m| m.disk_free)),
+    })?;
+    match missing(host, &body.files)?.as_slice() {
+        [] => Ok(()),
+        [first, ..] => Err(invalid(format!("it is cut off or incomplete, {first} is not in it"))),
+    }
+}
+
+fn disk_full(needed: u64, free: u64) -> Failure {
+    const MIB: u64 = 1 << 20;
+    let message = format!(
+        "the payload needs {} MiB and {} MiB to spare on C:, {} MiB are free; free some space",
+        needed.div_ceil(MIB),
+        RESERVE / MIB,
+        free / MIB
+    );
+    Failure::new("DiskFull", message)
+}
+
+fn invalid(problem: impl std::fmt::Display) -> Failure {
+    Failure::new("ArchiveInvalid", format!("the archive was refused and must be sent again: {problem}"))
+}
+
+enum Unpack {
+    Refused(Failure),
+    DiskFull,
+}
+
+impl<T: Into<Failure>> From<T> for Unpack {
+    fn from(failure: T) -> Self {
+        Self::Refused(failure.into())
+    }
+}
+
+/// Takes those entries of a tar archive that are wanted (hash and size). Anything but plain files named by a wanted hash is
+/// refused, so that nothing in the archive can name a place.
+fn unpack(host: &dyn Host, archive: impl Read, wanted: &BTreeMap<String, u64>) -> Result<(), Unpack> {
+    let mut archive = tar::Archive::new(archive);
+    // Raw: no long names, no sparse files, no extended headers.
+    for entry in archive.entries().map_err(invalid)?.raw(true) {
+        let mut entry = entry.map_err(invalid)?;
+        if entry.header().entry_type() != tar::EntryType::Regular {
+            return Err(invalid("it holds something that is not a plain file").into());
+        }
+        let name = String::from_utf8(entry.path_bytes().into_owned()).map_err(invalid)?;
+        let Some(&size) = wanted.get(&name) else {
+            return Err(invalid(format!(
+                "it holds {:?}, which was not asked for",
+                name.chars().take(80).collect::<String>()
+            ))
+            .into());
+        };
+        if files::size(host, &blob(&name))? == Some(size) {
+            continue;
+        }
+        take(host, &mut entry, &name, size)?;
+    }
+    Ok(())
+}
+
+/// Unpacks one entry, by way of a temporary file.
+fn take(host: &dyn Host, entry: &mut impl Read, sha256: &str, size: u64) -> Result<(), Unpack> {
+    let place = blob(sha256);
+    let temporary = format!("{place}.part");
+    files::remove(host, &temporary)?;
+    let real = host.path(&temporary)?;
+    let file = fs::File::create_new(&real).map_err(HostError::system("write", &temporary))?;
+    let copied = decompress(entry, &file, size);
+    drop(file);
+    let verdict = match copied {
+        Ok(hash) if hash == sha256 => {
+            return Ok(fs::rename(&real, host.path(&place)?).map_err(HostError::system("write", &place))?);
+        }
+        Ok(hash) => Failure::new(
+            "HashMismatch",
+            format!("a payload file was unpacked to {hash} instead of {sha256}; it must be sent again"),
+        )
+        .into(),
+        Err(Copy::Input(e)) => invalid(format!("{sha256}: {e}")).into(),
+        Err(Copy::Output(e)) if e.kind() == ErrorKind::StorageFull => Unpack::DiskFull,
+        Err(Copy::Output(e)) => HostError::system("write", &temporary)(e).into(),
+    };
+    files::remove(host, &temporary)?;
+    Err(verdict)
+}
+
+enum Copy {
+    Input(io::Error),
+    Output(io::Error),
+}
+
+/// Copies one zstd frame of `size` bytes and nothing after it. Returns the hash of what came out.
+fn decompress(entry: &mut impl Read, mut output: &fs::File, size: u64) -> Result<String, Copy> {
+    let input = |problem: &str| Copy::Input(io::Error::new(ErrorKind::InvalidData, problem));
+    let mut decoder = zstd::stream::read::Decoder::new(entry).map_err(Copy::Input)?.single_frame();
+    decoder.window_log_max(WINDOW_LOG_MAX).map_err(Copy::Input)?;
+    let (mut hash, mut buffer, mut left) = (Sha256::new(), vec![0; 128 << 10], size);
+    loop {
+        let n = decoder.read(&mut buffer).map_err(Copy::Input)?;
+        if n == 0 {
+            break;
+        }
+        left = left.checked_sub(n as u64).ok_or_else(|| input("is larger than it should be"))?;
+        hash.update(&buffer[..n]);
+        output.write_all(&buffer[..n]).map_err(Copy::Output)?;
+    }
+    if left > 0 {
+        return Err(input("is smaller than it should be"));
+    }
+    if decoder.finish().bytes().next().is_some() {
+        return Err(input("holds more than one zstd frame"));
+    }
+    output.sync_all().map_err(Copy::Output)?;
+    Ok(hex::encode(hash.finalize()))
+}
+
+/// Removes blobs that neither `files` nor the payload in place nor the one before it needs, and what a crash left behind.
+fn free_blobs(host: &dyn Host, files: &[payload::File]) -> Result<(), HostError> {
+    let payloads: Payloads = files::read_json(host, PAYLOADS).ok().flatten().unwrap_or_default();
+    let needed: BTreeSet<&str> = files.iter().map(|f| f.sha256.as_str()).collect();
+    for name in files::list(host, path::BLOBS)? {
+        let keep = needed.contains(name.as_str())
+            || payloads.current.blobs.contains(&name)
+            || payloads.previous.blobs.contains(&name);
+        if !keep {
+            files::remove_if_unused(host, &blob(&name))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "stage_tests.rs"]
+mod tests;

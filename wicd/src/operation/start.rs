@@ -1,0 +1,104 @@
+//! `start`: takes certificates, installs and starts wicd's service, and through it all others.
+
+use std::time::{Duration, Instant};
+
+use api::host::{Desired, Outcome, SERVICE_DESCRIPTION_PREFIX, ServiceState, Start, WICD_SERVICE, path};
+use api::payload::is_sha256;
+use serde::{Deserialize, Serialize};
+
+use super::{Failure, Report};
+use crate::certificates;
+use crate::files::{self, Access};
+use crate::host::{Host, Recovery, ServiceSpec, StartType};
+use crate::owned::Owned;
+
+/// What the service is told by the operator besides [`path::DESIRED`]: [`Settings`].
+pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
+/// How long the service may take until it says that it runs. It says so before it does anything else.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Content of [`SETTINGS`].
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct Settings {
+    /// How long rotated certificates of wicd shall live, in seconds.
+    pub certificate_seconds: i32,
+}
+
+/// wicd's own service, running the exe of this content hash.
+pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
+    ServiceSpec {
+        name: WICD_SERVICE.to_string(),
+        description: format!("{SERVICE_DESCRIPTION_PREFIX}{WICD_SERVICE}"),
+        command: format!("{} service", api::host::exe_path(wicd_sha256)),
+        dependencies: Vec::new(),
+        start: StartType::Auto,
+        recovery: Some(Recovery {
+            delays: [10, 30, 60, 120].map(Duration::from_secs).to_vec(),
+            reset: Duration::from_secs(300),
+        }),
+    }
+}
+
+pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Result<Outcome, Failure> {
+    let exe = api::host::exe_path(&body.wicd_sha256);
+    if !is_sha256(&body.wicd_sha256) || !files::exists(host, &exe)? {
+        return Err(Failure::new("ExeMissing", format!("{exe} is not there; upload it")));
+    }
+    let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
+        return Err(Failure::new("NotApplied", "there is no desired state on the host; apply it first"));
+    };
+    let now = host.machine()?.clock_ms / 1000;
+    for (&kind, chain) in &body.certificates {
+        certificates::install(host, kind, &desired.node_name, chain, now)?;
+    }
+    let settings = Settings { certificate_seconds: body.certificate_seconds };
+    files::write_json(host, SETTINGS, &settings, Access::Inherited)?;
+
+    let spec = service_spec(&body.wicd_sha256);
+    Owned::update(host, |owned| {
+        owned.services.insert(spec.name.clone());
+    })?;
+    // It reads its command line only when it starts.
+    if host.service(WICD_SERVICE)?.is_some_and(|s| s.command != spec.command) {
+        for dependent in host.stop_service(WICD_SERVICE)? {
+            report.warn(format!("service {dependent} depends on {WICD_SERVICE} and was stopped with it"));
+        }
+    }
+    host.put_service(&spec)?;
+    host.start_service(WICD_SERVICE)?;
+    wait_until_running(host, PATIENCE)?;
+    remove_other_exes(host, &body.wicd_sha256)?;
+    Ok(Outcome::Done)
+}
+
+fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure> {
+    const AGAIN: Duration = Duration::from_millis(250);
+    let until = Instant::now() + patience;
+    let failed = |what: &str| {
+        let message = format!(r"service {WICD_SERVICE} {what}; see {}\wicd on the host", path::LOGS);
+        Err(Failure::new("ServiceFailed", message))
+    };
+    loop {
+        match host.service(WICD_SERVICE)?.map_or(ServiceState::Missing, |s| s.state) {
+            ServiceState::Running => return Ok(()),
+            ServiceState::Stopped | ServiceState::Missing => return failed("ended right after it was started"),
+            ServiceState::Pending if Instant::now() >= until => return failed("has not come up in time"),
+            ServiceState::Pending => std::thread::sleep(AGAIN),
+        }
+    }
+}
+
+/// Removes earlier versions of `wicd.exe`. One that still runs goes next time.
+fn remove_other_exes(host: &dyn Host, wicd_sha256: &str) -> Result<(), Failure> {
+    for name in files::list(host, path::WICD)? {
+        if is_sha256(&name) && name != wicd_sha256 {
+            let _still_running = files::remove_tree(host, &format!(r"{}\{name}", path::WICD));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "start_tests.rs"]
+mod tests;

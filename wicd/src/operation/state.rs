@@ -1,0 +1,118 @@
+//! How a host stands. Looks and changes nothing.
+
+use std::collections::BTreeMap;
+
+use api::host::{CertificateKind, HostState, Marker, ServiceState, WICD_SERVICE, path};
+use api::payload;
+
+use super::pending::pending_reboot;
+use crate::certificates;
+use crate::files;
+use crate::host::{Host, HostError, ServiceInfo};
+use crate::owned::{Owned, SERVICE_NAMES, is_tagged};
+
+/// How the host stands, and which blobs of `files` are missing.
+pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, HostError> {
+    let owned = Owned::load(host).ok().flatten().unwrap_or_default();
+    let services = host.services()?;
+    let ours: BTreeMap<String, ServiceState> =
+        services.iter().filter(|s| owned.is_ours(s)).map(|s| (s.name.clone(), s.state)).collect();
+    let wicd = services.iter().find(|s| s.name == WICD_SERVICE);
+    let mut certificates = BTreeMap::new();
+    for kind in [CertificateKind::Kubelet, CertificateKind::Wicd] {
+        certificates.extend(certificates::not_after(host, kind)?.map(|end| (kind, end)));
+    }
+    Ok(HostState {
+        machine: host.machine()?,
+        marker: marker(host),
+        missing: missing(host, files)?,
+        wicd: wicd.map_or(ServiceState::Missing, |s| s.state),
+        wicd_sha256: wicd.and_then(|s| sha256_of_command(&s.command)),
+        services: ours.into_iter().filter(|(name, _)| name != WICD_SERVICE).collect(),
+        certificates,
+        reboot_required: pending_reboot(host)?,
+        foreign_services: foreign(&services, &owned, SERVICE_NAMES),
+    })
+}
+
+/// What the host follows. A record that cannot be read is as good as none.
+pub(super) fn marker(host: &dyn Host) -> Option<Marker> {
+    files::read_json(host, path::STATE).ok().flatten()
+}
+
+/// Where the content of a payload file lies.
+pub(super) fn blob(sha256: &str) -> String {
+    format!(r"{}\{sha256}", path::BLOBS)
+}
+
+/// SHA-256 of the blobs that are not there, once each.
+pub(super) fn missing(host: &dyn Host, files: &[payload::File]) -> Result<Vec<String>, HostError> {
+    let mut missing = Vec::new();
+    for file in files.iter().filter(|f| payload::is_sha256(&f.sha256)) {
+        if !missing.contains(&file.sha256) && files::size(host, &blob(&file.sha256))? != Some(file.size) {
+            missing.push(file.sha256.clone());
+        }
+    }
+    Ok(missing)
+}
+
+/// Services of names that we use, that are not ours.
+pub(super) fn foreign<'a>(
+    services: &[ServiceInfo],
+    owned: &Owned,
+    names: impl IntoIterator<Item = &'a str>,
+) -> Vec<String> {
+    let mut foreign: Vec<String> = names
+        .into_iter()
+        .filter_map(|name| services.iter().find(|s| s.name.eq_ignore_ascii_case(name)))
+        .filter(|s| !is_tagged(s) && !owned.is_ours(s))
+        .map(|s| s.name.clone())
+        .collect();
+    foreign.sort();
+    foreign.dedup();
+    foreign
+}
+
+/// SHA-256 of the `wicd.exe` of a command line, from its path.
+fn sha256_of_command(command: &str) -> Option<String> {
+    let rest = command.trim_start_matches('"').strip_prefix(path::WICD)?.strip_prefix('\\')?;
+    let sha256 = rest.split('\\').next()?;
+    payload::is_sha256(sha256).then(|| sha256.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exe_of_a_service() {
+        let sha = "a".repeat(64);
+        for (command, expected) in [
+            (format!("{} service", api::host::exe_path(&sha)), Some(sha.clone())),
+            (format!("\"{}\" service", api::host::exe_path(&sha)), Some(sha.clone())),
+            (r"C:\k\windows-instance-config-daemon.exe controller".to_string(), None),
+            (r"C:\k\wicd\short\wicd.exe".to_string(), None),
+            (String::new(), None),
+        ] {
+            assert_eq!(sha256_of_command(&command), expected, "{command}");
+        }
+    }
+
+    #[test]
+    fn services_of_others() {
+        let service = |name: &str, description: &str| ServiceInfo {
+            name: name.into(),
+            description: description.into(),
+            ..ServiceInfo::default()
+        };
+        let services = [
+            service("kubelet", "OpenShift managed kubelet"),
+            service("Containerd", "Container runtime"),
+            service("kube-proxy", ""),
+            service("spooler", "Prints"),
+        ];
+        let owned = Owned { services: ["kube-proxy".to_string()].into(), ..Owned::default() };
+        assert_eq!(foreign(&services, &owned, SERVICE_NAMES), ["Containerd"]);
+        assert_eq!(foreign(&services, &Owned::default(), ["kube-proxy", "kube-proxy"]), ["kube-proxy"]);
+    }
+}
