@@ -46,6 +46,7 @@ pub struct Keeper {
     settled: Option<(Vec<Wanted>, u32)>,
     waiting: BTreeMap<String, Waiting>,
     complaints: BTreeMap<String, String>,
+    moving: bool,
 }
 
 impl Keeper {
@@ -59,7 +60,13 @@ impl Keeper {
             settled: None,
             waiting: BTreeMap::new(),
             complaints: BTreeMap::new(),
+            moving: false,
         }
+    }
+
+    /// Whether something is on its way, so that the next pass should follow soon.
+    pub fn is_moving(&self) -> bool {
+        self.moving
     }
 
     /// One pass. `now` is a clock that only goes forward; `node` is the Node, if it is known.
@@ -75,6 +82,7 @@ impl Keeper {
     }
 
     fn try_pass(&mut self, node: Option<&Value>, now: Duration) -> Result<Report, HostError> {
+        self.moving = false;
         // An operation of the operator may be half-way through its files: services wait until it is done.
         let Some(_lock) = lock::take(&*self.host, Duration::ZERO)? else {
             let version = self.desired.as_ref().map(|d| d.version.clone());
@@ -87,12 +95,12 @@ impl Keeper {
         let mut report = Report { version: Some(desired.version.clone()), ..Report::default() };
 
         let wanted = self.wanted(&desired, node, now);
-        if !self.is_quiet(&wanted)? {
-            environment::keep(&*self.host, &desired)?;
-            report.settled = self.services(wanted, now)?;
+        report.settled = if self.is_quiet(&wanted)? {
+            true
         } else {
-            report.settled = true;
-        }
+            environment::keep(&*self.host, &desired)?;
+            self.services(wanted, now)?
+        };
         report.reboot = pending_reboot(&*self.host)?;
         self.complaints.remove("pass");
         Ok(report)
@@ -179,6 +187,7 @@ impl Keeper {
         let plan = plan(&wanted, &all, &owned, !self.assured);
         self.tell_waiting(&plan);
         let done = self.execute(&plan, now)?;
+        self.moving = (done && !plan.actions.is_empty()) || plan.waiting.values().any(|w| *w == Waiting::Pending);
         let settled = plan.is_settled();
         self.assured |= done;
         self.settled = settled.then_some((wanted, 0));
@@ -242,7 +251,9 @@ impl Keeper {
             Action::Delete(service) => {
                 info!(service, "removing: it is not wanted any more");
                 self.host.delete_service(service)?;
-                Owned::update(&*self.host, |owned| drop(owned.services.remove(service)))?;
+                Owned::update(&*self.host, |owned| {
+                    owned.services.remove(service);
+                })?;
                 self.backoffs.remove(service);
             }
             Action::Put(spec) => {

@@ -59,7 +59,7 @@ async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, rep
         });
         let Ok((back, now)) = pass.await else { return };
         keeper = back;
-        let wait = if now.settled || now.version.is_none() { QUIET } else { BUSY };
+        let wait = if keeper.is_moving() { BUSY } else { QUIET };
         report.send_if_modified(|last| std::mem::replace(last, now.clone()) != now);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}

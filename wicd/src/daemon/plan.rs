@@ -277,7 +277,8 @@ mod tests {
         let three = vec![c.clone(), k.clone(), p.clone()];
         let running = all([Running; 3]);
         let with = |more: ServiceInfo| running.iter().cloned().chain([more]).collect::<Vec<_>>();
-        let cases: Vec<(&str, Vec<Wanted>, Vec<ServiceInfo>, Vec<&str>)> = vec![
+        type Case<'a> = (&'a str, Vec<Wanted>, Vec<ServiceInfo>, Vec<&'a str>);
+        let cases: Vec<Case<'_>> = vec![
             ("all is well", three.clone(), running.clone(), vec![]),
             (
                 "nothing there",
