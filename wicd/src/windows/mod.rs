@@ -18,7 +18,6 @@ mod process;
 mod registry;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod scm;
-#[expect(unsafe_code, reason = "the entry that the service manager calls")]
 pub mod service;
 mod trust;
 #[expect(unsafe_code, reason = "reads the texts that Windows gives")]
