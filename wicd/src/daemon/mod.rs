@@ -1,6 +1,80 @@
 //! The Windows service `windows-instance-config-daemon`: keeps the host true to what its Node's annotation names.
+//!
+//! * [`keeper`]: makes services, variables and certificates as the last good copy of the desired state says.
+//! * [`follow`]: gets the desired state from the API server, and says there how far the host is.
+//! * [`rotation`]: renews wicd's own certificate.
 
 pub mod backoff;
+pub mod cluster;
+pub mod environment;
+pub mod follow;
+pub mod keeper;
+pub mod log;
 pub mod order;
 pub mod plan;
+pub mod rotation;
 pub mod variables;
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::host::Host;
+use cluster::Connect;
+use keeper::{Keeper, Report};
+
+/// Between two looks at the services while all is well.
+const QUIET: Duration = Duration::from_secs(5);
+/// Between two looks while something is on its way.
+const BUSY: Duration = Duration::from_millis(500);
+
+/// Runs until `stop` is cancelled. The services that it keeps go on running then: wicd can be replaced without disturbing
+/// the node.
+pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: CancellationToken) {
+    let (node, node_seen) = watch::channel(None);
+    let (report, reported) = watch::channel(Report::default());
+    let (certificate, certificate_changed) = watch::channel(0);
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = keep(host.clone(), node_seen, report) => {}
+        () = follow::follow(host.clone(), connect.clone(), node, reported, certificate_changed) => {}
+        () = rotation::rotate(host, connect, certificate) => {}
+    }
+}
+
+/// Passes of the [`Keeper`], for ever.
+async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, report: watch::Sender<Report>) {
+    let begin = Instant::now();
+    let mut keeper = Keeper::new(host);
+    loop {
+        let seen = node.borrow_and_update().clone();
+        let pass = tokio::task::spawn_blocking(move || {
+            let report = keeper.pass(seen.as_ref(), begin.elapsed());
+            (keeper, report)
+        });
+        let Ok((back, now)) = pass.await else { return };
+        keeper = back;
+        let wait = if keeper.is_moving() { BUSY } else { QUIET };
+        report.send_if_modified(|last| std::mem::replace(last, now.clone()) != now);
+        tokio::select! {
+            () = tokio::time::sleep(wait) => {}
+            Ok(()) = node.changed() => {}
+        }
+    }
+}
+
+/// An error with its causes, in one line.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let _ = write!(text, ": {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -9,6 +9,7 @@ use api::host::{SERVICE_DESCRIPTION_PREFIX, ServiceState, WICD_SERVICE};
 
 use super::order::dependents;
 use crate::host::{Recovery, ServiceInfo, ServiceSpec, StartType};
+use crate::owned::Owned;
 
 /// A service as it shall be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,17 +98,11 @@ impl Plan {
     }
 }
 
-/// Whether a service is ours: by the manifest, or by the description that we (and our predecessor) give it.
-pub fn is_ours(service: &ServiceInfo, owned: &[String]) -> bool {
-    owned.iter().any(|o| o.eq_ignore_ascii_case(&service.name))
-        || service.description == format!("{SERVICE_DESCRIPTION_PREFIX}{}", service.name)
-}
-
 /// Plans one pass.
 ///
-/// `wanted` is in the order in which services start; `all` are the host's services; `owned` the names in the ownership
-/// manifest. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
-pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &[String], assure: bool) -> Plan {
+/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` tells ours from
+/// others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
+pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Owned, assure: bool) -> Plan {
     let mut plan = Plan::default();
     // As they will be when the actions so far are done.
     let mut now: Vec<ServiceInfo> = all.to_vec();
@@ -115,7 +110,7 @@ pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &[String], assure: bo
 
     for service in all {
         let kept = wanted.iter().any(|w| w.name.eq_ignore_ascii_case(&service.name));
-        if kept || service.name.eq_ignore_ascii_case(WICD_SERVICE) || !is_ours(service, owned) {
+        if kept || service.name.eq_ignore_ascii_case(WICD_SERVICE) || !owned.is_ours(service) {
             continue;
         }
         restart.extend(stop(&mut plan, &mut now, &service.name));
@@ -125,7 +120,7 @@ pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &[String], assure: bo
 
     // All stops come before all starts, the last started first.
     for service in wanted.iter().rev() {
-        if let Some(actual) = find(&now, &service.name).filter(|a| is_ours(a, owned) && differs(service, a))
+        if let Some(actual) = find(&now, &service.name).filter(|a| owned.is_ours(a) && differs(service, a))
             && actual.state == ServiceState::Running
         {
             let name = actual.name.clone();
@@ -155,11 +150,11 @@ fn one(
     service: &Wanted,
     now: &[ServiceInfo],
     wanted: &[Wanted],
-    owned: &[String],
+    owned: &Owned,
     assure: bool,
 ) -> Option<Waiting> {
     let actual = find(now, &service.name);
-    if actual.is_some_and(|a| !is_ours(a, owned)) {
+    if actual.is_some_and(|a| !owned.is_ours(a)) {
         return Some(Waiting::Foreign);
     }
     let state = actual.map_or(ServiceState::Missing, |a| a.state);
@@ -282,7 +277,8 @@ mod tests {
         let three = vec![c.clone(), k.clone(), p.clone()];
         let running = all([Running; 3]);
         let with = |more: ServiceInfo| running.iter().cloned().chain([more]).collect::<Vec<_>>();
-        let cases: Vec<(&str, Vec<Wanted>, Vec<ServiceInfo>, Vec<&str>)> = vec![
+        type Case<'a> = (&'a str, Vec<Wanted>, Vec<ServiceInfo>, Vec<&'a str>);
+        let cases: Vec<Case<'_>> = vec![
             ("all is well", three.clone(), running.clone(), vec![]),
             (
                 "nothing there",
@@ -375,7 +371,7 @@ mod tests {
             ),
         ];
         for (name, wanted, all, expected) in cases {
-            assert_eq!(short(&plan(&wanted, &all, &[], false)), expected, "{name}");
+            assert_eq!(short(&plan(&wanted, &all, &Owned::default(), false)), expected, "{name}");
         }
     }
 
@@ -388,14 +384,15 @@ mod tests {
             ..ServiceInfo::default()
         };
         let stripped = ServiceInfo { name: "old".into(), state: Stopped, ..ServiceInfo::default() };
-        let plan = plan(&[], &[own, stripped], &["OLD".into()], false);
+        let owned = Owned { services: ["old".to_string()].into(), ..Owned::default() };
+        let plan = plan(&[], &[own, stripped], &owned, false);
         assert_eq!(short(&plan), ["delete old"]);
     }
 
     #[test]
     fn assuring_writes_without_stopping() {
         let c = wanted("containerd", &[]);
-        let plan = plan(std::slice::from_ref(&c), &[actual(&c, Running)], &[], true);
+        let plan = plan(std::slice::from_ref(&c), &[actual(&c, Running)], &Owned::default(), true);
         assert_eq!(short(&plan), ["put containerd"]);
     }
 }

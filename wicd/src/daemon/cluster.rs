@@ -1,0 +1,323 @@
+//! What the service needs of the API server: its own Node, one ConfigMap, certificates. Nothing else may it have.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::path;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::ByteString;
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
+use serde_json::{Value, json};
+
+use crate::certificates::CertificateError;
+use crate::files;
+use crate::host::{Host, HostError};
+
+/// Signer of wicd's certificates.
+const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// Longer than the API server keeps a watch open without a word.
+const READ_TIMEOUT: Duration = Duration::from_secs(330);
+
+/// The API server cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// wicd's kubeconfig or certificate is missing.
+    #[error("{0} is not there; the operator writes it when it configures the host")]
+    Missing(&'static str),
+    /// wicd's kubeconfig cannot be used.
+    #[error("the kubeconfig {} cannot be used", path::WICD_KUBECONFIG)]
+    Kubeconfig(#[source] Box<kube::config::KubeconfigError>),
+    /// wicd's certificate cannot be used.
+    #[error("wicd's certificate cannot be used")]
+    Certificate(#[source] CertificateError),
+    /// A call failed.
+    #[error("cannot {action}")]
+    Call {
+        /// What was tried.
+        action: &'static str,
+        /// Why not.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// The host refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+impl ClusterError {
+    /// Reason for logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Missing(_) | Self::Kubeconfig(_) | Self::Certificate(_) => "CredentialsUnusable",
+            Self::Call { .. } => "ApiCallFailed",
+            Self::Host(e) => e.reason(),
+        }
+    }
+}
+
+fn call<E: std::error::Error + Send + Sync + 'static>(action: &'static str) -> impl FnOnce(E) -> ClusterError {
+    move |source| ClusterError::Call { action, source: Box::new(source) }
+}
+
+/// What has become of a certificate request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Issue {
+    /// Nothing yet.
+    Pending,
+    /// The chain, PEM.
+    Issued(String),
+    /// It was denied or has failed, and why.
+    Refused(String),
+}
+
+/// The API server, with wicd's certificate of the moment.
+pub trait Cluster: Send + Sync {
+    /// The Node of this name, now and whenever it changes; `None` while there is none.
+    fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>>;
+    /// Data of a ConfigMap, `None` if there is none.
+    fn config_map<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<BTreeMap<String, String>>, ClusterError>>;
+    /// Writes annotations of a Node, and nothing else of it.
+    fn annotate<'a>(
+        &'a self,
+        node: &'a str,
+        annotations: BTreeMap<&'static str, String>,
+    ) -> BoxFuture<'a, Result<(), ClusterError>>;
+    /// Asks for a certificate that lives for so many seconds; returns the name of the request.
+    fn request_certificate(&self, pem: String, seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>>;
+    /// What has become of a request.
+    fn certificate<'a>(&'a self, request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>>;
+}
+
+/// Makes connections.
+pub trait Connect: Send + Sync {
+    /// Connects with the kubeconfig and the certificate that the host has now.
+    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>>;
+}
+
+/// The real API server, by the kubeconfig on the host.
+pub struct Kube {
+    host: Arc<dyn Host>,
+}
+
+impl Kube {
+    /// For a host.
+    pub fn new(host: Arc<dyn Host>) -> Self {
+        Self { host }
+    }
+
+    async fn client(&self) -> Result<kube::Client, ClusterError> {
+        let text = files::read(&*self.host, path::WICD_KUBECONFIG)?
+            .and_then(|t| String::from_utf8(t).ok())
+            .ok_or(ClusterError::Missing(path::WICD_KUBECONFIG))?;
+        let unusable = |e| ClusterError::Kubeconfig(Box::new(e));
+        let mut kubeconfig = Kubeconfig::from_yaml(&text).map_err(unusable)?;
+        // The file names both: certificate and key are in one file, and are read once, so that they belong together.
+        let pem = files::read(&*self.host, path::WICD_CERT)?.ok_or(ClusterError::Missing(path::WICD_CERT))?;
+        let (chain, key) = split(&String::from_utf8_lossy(&pem)).ok_or(ClusterError::Missing(path::WICD_CERT))?;
+        for user in kubeconfig.auth_infos.iter_mut().filter_map(|u| u.auth_info.as_mut()) {
+            user.client_certificate = None;
+            user.client_certificate_data = Some(base64(&chain));
+            user.client_key = None;
+            user.client_key_data = Some(base64(&key).into());
+        }
+        for cluster in kubeconfig.clusters.iter_mut().filter_map(|c| c.cluster.as_mut()) {
+            if let Some(ca) = cluster.certificate_authority.take() {
+                let pem = files::read(&*self.host, &ca)?.ok_or(ClusterError::Missing(path::API_CA))?;
+                cluster.certificate_authority_data = Some(base64(&String::from_utf8_lossy(&pem)));
+            }
+        }
+        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+            .await
+            .map_err(unusable)?;
+        config.connect_timeout = Some(Duration::from_secs(10));
+        config.read_timeout = Some(READ_TIMEOUT);
+        kube::Client::try_from(config).map_err(call("make a client for the API server"))
+    }
+}
+
+impl Connect for Kube {
+    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>> {
+        async move { Ok(Arc::new(KubeCluster(self.client().await?)) as Arc<dyn Cluster>) }.boxed()
+    }
+}
+
+struct KubeCluster(kube::Client);
+
+impl Cluster for KubeCluster {
+    fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>> {
+        // A field selector on the name is all that the rights of wicd allow.
+        let nodes: Api<Node> = Api::all(self.0.clone());
+        watcher::watch_object(nodes, name)
+            .map(|event| {
+                let node = event.map_err(call("watch the Node"))?;
+                node.map(|n| serde_json::to_value(n).map_err(call("read the Node"))).transpose()
+            })
+            .boxed()
+    }
+
+    fn config_map<'a>(
+        &'a self,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<BTreeMap<String, String>>, ClusterError>> {
+        async move {
+            let maps: Api<ConfigMap> = Api::namespaced(self.0.clone(), namespace);
+            let map = maps.get_opt(name).await.map_err(call("get the services ConfigMap"))?;
+            Ok(map.map(|m| m.data.unwrap_or_default()))
+        }
+        .boxed()
+    }
+
+    fn annotate<'a>(
+        &'a self,
+        node: &'a str,
+        annotations: BTreeMap<&'static str, String>,
+    ) -> BoxFuture<'a, Result<(), ClusterError>> {
+        async move {
+            let nodes: Api<Node> = Api::all(self.0.clone());
+            let patch = json!({"metadata": {"annotations": annotations}});
+            nodes
+                .patch_metadata(node, &PatchParams::default(), &Patch::Merge(patch))
+                .await
+                .map_err(call("annotate the Node"))?;
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn request_certificate(&self, pem: String, seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>> {
+        async move {
+            let requests: Api<CertificateSigningRequest> = Api::all(self.0.clone());
+            let request = CertificateSigningRequest {
+                metadata: ObjectMeta { generate_name: Some("csr-wicd-".into()), ..ObjectMeta::default() },
+                spec: CertificateSigningRequestSpec {
+                    request: ByteString(pem.into_bytes()),
+                    signer_name: SIGNER.into(),
+                    usages: Some(["digital signature", "client auth"].map(String::from).to_vec()),
+                    expiration_seconds: Some(seconds),
+                    ..CertificateSigningRequestSpec::default()
+                },
+                status: None,
+            };
+            let made = requests
+                .create(&PostParams::default(), &request)
+                .await
+                .map_err(call("ask for a certificate"))?;
+            Ok(made.metadata.name.unwrap_or_default())
+        }
+        .boxed()
+    }
+
+    fn certificate<'a>(&'a self, request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>> {
+        async move {
+            let requests: Api<CertificateSigningRequest> = Api::all(self.0.clone());
+            let found = requests.get_opt(request).await.map_err(call("look for the certificate"))?;
+            Ok(found.map_or_else(|| Issue::Refused("the request is gone".into()), |r| issue(&r)))
+        }
+        .boxed()
+    }
+}
+
+fn issue(request: &CertificateSigningRequest) -> Issue {
+    let Some(status) = &request.status else { return Issue::Pending };
+    let refused = status.conditions.iter().flatten().find(|c| c.type_ == "Denied" || c.type_ == "Failed");
+    if let Some(condition) = refused {
+        let message = condition.message.as_deref().unwrap_or_default();
+        return Issue::Refused(format!("{}: {message}", condition.type_));
+    }
+    match &status.certificate {
+        Some(ByteString(pem)) if !pem.is_empty() => Issue::Issued(String::from_utf8_lossy(pem).into_owned()),
+        _ => Issue::Pending,
+    }
+}
+
+/// Certificates and key of a PEM text that holds both.
+fn split(pem: &str) -> Option<(String, String)> {
+    let (mut chain, mut key) = (String::new(), String::new());
+    let mut inside: Option<bool> = None;
+    for line in pem.lines() {
+        if let Some(label) = line.strip_prefix("-----BEGIN ") {
+            inside = Some(label.starts_with("CERTIFICATE"));
+        }
+        if let Some(is_certificate) = inside {
+            let part = if is_certificate { &mut chain } else { &mut key };
+            part.push_str(line);
+            part.push('\n');
+        }
+        if line.starts_with("-----END ") {
+            inside = None;
+        }
+    }
+    (!chain.is_empty() && !key.is_empty()).then_some((chain, key))
+}
+
+/// As kubeconfigs have it.
+fn base64(text: &str) -> String {
+    serde_json::to_value(ByteString(text.as_bytes().to_vec()))
+        .ok()
+        .and_then(|v| v.as_str().map(String::from))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeHost;
+    use crate::files::Access;
+
+    #[test]
+    fn certificate_and_key_are_told_apart() {
+        let pem = "junk\n-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\nBB\n-----END PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\nCC\n-----END CERTIFICATE-----\n";
+        let (chain, key) = split(pem).unwrap();
+        assert!(chain.contains("AA") && chain.contains("CC") && !chain.contains("BB") && !chain.contains("junk"));
+        assert!(key.contains("BB") && !key.contains("CERTIFICATE"));
+        assert_eq!(split(&chain), None);
+    }
+
+    #[test]
+    fn denied_wins() {
+        let request = |conditions: Value, certificate: &str| -> CertificateSigningRequest {
+            let certificate = base64(certificate);
+            serde_json::from_value(json!({"metadata": {}, "spec": {"request": "", "signerName": "x"},
+                "status": {"conditions": conditions, "certificate": certificate}}))
+            .unwrap()
+        };
+        let denied = json!([{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True", "message": "no"}]);
+        assert_eq!(issue(&request(denied, "x")), Issue::Refused("Denied: no".into()));
+        assert_eq!(issue(&request(json!([{"type": "Approved", "status": "True"}]), "")), Issue::Pending);
+        assert_eq!(issue(&request(json!([]), "chain")), Issue::Issued("chain".into()));
+    }
+
+    #[tokio::test]
+    async fn a_client_is_made_from_the_files_on_the_host() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        let kube = Kube::new(Arc::new(host.clone()));
+        assert!(matches!(kube.client().await, Err(ClusterError::Missing(path::WICD_KUBECONFIG))));
+        let kubeconfig = json!({
+            "clusters": [{"name": "local", "cluster": {"server": "https://api.example:6443", "certificate-authority": path::API_CA}}],
+            "users": [{"name": "wicd", "user": {"client-certificate": path::WICD_CERT, "client-key": path::WICD_CERT}}],
+            "contexts": [{"name": "wicd", "context": {"cluster": "local", "user": "wicd"}}],
+            "current-context": "wicd",
+        });
+        files::write_json(&host, path::WICD_KUBECONFIG, &kubeconfig, Access::Protected).unwrap();
+        let pair = rcgen::generate_simple_self_signed(["x".to_string()]).unwrap();
+        files::write(&host, path::API_CA, pair.cert.pem().as_bytes(), Access::Inherited).unwrap();
+        assert!(matches!(kube.client().await, Err(ClusterError::Missing(path::WICD_CERT))));
+        let pem = format!("{}{}", pair.cert.pem(), pair.signing_key.serialize_pem());
+        files::write(&host, path::WICD_CERT, pem.as_bytes(), Access::Protected).unwrap();
+        kube.client().await.unwrap();
+    }
+}

@@ -1,0 +1,89 @@
+//! Machine-wide variables and trusted certificates, kept as the desired state says.
+
+use std::collections::BTreeMap;
+
+use api::host::Desired;
+use tracing::info;
+
+use crate::certificates;
+use crate::host::{Host, HostError};
+use crate::operation::require_reboot;
+use crate::owned::Owned;
+
+/// Makes variables and trusted certificates so. Where something had to be changed, a restart of the host is asked for:
+/// Windows hands variables to services only when it starts, and programs read the certificates only when they start.
+///
+/// The caller holds the [`crate::lock`].
+pub fn keep(host: &dyn Host, desired: &Desired) -> Result<(), HostError> {
+    let services = &desired.services;
+    let mut variables: BTreeMap<&str, Option<&str>> =
+        services.watched_environment_vars.iter().map(|name| (name.as_str(), None)).collect();
+    variables.extend(services.environment_vars.iter().map(|(name, value)| (name.as_str(), Some(value.as_str()))));
+    for (name, value) in variables {
+        if host.env_var(name)?.as_deref() != value {
+            claim(host, |owned| owned.claim_env_var(host, name, value))?;
+            // The need is written down first: should we end here, the restart is still asked for.
+            require_reboot(host, "machine-wide environment variables have changed")?;
+            // The value may hold a password.
+            info!(variable = name, set = value.is_some(), "changing a machine-wide environment variable");
+            host.set_env_var(name, value)?;
+        }
+    }
+
+    // What the operator gave has been checked by `apply`; damaged text is an error there, and nothing is dropped here.
+    let wanted = certificates::bundle(desired.trusted_ca.as_bytes())
+        .map_err(|e| HostError::system("read", "the certificates to trust")(std::io::Error::other(e)))?;
+    for der in &wanted {
+        if !host.trusted(der)? {
+            claim(host, |owned| owned.claim_trust(host, der))?;
+            require_reboot(host, "trusted certificates have changed")?;
+            info!("adding a trusted certificate");
+            host.trust(der)?;
+        }
+    }
+    Ok(())
+}
+
+fn claim(host: &dyn Host, change: impl FnOnce(&mut Owned) -> Result<(), HostError>) -> Result<(), HostError> {
+    let mut owned = Owned::load_or_adopt(host)?;
+    change(&mut owned)?;
+    owned.save(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake::FakeHost;
+    use crate::operation::pending_reboot;
+    use api::services::ServicesConfig;
+
+    #[test]
+    fn drift_is_mended_once_and_asks_for_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        host.state().env = [("HTTP_PROXY", "mine"), ("NO_PROXY", "x"), ("PATH", "y")].map(|(k, v)| (k.into(), v.into())).into();
+        let certified = rcgen::generate_simple_self_signed(["ca".to_string()]).unwrap();
+        let desired = Desired {
+            services: ServicesConfig {
+                environment_vars: [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into(),
+                watched_environment_vars: ["HTTP_PROXY", "NO_PROXY"].map(String::from).to_vec(),
+                ..ServicesConfig::default()
+            },
+            trusted_ca: certified.cert.pem(),
+            ..Desired::default()
+        };
+        keep(&host, &desired).unwrap();
+        assert_eq!(host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("http://proxy"));
+        assert_eq!(host.env_var("NO_PROXY").unwrap(), None);
+        assert_eq!(host.env_var("PATH").unwrap().as_deref(), Some("y"));
+        assert!(host.trusted(certified.cert.der()).unwrap());
+        assert!(pending_reboot(&host).unwrap().is_some());
+        let owned = Owned::load(&host).unwrap().unwrap();
+        assert_eq!(owned.env_vars["HTTP_PROXY"].as_deref(), Some("mine"), "what was there before is remembered");
+        assert_eq!(owned.trusted.len(), 1);
+
+        host.set_boot_id("2");
+        keep(&host, &desired).unwrap();
+        assert_eq!(pending_reboot(&host).unwrap(), None);
+    }
+}

@@ -1,0 +1,243 @@
+//! Follows the API server: gets the desired state that the Node's annotation names, and says on the Node how far the host is.
+//!
+//! Without the API server nothing here matters: the last good copy is kept true all the same.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::{Desired, path};
+use api::names::{SERVICES_CONFIG_MAP_PREFIX, key};
+use api::services::{ServicesConfig, ServicesError};
+use futures::StreamExt;
+use serde_json::Value;
+use tokio::sync::watch;
+use tracing::{info, warn};
+
+use super::chain;
+use super::cluster::{Cluster, ClusterError, Connect};
+use super::keeper::Report;
+use crate::files::{self, Access};
+use crate::host::{Host, HostError};
+use crate::lock;
+
+/// Until something is tried again that failed: at first, and at most.
+const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
+/// How long an operation of the operator may hold the host up.
+const LOCK_PATIENCE: Duration = Duration::from_secs(30);
+
+/// What the Node asks for cannot be had.
+#[derive(Debug, thiserror::Error)]
+pub enum FollowError {
+    /// The annotation is not a version.
+    #[error("the desired version {0:?} of the Node cannot be the end of an object's name")]
+    Version(String),
+    /// There is no such ConfigMap.
+    #[error("there is no ConfigMap {0:?}; the operator makes it")]
+    NoConfigMap(String),
+    /// It is not usable.
+    #[error(transparent)]
+    Services(#[from] ServicesError),
+    /// The operator is at work on the host.
+    #[error("an operation of the operator is going on on this host")]
+    Busy,
+    /// The API server cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The host refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+impl FollowError {
+    /// Reason for logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Version(_) => "VersionInvalid",
+            Self::NoConfigMap(_) => "ConfigMapMissing",
+            Self::Services(e) => e.reason(),
+            Self::Busy => "OperationInProgress",
+            Self::Cluster(e) => e.reason(),
+            Self::Host(e) => e.reason(),
+        }
+    }
+}
+
+/// Follows for ever.
+pub async fn follow(
+    host: Arc<dyn Host>,
+    connect: Arc<dyn Connect>,
+    node: watch::Sender<Option<Value>>,
+    mut report: watch::Receiver<Report>,
+    mut certificate: watch::Receiver<u64>,
+) {
+    let mut wait = AGAIN.0;
+    let mut last = String::new();
+    loop {
+        let mut session = Session { host: &host, node: &node, connected: false };
+        let ended = session.run(&*connect, &mut report, &mut certificate).await;
+        if session.connected {
+            wait = AGAIN.0;
+            last.clear();
+        }
+        if let Err(e) = ended {
+            let text = chain(&e);
+            if text != last {
+                warn!(reason = e.reason(), "the API server cannot be used; services are kept as they shall be: {text}");
+                last = text;
+            }
+        }
+        tokio::select! {
+            () = tokio::time::sleep(wait) => wait = (wait * 2).min(AGAIN.1),
+            Ok(()) = certificate.changed() => {}
+        }
+    }
+}
+
+struct Session<'a> {
+    host: &'a Arc<dyn Host>,
+    node: &'a watch::Sender<Option<Value>>,
+    connected: bool,
+}
+
+impl Session<'_> {
+    /// Until the connection breaks or the certificate has changed.
+    async fn run(
+        &mut self,
+        connect: &dyn Connect,
+        report: &mut watch::Receiver<Report>,
+        certificate: &mut watch::Receiver<u64>,
+    ) -> Result<(), FollowError> {
+        let Some(desired) = files::read_json::<Desired>(&**self.host, path::DESIRED)? else {
+            return Ok(());
+        };
+        certificate.borrow_and_update();
+        let cluster = connect.connect().await?;
+        let mut nodes = cluster.watch_node(&desired.node_name);
+        let mut seen: Option<Value> = None;
+        let mut wait = AGAIN.0;
+        let mut again = false;
+        let mut last = String::new();
+        loop {
+            tokio::select! {
+                event = nodes.next() => match event {
+                    Some(event) => {
+                        seen = event?;
+                        if !self.connected {
+                            info!(node = desired.node_name, exists = seen.is_some(), "connected to the API server");
+                            self.connected = true;
+                        }
+                        self.node.send_if_modified(|n| std::mem::replace(n, seen.clone()) != seen);
+                    }
+                    None => return Ok(()),
+                },
+                Ok(()) = report.changed() => {}
+                Ok(()) = certificate.changed() => return Ok(()),
+                () = tokio::time::sleep(wait), if again => {}
+            }
+            // No Node is normal: kubelet makes it.
+            let Some(node) = &seen else { continue };
+            let now = report.borrow_and_update().clone();
+            match sync(self.host, &*cluster, &desired, node, &now).await {
+                Ok(()) => {
+                    (again, wait) = (false, AGAIN.0);
+                    last.clear();
+                }
+                Err(e) => {
+                    (again, wait) = (true, (wait * 2).min(AGAIN.1));
+                    let text = chain(&e);
+                    if text != last {
+                        warn!(reason = e.reason(), "{text}");
+                        last = text;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Gets the desired state that `node` names if the host follows another one, and annotates the Node.
+async fn sync(
+    host: &Arc<dyn Host>,
+    cluster: &dyn Cluster,
+    identity: &Desired,
+    node: &Value,
+    report: &Report,
+) -> Result<(), FollowError> {
+    if let Some(version) = annotation(node, key::DESIRED_VERSION)
+        && report.version.as_deref().is_some_and(|v| v != version)
+    {
+        let name = config_map_name(version).ok_or_else(|| FollowError::Version(version.to_owned()))?;
+        let data = cluster.config_map(&identity.namespace, &name).await?;
+        let data = data.ok_or_else(|| FollowError::NoConfigMap(name.clone()))?;
+        let services = ServicesConfig::from_data(&data)?;
+        let (host, version) = (host.clone(), version.to_owned());
+        let written = tokio::task::spawn_blocking(move || remember(&*host, &version, services)).await;
+        written.unwrap_or(Err(FollowError::Busy))?;
+    }
+    let annotations = annotations(node, report);
+    if !annotations.is_empty() {
+        info!(?annotations, "annotating the Node");
+        cluster.annotate(&identity.node_name, annotations).await?;
+    }
+    Ok(())
+}
+
+/// Writes the new last good copy. The keeper sees it in its next pass.
+fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<(), FollowError> {
+    let _lock = lock::take(host, LOCK_PATIENCE)?.ok_or(FollowError::Busy)?;
+    let Some(before) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(()) };
+    let desired = Desired { version: version.to_owned(), services, ..before };
+    if files::write_json(host, path::DESIRED, &desired, Access::Protected)? {
+        info!(version, "the Node asks for another version");
+    }
+    Ok(())
+}
+
+/// Name of the ConfigMap of a version, if the version may be part of a name.
+fn config_map_name(version: &str) -> Option<String> {
+    let name = format!("{SERVICES_CONFIG_MAP_PREFIX}{version}");
+    let allowed = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    let ends = |b: Option<&u8>| b.is_some_and(u8::is_ascii_alphanumeric);
+    let bytes = version.as_bytes();
+    let good = name.len() <= 253
+        && bytes.iter().all(|&b| allowed(b))
+        && ends(bytes.first())
+        && ends(bytes.last())
+        && !version.contains("..");
+    good.then_some(name)
+}
+
+fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
+    node.get("metadata")?.get("annotations")?.get(key)?.as_str().filter(|v| !v.is_empty())
+}
+
+/// The annotations that the Node lacks.
+///
+/// The version is said only when all services run, the Node is Ready, and no restart is waited for: neither by us nor by
+/// whoever put the annotation there. The annotation for a restart is taken away by the operator, which has seen it happen.
+fn annotations(node: &Value, report: &Report) -> BTreeMap<&'static str, String> {
+    let mut wanted = BTreeMap::new();
+    let awaited = node.pointer("/metadata/annotations").and_then(|a| a.get(key::REBOOT_REQUIRED)).is_some();
+    if report.reboot.is_some() {
+        if !awaited {
+            wanted.insert(key::REBOOT_REQUIRED, String::new());
+        }
+        return wanted;
+    }
+    let Some(version) = annotation(node, key::DESIRED_VERSION) else { return wanted };
+    let done = report.settled && report.version.as_deref() == Some(version);
+    if done && !awaited && is_ready(node) && annotation(node, key::VERSION) != Some(version) {
+        wanted.insert(key::VERSION, version.to_owned());
+    }
+    wanted
+}
+
+fn is_ready(node: &Value) -> bool {
+    let conditions = node.pointer("/status/conditions").and_then(Value::as_array);
+    conditions.into_iter().flatten().any(|c| c["type"] == "Ready" && c["status"] == "True")
+}
+
+#[cfg(test)]
+#[path = "follow_tests.rs"]
+mod tests;

@@ -1,0 +1,94 @@
+//! wicd's log file, under the name by which kubelet's log endpoint has always served it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// The log file. Legacy.
+pub const FILE: &str = r"C:\var\log\wicd\windows-instance-config-daemon.exe.INFO";
+/// Size at which a new file is begun, in bytes.
+pub const LIMIT: u64 = 10 << 20;
+/// How many files there are at most, with the current one.
+pub const FILES: u32 = 3;
+
+/// A file that is moved to `<name>.1` (and that to `<name>.2`) when it has grown to its limit.
+pub struct RotatingFile {
+    path: PathBuf,
+    limit: u64,
+    files: u32,
+    file: Option<File>,
+    size: u64,
+}
+
+impl RotatingFile {
+    /// Goes on with the file that is there. The directory is made.
+    pub fn open(path: PathBuf, limit: u64, files: u32) -> io::Result<Self> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let mut this = Self { path, limit, files, file: None, size: 0 };
+        this.reopen()?;
+        Ok(this)
+    }
+
+    fn reopen(&mut self) -> io::Result<()> {
+        let file = OpenOptions::new().create(true).append(true).open(&self.path)?;
+        self.size = file.metadata()?.len();
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        // Windows does not rename open files.
+        self.file = None;
+        for n in (1..self.files).rev() {
+            let from = if n == 1 { self.path.clone() } else { numbered(&self.path, n - 1) };
+            // Somebody may be reading it; then this file grows on, and rotation is tried again with the next line.
+            let _ = fs::rename(from, numbered(&self.path, n));
+        }
+        self.reopen()
+    }
+}
+
+fn numbered(path: &Path, n: u32) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{n}"));
+    PathBuf::from(name)
+}
+
+impl Write for RotatingFile {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        if self.file.is_none() || (self.size > 0 && self.size + line.len() as u64 > self.limit) {
+            self.rotate()?;
+        }
+        let Some(file) = &mut self.file else { return Err(io::ErrorKind::NotFound.into()) };
+        let written = file.write(line)?;
+        self.size += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), File::flush)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn three_files_and_no_more() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("wicd").join("x.INFO");
+        let mut log = RotatingFile::open(path.clone(), 10, 3).unwrap();
+        for n in 0..5 {
+            writeln!(log, "line {n}").unwrap();
+            log = RotatingFile::open(path.clone(), 10, 3).unwrap();
+        }
+        let read = |path: PathBuf| fs::read_to_string(path).unwrap();
+        assert_eq!(read(path.clone()), "line 4\n");
+        assert_eq!(read(numbered(&path, 1)), "line 3\n");
+        assert_eq!(read(numbered(&path, 2)), "line 2\n");
+        assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 3);
+    }
+}

@@ -1,0 +1,211 @@
+//! Renews wicd's own certificate in time.
+//!
+//! Key and request are made here and the key never leaves the host. A certificate that has ended cannot ask for a new one:
+//! then the services go on, and the operator brings a new one over SSH.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::{CertificateKind, Desired, path};
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData};
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+use x509_parser::{certificate::X509Certificate, prelude::FromDer};
+
+use super::chain;
+use super::cluster::{Cluster, ClusterError, Connect, Issue};
+use crate::certificates::{self, CertificateError};
+use crate::files;
+use crate::host::{Host, HostError};
+use crate::operation::{SETTINGS, Settings};
+
+/// Between two looks at the certificate: the operator may have brought another one, and clocks are set.
+const LOOK: Duration = Duration::from_secs(30);
+/// Between two questions whether a certificate is there.
+const POLL: Duration = Duration::from_secs(5);
+/// A request that nobody has answered after this time is given up.
+const PATIENCE: Duration = Duration::from_mins(15);
+/// Between two attempts: at first, and at most.
+const AGAIN: (i64, i64) = (30, 600);
+/// If the operator has said nothing, in seconds.
+const DEFAULT_SECONDS: i32 = 24 * 3600;
+
+/// The certificate was not renewed.
+#[derive(Debug, thiserror::Error)]
+pub enum RotationError {
+    /// Nobody has answered.
+    #[error("nobody has approved the certificate request {0:?}; look whether the operator runs")]
+    Unanswered(String),
+    /// It was denied.
+    #[error("the certificate request {request:?} was refused ({why})")]
+    Refused {
+        /// Name of the request.
+        request: String,
+        /// What its condition says.
+        why: String,
+    },
+    /// What came is not what was asked for.
+    #[error("the certificate that came is not for our key")]
+    Mismatch,
+    /// No key could be made.
+    #[error("cannot make a key or a certificate request")]
+    Crypto(#[from] rcgen::Error),
+    /// What came is no certificate.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The API server cannot be used.
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// The host refused.
+    #[error(transparent)]
+    Host(#[from] HostError),
+}
+
+impl RotationError {
+    /// Reason for logs.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Unanswered(_) => "RequestUnanswered",
+            Self::Refused { .. } => "RequestRefused",
+            Self::Mismatch => "CertificateMismatch",
+            Self::Crypto(_) => "CryptoFailed",
+            Self::Certificate(e) => e.reason(),
+            Self::Cluster(e) => e.reason(),
+            Self::Host(e) => e.reason(),
+        }
+    }
+}
+
+/// What matters of the certificate that is there. Times are Unix seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Current {
+    not_before: i64,
+    not_after: i64,
+    /// Tells it from others.
+    seed: u64,
+}
+
+/// What to do about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    /// Nothing yet.
+    Later,
+    /// Renew it.
+    Now,
+    /// It has ended.
+    Over,
+}
+
+impl Current {
+    fn read(pem: &[u8]) -> Option<Self> {
+        let der = certificates::bundle(pem).ok()?.into_iter().next()?;
+        let (_, leaf) = X509Certificate::from_der(&der).ok()?;
+        let hash = Sha256::digest(&der);
+        let seed = hash.iter().take(8).fold(0, |seed, &b| seed << 8 | u64::from(b));
+        let validity = leaf.validity();
+        Some(Self { not_before: validity.not_before.timestamp(), not_after: validity.not_after.timestamp(), seed })
+    }
+
+    /// When to renew: after 70 to 90 % of the life, spread evenly over many hosts.
+    fn renew_at(self) -> i64 {
+        let life = self.not_after.saturating_sub(self.not_before).max(0);
+        let permille = 700 + i64::try_from(self.seed % 201).unwrap_or(0);
+        self.not_before + i64::try_from(i128::from(life) * i128::from(permille) / 1000).unwrap_or(0)
+    }
+
+    fn due(self, now: i64) -> Due {
+        if now >= self.not_after {
+            Due::Over
+        } else if now >= self.renew_at() {
+            Due::Now
+        } else {
+            Due::Later
+        }
+    }
+}
+
+/// Renews for ever, and says to `changed` whenever there is another certificate, whoever brought it.
+pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: watch::Sender<u64>) {
+    let (mut next, mut failures, mut told_over) = (0, 0_u32, None);
+    loop {
+        let pem = files::read(&*host, path::WICD_CERT).ok().flatten().unwrap_or_default();
+        if let Some(current) = Current::read(&pem) {
+            if changed.send_if_modified(|seed| std::mem::replace(seed, current.seed) != current.seed) {
+                (next, failures) = (0, 0);
+            }
+            let now = jiff::Timestamp::now().as_second();
+            match current.due(now) {
+                Due::Over if told_over != Some(current.seed) => {
+                    error!("wicd's certificate has ended; the services go on, and the operator must bring a new one");
+                    told_over = Some(current.seed);
+                }
+                Due::Now if now >= next => match renew(&host, &*connect).await {
+                    Ok(()) => {
+                        info!("wicd's certificate has been renewed");
+                        continue;
+                    }
+                    Err(e) => {
+                        warn!(reason = e.reason(), "wicd's certificate was not renewed: {}", chain(&e));
+                        failures += 1;
+                        next = now + (AGAIN.0 << failures.min(5)).min(AGAIN.1);
+                    }
+                },
+                _ => {}
+            }
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), RotationError> {
+    let Some(desired) = files::read_json::<Desired>(&**host, path::DESIRED)? else { return Ok(()) };
+    let settings: Option<Settings> = files::read_json(&**host, SETTINGS)?;
+    let seconds = settings.map_or(DEFAULT_SECONDS, |s| s.certificate_seconds);
+    let (name, organisation) = certificates::subject(CertificateKind::Wicd, &desired.node_name);
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::OrganizationName, organisation);
+    params.distinguished_name.push(DnType::CommonName, name);
+    let request = params.serialize_request(&key)?.pem()?;
+    let cluster = connect.connect().await?;
+    let issued = obtain(&*cluster, request, seconds).await?;
+    let pem = joined(&issued, &key)?;
+    certificates::install_wicd(&**host, pem.as_bytes(), jiff::Timestamp::now().as_second())?;
+    Ok(())
+}
+
+/// Asks for a certificate and waits for it.
+async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<String, RotationError> {
+    let name = cluster.request_certificate(request, seconds).await?;
+    info!(request = name, "asked for a new certificate");
+    let wait = async {
+        loop {
+            match cluster.certificate(&name).await {
+                Ok(Issue::Issued(chain)) => return Ok(chain),
+                Ok(Issue::Refused(why)) => return Err(RotationError::Refused { request: name.clone(), why }),
+                Ok(Issue::Pending) => {}
+                // The answer may still be got when the API server is back.
+                Err(e) => warn!(reason = e.reason(), "{}", chain(&e)),
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| Err(RotationError::Unanswered(name.clone())))
+}
+
+/// Chain and key in one text, if they belong together.
+fn joined(chain: &str, key: &KeyPair) -> Result<String, RotationError> {
+    let ders = certificates::bundle(chain.as_bytes())?;
+    let leaf = ders.first().ok_or(CertificateError::Empty)?;
+    let (_, leaf) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Pem(1))?;
+    if leaf.public_key().raw != key.subject_public_key_info() {
+        return Err(RotationError::Mismatch);
+    }
+    Ok(format!("{}\n{}", chain.trim_end(), key.serialize_pem()))
+}
+
+#[cfg(test)]
+#[path = "rotation_tests.rs"]
+mod tests;
