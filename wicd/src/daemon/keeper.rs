@@ -177,7 +177,11 @@ impl Keeper {
                 Some(ServiceState::Running) => backoff.runs(now),
                 Some(ServiceState::Stopped) if backoff.stopped(now) => {
                     let wait = backoff.not_before.saturating_sub(now).as_secs();
-                    warn!(service = service.name, failures = backoff.failures, "ended unasked; starting it in {wait} s");
+                    warn!(
+                        service = service.name,
+                        failures = backoff.failures,
+                        "ended unasked; starting it in {wait} s"
+                    );
                 }
                 _ => {}
             }
