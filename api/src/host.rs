@@ -259,6 +259,9 @@ pub struct Start {
     pub wicd_sha256: String,
     /// How long rotated certificates of wicd shall live, in seconds.
     pub certificate_seconds: i32,
+    /// Services to stop first, so that wicd's service starts them afresh: kubelet registers its Node only when it starts.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub restart: Vec<String>,
 }
 
 /// Restart the host, unless it has been restarted already.

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
-use kube::{CustomResource, KubeSchema, core::ListMerge};
+use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -20,8 +20,8 @@ use crate::SecretKeyRef;
     status = "WindowsInstanceStatus",
     derive = "PartialEq",
     validation = ("self.metadata.name == self.spec.host.name", "the name of an instance is the name of its host"),
-    selectable = "spec.poolRef.name",
-    selectable = "status.phase",
+    selectable = ".spec.poolRef.name",
+    selectable = ".status.phase",
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolRef.name"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
@@ -159,6 +159,9 @@ pub struct WindowsInstanceStatus {
     /// The host key that was pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,
+    /// Which private key the host took: lower-case hex SHA-256 of the authorized_keys form of its public key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_key_hash: Option<String>,
     /// What the host said of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<HostFacts>,
@@ -226,6 +229,9 @@ pub struct HostFacts {
     pub os_name: String,
     /// Boot id: changes with each start of the host.
     pub boot_id: String,
+    /// The address that its Node has.
+    #[serde(default)]
+    pub node_ip: String,
     /// Its addresses.
     #[serde(default)]
     #[schemars(length(max = 64))]
@@ -270,6 +276,9 @@ pub struct Operation {
 pub struct DrainStatus {
     /// When it began, RFC 3339. Survives restarts of the operator.
     pub start_time: String,
+    /// When the cordon was taken again, after somebody had lifted it; RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cordoned_time: Option<String>,
     /// Pods that are still to go.
     #[serde(default)]
     pub remaining: i32,

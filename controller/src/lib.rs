@@ -1,1 +1,34 @@
-//! stub
+//! The operator that turns Windows hosts into Kubernetes nodes.
+//!
+//! * [`pool`]: from a pool's inventory to instances, grants and the pool's status. Works on no host.
+//! * [`instance`]: works on one host over SSH, one step after another.
+//! * [`plan`]: the decisions of both, pure.
+//! * [`csr`], [`drain`], [`ssh`], [`payload`], [`render`]: what they need for it, each usable by itself.
+//! * [`run()`](run::run): the process: Lease, caches, controllers.
+
+pub mod args;
+pub mod cluster;
+pub mod context;
+pub mod csr;
+pub mod drain;
+pub mod errors;
+pub mod events;
+#[cfg(test)]
+mod fake_api;
+pub mod http;
+pub mod instance;
+pub mod inventory;
+pub mod lease;
+pub mod legacy;
+pub mod metrics;
+pub mod payload;
+pub mod plan;
+pub mod pool;
+pub mod release;
+pub mod render;
+pub mod run;
+pub mod secrets;
+pub mod ssh;
+pub mod telemetry;
+pub mod watch;
+pub mod wicd_rbac;

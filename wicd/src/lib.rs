@@ -4,8 +4,8 @@
 //! * [`operation`]: what the operator asks for over SSH: facts, stage, apply, start, reboot, cleanup.
 //! * [`owned`]: what wicd has put on the host, so that all of it and nothing else can be taken away again.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
-//! * [`daemon`]: the Windows service that keeps the host so.
 //! * [`lock`]: one at a time.
+//! * [`daemon`]: the Windows service that keeps the host so.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
 pub mod certificates;

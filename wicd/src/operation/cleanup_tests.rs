@@ -1,1 +1,222 @@
+use api::host::{Body, Cleanup, ServiceState};
 
+use super::*;
+use crate::operation::tests::{Bed, ca_pem, exe, message, reason, service, wanted};
+
+const BODY: Body = Body::Cleanup(Cleanup {});
+
+/// A joined host whose services have run, with things of others around.
+fn joined() -> Bed {
+    let bed = Bed::new();
+    bed.write(r"C:\Temp\theirs.txt", b"");
+    bed.write(r"C:\var\log\theirs.log", b"");
+    bed.host.state().env.insert("NO_PROXY".into(), "theirs".into());
+    bed.host.state().services.insert("spooler".into(), service("spooler", "Prints", &[]));
+    bed.join("1");
+    for (name, dependencies) in [("containerd", &[][..]), ("kubelet", &["containerd"][..])] {
+        bed.host
+            .state()
+            .services
+            .insert(name.into(), service(name, &format!("OpenShift managed {name}"), dependencies));
+    }
+    bed.write(r"C:\var\log\kubelet\kubelet.log", b"");
+    bed.write(r"C:\var\lib\kubelet\pki\kubelet-client-current.pem", b"");
+    bed.write(r"C:\var\lib\kubelet\pods\1\volume", b"");
+    bed.write(r"C:\ProgramData\containerd\root\layer", b"");
+    bed
+}
+
+/// What is left for the operator to remove, and what is not ours.
+fn left(bed: &Bed) -> Vec<String> {
+    let tree = bed.tree();
+    tree.into_iter().filter(|(_, content)| content.is_some()).map(|(name, _)| name.replace('/', "\\")).collect()
+}
+
+/// Contract section 8, item 31.
+#[test]
+fn all_of_ours_goes_and_nothing_else() {
+    let bed = joined();
+    for _twice in 0..2 {
+        let answer = bed.run(BODY);
+        assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
+        let exe = format!(r"k\wicd\{}\wicd.exe", exe("1"));
+        let mut expected = ["Temp\\theirs.txt", &exe, r"k\wicd\epoch", r"k\wicd\lock", r"var\log\theirs.log"];
+        expected.sort_unstable();
+        assert_eq!(left(&bed), expected);
+        assert!(!bed.exists(r"C:\var\lib") && !bed.exists(r"C:\ProgramData") && !bed.exists(r"C:\k\containerd"));
+        assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["spooler"]);
+        assert_eq!(bed.host.state().env, [("NO_PROXY".to_string(), "theirs".to_string())].into());
+        assert_eq!(bed.host.state().trusted.len(), 0);
+        assert_eq!(
+            bed.host.state().sweeps,
+            (1, 1),
+            "networks and processes are swept only where something of ours was"
+        );
+        assert_eq!(answer.state.unwrap().marker, None);
+    }
+}
+
+#[test]
+fn files_of_others_in_our_directories_stay() {
+    let bed = joined();
+    bed.write(r"C:\k\cni\theirs.exe", b"");
+    let answer = bed.run(BODY);
+    assert_eq!(answer.outcome, Outcome::Done);
+    assert_eq!(answer.warnings, [r"directory C:\k\cni stays: it holds files that are not ours"]);
+    assert!(bed.exists(r"C:\k\cni\theirs.exe"));
+}
+
+#[test]
+fn state_that_was_there_before_us_stays() {
+    let bed = Bed::new();
+    bed.write(r"C:\ProgramData\containerd\theirs", b"");
+    bed.write(r"C:\var\log\kubelet\theirs.log", b"");
+    bed.join("1");
+    bed.write(r"C:\var\lib\kubelet\pki\kubelet-client-current.pem", b"");
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert!(bed.exists(r"C:\ProgramData\containerd\theirs") && bed.exists(r"C:\var\log\kubelet\theirs.log"));
+    assert!(!bed.exists(path::KUBELET_PKI));
+}
+
+#[test]
+fn services_go_in_order() {
+    let all = [
+        service("containerd", "", &[]),
+        service("kubelet", "", &["Containerd"]),
+        service("kube-proxy", "", &["hybrid-overlay-node"]),
+        service("hybrid-overlay-node", "", &["kubelet"]),
+        service(WICD_SERVICE, "", &[]),
+    ];
+    let expected = [WICD_SERVICE, "kube-proxy", "hybrid-overlay-node", "kubelet", "containerd"];
+    assert_eq!(removal_order(all.to_vec()), expected);
+    assert_eq!(removal_order(all.into_iter().rev().collect()), expected);
+    let circle = [service("a", "", &["b"]), service("b", "", &["a"])];
+    assert_eq!(removal_order(circle.to_vec()), ["a", "b"]);
+}
+
+/// Contract section 8, item 33.
+#[test]
+fn services_of_others_that_are_stopped_with_ours_are_told() {
+    let bed = joined();
+    bed.host.state().services.insert("theirs".into(), service("theirs", "x", &["kubelet"]));
+    let answer = bed.run(BODY);
+    assert_eq!(answer.warnings, ["service theirs, which is not ours, was stopped because it depends on kubelet"]);
+    assert!(bed.host.state().services.contains_key("theirs"));
+}
+
+#[test]
+fn a_service_that_somebody_else_made_since_stays() {
+    let bed = Bed::new();
+    bed.join("1");
+    bed.host.state().services.insert("kubelet".into(), service("kubelet", "somebody's", &[]));
+    let answer = bed.run(BODY);
+    assert_eq!(answer.warnings, ["service kubelet stays: its description says that it is not ours"]);
+    assert_eq!(bed.host.state().services["kubelet"].state, ServiceState::Running);
+}
+
+#[test]
+fn one_failure_does_not_keep_the_others() {
+    let bed = joined();
+    bed.host.state().refused = ["delete_service kubelet", "set_env_var HTTP_PROXY"].map(String::from).into();
+    let answer = bed.run(BODY);
+    assert_eq!(reason(&answer), "CleanupIncomplete");
+    let text = message(&answer);
+    assert!(text.starts_with("2 things") && text.contains("kubelet") && text.contains("HTTP_PROXY"), "{text}");
+    assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["kubelet", "spooler"]);
+    assert!(!bed.exists(r"C:\k\kubelet.exe") && bed.exists(path::OWNED));
+    bed.host.state().refused.clear();
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["spooler"]);
+    assert!(!bed.exists(path::OWNED));
+}
+
+/// Contract section 8, item 7: a variable that was there on first contact is not ours, and a host without anything of ours is
+/// no error.
+#[test]
+fn a_host_with_nothing_of_ours_is_not_touched() {
+    let bed = Bed::new();
+    bed.host.state().env.insert("HTTP_PROXY".into(), "theirs".into());
+    bed.host.state().services.insert("containerd".into(), service("containerd", "Container runtime", &[]));
+    bed.write(r"C:\k\theirs", b"");
+    let before = bed.rest();
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.rest(), before);
+    assert_eq!(bed.host.state().sweeps, (0, 0));
+    assert!(bed.exists(r"C:\k\theirs"));
+}
+
+fn host_of_wmco() -> Bed {
+    let bed = Bed::new();
+    for (name, dependencies) in [(WICD_SERVICE, &[][..]), ("containerd", &[][..]), ("kubelet", &["containerd"][..])] {
+        bed.host
+            .state()
+            .services
+            .insert(name.into(), service(name, &format!("OpenShift managed {name}"), dependencies));
+    }
+    bed.host.state().env.insert("HTTPS_PROXY".into(), "of the cluster".into());
+    let (pem, _) = ca_pem("of the cluster");
+    bed.host.state().trusted.extend(crate::certificates::bundle(pem.as_bytes()).unwrap());
+    bed.host.state().trusted.insert(b"theirs".to_vec());
+    bed.write(r"C:\k\imported-certs.pem", pem.as_bytes());
+    for path in [
+        r"C:\k\kubelet.exe",
+        r"C:\k\cni\config\cni.conf",
+        r"C:\k\wicd-certs\wicd-client-current.pem",
+        r"C:\Temp\hns.psm1",
+        r"C:\Temp\theirs.txt",
+        r"C:\var\log\kubelet\kubelet.log",
+        r"C:\var\log\theirs.log",
+        r"C:\var\lib\kubelet\pki\kubelet-client-current.pem",
+        r"C:\var\lib\kubelet\pods\x",
+    ] {
+        if !bed.exists(path) {
+            bed.write(path, b"");
+        }
+    }
+    bed
+}
+
+/// Contract section 8, item 31, for what WMCO has left.
+#[test]
+fn a_host_of_wmco_is_cleaned_by_what_wmco_is_known_to_put_there() {
+    let bed = host_of_wmco();
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    let expected =
+        [r"Temp\theirs.txt", r"k\wicd\epoch", r"k\wicd\lock", r"var\lib\kubelet\pods\x", r"var\log\theirs.log"];
+    assert_eq!(left(&bed), expected);
+    assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
+}
+
+/// A host that was taken over from WMCO in place: what WMCO had put there goes with ours.
+#[test]
+fn a_host_taken_over_from_wmco_is_cleaned_too() {
+    let bed = host_of_wmco();
+    bed.stage_version("1");
+    let applied = bed.apply(wanted("1"));
+    assert_eq!(bed.run(Body::Start(bed.start_body("1", &applied))).outcome, Outcome::Done);
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
+    assert_eq!(files::list(&bed.host, path::ROOT).unwrap(), ["wicd"]);
+}
+
+/// Wherever it is broken off, cleaning up again leads to the same host as if it had never been.
+#[test]
+fn cleanup_converges_after_a_crash_anywhere() {
+    for arrange in [joined, host_of_wmco] {
+        let straight = arrange();
+        straight.host.fail_after(None);
+        assert_eq!(straight.run(BODY).outcome, Outcome::Done);
+        let calls = straight.host.state().calls;
+        let (left_over, rest) = (straight.tree(), straight.rest());
+        assert!(calls > 50, "{calls}");
+        for n in 0..calls {
+            let bed = arrange();
+            bed.host.fail_after(Some(n));
+            bed.run(BODY);
+            bed.host.fail_after(None);
+            assert_eq!(bed.run(BODY).outcome, Outcome::Done, "after call {n}");
+            assert_eq!(bed.tree().keys().collect::<Vec<_>>(), left_over.keys().collect::<Vec<_>>(), "after call {n}");
+            assert_eq!(bed.rest(), rest, "after call {n}");
+        }
+    }
+}

@@ -216,4 +216,4 @@ fn protect_root(host: &dyn Host) -> Result<(), HostError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

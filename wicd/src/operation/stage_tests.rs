@@ -1,1 +1,142 @@
+use proptest::prelude::*;
 
+use super::*;
+use crate::operation::tests::{ARCHIVE, Bed, archive, file, frame, message, reason};
+
+const DEST: &str = r"C:\k\x.exe";
+
+#[test]
+fn what_is_missing_is_unpacked() {
+    let bed = Bed::new();
+    let (x, y) = (file(DEST, b"x content"), file(r"C:\k\y.exe", b"y"));
+    bed.write(&blob(&y.sha256), b"y");
+    let sent = archive(&[(&x.sha256, &frame(b"x content"))]);
+    let answer = bed.stage(&[x.clone(), y.clone()], &sent);
+    assert_eq!((answer.outcome, answer.state.unwrap().missing), (Outcome::Done, Vec::new()));
+    assert_eq!(bed.read(&blob(&x.sha256)).unwrap(), "x content");
+    assert!(!bed.exists(&format!(r"{}\{ARCHIVE}", path::OPERATIONS)));
+    assert!(!bed.exists(DEST));
+    // Again, with no archive because nothing is missing.
+    let again = bed.run(api::host::Body::Stage(Stage { files: vec![x, y], archive: ARCHIVE.into() }));
+    assert_eq!(again.outcome, Outcome::Done);
+}
+
+/// Contract section 8, item 30: what arrives is hashed while it is unpacked, and what is wrong never gets its name.
+#[test]
+fn bad_archives_are_refused() {
+    let x = file(DEST, b"x content");
+    let good = frame(b"x content");
+    let tar = archive(&[(&x.sha256, &good)]);
+    let with_type = |entry_type| {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(entry_type);
+        header.set_size(0);
+        header.set_link_name("/etc/passwd").unwrap();
+        let mut tar = tar::Builder::new(Vec::new());
+        tar.append_data(&mut header, &x.sha256, &[][..]).unwrap();
+        tar.into_inner().unwrap()
+    };
+    let two_frames = [good.clone(), good.clone()].concat();
+    for (name, bytes, expected, part) in [
+        ("empty", Vec::new(), "ArchiveInvalid", "cut off"),
+        ("nothing in it", archive(&[]), "ArchiveInvalid", "cut off"),
+        ("cut off in the header", tar[..100].to_vec(), "ArchiveInvalid", ""),
+        ("cut off in the content", tar[..512 + 10].to_vec(), "ArchiveInvalid", ""),
+        ("cut off frame", archive(&[(&x.sha256, &good[..good.len() - 3])]), "ArchiveInvalid", ""),
+        ("no zstd", archive(&[(&x.sha256, b"x content")]), "ArchiveInvalid", ""),
+        ("other content", archive(&[(&x.sha256, &frame(b"X content"))]), "HashMismatch", "sent again"),
+        ("bomb", archive(&[(&x.sha256, &frame(&vec![0; 8 << 20]))]), "ArchiveInvalid", "larger"),
+        ("short", archive(&[(&x.sha256, &frame(b"x"))]), "ArchiveInvalid", "smaller"),
+        ("two frames", archive(&[(&x.sha256, &two_frames)]), "ArchiveInvalid", "more than one"),
+        ("unknown entry", archive(&[("evil", &good)]), "ArchiveInvalid", "not asked for"),
+        ("absolute", archive(&[("k/evil.exe", &good)]), "ArchiveInvalid", "not asked for"),
+        ("link", with_type(tar::EntryType::Symlink), "ArchiveInvalid", "plain file"),
+        ("hard link", with_type(tar::EntryType::Link), "ArchiveInvalid", "plain file"),
+        ("directory", with_type(tar::EntryType::Directory), "ArchiveInvalid", "plain file"),
+    ] {
+        let bed = Bed::new();
+        let answer = bed.stage(std::slice::from_ref(&x), &bytes);
+        assert_eq!(reason(&answer), expected, "{name}: {}", message(&answer));
+        assert!(message(&answer).contains(part), "{name}: {}", message(&answer));
+        assert_eq!(files::list(&bed.host, path::BLOBS).unwrap(), Vec::<String>::new(), "{name}");
+        assert_eq!(files::list(&bed.host, path::OPERATIONS).unwrap(), Vec::<String>::new(), "{name}");
+        // The next try, with a good archive, is as if there had been none before.
+        assert_eq!(bed.stage(std::slice::from_ref(&x), &tar).outcome, Outcome::Done, "{name}");
+    }
+}
+
+#[test]
+fn names_that_lead_elsewhere_are_refused() {
+    let bed = Bed::new();
+    for archive in ["", "..", r"..\x", r"a\b", "a:b", "/etc/passwd"] {
+        let answer = bed.run(api::host::Body::Stage(Stage { files: Vec::new(), archive: archive.into() }));
+        assert_eq!(reason(&answer), "ArchiveInvalid", "{archive}");
+    }
+    for bad in [
+        payload::File { sha256: r"..\x".into(), ..file(DEST, b"") },
+        payload::File { destination: r"C:\..\x".into(), ..file(DEST, b"") },
+    ] {
+        let answer = bed.run(api::host::Body::Stage(Stage { files: vec![bad], archive: "a".into() }));
+        assert_eq!(reason(&answer), "PayloadInvalid");
+    }
+}
+
+#[test]
+fn a_full_disk_is_told_with_figures() {
+    let bed = Bed::new();
+    let x = payload::File { size: 300 << 20, ..file(DEST, b"") };
+    bed.host.set_disk_free(400 << 20);
+    let answer = bed.stage(&[x], &[]);
+    assert_eq!(reason(&answer), "DiskFull");
+    assert_eq!(
+        message(&answer),
+        "the payload needs 300 MiB and 256 MiB to spare on C:, 400 MiB are free; free some space"
+    );
+}
+
+#[test]
+fn blobs_of_this_payload_and_the_one_before_are_kept() {
+    let bed = Bed::new();
+    for v in ["1", "2", "3"] {
+        bed.join(v);
+    }
+    bed.write(&blob("rubbish.part"), b"");
+    let kept = |v: &str| {
+        let files = crate::operation::tests::payload_files(v);
+        files.iter().filter(|(f, _)| bed.exists(&blob(&f.sha256))).count()
+    };
+    assert_eq!(bed.stage_version("3").outcome, Outcome::Done);
+    assert_eq!([kept("1"), kept("2"), kept("3")], [0, 3, 3]);
+    assert!(!bed.exists(&blob("rubbish.part")));
+    assert_eq!(bed.stage_version("4").outcome, Outcome::Done);
+    assert_eq!([kept("2"), kept("3"), kept("4")], [3, 3, 3]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn any_bytes_are_unpacked_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
+        let bed = Bed::new();
+        let x = file(DEST, b"x content");
+        bed.stage(std::slice::from_ref(&x), &bytes);
+        prop_assert_eq!(files::list(&bed.host, path::BLOBS).unwrap(), Vec::<String>::new());
+    }
+
+    /// One byte that is wrong anywhere in an archive gives the right file or none.
+    #[test]
+    fn damage_is_noticed(at in any::<prop::sample::Index>(), flip in 1u8..) {
+        let bed = Bed::new();
+        let content = b"x content x content".repeat(50);
+        let x = file(DEST, &content);
+        let mut bytes = archive(&[(&x.sha256, &frame(&content))]);
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        let answer = bed.stage(std::slice::from_ref(&x), &bytes);
+        let got = files::read(&bed.host, &blob(&x.sha256)).unwrap();
+        // Damage behind the file is noticed too, but the file is right.
+        prop_assert!(got.is_some() || answer.outcome != Outcome::Done);
+        prop_assert!(got.is_none_or(|got| got == content));
+        prop_assert!(files::list(&bed.host, path::BLOBS).unwrap().iter().all(|name| *name == x.sha256));
+    }
+}

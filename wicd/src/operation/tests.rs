@@ -1,1 +1,332 @@
+//! The bed that the tests of all verbs stand on, and the tests of what all verbs share.
 
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use api::host::{
+    Apply, Cleanup, ConfigFile, Desired, Facts, HostState, Reboot, ServiceState, Stage, Start, operation_dir,
+};
+use api::payload;
+use api::services::{Service, ServicesConfig};
+use proptest::prelude::*;
+use rcgen::{BasicConstraints, CertificateParams, CertificateSigningRequestParams, IsCa, Issuer, KeyPair};
+use sha2::{Digest, Sha256};
+
+use super::*;
+use crate::fake::{FakeHost, State};
+use crate::host::ServiceInfo;
+
+pub const KUBELET: &str = r"C:\k\kubelet.exe";
+pub const ARCHIVE: &str = "join-1.tar";
+
+/// A host and an operator that asks it for things.
+pub struct Bed {
+    dir: tempfile::TempDir,
+    pub host: FakeHost,
+    pub ca: Issuer<'static, KeyPair>,
+}
+
+pub fn ca_pem(name: &str) -> (String, Issuer<'static, KeyPair>) {
+    let key = KeyPair::generate().unwrap();
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(rcgen::DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let pem = params.self_signed(&key).unwrap().pem();
+    (pem, Issuer::new(params, key))
+}
+
+pub fn file(destination: &str, content: &[u8]) -> payload::File {
+    payload::File {
+        path: destination.rsplit('\\').next().unwrap().into(),
+        destination: destination.into(),
+        sha256: hex::encode(Sha256::digest(content)),
+        size: content.len() as u64,
+        ..payload::File::default()
+    }
+}
+
+pub fn frame(content: &[u8]) -> Vec<u8> {
+    zstd::stream::encode_all(content, 1).unwrap()
+}
+
+pub fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let mut tar = tar::Builder::new(Vec::new());
+    for (name, content) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(content.len() as u64);
+        header.set_mode(0o644);
+        tar.append_data(&mut header, name, *content).unwrap();
+    }
+    tar.into_inner().unwrap()
+}
+
+pub fn service(name: &str, description: &str, dependencies: &[&str]) -> ServiceInfo {
+    ServiceInfo {
+        name: name.into(),
+        description: description.into(),
+        dependencies: dependencies.iter().map(ToString::to_string).collect(),
+        state: ServiceState::Running,
+        ..ServiceInfo::default()
+    }
+}
+
+/// The payload of version `v`.
+pub fn payload_files(v: &str) -> Vec<(payload::File, Vec<u8>)> {
+    [KUBELET, r"C:\k\containerd\containerd.exe", r"C:\k\cni\win-overlay.exe"]
+        .map(|d| (d, format!("{d} {v}").into_bytes()))
+        .map(|(d, content)| (file(d, &content), content))
+        .into()
+}
+
+/// What the pool wants of the host at version `v`.
+pub fn wanted(v: &str) -> Apply {
+    let service = |name: &str, priority| Service {
+        name: name.into(),
+        path: format!(r"C:\k\{name}.exe --log-file=C:\var\log\{name}\{name}.log"),
+        bootstrap: true,
+        priority,
+        ..Service::default()
+    };
+    let config = |path: &str, content: &str, secret| ConfigFile { path: path.into(), content: content.into(), secret };
+    Apply {
+        desired: Desired {
+            node_name: "win-1".into(),
+            version: v.into(),
+            services: ServicesConfig {
+                services: vec![service("containerd", 0), service("kubelet", 1)],
+                environment_vars: [("HTTP_PROXY".to_string(), "http://proxy".to_string())].into(),
+                watched_environment_vars: ["HTTP_PROXY", "NO_PROXY"].map(String::from).into(),
+                ..ServicesConfig::default()
+            },
+            trusted_ca: TRUSTED.with(|pem| pem.clone()),
+            ..Desired::default()
+        },
+        files: payload_files(v).into_iter().map(|(f, _)| f).collect(),
+        configs: vec![
+            config(r"C:\k\kubelet.conf", &format!("{{}} {v}"), false),
+            config(r"C:\k\tls\certs\tls.key", "hunter2", true),
+        ],
+        certificates: vec![CertificateKind::Kubelet, CertificateKind::Wicd],
+        wicd_sha256: exe(v),
+    }
+}
+
+thread_local! {
+    static TRUSTED: String = ca_pem("proxy").0;
+}
+
+/// Content hash of wicd.exe at version `v`.
+pub fn exe(v: &str) -> String {
+    hex::encode(Sha256::digest(v))
+}
+
+impl Bed {
+    pub fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        Self { dir, host, ca: ca_pem("cluster").1 }
+    }
+
+    pub fn run(&self, body: Body) -> Answer {
+        run(&self.host, &Request { protocol: PROTOCOL, operation: "join-1".into(), epoch: 1, body })
+    }
+
+    pub fn write(&self, path: &str, content: &[u8]) {
+        files::write(&self.host, path, content, Access::Inherited).unwrap();
+    }
+
+    pub fn read(&self, path: &str) -> Option<String> {
+        files::read(&self.host, path).unwrap().map(|c| String::from_utf8_lossy(&c).into_owned())
+    }
+
+    pub fn exists(&self, path: &str) -> bool {
+        files::exists(&self.host, path).unwrap()
+    }
+
+    /// Sends an archive and asks for these files of it.
+    pub fn stage(&self, files: &[payload::File], archive: &[u8]) -> Answer {
+        self.write(&format!(r"{}\{ARCHIVE}", path::OPERATIONS), archive);
+        self.run(Body::Stage(Stage { files: files.to_vec(), archive: ARCHIVE.into() }))
+    }
+
+    /// Stages the payload of version `v`.
+    pub fn stage_version(&self, v: &str) -> Answer {
+        let contents: Vec<_> = payload_files(v).into_iter().map(|(f, c)| (f, frame(&c))).collect();
+        let entries: Vec<_> = contents.iter().map(|(f, c)| (f.sha256.as_str(), c.as_slice())).collect();
+        let files: Vec<_> = contents.iter().map(|(f, _)| f.clone()).collect();
+        self.stage(&files, &archive(&entries))
+    }
+
+    pub fn apply(&self, apply: Apply) -> Answer {
+        self.run(Body::Apply(Box::new(apply)))
+    }
+
+    /// Signs a request for `seconds` from now.
+    pub fn sign(&self, request: &str, seconds: i64) -> String {
+        let mut params = CertificateSigningRequestParams::from_pem(request).unwrap();
+        let now = std::time::SystemTime::now();
+        params.params.not_before = (now - Duration::from_secs(60)).into();
+        params.params.not_after = (now + Duration::from_secs(seconds.unsigned_abs())).into();
+        params.signed_by(&self.ca).unwrap().pem()
+    }
+
+    /// What `start` is asked for after `apply` has answered so.
+    pub fn start_body(&self, v: &str, applied: &Answer) -> Start {
+        let certificates = applied.requests.iter().map(|(kind, csr)| (*kind, self.sign(csr, 86400))).collect();
+        self.write(&api::host::exe_path(&exe(v)), b"exe");
+        Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600 }
+    }
+
+    /// Brings the host to version `v`, all the way.
+    pub fn join(&self, v: &str) -> HostState {
+        assert_eq!(self.stage_version(v).outcome, Outcome::Done);
+        let applied = self.apply(wanted(v));
+        assert_eq!(applied.outcome, Outcome::Done);
+        let started = self.run(Body::Start(self.start_body(v, &applied)));
+        assert_eq!(started.outcome, Outcome::Done);
+        started.state.unwrap()
+    }
+
+    /// All files and directories, with the content of those files whose content is no chance.
+    pub fn tree(&self) -> BTreeMap<String, Option<Vec<u8>>> {
+        fn walk(root: &Path, dir: &Path, tree: &mut BTreeMap<String, Option<Vec<u8>>>) {
+            for entry in std::fs::read_dir(dir).unwrap() {
+                let path = entry.unwrap().path();
+                let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
+                let random =
+                    [".key", ".pem", "owned.json"].iter().any(|end| name.ends_with(end)) && !name.contains("tls");
+                let content = (path.is_file() && !random).then(|| std::fs::read(&path).unwrap());
+                if path.is_dir() {
+                    walk(root, &path, tree);
+                }
+                tree.insert(name, content);
+            }
+        }
+        let mut tree = BTreeMap::new();
+        walk(self.dir.path(), self.dir.path(), &mut tree);
+        tree
+    }
+
+    /// What there is besides files.
+    pub fn rest(&self) -> (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) {
+        let State { services, env, trusted, .. } = self.host.state().clone();
+        (services, env, trusted.len())
+    }
+}
+
+pub fn reason(answer: &Answer) -> &str {
+    match &answer.outcome {
+        Outcome::Failed { reason, .. } => reason,
+        Outcome::Done => "Done",
+        Outcome::RebootRequired { .. } => "RebootRequired",
+    }
+}
+
+pub fn message(answer: &Answer) -> &str {
+    match &answer.outcome {
+        Outcome::Failed { message, .. } => message,
+        Outcome::RebootRequired { why } => why,
+        Outcome::Done => "",
+    }
+}
+
+#[test]
+fn facts_change_nothing() {
+    let bed = Bed::new();
+    bed.host.state().services.insert("containerd".into(), service("containerd", "Container runtime", &[]));
+    let files = payload_files("1").into_iter().map(|(f, _)| f).collect::<Vec<_>>();
+    let answer = bed.run(Body::Facts(Facts { files: files.clone() }));
+    let state = answer.state.unwrap();
+    assert_eq!((answer.outcome, bed.tree().len()), (Outcome::Done, 0));
+    assert_eq!(state.missing, files.iter().map(|f| f.sha256.clone()).collect::<Vec<_>>());
+    assert_eq!(state.foreign_services, ["containerd"]);
+    assert_eq!((state.wicd, state.marker), (ServiceState::Missing, None));
+}
+
+#[test]
+fn facts_tell_how_a_joined_host_stands() {
+    let bed = Bed::new();
+    bed.join("1");
+    bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
+    let files = payload_files("1").into_iter().map(|(f, _)| f).collect();
+    let state = bed.run(Body::Facts(Facts { files })).state.unwrap();
+    assert_eq!(state.marker.unwrap().version, "1");
+    assert_eq!(state.missing, Vec::<String>::new());
+    assert_eq!((state.wicd, state.wicd_sha256), (ServiceState::Running, Some(exe("1"))));
+    assert_eq!(state.services, [("kubelet".to_string(), ServiceState::Running)].into());
+    assert_eq!(
+        state.certificates.keys().copied().collect::<Vec<_>>(),
+        [CertificateKind::Kubelet, CertificateKind::Wicd]
+    );
+    assert_eq!((state.foreign_services, state.reboot_required), (Vec::new(), None));
+}
+
+/// Also after cleanup: an operator that was replaced must not come back then.
+#[test]
+fn a_replaced_operator_is_refused() {
+    let bed = Bed::new();
+    let cleanup = |epoch| {
+        let request = Request { protocol: PROTOCOL, operation: "x".into(), epoch, body: Body::Cleanup(Cleanup {}) };
+        reason(&run(&bed.host, &request)).to_string()
+    };
+    let seen = [3, 5, 5, 4, 6, 5].map(cleanup);
+    assert_eq!(seen, ["Done", "Done", "Done", "StaleEpoch", "Done", "StaleEpoch"]);
+}
+
+#[test]
+fn what_is_refused_before_anything_is_done() {
+    let bed = Bed::new();
+    let request = |protocol| Request { protocol, operation: "x".into(), epoch: 1, body: Body::Cleanup(Cleanup {}) };
+    assert_eq!(reason(&run(&bed.host, &request(PROTOCOL + 1))), "ProtocolMismatch");
+    bed.host.state().machine.is_admin = false;
+    assert_eq!(reason(&run(&bed.host, &request(PROTOCOL))), "NotAdministrator");
+    assert_eq!(bed.tree().len(), 0);
+}
+
+fn serve_body(bed: &Bed, id: &str, body: Body) -> Result<Option<Answer>, ServeError> {
+    let verb = body.verb();
+    let request = Request { protocol: PROTOCOL, operation: id.into(), epoch: 1, body };
+    bed.write(&api::host::request_path(id, verb), &serde_json::to_vec(&request).unwrap());
+    serve(&bed.host, verb, id)?;
+    Ok(files::read_json(&bed.host, &api::host::answer_path(id, verb)).unwrap())
+}
+
+#[test]
+fn requests_and_answers_are_files() {
+    let bed = Bed::new();
+    let answer = serve_body(&bed, "join-1", Body::Facts(Facts::default())).unwrap().unwrap();
+    assert_eq!((answer.operation.as_str(), answer.outcome), ("join-1", Outcome::Done));
+    assert_eq!(files::list(&bed.host, &operation_dir("join-1")).unwrap(), ["facts.answer.json", "facts.request.json"]);
+    assert!(matches!(serve(&bed.host, Verb::Facts, r"..\x"), Err(ServeError::OperationId(_))));
+    assert!(matches!(serve(&bed.host, Verb::Facts, "join-2"), Err(ServeError::Request { .. })));
+    std::fs::File::create(bed.host.path(&api::host::request_path("join-1", Verb::Apply)).unwrap())
+        .unwrap()
+        .set_len(MAX_REQUEST + 1)
+        .unwrap();
+    assert!(matches!(serve(&bed.host, Verb::Apply, "join-1"), Err(ServeError::Request { .. })));
+}
+
+/// Contract section 8, item 10: a restart is known by the boot id, and asking again does not restart again.
+#[test]
+fn a_host_is_restarted_once() {
+    let bed = Bed::new();
+    let reboot = || serve_body(&bed, "boot-1", Body::Reboot(Reboot { boot_id: "1".into() })).unwrap().unwrap();
+    // The answer was written while the host still ran.
+    assert_eq!(reboot().state.unwrap().machine.boot_id, "1");
+    assert_eq!((reboot().outcome, bed.host.state().reboots), (Outcome::Done, 1));
+}
+
+proptest! {
+    #[test]
+    fn any_request_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        prop_assert!(parse_request(&bytes, Verb::Facts, "x").is_none());
+    }
+
+    #[test]
+    fn a_request_is_for_one_verb_and_operation(id in "[a-z]{1,3}", wrong in "[a-z]{1,3}") {
+        let request = Request { protocol: PROTOCOL, operation: id.clone(), epoch: 1, body: Body::Facts(Facts::default()) };
+        let json = serde_json::to_vec(&request).unwrap();
+        prop_assert_eq!(parse_request(&json, Verb::Facts, &wrong).is_some(), wrong == id);
+        prop_assert!(parse_request(&json, Verb::Cleanup, &id).is_none());
+    }
+}

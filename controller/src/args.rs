@@ -1,0 +1,165 @@
+//! Command line and environment. Nothing else in the operator reads the environment.
+
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
+
+use clap::{Parser, Subcommand, ValueEnum};
+
+/// An operator that turns Windows hosts into nodes.
+#[derive(Parser, Debug)]
+#[command(name = "windows-node-pools", version = version())]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run the operator.
+    Run(Box<Run>),
+    /// Print the CRDs as YAML.
+    Crds,
+}
+
+/// Version of the operator; the semantic version begins the version of the services.
+pub fn version() -> &'static str {
+    env!("CARGO_PKG_VERSION")
+}
+
+/// Settings of a running operator.
+#[derive(Parser, Clone, Debug)]
+pub struct Run {
+    /// Namespace of Secrets, services ConfigMaps and the Lease.
+    #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Name of this process for the Lease; must differ between processes.
+    #[arg(long, env = "POD_NAME")]
+    pub identity: Option<String>,
+    /// Directory of the payload (see `cargo xtask payload`).
+    #[arg(long, env = "PAYLOAD_DIR", default_value = "/payload")]
+    pub payload: PathBuf,
+    /// The exe that is sent to hosts first.
+    #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe")]
+    pub wicd: PathBuf,
+    /// Where `/healthz`, `/readyz` and `/metrics` listen.
+    #[arg(long, default_value = "0.0.0.0:9182")]
+    pub listen: SocketAddr,
+    /// Where the log level can be changed (`PUT /log-level`); loopback, because it asks for no password.
+    #[arg(long, default_value = "127.0.0.1:9183")]
+    pub admin_listen: SocketAddr,
+    /// Format of the log.
+    #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
+    pub log_format: LogFormat,
+    /// Level of the log, as `info` or `info,controller::ssh=debug`.
+    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
+    pub log_level: String,
+    /// URL of the API server as hosts reach it. Found out on OpenShift; else the one that the operator itself uses.
+    #[arg(long)]
+    pub api_server: Option<String>,
+    /// Service network, as 172.30.0.0/16. Found out on OpenShift.
+    #[arg(long)]
+    pub service_cidr: Option<String>,
+    /// Domain of the cluster's DNS.
+    #[arg(long, default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Whose network the nodes use.
+    #[arg(long, value_enum)]
+    pub network: Option<NetworkArg>,
+    /// JSON file that is merged into kubelet's configuration.
+    #[arg(long)]
+    pub kubelet_config_patch: Option<PathBuf>,
+    /// How many hosts are worked on over SSH at once, over all pools.
+    #[arg(long, default_value_t = 100)]
+    pub max_connections: usize,
+    /// Time until a failed host is tried again; doubles with each further failure.
+    #[arg(long, value_parser = duration, default_value = "10s")]
+    pub backoff_base: Duration,
+    /// Longest time until a failed host is tried again.
+    #[arg(long, value_parser = duration, default_value = "10m")]
+    pub backoff_max: Duration,
+    /// How long a host may take from the start of its services until its node is Ready.
+    #[arg(long, value_parser = duration, default_value = "10m")]
+    pub register_timeout: Duration,
+    /// How long a restart of a host may take.
+    #[arg(long, value_parser = duration, default_value = "30m")]
+    pub reboot_timeout: Duration,
+    /// How long wicd's certificates live.
+    #[arg(long, value_parser = duration, default_value = "6h")]
+    pub wicd_certificate_lifetime: Duration,
+    /// How long a Lease holds without being renewed.
+    #[arg(long, value_parser = duration, default_value = "15s")]
+    pub lease_duration: Duration,
+    /// Size at which logs of services on hosts are rotated, as 100Mi.
+    #[arg(long, env = "SERVICES_LOG_FILE_SIZE")]
+    pub services_log_file_size: Option<String>,
+    /// Age at which rotated logs of services on hosts are deleted, as 168h.
+    #[arg(long, env = "SERVICES_LOG_FILE_AGE")]
+    pub services_log_file_age: Option<String>,
+    /// How often logs of services on hosts are flushed, as 5s.
+    #[arg(long, env = "SERVICES_LOG_FLUSH_INTERVAL")]
+    pub services_log_flush_interval: Option<String>,
+    /// Proxy for hosts, as the operator itself has it.
+    #[arg(long, env = "HTTP_PROXY")]
+    pub http_proxy: Option<String>,
+    /// Proxy for hosts, as the operator itself has it.
+    #[arg(long, env = "HTTPS_PROXY")]
+    pub https_proxy: Option<String>,
+    /// Addresses that need no proxy.
+    #[arg(long, env = "NO_PROXY")]
+    pub no_proxy: Option<String>,
+}
+
+/// Format of the log.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// One JSON object a line.
+    Json,
+    /// For people.
+    Text,
+}
+
+/// Whose network the nodes use.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkArg {
+    /// Something else installs it (a HostProcess DaemonSet, for example).
+    External,
+    /// OVN-Kubernetes with a hybrid overlay.
+    OvnHybrid,
+}
+
+/// A duration as `90s`, `10m`, `6h` or a plain number of seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
+    let seconds = match unit {
+        "ms" => return Ok(Duration::from_millis(number)),
+        "" | "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err(format!("{unit:?} is not a unit of time: use ms, s, m or h")),
+    };
+    Ok(Duration::from_secs(number * seconds))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("10m", 600), ("6h", 21600)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+        }
+        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        for bad in ["", "s", "1d", "-1s", "1.5h", " 1s"] {
+            assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+}

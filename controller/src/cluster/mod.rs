@@ -1,0 +1,219 @@
+//! What the operator finds out about the cluster, so that nobody has to write it down.
+//!
+//! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
+//! address is the one that the operator uses itself, unless it is told another.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, Client, Config,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde_json::Value;
+
+use crate::{
+    args::{NetworkArg, Run},
+    render::{Cluster, Network, Platform, Proxy, TlsPair},
+};
+
+/// The operator cannot find out what it needs.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    /// The API server did not answer.
+    #[error("the API server did not show {what}: {}", crate::errors::said(.source))]
+    Api {
+        /// What was asked for.
+        what: &'static str,
+        /// Why not.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// Something has to be said on the command line.
+    #[error("{what} cannot be found out in this cluster; say it with {flag}")]
+    Unknown {
+        /// What.
+        what: &'static str,
+        /// How to say it.
+        flag: &'static str,
+    },
+    /// Something is not as it must be.
+    #[error("{what} {value:?} cannot be used: {problem}")]
+    Invalid {
+        /// What.
+        what: &'static str,
+        /// What it is.
+        value: String,
+        /// What is wrong with it.
+        problem: &'static str,
+    },
+}
+
+impl ClusterError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        "ClusterUnknown"
+    }
+}
+
+fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
+    move |source| ClusterError::Api { what, source: Box::new(source) }
+}
+
+/// Oldest minor version of Kubernetes that is tested.
+const OLDEST_MINOR: u32 = 33;
+
+/// A warning if the API server is older than what is tested. The operator works on.
+pub fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
+    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
+    match (number(major), number(minor)) {
+        (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
+            "ApiServerTooOld",
+            format!("the API server is version 1.{minor}; versions before 1.{OLDEST_MINOR} are not tested. Upgrade the cluster"),
+        )),
+        (Some(_), Some(_)) => None,
+        _ => Some(("ApiServerVersionUnknown", format!("the API server calls itself {major:?}.{minor:?}"))),
+    }
+}
+
+/// Finds out what is needed.
+pub async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cluster, ClusterError> {
+    let infrastructure = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await?;
+    let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
+    let operator = openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?;
+    let text = |object: &Option<DynamicObject>, path: &str| {
+        object.as_ref().and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
+    };
+    let api_server = args
+        .api_server
+        .clone()
+        .or_else(|| text(&infrastructure, "/status/apiServerInternalURI"))
+        .unwrap_or_else(|| config.cluster_url.to_string().trim_end_matches('/').to_string());
+    let service_cidr = match args.service_cidr.clone().or_else(|| text(&network, "/spec/serviceNetwork/0")) {
+        Some(cidr) => cidr,
+        None => service_cidr(client).await?,
+    };
+    let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
+    let hybrid = operator.as_ref().and_then(|o| o.data.pointer("/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig"));
+    let vxlan_port = hybrid
+        .and_then(|h| h.get("hybridOverlayVXLANPort"))
+        .and_then(Value::as_u64)
+        .and_then(|p| u16::try_from(p).ok());
+    let ovn = match args.network {
+        Some(choice) => choice == NetworkArg::OvnHybrid,
+        None => hybrid.is_some(),
+    };
+    let platform = text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
+    let exporter_tls = exporter_tls(client, &args.namespace).await;
+    Ok(Cluster {
+        api_server,
+        api_ca: config_map_key(client, &args.namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)").await?,
+        kubelet_client_ca: config_map_key(
+            client,
+            "kube-system",
+            "extension-apiserver-authentication",
+            "client-ca-file",
+            "the CA of the API server's clients (kube-system/extension-apiserver-authentication)",
+        )
+        .await?,
+        service_cidr,
+        cluster_dns,
+        cluster_domain: args.cluster_domain.clone(),
+        platform,
+        external_cloud_provider: false,
+        network: if ovn { Network::OvnHybrid { vxlan_port } } else { Network::External },
+        proxy: Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() },
+        exporter_tls,
+        trusted_ca: None,
+    })
+}
+
+/// An OpenShift object named `cluster`, if this is OpenShift.
+async fn openshift(
+    client: &Client,
+    group: &str,
+    version: &str,
+    kind: &str,
+    plural: &str,
+) -> Result<Option<DynamicObject>, ClusterError> {
+    let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    api.get_opt("cluster").await.map_err(failed("what cluster this is"))
+}
+
+async fn service_cidr(client: &Client) -> Result<String, ClusterError> {
+    let unknown = ClusterError::Unknown { what: "the service network", flag: "--service-cidr" };
+    let api: Api<k8s_openapi::api::networking::v1::ServiceCIDR> = Api::all(client.clone());
+    let found = api.get_opt("kubernetes").await.map_err(failed("the service network"))?;
+    found.and_then(|c| c.spec).and_then(|s| s.cidrs).and_then(|c| c.into_iter().next()).ok_or(unknown)
+}
+
+async fn config_map_key(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    key: &str,
+    what: &'static str,
+) -> Result<String, ClusterError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let found = api.get(name).await.map_err(failed(what))?;
+    let problem = "the key is missing or empty";
+    let value = found.data.and_then(|mut d| d.remove(key)).filter(|v| !v.trim().is_empty());
+    value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
+}
+
+/// What OpenShift's service CA has made for windows_exporter, if it has.
+async fn exporter_tls(client: &Client, namespace: &str) -> Option<TlsPair> {
+    let api: Api<k8s_openapi::api::core::v1::Secret> = Api::namespaced(client.clone(), namespace);
+    let data = api.get_opt("windows-machine-config-operator-tls").await.ok()??.data?;
+    let text = |key: &str| data.get(key).and_then(|v| String::from_utf8(v.0.clone()).ok());
+    Some(TlsPair { certificate: text("tls.crt")?, key: text("tls.key")? })
+}
+
+/// The tenth address of a network: where the cluster's DNS is, by an old agreement.
+fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
+    let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
+    let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no /length"))?;
+    let length: u32 = length.parse().map_err(|_| bad("its length is no number"))?;
+    match address.parse().map_err(|_| bad("it is no address"))? {
+        IpAddr::V4(ip) if length <= 28 => {
+            let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
+            Ok(Ipv4Addr::from((u32::from(ip) & mask) + 10).into())
+        }
+        IpAddr::V6(ip) if length <= 124 => {
+            let mask = u128::MAX.checked_shl(128 - length).unwrap_or(0);
+            Ok(Ipv6Addr::from((u128::from(ip) & mask) + 10).into())
+        }
+        _ => Err(bad("it is too small")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dns_is_at_the_tenth_address() {
+        for (cidr, expected) in [
+            ("172.30.0.0/16", "172.30.0.10"),
+            ("10.0.0.0/24", "10.0.0.10"),
+            ("10.0.0.99/24", "10.0.0.10"),
+            ("fd02::/112", "fd02::a"),
+            ("0.0.0.0/0", "0.0.0.10"),
+        ] {
+            assert_eq!(tenth_address(cidr).unwrap().to_string(), expected, "{cidr}");
+        }
+        for bad in ["", "172.30.0.0", "x/16", "10.0.0.0/29", "10.0.0.0/99", "10.0.0.0/-1"] {
+            assert!(tenth_address(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_old_api_server_is_a_warning() {
+        assert_eq!(version_warning("1", "36"), None);
+        assert_eq!(version_warning("1", "33+"), None);
+        assert_eq!(version_warning("1", "32").unwrap().0, "ApiServerTooOld");
+        assert_eq!(version_warning("1", "27+").unwrap().0, "ApiServerTooOld");
+        assert_eq!(version_warning("", "").unwrap().0, "ApiServerVersionUnknown");
+    }
+}

@@ -1,0 +1,271 @@
+//! The controller that carries out the verdicts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{Patch, PatchParams},
+    core::DeserializeGuard,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::json;
+use tokio::{sync::Notify, time::MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, info, warn};
+
+use super::{Claim, Outstanding, Verdict, rules::is_decided, verdict};
+
+/// Approved by this operator; the reason of the `Approved` condition.
+pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
+/// How often everything that is open is judged again, for what no event tells.
+const SWEEP: Duration = Duration::from_mins(1);
+/// Decisions that are written at a time. More would only queue in the API server.
+const MAX_WRITES: usize = 16;
+
+/// Watches all requests and approves or denies those that are ours, until `shutdown`.
+///
+/// - `claims` tells what is known about the host of a node name. It must know every host of every pool from its first call: what
+///   it does not know counts as foreign, and in wicd's name space as wrong. Start this only when the caches behind it are filled.
+/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits for something else.
+/// - `operator_user` comes from [`super::operator_user`].
+/// - `poke` (by `notify_one`) has everything judged again at once, for when a host has been proven.
+///
+/// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
+pub async fn run<C, F>(
+    client: Client,
+    claims: C,
+    on_verdict: F,
+    operator_user: String,
+    poke: Arc<Notify>,
+    shutdown: CancellationToken,
+) where
+    C: Fn(&str) -> Option<Claim> + Send + Sync + 'static,
+    F: Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
+{
+    // The guard keeps one object that cannot be read from hiding all the others.
+    let guarded: Api<DeserializeGuard<CertificateSigningRequest>> = Api::all(client.clone());
+    let mut events = watcher(guarded, watcher::Config::default()).default_backoff().boxed();
+    let mut approver = Approver {
+        api: Api::all(client),
+        claims,
+        on_verdict,
+        operator_user,
+        open: BTreeMap::new(),
+        outstanding: Outstanding::default(),
+        waiting: BTreeMap::new(),
+        busy: BTreeSet::new(),
+        queue: VecDeque::new(),
+        writes: FuturesUnordered::new(),
+    };
+    let mut sweep = tokio::time::interval(SWEEP);
+    sweep.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut listed = Vec::new();
+    loop {
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => return,
+            Some((judged, result)) = approver.writes.next() => approver.written(&judged, result),
+            event = events.try_next() => match event {
+                Ok(Some(watcher::Event::Init)) => listed.clear(),
+                Ok(Some(watcher::Event::InitApply(DeserializeGuard(object)))) => listed.extend(readable(object)),
+                Ok(Some(watcher::Event::InitDone)) => approver.replace(std::mem::take(&mut listed)),
+                Ok(Some(watcher::Event::Apply(DeserializeGuard(object)))) => {
+                    if let Some(csr) = readable(object) {
+                        approver.observe(csr);
+                    }
+                }
+                Ok(Some(watcher::Event::Delete(object))) => approver.gone(&object.name_any()),
+                // A watcher does not end by itself.
+                Ok(None) => return,
+                Err(error) => warn!(error = &error as &dyn std::error::Error, "watching certificate requests failed, trying again"),
+            },
+            () = poke.notified() => approver.judge_all(),
+            _ = sweep.tick() => approver.judge_all(),
+        }
+        approver.start_writes();
+    }
+}
+
+fn readable<T>(object: Result<T, kube::core::error_boundary::InvalidObject>) -> Option<T> {
+    object
+        .inspect_err(|invalid| {
+            let name = invalid.metadata.name.as_deref().unwrap_or_default();
+            warn!(name, error = invalid.error, "leaving alone a certificate request that cannot be read");
+        })
+        .ok()
+}
+
+/// The request as it was judged, and what became of writing the verdict.
+type Written = (CertificateSigningRequest, kube::Result<(Verdict, CertificateSigningRequest)>);
+
+struct Approver<C, F> {
+    api: Api<CertificateSigningRequest>,
+    claims: C,
+    on_verdict: F,
+    operator_user: String,
+    /// The requests that somebody still has to decide or to issue.
+    open: BTreeMap<String, CertificateSigningRequest>,
+    outstanding: Outstanding,
+    /// What each waiting request was last said to wait for.
+    waiting: BTreeMap<String, Verdict>,
+    /// Decisions in `queue` or `writes`.
+    busy: BTreeSet<String>,
+    queue: VecDeque<(CertificateSigningRequest, Verdict)>,
+    writes: FuturesUnordered<BoxFuture<'static, Written>>,
+}
+
+impl<C, F> Approver<C, F>
+where
+    C: Fn(&str) -> Option<Claim> + Send + Sync + 'static,
+    F: Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
+{
+    /// Takes in a complete list.
+    fn replace(&mut self, all: Vec<CertificateSigningRequest>) {
+        self.open = all.into_iter().map(|csr| (csr.name_any(), csr)).collect();
+        self.open.retain(|_, csr| csr.status.as_ref().is_none_or(|status| status.certificate.is_none()));
+        self.judge_all();
+    }
+
+    /// Takes in the new state of one request.
+    fn observe(&mut self, csr: CertificateSigningRequest) {
+        let name = csr.name_any();
+        let next = self.outstanding.observe(&csr, &self.claims, &self.operator_user);
+        if csr.status.as_ref().is_some_and(|status| status.certificate.is_some()) {
+            self.open.remove(&name);
+            self.waiting.remove(&name);
+        } else {
+            self.open.insert(name.clone(), csr);
+            self.judge(&name);
+        }
+        if let Some(next) = next {
+            self.judge(&next);
+        }
+    }
+
+    fn gone(&mut self, name: &str) {
+        self.open.remove(name);
+        self.waiting.remove(name);
+        if let Some(next) = self.outstanding.forget(name) {
+            self.judge(&next);
+        }
+    }
+
+    /// Judges everything that is open with the claims of now.
+    fn judge_all(&mut self) {
+        self.outstanding = Outstanding::default();
+        for csr in self.open.values() {
+            self.outstanding.observe(csr, &self.claims, &self.operator_user);
+        }
+        self.waiting.retain(|name, _| self.open.contains_key(name));
+        let names: Vec<String> =
+            self.open.iter().filter(|(_, csr)| !is_decided(csr)).map(|(name, _)| name.clone()).collect();
+        for name in &names {
+            self.judge(name);
+        }
+    }
+
+    fn judge(&mut self, name: &str) {
+        let Some(csr) = self.open.get(name) else { return };
+        let verdict = verdict(csr, &self.claims, &self.outstanding, &self.operator_user);
+        if !matches!(verdict, Verdict::Wait { .. }) {
+            self.waiting.remove(name);
+        }
+        match verdict {
+            Verdict::NotOurs => {}
+            Verdict::Wait { .. } => {
+                if self.waiting.get(name) != Some(&verdict) {
+                    (self.on_verdict)(&verdict, csr);
+                    self.waiting.insert(name.to_owned(), verdict);
+                }
+            }
+            Verdict::Approve(_) | Verdict::Deny { .. } => {
+                if self.busy.insert(name.to_owned()) {
+                    self.queue.push_back((csr.clone(), verdict));
+                }
+            }
+        }
+    }
+
+    fn start_writes(&mut self) {
+        while self.writes.len() < MAX_WRITES
+            && let Some((csr, verdict)) = self.queue.pop_front()
+        {
+            let api = self.api.clone();
+            self.writes.push(Box::pin(async move {
+                let written = decide(&api, &csr, &verdict).await.map(|written| (verdict, written));
+                (csr, written)
+            }));
+        }
+    }
+
+    fn written(
+        &mut self,
+        judged: &CertificateSigningRequest,
+        result: kube::Result<(Verdict, CertificateSigningRequest)>,
+    ) {
+        let name = judged.name_any();
+        self.busy.remove(&name);
+        match result {
+            Ok((verdict, csr)) => {
+                let requester = csr.spec.username.as_deref().unwrap_or_default();
+                info!(name, requester, signer = csr.spec.signer_name, ?verdict, "decided a certificate request");
+                (self.on_verdict)(&verdict, &csr);
+                // The watch may have been faster and told of the certificate already.
+                if self.open.get(&name).is_some_and(|known| !is_decided(known)) {
+                    self.observe(csr);
+                }
+            }
+            Err(kube::Error::Api(status)) if status.is_not_found() => self.gone(&name),
+            Err(kube::Error::Api(status)) if status.is_conflict() => {
+                debug!(name, "certificate request changed meanwhile, judging it again");
+                // The version that was in the way is either here already or comes by the watch, which has it judged.
+                if self.open.get(&name).is_some_and(|known| known.resource_version() != judged.resource_version()) {
+                    self.judge(&name);
+                }
+            }
+            Err(error) => {
+                warn!(
+                    name,
+                    error = &error as &dyn std::error::Error,
+                    "deciding a certificate request failed, trying again soon"
+                );
+            }
+        }
+    }
+}
+
+/// Writes a verdict to the `approval` subresource of exactly the version that was judged.
+///
+/// A verdict that decides nothing writes nothing.
+pub(super) async fn decide(
+    api: &Api<CertificateSigningRequest>,
+    csr: &CertificateSigningRequest,
+    verdict: &Verdict,
+) -> kube::Result<CertificateSigningRequest> {
+    let (type_, reason, message) = match verdict {
+        Verdict::Approve(_) => {
+            ("Approved", APPROVED_REASON, "right in every point for a proven host of a WindowsNodePool")
+        }
+        Verdict::Deny { reason, message } => ("Denied", *reason, message.as_str()),
+        Verdict::NotOurs | Verdict::Wait { .. } => return Ok(csr.clone()),
+    };
+    let mut conditions = csr.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    conditions.push(CertificateSigningRequestCondition {
+        type_: type_.into(),
+        status: "True".into(),
+        reason: Some(reason.into()),
+        message: Some(message.into()),
+        ..Default::default()
+    });
+    let patch = json!({
+        "metadata": { "resourceVersion": csr.metadata.resource_version, "uid": csr.metadata.uid },
+        "status": { "conditions": conditions },
+    });
+    api.patch_approval(&csr.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
+}

@@ -1,0 +1,576 @@
+//! The table: what is right, what is wrong, and what is not ours.
+
+use k8s_openapi::{
+    ByteString,
+    api::certificates::v1::{
+        CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+        CertificateSigningRequestStatus,
+    },
+    apimachinery::pkg::apis::meta::v1::Time,
+};
+use kube::api::ObjectMeta;
+use proptest::prelude::*;
+
+use super::{
+    Claim, Kind, Outstanding, Verdict,
+    forge::{
+        BASIC_CONSTRAINTS, BMP, CN, EXTENDED_KEY_USAGE, Forged, KEY_USAGE, NAME_CONSTRAINTS, Name, O, OU, SAN, UTF8,
+        armour, attribute, der,
+    },
+    verdict,
+};
+
+const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
+const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
+const SERVING: &str = "kubernetes.io/kubelet-serving";
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+const NODES: &[&str] = &["system:nodes", "system:authenticated"];
+const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
+const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
+
+/// Two hosts that have joined, one that has not, one that is not proven. `win-1x` is nobody's.
+fn claims(node: &str) -> Option<Claim> {
+    let (addresses, joined, proven) = match node {
+        "win-1" => (vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()], true, true),
+        "win-2" => (vec!["10.0.0.2".parse().unwrap()], true, true),
+        "win-new" => (vec!["10.0.0.3".parse().unwrap()], false, true),
+        "win-dark" => (vec![], false, false),
+        _ => return None,
+    };
+    let dns_names = vec![node.to_owned(), format!("{node}.corp.example")];
+    Some(Claim { node_name: node.to_owned(), addresses, dns_names, joined, proven })
+}
+
+fn csr(
+    user: &str,
+    groups: &[&str],
+    signer: &str,
+    usages: &[&str],
+    pem: impl Into<Vec<u8>>,
+) -> CertificateSigningRequest {
+    let strings = |texts: &[&str]| Some(texts.iter().map(|s| (*s).to_owned()).collect());
+    CertificateSigningRequest {
+        metadata: ObjectMeta { name: Some("csr-1".into()), ..Default::default() },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(pem.into()),
+            signer_name: signer.into(),
+            usages: strings(usages),
+            username: Some(user.into()),
+            groups: strings(groups),
+            expiration_seconds: Some(3600),
+            ..Default::default()
+        },
+        status: None,
+    }
+}
+
+fn node_client(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
+    csr(user, groups, KUBELET_CLIENT, &["digital signature", "client auth"], pem)
+}
+
+fn serving(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
+    csr(user, groups, SERVING, &["digital signature", "server auth"], pem)
+}
+
+fn wicd(user: &str, groups: &[&str], pem: impl Into<Vec<u8>>) -> CertificateSigningRequest {
+    csr(user, groups, CLIENT, &["digital signature", "client auth", "key encipherment"], pem)
+}
+
+fn node(name: &str) -> Forged {
+    Forged::new(&format!("system:node:{name}"), &["system:nodes"])
+}
+
+fn wicd_node(name: &str) -> Forged {
+    Forged::new(&format!("system:wicd-node:{name}"), &["system:wicd-nodes"])
+}
+
+fn judge(csr: &CertificateSigningRequest) -> Verdict {
+    verdict(csr, &claims, &Outstanding::default(), OPERATOR)
+}
+
+fn reason(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::NotOurs => "NotOurs".into(),
+        Verdict::Approve(kind) => format!("Approve {}", kind.as_str()),
+        Verdict::Deny { reason, .. } => (*reason).into(),
+        Verdict::Wait { .. } => "Wait".into(),
+    }
+}
+
+const W1: &str = "system:node:win-1";
+const D1: &str = "system:wicd-node:win-1";
+const OPENSHIFT: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
+
+#[test]
+fn right_requests_are_approved() {
+    let names = || node("win-1").names(&[Name::Dns("win-1"), Name::Ip("10.0.0.1"), Name::Ip("fd00::1")]);
+    let eku_client = der(0x30, &[&der(6, &[&[0x2b, 6, 1, 5, 5, 7, 3, 2]])]);
+    let key_usage = der(3, &[&[5, 0b1010_0000]]);
+    let crlf = node("win-1").pem().replace('\n', "\r\n");
+    let long_usages = ["client auth", "key encipherment", "digital signature"];
+    let mut no_expiry = node_client(W1, NODES, node("win-1").pem());
+    no_expiry.spec.expiration_seconds = None;
+    let mut a_day = wicd(D1, WICDS, wicd_node("win-1").pem());
+    a_day.spec.expiration_seconds = Some(86_400);
+    let table = [
+        (
+            "first kubelet certificate, by the operator",
+            node_client(OPERATOR, &[], node("win-new").pem()),
+            Kind::KubeletClient,
+        ),
+        ("again for a host that has joined", node_client(OPERATOR, &[], node("win-1").pem()), Kind::KubeletClient),
+        ("kubelet renews", node_client(W1, NODES, node("win-1").pem()), Kind::KubeletClient),
+        (
+            "with key encipherment",
+            csr(W1, NODES, KUBELET_CLIENT, &long_usages, node("win-1").pem()),
+            Kind::KubeletClient,
+        ),
+        ("signer's own lifetime", no_expiry, Kind::KubeletClient),
+        ("P-384", node_client(W1, NODES, node("win-1").key(&rcgen::PKCS_ECDSA_P384_SHA384).pem()), Kind::KubeletClient),
+        ("RSA 2048", node_client(W1, NODES, include_str!("fixtures/rsa-2048.pem")), Kind::KubeletClient),
+        ("made by openssl", node_client(W1, NODES, include_str!("fixtures/p256.pem")), Kind::KubeletClient),
+        ("lines end as on Windows", node_client(W1, NODES, crlf), Kind::KubeletClient),
+        (
+            "extensions that agree",
+            node_client(
+                W1,
+                NODES,
+                node("win-1").extension(EXTENDED_KEY_USAGE, &eku_client).extension(KEY_USAGE, &key_usage).pem(),
+            ),
+            Kind::KubeletClient,
+        ),
+        (
+            "bootstrap token",
+            node_client("system:bootstrap:abcdef", BOOTSTRAP, node("win-new").pem()),
+            Kind::KubeletClient,
+        ),
+        ("OpenShift's bootstrapper", node_client(OPENSHIFT, &[], node("win-new").pem()), Kind::KubeletClient),
+        ("serving", serving(W1, NODES, names().pem()), Kind::KubeletServing),
+        (
+            "serving, host name as proven",
+            serving(W1, NODES, node("win-1").names(&[Name::Dns("win-1.corp.example")]).pem()),
+            Kind::KubeletServing,
+        ),
+        ("first wicd certificate, by the operator", wicd(OPERATOR, &[], wicd_node("win-new").pem()), Kind::WicdClient),
+        ("wicd renews", wicd(D1, WICDS, wicd_node("win-1").pem()), Kind::WicdClient),
+        ("wicd for a day", a_day, Kind::WicdClient),
+    ];
+    for (what, csr, kind) in table {
+        assert_eq!(judge(&csr), Verdict::Approve(kind), "{what}");
+    }
+}
+
+#[test]
+fn wrong_requests_of_ours_are_denied() {
+    let p = |forged: Forged| forged.pem();
+    let one = || node("win-1");
+    let with = |change: &dyn Fn(&mut CertificateSigningRequest), mut csr: CertificateSigningRequest| {
+        change(&mut csr);
+        csr
+    };
+    let usages = |usages: &[&str]| csr(W1, NODES, KUBELET_CLIENT, usages, node("win-1").pem());
+    let served = |names: &[Name<'_>]| serving(W1, NODES, node("win-1").names(names).pem());
+    let mut spoilt = one().der();
+    *spoilt.last_mut().unwrap() ^= 1;
+    let trailing = [one().der(), vec![0]].concat();
+    let eku = |last: u8| der(0x30, &[&der(6, &[&[0x2b, 6, 1, 5, 5, 7, 3, last]])]);
+    let ca = der(0x30, &[&der(1, &[&[0xff]])]);
+    let not_ca = der(0x30, &[]);
+    let foreign_san = der(0x30, &[&der(0x82, &[b"win-2"])]);
+    let both_in_one = Forged {
+        subject: vec![vec![attribute(O, UTF8, b"system:nodes"), attribute(CN, UTF8, W1.as_bytes())]],
+        ..one()
+    };
+    let wide: Vec<u8> = W1.encode_utf16().flat_map(u16::to_be_bytes).collect();
+    let table = vec![
+        // Whose it is.
+        ("another node renews", node_client("system:node:win-2", NODES, p(one())), "WrongRequester"),
+        ("a Linux node renews", node_client("system:node:linux-1", NODES, p(one())), "WrongRequester"),
+        ("host asks for another host", node_client(W1, NODES, p(node("win-2"))), "WrongRequester"),
+        ("host asks for a Linux node", node_client(W1, NODES, p(node("linux-1"))), "UnknownHost"),
+        ("a person", node_client("alice", &["system:authenticated"], p(one())), "WrongRequester"),
+        ("nobody", node_client("", &[], p(one())), "WrongRequester"),
+        ("wicd asks for kubelet's", node_client(D1, WICDS, p(one())), "WrongRequester"),
+        (
+            "another service account",
+            node_client("system:serviceaccount:default:windows-node-pools", &[], p(one())),
+            "WrongRequester",
+        ),
+        ("right name, wrong groups", node_client(W1, &["system:authenticated"], p(one())), "WrongRequester"),
+        ("bootstrap token after joining", node_client("system:bootstrap:abcdef", BOOTSTRAP, p(one())), "AlreadyJoined"),
+        ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT, &[], p(one())), "AlreadyJoined"),
+        (
+            "token user without the group",
+            node_client("system:bootstrap:abcdef", &[], p(node("win-new"))),
+            "WrongRequester",
+        ),
+        (
+            "bootstrap token asks for serving",
+            serving("system:bootstrap:abcdef", BOOTSTRAP, p(node("win-new").names(&[Name::Dns("win-new")]))),
+            "WrongRequester",
+        ),
+        (
+            "bootstrap token asks for wicd",
+            wicd("system:bootstrap:abcdef", BOOTSTRAP, p(wicd_node("win-new"))),
+            "WrongRequester",
+        ),
+        ("operator asks for serving", serving(OPERATOR, &[], p(one().names(&[Name::Dns("win-1")]))), "WrongRequester"),
+        (
+            "another node asks for serving",
+            serving("system:node:win-2", NODES, p(one().names(&[Name::Dns("win-1")]))),
+            "WrongRequester",
+        ),
+        (
+            "serving without the node group",
+            serving(W1, &["system:authenticated"], p(one().names(&[Name::Dns("win-1")]))),
+            "WrongRequester",
+        ),
+        ("another wicd renews", wicd("system:wicd-node:win-2", WICDS, p(wicd_node("win-1"))), "WrongRequester"),
+        ("wicd without its group", wicd(D1, &["system:authenticated"], p(wicd_node("win-1"))), "WrongRequester"),
+        ("kubelet asks for wicd's", wicd(W1, NODES, p(wicd_node("win-1"))), "WrongRequester"),
+        ("wicd of a host that no pool has", wicd("system:wicd-node:gone", WICDS, p(wicd_node("gone"))), "UnknownHost"),
+        ("operator for an unknown host", wicd(OPERATOR, &[], p(wicd_node("gone"))), "UnknownHost"),
+        // The subject.
+        ("longer name", node_client(W1, NODES, p(node("win-1x"))), "UnknownHost"),
+        ("shorter name", node_client(W1, NODES, p(node("win-"))), "UnknownHost"),
+        ("no name", node_client(W1, NODES, p(node(""))), "WrongSubject"),
+        ("upper case name", node_client(W1, NODES, p(node("WIN-1"))), "UnknownHost"),
+        (
+            "upper case prefix",
+            node_client(W1, NODES, p(Forged::new("SYSTEM:NODE:win-1", &["system:nodes"]))),
+            "WrongSubject",
+        ),
+        ("upper case, by a stranger", node_client("alice", &[], p(node("WIN-1"))), "UnknownHost"),
+        ("NUL behind the name", node_client("alice", &[], p(node("win-1\0.evil"))), "UnknownHost"),
+        ("space behind the name", node_client("alice", &[], p(node("win-1 "))), "UnknownHost"),
+        (
+            "prefix without a colon",
+            wicd(D1, WICDS, p(Forged::new("system:wicd-nodex:win-1", &["system:wicd-nodes"]))),
+            "WrongSubject",
+        ),
+        ("prefix twice", node_client(W1, NODES, p(node("system:node:win-1"))), "UnknownHost"),
+        ("two common names", node_client(W1, NODES, p(one().also(CN, UTF8, b"system:node:win-2"))), "WrongSubject"),
+        (
+            "two common names, ours last",
+            node_client("alice", &[], p(Forged::new("alice", &["system:nodes"]).also(CN, UTF8, W1.as_bytes()))),
+            "WrongSubject",
+        ),
+        (
+            "no common name",
+            node_client(W1, NODES, p(Forged { subject: vec![vec![attribute(O, UTF8, b"system:nodes")]], ..one() })),
+            "WrongSubject",
+        ),
+        ("empty subject", node_client(W1, NODES, p(Forged { subject: vec![], ..one() })), "WrongSubject"),
+        (
+            "extra organisation",
+            node_client(W1, NODES, p(Forged::new(W1, &["system:nodes", "system:masters"]))),
+            "WrongOrganisation",
+        ),
+        ("system:masters alone", node_client(W1, NODES, p(Forged::new(W1, &["system:masters"]))), "WrongOrganisation"),
+        (
+            "system:masters for wicd",
+            wicd(D1, WICDS, p(Forged::new(D1, &["system:wicd-nodes", "system:masters"]))),
+            "WrongOrganisation",
+        ),
+        (
+            "the same organisation twice",
+            node_client(W1, NODES, p(Forged::new(W1, &["system:nodes", "system:nodes"]))),
+            "WrongOrganisation",
+        ),
+        ("no organisation", node_client(W1, NODES, p(Forged::new(W1, &[]))), "WrongOrganisation"),
+        ("upper case organisation", node_client(W1, NODES, p(Forged::new(W1, &["System:Nodes"]))), "WrongOrganisation"),
+        (
+            "wicd's organisation for kubelet",
+            node_client(W1, NODES, p(Forged::new(W1, &["system:wicd-nodes"]))),
+            "WrongOrganisation",
+        ),
+        (
+            "wicd's organisation for a stranger",
+            csr(
+                "alice",
+                &[],
+                CLIENT,
+                &["digital signature", "client auth"],
+                p(Forged::new("alice", &["system:wicd-nodes"])),
+            ),
+            "WrongSubject",
+        ),
+        ("organisational unit", node_client(W1, NODES, p(one().also(OU, UTF8, b"system:masters"))), "WrongSubject"),
+        ("both in one part", node_client(W1, NODES, p(both_in_one)), "WrongSubject"),
+        (
+            "wide characters",
+            node_client(
+                W1,
+                NODES,
+                p(Forged {
+                    subject: vec![vec![attribute(O, UTF8, b"system:nodes")], vec![attribute(CN, BMP, &wide)]],
+                    ..one()
+                }),
+            ),
+            "WrongSubject",
+        ),
+        // Signer, usages, lifetime.
+        (
+            "other signer",
+            csr(W1, NODES, "kubernetes.io/legacy-unknown", &["digital signature", "client auth"], p(one())),
+            "WrongSigner",
+        ),
+        (
+            "signer of a third party",
+            csr(W1, NODES, "example.com/signer", &["digital signature", "client auth"], p(one())),
+            "WrongSigner",
+        ),
+        ("kubelet's name for wicd's signer", wicd(W1, NODES, p(one())), "WrongSubject"),
+        ("wicd's name for kubelet's signer", node_client(D1, WICDS, p(wicd_node("win-1"))), "WrongSubject"),
+        (
+            "client's usages for serving",
+            csr(W1, NODES, SERVING, &["digital signature", "client auth"], p(one().names(&[Name::Dns("win-1")]))),
+            "WrongUsages",
+        ),
+        ("server auth for a client", usages(&["digital signature", "server auth"]), "WrongUsages"),
+        ("both auths", usages(&["digital signature", "client auth", "server auth"]), "WrongUsages"),
+        ("no signature", usages(&["client auth"]), "WrongUsages"),
+        ("no purpose", usages(&["digital signature", "key encipherment"]), "WrongUsages"),
+        ("any", usages(&["digital signature", "client auth", "any"]), "WrongUsages"),
+        ("cert sign", usages(&["digital signature", "client auth", "cert sign"]), "WrongUsages"),
+        ("no usages", usages(&[]), "WrongUsages"),
+        (
+            "extended usage differs",
+            node_client(W1, NODES, p(one().extension(EXTENDED_KEY_USAGE, &eku(1)))),
+            "WrongUsages",
+        ),
+        (
+            "key usage to sign certificates",
+            node_client(W1, NODES, p(one().extension(KEY_USAGE, &der(3, &[&[2, 0b1000_0100]])))),
+            "WrongUsages",
+        ),
+        (
+            "wicd for longer than a day",
+            with(&|c| c.spec.expiration_seconds = Some(86_401), wicd(D1, WICDS, p(wicd_node("win-1")))),
+            "LifetimeTooLong",
+        ),
+        (
+            "wicd for as long as the signer likes",
+            with(&|c| c.spec.expiration_seconds = None, wicd(D1, WICDS, p(wicd_node("win-1")))),
+            "LifetimeTooLong",
+        ),
+        // Names.
+        ("client with a DNS name", node_client(W1, NODES, p(one().names(&[Name::Dns("win-1")]))), "WrongNames"),
+        ("client with an empty list of names", node_client(W1, NODES, p(one().names(&[]))), "WrongNames"),
+        ("wicd with an address", wicd(D1, WICDS, p(wicd_node("win-1").names(&[Name::Ip("10.0.0.1")]))), "WrongNames"),
+        ("serving without names", serving(W1, NODES, p(one())), "WrongNames"),
+        ("serving with an empty list of names", served(&[]), "WrongNames"),
+        ("another host's name", served(&[Name::Dns("win-1"), Name::Dns("win-2")]), "ForeignName"),
+        ("another host's address", served(&[Name::Ip("10.0.0.1"), Name::Ip("10.0.0.2")]), "ForeignName"),
+        ("the API server's name", served(&[Name::Dns("kubernetes.default.svc")]), "ForeignName"),
+        ("wildcard", served(&[Name::Dns("*.corp.example")]), "ForeignName"),
+        ("upper case DNS name", served(&[Name::Dns("WIN-1")]), "ForeignName"),
+        ("DNS name with a dot behind", served(&[Name::Dns("win-1.")]), "ForeignName"),
+        ("empty DNS name", served(&[Name::Dns("")]), "ForeignName"),
+        ("DNS name that is the address", served(&[Name::Dns("10.0.0.1")]), "ForeignName"),
+        ("suffix of a proven name", served(&[Name::Dns("corp.example")]), "ForeignName"),
+        ("IPv4 in IPv6", served(&[Name::Ip("::ffff:10.0.0.1")]), "ForeignName"),
+        ("neighbour in IPv6", served(&[Name::Ip("fd00::2")]), "ForeignName"),
+        ("loopback", served(&[Name::Ip("127.0.0.1")]), "ForeignName"),
+        ("address with a mask", served(&[Name::RawIp(&[10, 0, 0, 1, 255, 255, 255, 255])]), "WrongNames"),
+        ("e-mail", served(&[Name::Dns("win-1"), Name::Email("admin@corp.example")]), "WrongNames"),
+        ("URI", served(&[Name::Dns("win-1"), Name::Uri("spiffe://corp.example/admin")]), "WrongNames"),
+        // Extensions and attributes.
+        (
+            "certificate authority",
+            node_client(W1, NODES, p(one().extension(BASIC_CONSTRAINTS, &ca))),
+            "UnexpectedExtension",
+        ),
+        (
+            "basic constraints at all",
+            node_client(W1, NODES, p(one().extension(BASIC_CONSTRAINTS, &not_ca))),
+            "UnexpectedExtension",
+        ),
+        (
+            "name constraints",
+            node_client(W1, NODES, p(one().extension(NAME_CONSTRAINTS, &not_ca))),
+            "UnexpectedExtension",
+        ),
+        (
+            "unknown extension",
+            node_client(W1, NODES, p(one().extension(&[0x2a, 3, 4], &not_ca))),
+            "UnexpectedExtension",
+        ),
+        (
+            "names twice",
+            serving(W1, NODES, p(one().names(&[Name::Dns("win-2")]).names(&[Name::Dns("win-1")]))),
+            "UnexpectedExtension",
+        ),
+        ("extension that is no DER", serving(W1, NODES, p(one().extension(SAN, b"\x30\x7f"))), "UnexpectedExtension"),
+        ("challenge password", node_client(W1, NODES, p(one().challenge_password())), "UnexpectedAttribute"),
+        (
+            "two lists of extensions",
+            serving(W1, NODES, p(one().names(&[Name::Dns("win-1")]).second_list(SAN, &foreign_san))),
+            "UnexpectedAttribute",
+        ),
+        (
+            "two values of one list",
+            serving(W1, NODES, p(one().names(&[Name::Dns("win-1")]).second_value(SAN, &foreign_san))),
+            "UnexpectedAttribute",
+        ),
+        // Key and signature.
+        ("RSA 1024", node_client(W1, NODES, include_str!("fixtures/rsa-1024.pem")), "KeyNotAllowed"),
+        ("P-224", node_client(W1, NODES, include_str!("fixtures/p224.pem")), "KeyNotAllowed"),
+        ("P-521", node_client(W1, NODES, include_str!("fixtures/p521.pem")), "KeyNotAllowed"),
+        ("Ed25519", node_client(W1, NODES, p(one().key(&rcgen::PKCS_ED25519))), "KeyNotAllowed"),
+        ("SHA-1", node_client(W1, NODES, include_str!("fixtures/rsa-2048-sha1.pem")), "BadSignature"),
+        ("bad signature", node_client(W1, NODES, armour(&spoilt)), "BadSignature"),
+        // The envelope.
+        ("empty", node_client(W1, NODES, ""), "BadEncoding"),
+        ("no PEM", node_client(W1, NODES, one().der()), "BadEncoding"),
+        ("another type", node_client(W1, NODES, p(one()).replace("CERTIFICATE REQUEST", "CERTIFICATE")), "BadEncoding"),
+        ("text before", node_client(W1, NODES, format!("hello\n{}", p(one()))), "BadEncoding"),
+        ("text after", node_client(W1, NODES, format!("{}hello", p(one()))), "BadEncoding"),
+        ("second block", node_client(W1, NODES, p(one()) + &p(node("win-2"))), "BadEncoding"),
+        ("second block, by a stranger", node_client("alice", &[], p(one()) + &p(one())), "BadEncoding"),
+        ("headers", node_client(W1, NODES, p(one()).replacen("-----\n", "-----\nA: b\n\n", 1)), "BadEncoding"),
+        ("bytes after the request", node_client(W1, NODES, armour(&trailing)), "BadEncoding"),
+        ("no DER", node_client(W1, NODES, armour(b"hello")), "BadEncoding"),
+        ("huge", node_client(W1, NODES, p(one()) + &"\n".repeat(16 * 1024)), "TooLarge"),
+    ];
+    assert!(table.len() >= 25);
+    let mut wrong = vec![];
+    for (what, csr, expected) in &table {
+        let verdict = judge(csr);
+        if reason(&verdict) != *expected {
+            wrong.push(format!("{what}: wanted {expected}, got {verdict:?}"));
+        }
+        if let Verdict::Deny { reason, message } = &verdict {
+            assert!(reason.chars().all(char::is_alphanumeric) && reason.starts_with(char::is_uppercase), "{reason}");
+            assert!(!message.is_empty() && !message.contains(char::is_control) && message.len() < 300, "{message}");
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn requests_of_others_are_left_alone() {
+    let decided = |type_: &str| {
+        let mut csr = node_client(W1, NODES, node("win-1").pem());
+        let condition =
+            CertificateSigningRequestCondition { type_: type_.into(), status: "True".into(), ..Default::default() };
+        csr.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
+        csr
+    };
+    let linux = "system:node:linux-1";
+    let client = ["digital signature", "client auth"];
+    let table = [
+        ("a Linux node renews", node_client(linux, NODES, node("linux-1").pem())),
+        ("a Linux node's serving", serving(linux, NODES, node("linux-1").names(&[Name::Ip("10.9.9.9")]).pem())),
+        ("a Linux node's wrong request", node_client(linux, NODES, Forged::new(linux, &["system:masters"]).pem())),
+        ("a Linux node bootstraps", node_client("system:bootstrap:abcdef", BOOTSTRAP, node("linux-2").pem())),
+        ("a Linux node whose name begins like ours", node_client("system:node:win-1x", NODES, node("win-1x").pem())),
+        ("a person's client certificate", csr("alice", &[], CLIENT, &client, Forged::new("alice", &["dev"]).pem())),
+        (
+            "a person's certificate, by an operator who is an administrator",
+            csr(OPERATOR, &[], CLIENT, &client, Forged::new("alice", &["dev"]).pem()),
+        ),
+        // A network plug-in obtains its certificate with kubelet's identity, and has its own approver.
+        (
+            "a plug-in on our host",
+            csr(W1, NODES, CLIENT, &client, Forged::new("system:ovn-node:win-1", &["system:ovn-nodes"]).pem()),
+        ),
+        (
+            "a stranger's look-alike of wicd",
+            csr("alice", &[], CLIENT, &client, Forged::new("system:wicd-nodex:win-1", &["x"]).pem()),
+        ),
+        ("a stranger's rubbish", node_client("alice", &[], "rubbish")),
+        ("a stranger's huge request", node_client("alice", &[], node("win-1").pem() + &"\n".repeat(16 * 1024))),
+        ("approved", decided("Approved")),
+        ("denied", decided("Denied")),
+        ("failed", decided("Failed")),
+    ];
+    for (what, csr) in table {
+        assert_eq!(judge(&csr), Verdict::NotOurs, "{what}");
+    }
+}
+
+#[test]
+fn an_unproven_host_waits_if_its_request_is_right() {
+    let right = node_client("system:bootstrap:abcdef", BOOTSTRAP, node("win-dark").pem());
+    let names = node("win-dark").names(&[Name::Ip("10.0.0.9")]);
+    let right_but_for_proof = serving("system:node:win-dark", NODES, names.pem());
+    let wrong = node_client("alice", &[], node("win-dark").pem());
+    assert_eq!(reason(&judge(&right)), "Wait");
+    assert_eq!(reason(&judge(&right_but_for_proof)), "Wait");
+    assert_eq!(reason(&judge(&wrong)), "WrongRequester");
+}
+
+#[test]
+fn of_several_for_one_host_and_kind_the_oldest_stands() {
+    let at = |name: &str, second: i64, mut csr: CertificateSigningRequest| {
+        csr.metadata.name = Some(name.into());
+        csr.metadata.creation_timestamp = Some(Time(jiff::Timestamp::from_second(second).unwrap()));
+        csr
+    };
+    let wrong_and_oldest = at("csr-0", 1, node_client("alice", &[], node("win-1").pem()));
+    let mut first = at("csr-b", 10, node_client(W1, NODES, node("win-1").pem()));
+    let second = at("csr-a", 11, node_client(W1, NODES, node("win-1").pem()));
+    let same_second = at("csr-c", 10, node_client(W1, NODES, node("win-1").pem()));
+    let other_host = at("csr-d", 12, node_client("system:node:win-2", NODES, node("win-2").pem()));
+    let other_kind = at("csr-e", 12, wicd(D1, WICDS, wicd_node("win-1").pem()));
+
+    let mut outstanding = Outstanding::default();
+    for csr in [&second, &wrong_and_oldest, &first, &same_second, &other_host, &other_kind] {
+        assert_eq!(outstanding.observe(csr, &claims, OPERATOR), None);
+    }
+    let judge = |csr: &_, outstanding: &_| reason(&verdict(csr, &claims, outstanding, OPERATOR));
+    assert_eq!(judge(&first, &outstanding), "Approve kubelet-client");
+    assert_eq!(judge(&second, &outstanding), "Wait");
+    assert_eq!(judge(&same_second, &outstanding), "Wait");
+    assert_eq!(judge(&other_host, &outstanding), "Approve kubelet-client");
+    assert_eq!(judge(&other_kind, &outstanding), "Approve wicd-client");
+
+    // Approved, but not issued: the others go on waiting.
+    let condition = CertificateSigningRequestCondition { type_: "Approved".into(), ..Default::default() };
+    first.status = Some(CertificateSigningRequestStatus { conditions: Some(vec![condition]), certificate: None });
+    assert_eq!(outstanding.observe(&first, &claims, OPERATOR), None);
+    assert_eq!(judge(&same_second, &outstanding), "Wait");
+
+    first.status.as_mut().unwrap().certificate = Some(ByteString(b"issued".to_vec()));
+    assert_eq!(outstanding.observe(&first, &claims, OPERATOR).as_deref(), Some("csr-c"));
+    assert_eq!(judge(&same_second, &outstanding), "Approve kubelet-client");
+    assert_eq!(judge(&second, &outstanding), "Wait");
+    assert_eq!(outstanding.forget("csr-c").as_deref(), Some("csr-a"));
+    assert_eq!(judge(&second, &outstanding), "Approve kubelet-client");
+}
+
+/// A right request with any one bit changed is no longer right: the signature covers most of them, strict reading the rest.
+#[test]
+fn a_changed_bit_is_never_approved() {
+    let right = node("win-1").names(&[Name::Dns("win-1"), Name::Ip("10.0.0.1")]).der();
+    assert_eq!(judge(&serving(W1, NODES, armour(&right))), Verdict::Approve(Kind::KubeletServing));
+    for bit in 0..right.len() * 8 {
+        let mut changed = right.clone();
+        changed[bit / 8] ^= 1 << (bit % 8);
+        let verdict = judge(&serving(W1, NODES, armour(&changed)));
+        assert!(!matches!(verdict, Verdict::Approve(_)), "bit {} of byte {}: {verdict:?}", bit % 8, bit / 8);
+    }
+}
+
+proptest! {
+    #[test]
+    fn noise_is_never_approved(noise in proptest::collection::vec(any::<u8>(), 0..600)) {
+        for pem in [noise.clone(), armour(&noise).into_bytes()] {
+            let ours = reason(&judge(&node_client(W1, NODES, pem.clone())));
+            prop_assert_eq!(ours, "BadEncoding");
+            let foreign = reason(&judge(&node_client("alice", &[], pem)));
+            prop_assert_eq!(foreign, "NotOurs");
+        }
+    }
+
+    #[test]
+    fn cut_or_garbled_text_is_never_approved(at in any::<prop::sample::Index>(), text in "[^\\s]{1,4}") {
+        let pem = node("win-1").pem();
+        let at = at.index(pem.len() - 2);
+        for garbled in [pem[..at].to_owned(), format!("{}{text}{}", &pem[..at], &pem[at..])] {
+            let verdict = judge(&node_client(W1, NODES, garbled));
+            prop_assert!(!matches!(verdict, Verdict::Approve(_)), "{verdict:?}");
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! Certificate requests as an attacker makes them: any subject, any attribute, with a signature that is right unless spoilt on purpose.
+//!
+//! Libraries refuse to make most of these, so the DER is put together here. Shared with the integration tests.
+
+use std::net::IpAddr;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
+
+pub const CN: &[u8] = &[0x55, 4, 3];
+pub const O: &[u8] = &[0x55, 4, 10];
+pub const OU: &[u8] = &[0x55, 4, 11];
+pub const SAN: &[u8] = &[0x55, 0x1d, 17];
+pub const KEY_USAGE: &[u8] = &[0x55, 0x1d, 15];
+pub const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 37];
+pub const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 19];
+pub const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 30];
+pub const UTF8: u8 = 0x0c;
+pub const BMP: u8 = 0x1e;
+const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 14];
+const CHALLENGE_PASSWORD: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 7];
+const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
+const ECDSA_WITH_SHA384: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
+const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
+
+/// One DER element.
+pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let content = parts.concat();
+    let mut out = vec![tag];
+    match content.len() {
+        short @ 0..=0x7f => out.push(u8::try_from(short).unwrap()),
+        long => {
+            let bytes = long.to_be_bytes();
+            let first = bytes.iter().position(|b| *b != 0).unwrap_or(0);
+            out.push(0x80 | u8::try_from(bytes.len() - first).unwrap());
+            out.extend_from_slice(&bytes[first..]);
+        }
+    }
+    out.extend(content);
+    out
+}
+
+/// `AttributeTypeAndValue`.
+pub fn attribute(oid: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
+    der(0x30, &[&der(6, &[oid]), &der(tag, &[value])])
+}
+
+/// One entry of the subject alternative names.
+pub enum Name<'a> {
+    Dns(&'a str),
+    Ip(&'a str),
+    Email(&'a str),
+    Uri(&'a str),
+    RawIp(&'a [u8]),
+}
+
+/// A request in the making.
+pub struct Forged {
+    /// Each inner list is one relative distinguished name.
+    pub subject: Vec<Vec<Vec<u8>>>,
+    pub extensions: Vec<Vec<u8>>,
+    /// Attributes beside the one that holds the extensions.
+    pub attributes: Vec<Vec<u8>>,
+    pub key: KeyPair,
+}
+
+impl Forged {
+    pub fn new(common_name: &str, organisations: &[&str]) -> Self {
+        let mut subject: Vec<_> = organisations.iter().map(|o| vec![attribute(O, UTF8, o.as_bytes())]).collect();
+        subject.push(vec![attribute(CN, UTF8, common_name.as_bytes())]);
+        Self { subject, extensions: vec![], attributes: vec![], key: KeyPair::generate().unwrap() }
+    }
+
+    pub fn key(mut self, algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
+        self.key = KeyPair::generate_for(algorithm).unwrap();
+        self
+    }
+
+    pub fn also(mut self, oid: &[u8], tag: u8, value: &[u8]) -> Self {
+        self.subject.push(vec![attribute(oid, tag, value)]);
+        self
+    }
+
+    pub fn extension(mut self, oid: &[u8], value: &[u8]) -> Self {
+        self.extensions.push(extension(oid, value));
+        self
+    }
+
+    pub fn names(self, names: &[Name<'_>]) -> Self {
+        let entries: Vec<Vec<u8>> = names
+            .iter()
+            .map(|name| match name {
+                Name::Email(text) => der(0x81, &[text.as_bytes()]),
+                Name::Dns(text) => der(0x82, &[text.as_bytes()]),
+                Name::Uri(text) => der(0x86, &[text.as_bytes()]),
+                Name::RawIp(bytes) => der(0x87, &[bytes]),
+                Name::Ip(text) => match text.parse().unwrap() {
+                    IpAddr::V4(ip) => der(0x87, &[&ip.octets()]),
+                    IpAddr::V6(ip) => der(0x87, &[&ip.octets()]),
+                },
+            })
+            .collect();
+        self.extension(SAN, &der(0x30, &[&entries.concat()]))
+    }
+
+    pub fn challenge_password(mut self) -> Self {
+        let set = der(0x31, &[&der(UTF8, &[b"secret"])]);
+        self.attributes.push(der(0x30, &[&der(6, &[CHALLENGE_PASSWORD]), &set]));
+        self
+    }
+
+    /// A second attribute with a list of extensions: programs differ in which of the two they read.
+    pub fn second_list(mut self, oid: &[u8], value: &[u8]) -> Self {
+        let list = der(0x30, &[&extension(oid, value)]);
+        self.attributes.push(der(0x30, &[&der(6, &[EXTENSION_REQUEST]), &der(0x31, &[&list])]));
+        self
+    }
+
+    /// A second list of extensions within the same attribute.
+    pub fn second_value(mut self, oid: &[u8], value: &[u8]) -> Self {
+        let first = der(0x30, &[&std::mem::take(&mut self.extensions).concat()]);
+        let second = der(0x30, &[&extension(oid, value)]);
+        self.attributes.push(der(0x30, &[&der(6, &[EXTENSION_REQUEST]), &der(0x31, &[&first, &second])]));
+        self
+    }
+
+    pub fn der(&self) -> Vec<u8> {
+        let rdns: Vec<Vec<u8>> = self.subject.iter().map(|rdn| der(0x31, &[&rdn.concat()])).collect();
+        let mut attributes = self.attributes.clone();
+        if !self.extensions.is_empty() {
+            let list = der(0x30, &[&self.extensions.concat()]);
+            attributes.push(der(0x30, &[&der(6, &[EXTENSION_REQUEST]), &der(0x31, &[&list])]));
+        }
+        let info = der(
+            0x30,
+            &[
+                &der(2, &[&[0]]),
+                &der(0x30, &[&rdns.concat()]),
+                &self.key.subject_public_key_info(),
+                &der(0xa0, &[&attributes.concat()]),
+            ],
+        );
+        let algorithm = match self.key.algorithm() {
+            a if *a == rcgen::PKCS_ECDSA_P384_SHA384 => ECDSA_WITH_SHA384,
+            a if *a == rcgen::PKCS_ED25519 => ED25519,
+            _ => ECDSA_WITH_SHA256,
+        };
+        let signature = self.key.sign(&info).unwrap();
+        der(0x30, &[&info, &der(0x30, &[&der(6, &[algorithm])]), &der(3, &[&[0], &signature])])
+    }
+
+    pub fn pem(&self) -> String {
+        armour(&self.der())
+    }
+}
+
+fn extension(oid: &[u8], value: &[u8]) -> Vec<u8> {
+    der(0x30, &[&der(6, &[oid]), &der(4, &[value])])
+}
+
+pub fn armour(der: &[u8]) -> String {
+    let text = STANDARD.encode(der);
+    let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
+    format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n"))
+}

@@ -1,0 +1,253 @@
+//! The operator's own requests: the first certificates of a host that it has just proven over SSH.
+
+use std::time::Duration;
+
+use k8s_openapi::{
+    ByteString,
+    api::{
+        authentication::v1::SelfSubjectReview,
+        certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
+    },
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+    runtime::wait,
+};
+use sha2::{Digest as _, Sha256};
+use x509_parser::pem::Pem;
+
+use super::{Claim, Kind, Outstanding, Verdict, approver::decide, request::Request, rules::is_decided, verdict};
+
+/// How long a signer may take. kube-controller-manager takes milliseconds.
+const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
+/// How often an approval is tried against someone who changes the same object.
+const APPROVAL_ATTEMPTS: usize = 5;
+/// Stands for the operator in the check before posting; the API server then writes the real one.
+const OPERATOR: &str = "the operator";
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CsrError {
+    /// The request of the host is wrong: the host, or somebody on it, is not what was proven.
+    #[error("the host's certificate request is refused: {message}")]
+    Refused {
+        /// The reason of the verdict.
+        reason: &'static str,
+        /// What is wrong.
+        message: String,
+    },
+    /// The API server said no, or nothing.
+    #[error("could not {doing} certificate request {name}: check the API server and the operator's rights")]
+    Api {
+        /// What was being done.
+        doing: &'static str,
+        /// Name of the `CertificateSigningRequest`.
+        name: String,
+        /// What the API server said.
+        #[source]
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// There is an object of that name and it asks for something else.
+    #[error("certificate request {name} exists and asks for something else: delete it")]
+    NameTaken {
+        /// Name of the `CertificateSigningRequest`.
+        name: String,
+    },
+    /// Denied by somebody, or given up by the signer.
+    #[error("certificate request {name} has been denied or has failed: {message}")]
+    NotIssued {
+        /// Name of the `CertificateSigningRequest`.
+        name: String,
+        /// What its conditions say.
+        message: String,
+    },
+    /// Approved, but no signer has issued it in time.
+    #[error(
+        "certificate request {name} is approved but not issued after a minute: check that the signers of kube-controller-manager run"
+    )]
+    TimedOut {
+        /// Name of the `CertificateSigningRequest`.
+        name: String,
+    },
+    /// The signer issued something else than what was asked for.
+    #[error("the certificate issued for {name} {what}: check who signs for this cluster")]
+    WrongCertificate {
+        /// Name of the `CertificateSigningRequest`.
+        name: String,
+        /// What is wrong with it.
+        what: &'static str,
+    },
+    /// The API server would not say who the operator is.
+    #[error("could not learn the operator's own user name from a SelfSubjectReview")]
+    Identity(#[source] Option<Box<kube::Error>>),
+}
+
+impl CsrError {
+    /// Stable and `PascalCase`, for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Refused { reason, .. } => reason,
+            Self::Api { .. } => "CertificateRequestFailed",
+            Self::NameTaken { .. } => "CertificateRequestNameTaken",
+            Self::NotIssued { .. } => "CertificateDenied",
+            Self::TimedOut { .. } => "CertificateNotIssued",
+            Self::WrongCertificate { .. } => "WrongCertificate",
+            Self::Identity(_) => "IdentityUnknown",
+        }
+    }
+}
+
+/// The user name that the API server knows the operator by.
+pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
+    let review = Api::all(client.clone()).create(&PostParams::default(), &SelfSubjectReview::default()).await;
+    let review = review.map_err(|error| CsrError::Identity(Some(Box::new(error))))?;
+    let user = review.status.and_then(|status| status.user_info).and_then(|info| info.username);
+    user.filter(|user| !user.is_empty()).ok_or(CsrError::Identity(None))
+}
+
+/// Has the request that a host sent over SSH issued, and returns the certificate and its chain as PEM.
+///
+/// The request is judged like any other before it is posted. Doing it again with the same request leads to the same object and
+/// certificate. Nothing is deleted: the cluster's own clean-up removes the object after an hour.
+pub async fn request_and_sign(
+    client: Client,
+    claim: &Claim,
+    kind: Kind,
+    csr_pem: &str,
+    expiration: Duration,
+) -> Result<String, CsrError> {
+    let wanted = build(claim, kind, csr_pem, expiration)?;
+    let name = wanted.metadata.name.clone().unwrap_or_default();
+    let failed = |doing| {
+        let name = name.clone();
+        move |error: kube::Error| CsrError::Api { doing, name, source: Box::new(error) }
+    };
+    let api: Api<CertificateSigningRequest> = Api::all(client);
+
+    let mut csr = match api.create(&PostParams::default(), &wanted).await {
+        Ok(created) => created,
+        Err(kube::Error::Api(status)) if status.is_already_exists() => {
+            let existing = api.get(&name).await.map_err(failed("read"))?;
+            if !asks_the_same(&existing.spec, &wanted.spec) {
+                return Err(CsrError::NameTaken { name });
+            }
+            existing
+        }
+        Err(error) => return Err(failed("create")(error)),
+    };
+
+    for attempt in 1.. {
+        if is_decided(&csr) {
+            break;
+        }
+        csr = match decide(&api, &csr, &Verdict::Approve(kind)).await {
+            // The approver of this operator, or a person, got there first.
+            Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
+                api.get(&name).await.map_err(failed("read"))?
+            }
+            result => result.map_err(failed("approve"))?,
+        };
+    }
+
+    let ended = |csr: Option<&CertificateSigningRequest>| {
+        csr.is_none_or(|csr| certificate(csr).is_some() || refusal(csr).is_some())
+    };
+    let issued = match tokio::time::timeout(ISSUE_TIMEOUT, wait::await_condition(api, &name, ended)).await {
+        Ok(Ok(Some(issued))) => issued,
+        Ok(Ok(None)) => return Err(CsrError::NotIssued { name, message: "it was deleted".into() }),
+        Ok(Err(error)) => return Err(CsrError::Api { doing: "watch", name, source: Box::new(error) }),
+        Err(_) => return Err(CsrError::TimedOut { name }),
+    };
+    if let Some(message) = refusal(&issued) {
+        return Err(CsrError::NotIssued { name, message });
+    }
+    let chain = certificate(&issued).unwrap_or_default();
+    match check_certificate(chain, &Request::read(csr_pem.as_bytes()), jiff::Timestamp::now().as_second()) {
+        Ok(()) => Ok(String::from_utf8_lossy(chain).into_owned()),
+        Err(what) => Err(CsrError::WrongCertificate { name, what }),
+    }
+}
+
+/// The object to post, if the verdict on it is an approval.
+fn build(
+    claim: &Claim,
+    kind: Kind,
+    csr_pem: &str,
+    expiration: Duration,
+) -> Result<CertificateSigningRequest, CsrError> {
+    let public_key = Request::read(csr_pem.as_bytes()).public_key;
+    let hash = hex::encode(&Sha256::digest(&public_key)[..8]);
+    let mut csr = CertificateSigningRequest {
+        metadata: ObjectMeta {
+            name: Some(format!("{}-{}-{hash}", kind.as_str(), claim.node_name)),
+            ..Default::default()
+        },
+        spec: CertificateSigningRequestSpec {
+            request: ByteString(csr_pem.as_bytes().to_vec()),
+            signer_name: kind.signer_name().into(),
+            usages: Some(vec!["digital signature".into(), kind.purpose().into()]),
+            expiration_seconds: Some(i32::try_from(expiration.as_secs()).unwrap_or(i32::MAX)),
+            username: Some(OPERATOR.into()),
+            ..Default::default()
+        },
+        status: None,
+    };
+    let known = |node: &str| (node == claim.node_name).then(|| claim.clone());
+    match verdict(&csr, &known, &Outstanding::default(), OPERATOR) {
+        Verdict::Approve(found) if found == kind => {
+            csr.spec.username = None;
+            Ok(csr)
+        }
+        Verdict::Deny { reason, message } => Err(CsrError::Refused { reason, message }),
+        Verdict::Wait { message } => Err(CsrError::Refused { reason: "HostNotProven", message }),
+        Verdict::NotOurs | Verdict::Approve(_) => {
+            let message = format!("it does not name node {}", claim.node_name);
+            Err(CsrError::Refused { reason: "WrongSubject", message })
+        }
+    }
+}
+
+fn asks_the_same(a: &CertificateSigningRequestSpec, b: &CertificateSigningRequestSpec) -> bool {
+    (&a.request, &a.signer_name, &a.usages, a.expiration_seconds)
+        == (&b.request, &b.signer_name, &b.usages, b.expiration_seconds)
+}
+
+fn certificate(csr: &CertificateSigningRequest) -> Option<&[u8]> {
+    csr.status.as_ref()?.certificate.as_ref().map(|pem| pem.0.as_slice()).filter(|pem| !pem.is_empty())
+}
+
+/// What the condition says that ended the request without a certificate.
+fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
+    let conditions = csr.status.as_ref()?.conditions.as_ref()?;
+    let ended = conditions.iter().find(|c| ["Denied", "Failed"].contains(&c.type_.as_str()))?;
+    let part = |text: &Option<String>| text.clone().unwrap_or_default();
+    Some(format!("{} {}: {}", ended.type_, part(&ended.reason), part(&ended.message)))
+}
+
+/// Whether the first certificate of `chain` is for the key and subject of `request` and valid at `now` (seconds since 1970).
+fn check_certificate(chain: &[u8], request: &Request, now: i64) -> Result<(), &'static str> {
+    let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is no PEM") };
+    let Ok(certificate) = pem.parse_x509() else { return Err("is no X.509 certificate") };
+    let texts = |attributes: Vec<&[u8]>| attributes.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let subject = certificate.subject();
+    let names = texts(subject.iter_common_name().map(|a| a.attr_value().data).collect());
+    let organisations = texts(subject.iter_organization().map(|a| a.attr_value().data).collect());
+    let same =
+        |found: &[Vec<u8>], asked: &[String]| found.iter().map(Vec::as_slice).eq(asked.iter().map(String::as_bytes));
+    let validity = certificate.validity();
+    if certificate.public_key().raw != request.public_key {
+        Err("is for another key")
+    } else if !same(&names, &request.common_names)
+        || !same(&organisations, &request.organisations)
+        || subject.iter_attributes().count() != names.len() + organisations.len()
+    {
+        Err("is for another subject")
+    } else if certificate.is_ca() {
+        Err("is for a certificate authority")
+    } else if validity.not_after.timestamp() <= now {
+        Err("has expired")
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,72 @@
+//! Requests that are right but not issued yet.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, apimachinery::pkg::apis::meta::v1::Time};
+
+use super::{
+    Claim, Kind,
+    rules::{Assessment, assess},
+};
+
+/// When a request was made, and its name to tell those of one second apart.
+type Place = (Option<Time>, String);
+
+/// The right requests without a certificate, in a queue for each host and kind, oldest first.
+///
+/// Only right ones are in it: a wrong request must not be able to hold up the host that it names.
+#[derive(Debug, Default)]
+pub struct Outstanding {
+    queues: BTreeMap<(Kind, String), BTreeSet<Place>>,
+    places: BTreeMap<String, (Kind, String, Place)>,
+}
+
+impl Outstanding {
+    /// Takes in the present state of `csr`. Gives the name of the request that this lets move up, if there is one.
+    pub fn observe(
+        &mut self,
+        csr: &CertificateSigningRequest,
+        claims: &dyn Fn(&str) -> Option<Claim>,
+        operator_user: &str,
+    ) -> Option<String> {
+        let place = place(csr);
+        let assessment = if is_finished(csr) { Assessment::NotOurs } else { assess(&csr.spec, claims, operator_user) };
+        if let Assessment::Right { kind, node } = assessment {
+            self.queues.entry((kind, node.clone())).or_default().insert(place.clone());
+            self.places.insert(place.1.clone(), (kind, node, place));
+            None
+        } else {
+            self.forget(&place.1)
+        }
+    }
+
+    /// Takes out the request of that name. Gives the name of the request that this lets move up, if there is one.
+    pub fn forget(&mut self, name: &str) -> Option<String> {
+        let (kind, node, place) = self.places.remove(name)?;
+        let key = (kind, node);
+        let queue = self.queues.get_mut(&key)?;
+        queue.remove(&place);
+        let next = queue.first().map(|(_, name)| name.clone());
+        if next.is_none() {
+            self.queues.remove(&key);
+        }
+        next
+    }
+
+    /// The oldest request for that host and kind, if it is older than `csr`.
+    pub fn ahead_of(&self, kind: Kind, node: &str, csr: &CertificateSigningRequest) -> Option<&str> {
+        let first = self.queues.get(&(kind, node.to_owned()))?.first()?;
+        (*first < place(csr)).then_some(first.1.as_str())
+    }
+}
+
+fn place(csr: &CertificateSigningRequest) -> Place {
+    (csr.metadata.creation_timestamp.clone(), csr.metadata.name.clone().unwrap_or_default())
+}
+
+/// Whether nothing more will come of it: issued, denied, or given up by the signer.
+fn is_finished(csr: &CertificateSigningRequest) -> bool {
+    let Some(status) = &csr.status else { return false };
+    let ended = status.conditions.iter().flatten().any(|c| ["Denied", "Failed"].contains(&c.type_.as_str()));
+    ended || status.certificate.is_some()
+}

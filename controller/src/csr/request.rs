@@ -1,0 +1,277 @@
+//! What a PKCS #10 request says, read without trust.
+
+use std::net::IpAddr;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use x509_parser::{
+    certification_request::X509CertificationRequest,
+    cri_attributes::ParsedCriAttribute,
+    der_parser::asn1_rs::{FromDer as _, Header, Oid, Tag},
+    extensions::{GeneralName, ParsedExtension, X509Extension},
+    oid_registry::{
+        OID_EC_P256, OID_KEY_TYPE_EC_PUBLIC_KEY, OID_NIST_EC_P384, OID_PKCS1_RSAENCRYPTION, OID_X509_COMMON_NAME,
+        OID_X509_ORGANIZATION_NAME,
+    },
+    public_key::PublicKey,
+    x509::{SubjectPublicKeyInfo, X509Name},
+};
+
+use super::{Fault, quoted};
+
+/// A longer `spec.request` is not read at all. A real one has well under 2 KiB.
+pub(super) const MAX_BYTES: usize = 16 * 1024;
+
+const BEGIN: &str = "-----BEGIN CERTIFICATE REQUEST-----";
+const END: &str = "-----END CERTIFICATE REQUEST-----";
+const MIN_RSA_BITS: usize = 2048;
+const MAX_RSA_BITS: usize = 8192;
+
+/// `AlgorithmIdentifier` of ECDSA with SHA-256 and SHA-384 (RFC 5758, 3.2) and of RSA PKCS #1 with SHA-256, SHA-384 and SHA-512 (RFC
+/// 4055, 5), as DER has them. Compared byte by byte, because the signature does not cover them.
+const SIGNATURE_ALGORITHMS: [&[u8]; 5] = [
+    b"\x30\x0a\x06\x08\x2a\x86\x48\xce\x3d\x04\x03\x02",
+    b"\x30\x0a\x06\x08\x2a\x86\x48\xce\x3d\x04\x03\x03",
+    b"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0b\x05\x00",
+    b"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0c\x05\x00",
+    b"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0d\x05\x00",
+];
+
+/// A certificate request: its names as far as they can be read, and everything about it that is wrong whatever it is for.
+///
+/// Reading never fails, because a broken request must still be recognised as one that names a host of ours.
+#[derive(Debug, Default)]
+pub(super) struct Request {
+    /// Every common name of the subject, in order.
+    pub common_names: Vec<String>,
+    /// Every organisation of the subject, in order.
+    pub organisations: Vec<String>,
+    /// The subject alternative names; `None` without that extension.
+    pub alternative_names: Option<Vec<AlternativeName>>,
+    /// The key usage extension is there and asks for more than digital signature and key encipherment.
+    pub excess_key_usage: bool,
+    /// The extended key usage extension, reduced to what matters here.
+    pub extended_key_usage: Option<ExtendedUsage>,
+    /// `SubjectPublicKeyInfo`, DER.
+    pub public_key: Vec<u8>,
+    /// What is wrong with it, the first to be told first.
+    pub faults: Vec<Fault>,
+}
+
+/// One entry of the subject alternative names.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum AlternativeName {
+    Dns(String),
+    Ip(IpAddr),
+    /// An e-mail address, a URI, a malformed address or anything else that no node certificate has.
+    Other(String),
+}
+
+/// What the extended key usage extension asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExtendedUsage {
+    ClientAuth,
+    ServerAuth,
+    Other,
+}
+
+impl Request {
+    /// Reads the PEM of `spec.request`.
+    pub fn read(pem: &[u8]) -> Self {
+        let mut request = Self::default();
+        let Some((der, clean)) = unarmour(pem) else {
+            request.fault("BadEncoding", "is not a PEM block of type CERTIFICATE REQUEST");
+            return request;
+        };
+        if !clean {
+            request.fault("BadEncoding", "must be exactly one PEM block with nothing around it");
+        }
+        // The parser below overlooks some of what the signer's parser refuses, and the two must never see different requests.
+        if !is_strict_der(&der) {
+            request.fault("BadEncoding", "is not in DER");
+        }
+        match X509CertificationRequest::from_der(&der) {
+            Ok((rest, parsed)) => {
+                if !rest.is_empty() {
+                    request.fault("BadEncoding", "has bytes after the request");
+                }
+                request.fill(&parsed);
+            }
+            Err(_) => request.fault("BadEncoding", "is not a PKCS #10 certificate request"),
+        }
+        request
+    }
+
+    fn fill(&mut self, parsed: &X509CertificationRequest<'_>) {
+        let info = &parsed.certification_request_info;
+        self.public_key = info.subject_pki.raw.to_vec();
+        self.read_subject(&info.subject);
+        self.check_key(&info.subject_pki);
+        let wrapper = Header::from_der(parsed.as_raw()).map(|(content, _)| content).unwrap_or_default();
+        let algorithm = wrapper.strip_prefix(info.raw).unwrap_or_default();
+        let modern = SIGNATURE_ALGORITHMS.iter().any(|known| algorithm.starts_with(known));
+        if !modern || parsed.signature_value.unused_bits != 0 || parsed.verify_signature().is_err() {
+            self.fault("BadSignature", "is not signed by its own key with ECDSA or RSA and SHA-2");
+        }
+        let mut extension_requests = 0;
+        for attribute in info.iter_attributes() {
+            match attribute.parsed_attribute() {
+                ParsedCriAttribute::ExtensionRequest(wanted) if fills_its_set(attribute.value, &wanted.extensions) => {
+                    extension_requests += 1;
+                    self.read_extensions(&wanted.extensions);
+                }
+                _ => self.fault("UnexpectedAttribute", format!("has the attribute {}", attribute.oid)),
+            }
+        }
+        if extension_requests > 1 {
+            self.fault("UnexpectedAttribute", "has more than one list of extensions");
+        }
+    }
+
+    fn read_subject(&mut self, subject: &X509Name<'_>) {
+        for rdn in subject.iter() {
+            if rdn.iter().count() != 1 {
+                self.fault("WrongSubject", "has a subject with several values in one part");
+            }
+            for attribute in rdn.iter() {
+                // Other string types are read differently by different programs, so they could show each reader another name.
+                if !matches!(attribute.attr_value().tag(), Tag::Utf8String | Tag::PrintableString) {
+                    self.fault("WrongSubject", "has a subject that is not plain text");
+                }
+                let text = String::from_utf8_lossy(attribute.attr_value().data).into_owned();
+                if *attribute.attr_type() == OID_X509_COMMON_NAME {
+                    self.common_names.push(text);
+                } else if *attribute.attr_type() == OID_X509_ORGANIZATION_NAME {
+                    self.organisations.push(text);
+                } else {
+                    let oid = attribute.attr_type();
+                    self.fault("WrongSubject", format!("has the subject attribute {oid}: only CN and O may be there"));
+                }
+            }
+        }
+    }
+
+    /// ECDSA P-256 and P-384, RSA from 2048 bits: what kubelet, `wicd` and their libraries make. Ed25519 is made by none of
+    /// them and P-521 cannot be verified here, so both are refused rather than trusted unseen.
+    fn check_key(&mut self, key: &SubjectPublicKeyInfo<'_>) {
+        let algorithm = &key.algorithm.algorithm;
+        let curve = || key.algorithm.parameters.as_ref().and_then(|p| Oid::try_from(p.clone()).ok());
+        let allowed = if *algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY {
+            curve().is_some_and(|curve| curve == OID_EC_P256 || curve == OID_NIST_EC_P384)
+        } else if *algorithm == OID_PKCS1_RSAENCRYPTION {
+            match key.parsed() {
+                Ok(PublicKey::RSA(rsa)) => (MIN_RSA_BITS..=MAX_RSA_BITS).contains(&bits(rsa.modulus)),
+                _ => false,
+            }
+        } else {
+            false
+        };
+        if !allowed {
+            self.fault("KeyNotAllowed", "must have a key of ECDSA P-256, ECDSA P-384 or RSA with 2048 to 8192 bits");
+        }
+    }
+
+    fn read_extensions(&mut self, extensions: &[X509Extension<'_>]) {
+        for (index, extension) in extensions.iter().enumerate() {
+            if extensions[..index].iter().any(|earlier| earlier.oid == extension.oid) {
+                self.fault("UnexpectedExtension", format!("has the extension {} twice", extension.oid));
+            }
+            match extension.parsed_extension() {
+                ParsedExtension::SubjectAlternativeName(names) => {
+                    self.alternative_names =
+                        Some(names.general_names.iter().map(AlternativeName::from_general).collect());
+                }
+                ParsedExtension::KeyUsage(usage) => {
+                    // Bit 0 is digitalSignature, bit 2 keyEncipherment (RFC 5280, 4.2.1.3).
+                    self.excess_key_usage |= usage.flags & !0b101 != 0;
+                }
+                ParsedExtension::ExtendedKeyUsage(usage) => {
+                    let others = usage.any
+                        || usage.code_signing
+                        || usage.email_protection
+                        || usage.time_stamping
+                        || usage.ocsp_signing
+                        || !usage.other.is_empty();
+                    self.extended_key_usage = Some(match (usage.client_auth, usage.server_auth, others) {
+                        (true, false, false) => ExtendedUsage::ClientAuth,
+                        (false, true, false) => ExtendedUsage::ServerAuth,
+                        _ => ExtendedUsage::Other,
+                    });
+                }
+                ParsedExtension::BasicConstraints(constraints) if constraints.ca => {
+                    self.fault("UnexpectedExtension", "asks for a certificate authority");
+                }
+                _ => self.fault("UnexpectedExtension", format!("asks for the extension {}", extension.oid)),
+            }
+        }
+    }
+
+    fn fault(&mut self, reason: &'static str, what: impl AsRef<str>) {
+        self.faults.push(Fault::new(reason, format!("the certificate request {}", what.as_ref())));
+    }
+}
+
+impl AlternativeName {
+    fn from_general(name: &GeneralName<'_>) -> Self {
+        match name {
+            GeneralName::DNSName(name) => Self::Dns((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => match (<[u8; 4]>::try_from(*bytes), <[u8; 16]>::try_from(*bytes)) {
+                (Ok(v4), _) => Self::Ip(v4.into()),
+                (_, Ok(v6)) => Self::Ip(v6.into()),
+                _ => Self::Other("a malformed IP address".into()),
+            },
+            GeneralName::RFC822Name(name) => Self::Other(format!("the e-mail address {}", quoted(name))),
+            GeneralName::URI(name) => Self::Other(format!("the URI {}", quoted(name))),
+            _ => Self::Other("a name that is neither DNS nor IP".into()),
+        }
+    }
+}
+
+/// The bytes of the first request in `pem`, and whether the text is that one block and nothing else.
+///
+/// `None` if there is no block of this type that can be decoded.
+fn unarmour(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
+    let text = String::from_utf8_lossy(pem);
+    let (before, rest) = text.split_once(BEGIN)?;
+    let (body, after) = rest.split_once(END)?;
+    let compact: String = body.split_ascii_whitespace().collect();
+    let clean = before.is_empty() && after.trim_ascii().is_empty();
+    Some((STANDARD.decode(compact).ok()?, clean))
+}
+
+/// Whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones
+/// and `[0]`, constructed where DER says so. What lies in an OCTET STRING or BIT STRING is not looked at.
+fn is_strict_der(mut bytes: &[u8]) -> bool {
+    while let [tag, first, rest @ ..] = bytes {
+        let (length, rest) = match *first {
+            short @ 0..=0x7f => (usize::from(short), rest),
+            0x81 if rest.first().is_some_and(|length| *length > 0x7f) => (usize::from(rest[0]), &rest[1..]),
+            0x82 if rest.len() > 1 && rest[0] > 0 => (usize::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..]),
+            _ => return false,
+        };
+        let Some((content, after)) = rest.split_at_checked(length) else { return false };
+        let plain = match *tag {
+            0x30 | 0x31 | 0xa0 => is_strict_der(content),
+            0x01..=0x0f | 0x12..=0x1e => true,
+            _ => false,
+        };
+        if !plain {
+            return false;
+        }
+        bytes = after;
+    }
+    bytes.is_empty()
+}
+
+/// Whether the extensions are the only value in the attribute's SET: a second value would be invisible here, and perhaps not to the signer.
+fn fills_its_set(set: &[u8], extensions: &[X509Extension<'_>]) -> bool {
+    let Ok((content, header)) = Header::from_der(set) else { return false };
+    // The parser leaves out of `set` what it has not consumed, so a second value makes the header promise more than is there.
+    header.length().definite() == Ok(content.len()) && !extensions.is_empty()
+}
+
+/// Bits of an unsigned big-endian integer, without leading zeros.
+fn bits(integer: &[u8]) -> usize {
+    let digits = integer.iter().skip_while(|byte| **byte == 0).count();
+    let first = integer.iter().find(|byte| **byte != 0).copied().unwrap_or(0);
+    (digits * 8).saturating_sub(first.leading_zeros() as usize * usize::from(digits > 0))
+}

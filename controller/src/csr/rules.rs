@@ -1,0 +1,252 @@
+//! The rules of a verdict.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
+
+use super::{
+    Claim, Fault, Kind, Outstanding, Verdict, quoted,
+    request::{AlternativeName, ExtendedUsage, MAX_BYTES, Request},
+};
+
+/// The longest life that a wicd certificate may ask for. It must ask: the signer's own default is a year.
+const MAX_WICD_LIFETIME: Duration = Duration::from_hours(24);
+/// Group of everyone who holds a bootstrap token; token users are named after the token's id.
+const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
+const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
+/// Whom the ignition of an OpenShift node authenticates as.
+const OPENSHIFT_BOOTSTRAPPER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
+const AUTHENTICATED: &str = "system:authenticated";
+
+/// Judges `csr`.
+///
+/// `claims` gives what is known about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for
+/// one host and kind the oldest stands and the others wait. `operator_user` is the operator's own user name ([`super::operator_user`]).
+pub fn verdict(
+    csr: &CertificateSigningRequest,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+    outstanding: &Outstanding,
+    operator_user: &str,
+) -> Verdict {
+    if is_decided(csr) {
+        return Verdict::NotOurs;
+    }
+    match assess(&csr.spec, claims, operator_user) {
+        Assessment::NotOurs => Verdict::NotOurs,
+        Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
+        Assessment::Unproven { node } => {
+            Verdict::Wait { message: format!("host {node} has to be proven over SSH before it gets a certificate") }
+        }
+        Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
+            Some(older) => {
+                Verdict::Wait { message: format!("request {older} for the same host is to be issued first") }
+            }
+            None => Verdict::Approve(kind),
+        },
+    }
+}
+
+/// What a request is, whatever its status and whatever other requests there are.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Assessment {
+    NotOurs,
+    Wrong(Fault),
+    Unproven { node: String },
+    Right { kind: Kind, node: String },
+}
+
+/// Whether somebody has approved or denied it, or a signer has finished with it.
+pub(super) fn is_decided(csr: &CertificateSigningRequest) -> bool {
+    let Some(status) = &csr.status else { return false };
+    let condition =
+        status.conditions.iter().flatten().any(|c| ["Approved", "Denied", "Failed"].contains(&c.type_.as_str()));
+    condition || status.certificate.is_some()
+}
+
+pub(super) fn assess(
+    spec: &CertificateSigningRequestSpec,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+    operator_user: &str,
+) -> Assessment {
+    let too_large = spec.request.0.len() > MAX_BYTES;
+    let request = if too_large { Request::default() } else { Request::read(&spec.request.0) };
+    if !is_ours(spec, &request, claims) {
+        return Assessment::NotOurs;
+    }
+    if too_large {
+        return Assessment::Wrong(Fault::new(
+            "TooLarge",
+            format!("the certificate request has more than {MAX_BYTES} bytes"),
+        ));
+    }
+    match check(spec, &request, claims, operator_user) {
+        Ok((kind, claim)) if claim.proven => Assessment::Right { kind, node: claim.node_name },
+        Ok((_, claim)) => Assessment::Unproven { node: claim.node_name },
+        Err(fault) => Assessment::Wrong(fault),
+    }
+}
+
+/// Whether it claims to be one of ours, right or wrong. Look-alikes (another case, something behind the name) count as claims.
+fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn Fn(&str) -> Option<Claim>) -> bool {
+    let kubelet = Kind::KubeletClient.user_prefix();
+    let wicd = Kind::WicdClient.user_prefix();
+    let claimed = |name: &str| {
+        let name = name.to_ascii_lowercase();
+        let host: &str =
+            name.split(|c: char| !(c.is_ascii_alphanumeric() || c == '-' || c == '.')).next().unwrap_or("");
+        !host.is_empty() && claims(host).is_some()
+    };
+    let user = spec.username.as_deref().unwrap_or_default();
+    let to_kubelet_signer =
+        matches!(Kind::of_signer(&spec.signer_name), Some(Kind::KubeletClient | Kind::KubeletServing));
+
+    user.starts_with(wicd)
+        || (to_kubelet_signer && user.strip_prefix(kubelet).is_some_and(claimed))
+        || request.organisations.iter().any(|o| o.eq_ignore_ascii_case(Kind::WicdClient.organisation()))
+        || request.common_names.iter().any(|cn| {
+            let cn = cn.to_ascii_lowercase();
+            cn.starts_with(wicd) || cn.strip_prefix(kubelet).is_some_and(claimed)
+        })
+}
+
+/// Every rule in turn, those first that do not depend on the host.
+fn check(
+    spec: &CertificateSigningRequestSpec,
+    request: &Request,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+    operator_user: &str,
+) -> Result<(Kind, Claim), Fault> {
+    if let Some(fault) = request.faults.first() {
+        return Err(fault.clone());
+    }
+    let kind = Kind::of_signer(&spec.signer_name).ok_or_else(|| {
+        Fault::new(
+            "WrongSigner",
+            format!("signer {} issues no certificate of a Windows host", quoted(&spec.signer_name)),
+        )
+    })?;
+    let node = check_subject(kind, request)?;
+    let claim = claims(node).filter(|claim| claim.node_name == node).ok_or_else(|| {
+        Fault::new(
+            "UnknownHost",
+            format!("no pool has a host for node {}: add it to a WindowsNodePool first", quoted(node)),
+        )
+    })?;
+    check_requester(kind, spec, &claim, operator_user)?;
+    check_usages(kind, spec, request)?;
+    check_names(kind, request, &claim)?;
+    check_lifetime(kind, spec)?;
+    Ok((kind, claim))
+}
+
+/// The node that the subject names, if the subject is exactly that of `kind`.
+fn check_subject(kind: Kind, request: &Request) -> Result<&str, Fault> {
+    let prefix = kind.user_prefix();
+    let [common_name] = request.common_names.as_slice() else {
+        let count = request.common_names.len();
+        return Err(Fault::new("WrongSubject", format!("the subject must have one common name and has {count}")));
+    };
+    let node = common_name.strip_prefix(prefix).filter(|node| !node.is_empty()).ok_or_else(|| {
+        let (found, signer) = (quoted(common_name), kind.signer_name());
+        Fault::new("WrongSubject", format!("common name {found} must be {prefix}<node> for signer {signer}"))
+    })?;
+    if request.organisations != [kind.organisation()] {
+        let found = quoted(&request.organisations.join(", "));
+        let wanted = kind.organisation();
+        return Err(Fault::new("WrongOrganisation", format!("the organisations {found} must be {wanted} alone")));
+    }
+    Ok(node)
+}
+
+fn check_requester(
+    kind: Kind,
+    spec: &CertificateSigningRequestSpec,
+    claim: &Claim,
+    operator_user: &str,
+) -> Result<(), Fault> {
+    let user = spec.username.as_deref().unwrap_or_default();
+    let in_group = |wanted: &str| spec.groups.iter().flatten().any(|group| group == wanted);
+    let node = &claim.node_name;
+
+    if user.strip_prefix(kind.user_prefix()) == Some(node) {
+        let groups = [kind.organisation(), AUTHENTICATED];
+        return match groups.into_iter().find(|group| !in_group(group)) {
+            Some(group) => {
+                Err(Fault::new("WrongRequester", format!("requester {} is not in group {group}", quoted(user))))
+            }
+            None => Ok(()),
+        };
+    }
+    if kind != Kind::KubeletServing && !operator_user.is_empty() && user == operator_user {
+        return Ok(());
+    }
+    let bootstrap =
+        (user.starts_with(BOOTSTRAP_USER_PREFIX) && in_group(BOOTSTRAP_GROUP)) || user == OPENSHIFT_BOOTSTRAPPER;
+    if kind == Kind::KubeletClient && bootstrap {
+        return if claim.joined {
+            let message = format!("node {node} has joined already: a bootstrap identity can no longer speak for it");
+            Err(Fault::new("AlreadyJoined", message))
+        } else {
+            Ok(())
+        };
+    }
+    let (found, what) = (quoted(user), kind.as_str());
+    Err(Fault::new(
+        "WrongRequester",
+        format!("requester {found} may not ask for the {what} certificate of node {node}"),
+    ))
+}
+
+/// `digital signature` and the kind's purpose, with or without `key encipherment`; the extensions must not say otherwise.
+fn check_usages(kind: Kind, spec: &CertificateSigningRequestSpec, request: &Request) -> Result<(), Fault> {
+    let purpose = kind.purpose();
+    let wrong = |message: String| Err(Fault::new("WrongUsages", message));
+    let mut usages: BTreeSet<&str> = spec.usages.iter().flatten().map(String::as_str).collect();
+    usages.remove("key encipherment");
+    if usages != BTreeSet::from(["digital signature", purpose]) {
+        return wrong(format!("the usages must be digital signature, {purpose} and, if wanted, key encipherment"));
+    }
+    if request.excess_key_usage {
+        return wrong("the key usage extension asks for more than digital signature and key encipherment".into());
+    }
+    let wanted = if kind == Kind::KubeletServing { ExtendedUsage::ServerAuth } else { ExtendedUsage::ClientAuth };
+    if request.extended_key_usage.is_some_and(|found| found != wanted) {
+        return wrong(format!("the extended key usage extension must be {purpose} alone"));
+    }
+    Ok(())
+}
+
+fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault> {
+    let wrong = |message: String| Err(Fault::new("WrongNames", message));
+    let names = match (&request.alternative_names, kind) {
+        (None, Kind::KubeletClient | Kind::WicdClient) => return Ok(()),
+        (Some(_), Kind::KubeletClient | Kind::WicdClient) => {
+            return wrong("a client certificate has no subject alternative names".into());
+        }
+        (None, Kind::KubeletServing) => &Vec::new(),
+        (Some(names), Kind::KubeletServing) => names,
+    };
+    if names.is_empty() {
+        return wrong("a serving certificate needs at least one subject alternative name".into());
+    }
+    for name in names {
+        let foreign = match name {
+            AlternativeName::Other(what) => return wrong(format!("a serving certificate may not name {what}")),
+            AlternativeName::Dns(dns) if !claim.proven || claim.dns_names.contains(dns) => continue,
+            AlternativeName::Ip(ip) if !claim.proven || claim.addresses.contains(ip) => continue,
+            AlternativeName::Dns(dns) => format!("DNS name {}", quoted(dns)),
+            AlternativeName::Ip(ip) => format!("IP address {ip}"),
+        };
+        return Err(Fault::new("ForeignName", format!("{foreign} is not proven to be of node {}", claim.node_name)));
+    }
+    Ok(())
+}
+
+fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec) -> Result<(), Fault> {
+    let seconds = spec.expiration_seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));
+    if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > MAX_WICD_LIFETIME.as_secs()) {
+        let most = MAX_WICD_LIFETIME.as_secs();
+        return Err(Fault::new("LifetimeTooLong", format!("expirationSeconds must be given and at most {most}")));
+    }
+    Ok(())
+}

@@ -1,0 +1,249 @@
+//! What the API server's answer to an eviction means.
+//!
+//! Source of the answers: `pkg/registry/core/pod/storage/eviction.go` of Kubernetes 1.36.
+
+use std::time::Duration;
+
+use kube::core::Status;
+
+/// Between two attempts when a budget is broken in a way that only its controller or a person mends.
+const SLOW_RETRY: Duration = Duration::from_secs(20);
+/// Longest wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
+const LONGEST_RETRY: Duration = Duration::from_mins(1);
+/// Characters of the API server's text that are kept: webhooks may answer with pages.
+const LONGEST_TEXT: usize = 240;
+
+/// Meaning of one answer to one eviction.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Taken: the pod is being deleted. It still counts until it is gone.
+    Evicting,
+    /// The pod is gone, or another one has its name by now.
+    Gone,
+    /// The namespace is being deleted, and the pod with it: only wait.
+    Terminating,
+    /// Not now.
+    RetryAfter {
+        /// When the server wants to be asked again; `None` = at the next pass.
+        after: Option<Duration>,
+        /// What is in the way, without the pod's name: "budget cart needs 3 healthy pods and has 3".
+        blocker: String,
+        /// Who says no.
+        by: Refusal,
+    },
+    /// Asking again alone will not help: a person must act.
+    NeverWithoutHelp {
+        /// What is in the way and what to do, without the pod's name.
+        blocker: String,
+    },
+    /// Permission is missing.
+    Forbidden(String),
+    /// The request itself is not taken.
+    Error(String),
+}
+
+/// Who says no to an eviction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may go over, with [`Answer::NeverWithoutHelp`].
+    Budget,
+    /// This request failed for a passing reason.
+    Server,
+    /// The API server is busy (priority and fairness) and wants fewer requests of any kind.
+    Overload,
+}
+
+/// Reads a refusal. An eviction that was taken has no such status: it is [`Answer::Evicting`].
+pub fn read(status: &Status) -> Answer {
+    let cause = |reason: &str| status.details.iter().flat_map(|d| &d.causes).find(|c| c.reason == reason);
+    let retry_after = status
+        .details
+        .as_ref()
+        .filter(|d| d.retry_after_seconds > 0)
+        .map(|d| Duration::from_secs(d.retry_after_seconds.into()).min(LONGEST_RETRY));
+    let retry = |after, blocker, by| Answer::RetryAfter { after, blocker, by };
+    let message = text(&status.message);
+
+    match status.code {
+        404 => Answer::Gone,
+        409 if status.message.contains("UID in") => Answer::Gone,
+        429 => match cause("DisruptionBudget") {
+            Some(cause) => retry(retry_after, budget(&cause.message), Refusal::Budget),
+            None => retry(retry_after, "the API server is overloaded".into(), Refusal::Overload),
+        },
+        403 if cause("NamespaceTerminating").is_some() => Answer::Terminating,
+        403 if status.message.contains("disruptions allowed is negative")
+            || status.message.contains("DisruptedPods map too big") =>
+        {
+            retry(Some(retry_after.unwrap_or(SLOW_RETRY)), message, Refusal::Budget)
+        }
+        403 => Answer::Forbidden(message),
+        500 if status.message.contains("more than one PodDisruptionBudget") => Answer::NeverWithoutHelp {
+            blocker: "more than one budget selects it, which eviction does not support; \
+                      change the selectors so that one budget does"
+                .into(),
+        },
+        // Any other conflict (the pod changed while the server worked) is over by the next attempt.
+        409 | 500..=599 => retry(retry_after, message, Refusal::Server),
+        _ => Answer::Error(message),
+    }
+}
+
+/// "The disruption budget cart needs 3 healthy pods and has 3 currently" → "budget cart needs 3 healthy pods and has 3".
+fn budget(message: &str) -> String {
+    let message = text(message);
+    let short = message.strip_prefix("The disruption ").unwrap_or(&message);
+    short.strip_suffix(" currently").unwrap_or(short).trim_end_matches('.').to_owned()
+}
+
+/// The API server's text made fit for a condition: one line, no control characters, not endless.
+fn text(message: &str) -> String {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    if line.is_empty() {
+        return "the API server gives no reason".into();
+    }
+    line.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn status(code: u16, message: &str, details: Value) -> Status {
+        serde_json::from_value(json!({ "status": "Failure", "code": code, "message": message, "details": details }))
+            .unwrap()
+    }
+
+    fn retry(after: Option<u64>, blocker: &str, by: Refusal) -> Answer {
+        Answer::RetryAfter { after: after.map(Duration::from_secs), blocker: blocker.into(), by }
+    }
+
+    #[test]
+    fn every_answer_of_the_eviction_handler() {
+        let budget_cause = |text: &str| json!([{ "reason": "DisruptionBudget", "message": text }]);
+        let violates = "Cannot evict pod as it would violate the pod's disruption budget.";
+        let cases = [
+            (
+                "budget used up",
+                status(
+                    429,
+                    violates,
+                    json!({ "causes": budget_cause("The disruption budget cart needs 3 healthy pods and has 3 currently") }),
+                ),
+                retry(None, "budget cart needs 3 healthy pods and has 3", Refusal::Budget),
+            ),
+            (
+                "budget not seen by its controller yet",
+                status(
+                    429,
+                    violates,
+                    json!({ "retryAfterSeconds": 10, "causes": budget_cause("The disruption budget cart is still being processed by the server.") }),
+                ),
+                retry(Some(10), "budget cart is still being processed by the server", Refusal::Budget),
+            ),
+            (
+                "a budget text of a later version is kept as it is",
+                status(429, violates, json!({ "causes": budget_cause("no disruption today") })),
+                retry(None, "no disruption today", Refusal::Budget),
+            ),
+            (
+                "priority and fairness",
+                status(429, "too many requests, please try again later.", json!({ "retryAfterSeconds": 1 })),
+                retry(Some(1), "the API server is overloaded", Refusal::Overload),
+            ),
+            (
+                "a wait of a day is cut",
+                status(429, "", json!({ "retryAfterSeconds": 86_400 })),
+                retry(Some(60), "the API server is overloaded", Refusal::Overload),
+            ),
+            ("pod is gone", status(404, "pods \"cart\" not found", Value::Null), Answer::Gone),
+            (
+                "another pod of that name, pod ran",
+                status(409, "the UID in the precondition (a) does not match the UID in record (b).", Value::Null),
+                Answer::Gone,
+            ),
+            (
+                "another pod of that name, pod was pending",
+                status(409, "Precondition failed: UID in precondition: a, UID in object meta: b", Value::Null),
+                Answer::Gone,
+            ),
+            (
+                "pod changed meanwhile",
+                status(409, "the object has been modified", Value::Null),
+                retry(None, "the object has been modified", Refusal::Server),
+            ),
+            (
+                "namespace is being deleted",
+                status(
+                    403,
+                    "unable to create new content",
+                    json!({ "causes": [{ "reason": "NamespaceTerminating", "message": "namespace shop is being terminated" }] }),
+                ),
+                Answer::Terminating,
+            ),
+            (
+                "budget status is negative",
+                status(403, "pdb disruptions allowed is negative", Value::Null),
+                retry(Some(20), "pdb disruptions allowed is negative", Refusal::Budget),
+            ),
+            (
+                "budget's controller is behind",
+                status(403, "DisruptedPods map too big - too many evictions not confirmed", Value::Null),
+                retry(Some(20), "DisruptedPods map too big - too many evictions not confirmed", Refusal::Budget),
+            ),
+            (
+                "no permission",
+                status(403, "pods \"cart\" is forbidden: User \"op\" cannot create", Value::Null),
+                Answer::Forbidden("pods \"cart\" is forbidden: User \"op\" cannot create".into()),
+            ),
+            (
+                "two budgets",
+                status(
+                    500,
+                    "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.",
+                    Value::Null,
+                ),
+                Answer::NeverWithoutHelp {
+                    blocker: "more than one budget selects it, which eviction does not support; \
+                              change the selectors so that one budget does"
+                        .into(),
+                },
+            ),
+            (
+                "a webhook is down",
+                status(500, "failed calling webhook", Value::Null),
+                retry(None, "failed calling webhook", Refusal::Server),
+            ),
+            (
+                "budget contended",
+                status(
+                    504,
+                    "couldn't update PodDisruptionBudget \"cart\" due to conflicts",
+                    json!({ "retryAfterSeconds": 10 }),
+                ),
+                retry(Some(10), "couldn't update PodDisruptionBudget \"cart\" due to conflicts", Refusal::Server),
+            ),
+            ("bad request", status(400, "not an Eviction", Value::Null), Answer::Error("not an Eviction".into())),
+        ];
+        for (name, status, expected) in cases {
+            assert_eq!(read(&status), expected, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_becomes_one_bounded_line(code in 300u16..600, message in any::<String>(), cause in any::<String>()) {
+            let status = status(code, &message, json!({ "causes": [{ "reason": "DisruptionBudget", "message": cause }] }));
+            let text = match read(&status) {
+                Answer::RetryAfter { blocker, .. } | Answer::NeverWithoutHelp { blocker } => blocker,
+                Answer::Forbidden(text) | Answer::Error(text) => text,
+                Answer::Evicting | Answer::Gone | Answer::Terminating => return Ok(()),
+            };
+            prop_assert!(text.chars().count() <= LONGEST_TEXT);
+            prop_assert!(!text.chars().any(char::is_control));
+        }
+    }
+}

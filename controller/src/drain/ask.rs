@@ -1,0 +1,152 @@
+//! The part of a pass that asks pods to leave.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use tokio::time::timeout_at;
+
+use super::OnTimeout;
+use super::answer::{self, Answer, Refusal};
+use super::classify::{Likeness, Verdict, likeness};
+use super::error::DrainError;
+use super::evict::{self, Target};
+use super::pass::{Pass, SLOW_RETRY, key, order};
+
+/// What the API server gives a pod that does not say.
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+/// What became of asking one pod.
+enum Asked {
+    /// It leaves, or has left.
+    Leaving,
+    /// Not now.
+    Refused { blocker: String, after: Option<Duration>, by: Refusal },
+}
+
+impl Pass<'_> {
+    /// Asks the pods of the lowest order that is still there, and says when to come again.
+    pub(super) async fn ask_all(&mut self, verdicts: &[(Pod, Verdict)]) -> Result<Duration, DrainError> {
+        let current = verdicts.iter().filter_map(|(_, verdict)| order(verdict)).min();
+        let mut candidates = Vec::new();
+        let mut next = None;
+        let mut come_back_in = |wait: Duration| next = Some(next.map_or(wait, |next: Duration| next.min(wait)));
+        for (pod, verdict) in verdicts.iter().filter(|(_, verdict)| order(verdict) == current) {
+            match verdict {
+                Verdict::Evict { .. } => candidates.push(pod),
+                Verdict::Terminating { .. } => {
+                    self.block_if_stuck(pod);
+                    come_back_in(self.patience());
+                }
+                Verdict::WaitCompleted { .. } => {
+                    self.block(pod, "runs to its end first");
+                    come_back_in(self.patience());
+                }
+                Verdict::Skip(_) | Verdict::Refuse(_) => {}
+            }
+        }
+
+        // Pods that are alike get the same answer from their budget: one question for all of them.
+        let mut refused: HashMap<Likeness, String> = HashMap::new();
+        let mut at_least = Duration::ZERO;
+        let mut first_error = None;
+        for pod in self.after_last_time(candidates) {
+            if let Some(blocker) = refused.get(&likeness(pod)) {
+                self.block(pod, blocker);
+                continue;
+            }
+            match timeout_at(self.clock.deadline, self.ask(pod)).await {
+                Ok(Ok(Asked::Leaving)) => come_back_in(self.patience()),
+                Ok(Ok(Asked::Refused { blocker, after, by })) => {
+                    self.block(pod, &blocker);
+                    let wait = after.unwrap_or_else(|| self.patience());
+                    come_back_in(wait);
+                    match by {
+                        Refusal::Server => {}
+                        Refusal::Budget => drop(refused.insert(likeness(pod), blocker)),
+                        Refusal::Overload => {
+                            self.go_on_after(pod);
+                            at_least = wait;
+                            break;
+                        }
+                    }
+                }
+                Ok(Err(error @ (DrainError::EvictionForbidden { .. } | DrainError::EvictionRejected { .. }))) => {
+                    first_error.get_or_insert(error);
+                }
+                Ok(Err(error)) => return Err(error),
+                Err(_) => {
+                    self.go_on_after(pod);
+                    come_back_in(self.patience());
+                    break;
+                }
+            }
+        }
+        match first_error {
+            // What was forced must be reported; the same error comes again with the next pass.
+            Some(error) if self.forced.is_empty() => Err(error),
+            _ => Ok(self.clip(next.unwrap_or_else(|| self.patience()).max(at_least))),
+        }
+    }
+
+    /// Asks one pod to leave, and after the deadline sees to it, if the pool wants that.
+    async fn ask(&mut self, pod: &Pod) -> Result<Asked, DrainError> {
+        let target = Target::of(pod);
+        let _in_flight = self.cx.limits.permit(&target.namespace).await;
+        let answer = read(self.cx.evictor.evict(&target, self.grace()).await, "evict", &target)?;
+        let may_force = self.overdue() && self.drain.options.on_timeout == OnTimeout::Force;
+        match self.settle(answer, &target)? {
+            Asked::Refused { blocker, by: Refusal::Budget, .. } if may_force => self.force(pod, &target, blocker).await,
+            asked => Ok(asked),
+        }
+    }
+
+    /// Deletes a pod past its budget, with its full grace period.
+    async fn force(&mut self, pod: &Pod, target: &Target, blocker: String) -> Result<Asked, DrainError> {
+        let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+        let own = u32::try_from(own.unwrap_or(DEFAULT_GRACE_SECONDS)).unwrap_or_default();
+        let grace = self.grace().unwrap_or(own).max(1);
+        // Said before it is done: the answer may be lost.
+        tracing::warn!(pod = %target, blocker, grace, "deleting the pod past its budget: the drain's time is over");
+        let answer = read(evict::delete(&self.cx.client, target, grace).await, "delete", target)?;
+        if answer == Answer::Evicting {
+            self.forced.push(format!("{target}: {blocker}"));
+        }
+        self.settle(answer, target)
+    }
+
+    fn settle(&mut self, answer: Answer, target: &Target) -> Result<Asked, DrainError> {
+        match answer {
+            Answer::Evicting | Answer::Gone | Answer::Terminating => Ok(Asked::Leaving),
+            Answer::RetryAfter { after, blocker, by } => Ok(Asked::Refused { blocker, after, by }),
+            Answer::NeverWithoutHelp { blocker } => {
+                self.needs_help = true;
+                Ok(Asked::Refused { blocker, after: Some(SLOW_RETRY), by: Refusal::Budget })
+            }
+            Answer::Forbidden(message) => Err(DrainError::EvictionForbidden { pod: target.to_string(), message }),
+            Answer::Error(message) => Err(DrainError::EvictionRejected { pod: target.to_string(), message }),
+        }
+    }
+
+    /// The candidates in their order, beginning after the one at which the last pass ran out of time, so that none is starved.
+    fn after_last_time<'p>(&self, mut candidates: Vec<&'p Pod>) -> Vec<&'p Pod> {
+        if let Some(last) = self.resume().remove(&self.drain.node.name_any()) {
+            let start = candidates.partition_point(|pod| key(pod) <= last);
+            candidates.rotate_left(start);
+        }
+        candidates
+    }
+
+    fn go_on_after(&self, pod: &Pod) {
+        self.resume().insert(self.drain.node.name_any(), key(pod));
+    }
+}
+
+fn read(result: Result<(), kube::Error>, verb: &str, target: &Target) -> Result<Answer, DrainError> {
+    match result {
+        Ok(()) => Ok(Answer::Evicting),
+        Err(kube::Error::Api(status)) => Ok(answer::read(&status)),
+        Err(source) => Err(DrainError::Api { what: format!("{verb} pod {target}"), source: Box::new(source) }),
+    }
+}

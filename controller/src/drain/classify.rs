@@ -1,0 +1,465 @@
+//! Which pods have to leave a node, and in which order. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::{Selector, SelectorExt};
+use kube::{Resource, ResourceExt};
+
+use super::error::DrainError;
+use super::{Behavior, Options, Rule};
+
+/// Label on a pod: `skip` leaves it where it is, `wait-completed` lets it run to its end. Goes before any rule.
+pub const DRAIN_LABEL: &str = "windowsmachineconfig.openshift.io/drain";
+
+const MIRROR_POD: &str = "kubernetes.io/config.mirror";
+
+/// What a verdict needs besides the pod.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
+    /// The present.
+    pub now: Timestamp,
+    /// Whether the DaemonSet that [`daemon_set`] names for this pod exists. Ignored for other pods.
+    pub daemon_set_exists: bool,
+    /// What [`Rules::find`] says for this pod.
+    pub rule: Treatment,
+    /// Pods that are longer than this past their deletion time are not waited for.
+    pub skip_deleted_after: Option<Duration>,
+}
+
+/// What the rules want for one pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Treatment {
+    /// What happens to it.
+    pub behavior: Behavior,
+    /// Lower orders leave first.
+    pub order: i32,
+}
+
+impl Default for Treatment {
+    fn default() -> Self {
+        Self { behavior: Behavior::Drain, order: 0 }
+    }
+}
+
+/// What has to happen to one pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Stays, and nobody waits for it.
+    Skip(Skip),
+    /// Is to be evicted. The warnings say what is lost by that.
+    Evict {
+        /// Lower orders leave first.
+        order: i32,
+        /// Without the pod's name.
+        warnings: Vec<&'static str>,
+    },
+    /// Is being deleted; only wait.
+    Terminating {
+        /// Lower orders leave first.
+        order: i32,
+    },
+    /// Is left to run to its end, which is waited for.
+    WaitCompleted {
+        /// Lower orders leave first.
+        order: i32,
+    },
+    /// May not be evicted without more permission from the pool's owner; then no pod at all is.
+    Refuse(&'static str),
+}
+
+/// Why a pod is left alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Skip {
+    /// Its deletion is overdue by more than the owner wants to wait.
+    DeletedLongAgo,
+    /// Its DaemonSet would only put it back.
+    DaemonSet,
+    /// It belongs to the kubelet; the API cannot remove it.
+    Mirror,
+    /// A rule or the pod's label says so.
+    Rule,
+}
+
+/// The DaemonSet (in the pod's namespace) whose existence decides about this pod; `None` when none does.
+pub fn daemon_set(pod: &Pod) -> Option<&str> {
+    let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
+    let is_daemon_set = controller.kind == "DaemonSet" && controller.api_version == "apps/v1";
+    (is_daemon_set && !is_finished(pod)).then_some(&controller.name)
+}
+
+/// Decides about one pod. The order of the questions is that of `kubectl drain`; the first "no" wins.
+///
+/// One difference: a pod that is being deleted already is only waited for, even when this drain may not have evicted it.
+pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
+    let deletion = pod.meta().deletion_timestamp.as_ref().map(|time| time.0);
+    if let (Some(deletion), Some(limit)) = (deletion, facts.skip_deleted_after)
+        && super::elapsed(deletion, facts.now) > limit
+    {
+        return Verdict::Skip(Skip::DeletedLongAgo);
+    }
+
+    let mut warnings = Vec::new();
+    let must_ask = deletion.is_none() && !is_finished(pod);
+    let orphan = daemon_set(pod).is_some() && !facts.daemon_set_exists;
+    if daemon_set(pod).is_some() && !orphan {
+        return Verdict::Skip(Skip::DaemonSet);
+    }
+    if orphan && must_ask {
+        if !options.evict_unmanaged {
+            return Verdict::Refuse(
+                "its DaemonSet is gone and nothing will recreate it; delete it, or allow drain.evictUnmanaged",
+            );
+        }
+        warnings.push("its DaemonSet is gone; nothing recreates it");
+    }
+    if pod.annotations().contains_key(MIRROR_POD) {
+        return Verdict::Skip(Skip::Mirror);
+    }
+    if must_ask && has_empty_dir(pod) {
+        if !options.delete_empty_dir_data {
+            return Verdict::Refuse(
+                "it keeps data in an emptyDir volume, which eviction deletes; move it by hand, or allow drain.deleteEmptyDirData",
+            );
+        }
+        warnings.push("the data in its emptyDir volumes is deleted");
+    }
+    if must_ask && !has_controller(pod) {
+        if !options.evict_unmanaged {
+            return Verdict::Refuse("no controller will recreate it; delete it, or allow drain.evictUnmanaged");
+        }
+        warnings.push("no controller recreates it");
+    }
+
+    let treatment = label_treatment(pod).unwrap_or(facts.rule);
+    let order = treatment.order;
+    match treatment.behavior {
+        Behavior::Skip => Verdict::Skip(Skip::Rule),
+        _ if deletion.is_some() => Verdict::Terminating { order },
+        Behavior::WaitCompleted if !is_finished(pod) => Verdict::WaitCompleted { order },
+        Behavior::Drain | Behavior::WaitCompleted => Verdict::Evict { order, warnings },
+    }
+}
+
+fn label_treatment(pod: &Pod) -> Option<Treatment> {
+    let behavior = match pod.labels().get(DRAIN_LABEL)?.as_str() {
+        "skip" => Behavior::Skip,
+        "wait-completed" => Behavior::WaitCompleted,
+        _ => return None,
+    };
+    Some(Treatment { behavior, order: 0 })
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+fn is_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+fn has_controller(pod: &Pod) -> bool {
+    pod.owner_references().iter().any(|owner| owner.controller == Some(true))
+}
+
+fn has_empty_dir(pod: &Pod) -> bool {
+    pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten()).any(|volume| volume.empty_dir.is_some())
+}
+
+/// Two pods that are alike in this get the same answer from the server: the same budgets select them, and they count the same.
+pub(super) type Likeness = (String, BTreeMap<String, String>, String, bool);
+
+/// The [`Likeness`] of a pod.
+pub(super) fn likeness(pod: &Pod) -> Likeness {
+    let ready = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten())
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+    (pod.namespace().unwrap_or_default(), pod.labels().clone(), phase(pod).to_owned(), ready)
+}
+
+/// [`Options::rules`](super::Options::rules), ready for use.
+#[derive(Debug)]
+pub struct Rules(Vec<Compiled>);
+
+#[derive(Debug)]
+struct Compiled {
+    pods: Selector,
+    namespaces: Selector,
+    treatment: Treatment,
+}
+
+impl Rules {
+    /// Reads the selectors. An empty selector selects everything.
+    pub fn compile(rules: &[Rule]) -> Result<Self, DrainError> {
+        let compile = |(index, rule): (usize, &Rule)| {
+            let selector = |selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {
+                Selector::try_from(selector.clone())
+                    .map_err(|error| DrainError::InvalidRule { index, message: error.0 })
+            };
+            Ok(Compiled {
+                pods: selector(&rule.pod_selector)?,
+                namespaces: selector(&rule.namespace_selector)?,
+                treatment: Treatment { behavior: rule.behavior, order: rule.order },
+            })
+        };
+        rules.iter().enumerate().map(compile).collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Whether the labels of the pod's namespace are needed to decide about it.
+    pub fn need_namespace(&self, pod: &Pod) -> bool {
+        self.0.iter().any(|rule| !rule.namespaces.selects_all() && rule.pods.matches(pod.labels()))
+    }
+
+    /// The first rule that selects the pod; without any, the pod is drained at order 0.
+    pub fn find(&self, pod: &Pod, namespace_labels: &BTreeMap<String, String>) -> Treatment {
+        self.0
+            .iter()
+            .find(|rule| rule.pods.matches(pod.labels()) && rule.namespaces.matches(namespace_labels))
+            .map_or_else(Treatment::default, |rule| rule.treatment)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const NOW: &str = "2026-11-21T12:00:00Z";
+    const REPLICA_SET: &str = "ReplicaSet";
+
+    /// A running pod of the ReplicaSet, with `changes` merged in.
+    fn pod(changes: Value) -> Pod {
+        let mut pod = json!({
+            "metadata": { "name": "cart", "namespace": "shop", "ownerReferences": [owner(REPLICA_SET, "apps/v1")] },
+            "spec": { "containers": [] },
+            "status": { "phase": "Running" },
+        });
+        merge(&mut pod, changes);
+        serde_json::from_value(pod).unwrap()
+    }
+
+    fn merge(into: &mut Value, from: Value) {
+        match (into, from) {
+            (Value::Object(into), Value::Object(from)) => {
+                for (key, value) in from {
+                    merge(into.entry(key).or_insert(Value::Null), value);
+                }
+            }
+            (into, from) => *into = from,
+        }
+    }
+
+    fn owner(kind: &str, api_version: &str) -> Value {
+        json!({ "kind": kind, "apiVersion": api_version, "name": "o", "uid": "u", "controller": true })
+    }
+
+    fn of_daemon_set() -> Value {
+        json!({ "metadata": { "ownerReferences": [owner("DaemonSet", "apps/v1")] } })
+    }
+
+    fn bare() -> Value {
+        json!({ "metadata": { "ownerReferences": [] } })
+    }
+
+    fn empty_dir() -> Value {
+        json!({ "spec": { "volumes": [{ "name": "d", "emptyDir": {} }] } })
+    }
+
+    fn finished() -> Value {
+        json!({ "status": { "phase": "Succeeded" } })
+    }
+
+    fn mirror() -> Value {
+        json!({ "metadata": { "annotations": { MIRROR_POD: "x" } } })
+    }
+
+    fn deleted(at: &str) -> Value {
+        json!({ "metadata": { "deletionTimestamp": at } })
+    }
+
+    fn with(parts: &[Value]) -> Pod {
+        let mut all = json!({});
+        for part in parts {
+            merge(&mut all, part.clone());
+        }
+        pod(all)
+    }
+
+    fn label(value: &str) -> Value {
+        json!({ "metadata": { "labels": { DRAIN_LABEL: value } } })
+    }
+
+    #[test]
+    fn the_filter() {
+        let evict = |warnings: &[&'static str]| Verdict::Evict { order: 0, warnings: warnings.to_vec() };
+        let facts = Facts {
+            now: NOW.parse().unwrap(),
+            daemon_set_exists: true,
+            rule: Treatment::default(),
+            skip_deleted_after: None,
+        };
+        let orphan = Facts { daemon_set_exists: false, ..facts };
+        let impatient = Facts { skip_deleted_after: Some(Duration::from_mins(1)), ..facts };
+        let rule = |behavior, order| Facts { rule: Treatment { behavior, order }, ..facts };
+        let free = Options::default();
+        let strict = Options { delete_empty_dir_data: false, evict_unmanaged: false, ..Options::default() };
+        let refused = Verdict::Refuse("");
+        let data = "the data in its emptyDir volumes is deleted";
+        let unmanaged = "no controller recreates it";
+        let cases = vec![
+            ("plain", pod(json!({})), facts, &strict, evict(&[])),
+            ("of a DaemonSet", pod(of_daemon_set()), facts, &strict, Verdict::Skip(Skip::DaemonSet)),
+            ("of a DaemonSet, finished", with(&[of_daemon_set(), finished()]), facts, &strict, evict(&[])),
+            (
+                "of another API's DaemonSet",
+                pod(json!({ "metadata": { "ownerReferences": [owner("DaemonSet", "apps.kruise.io/v1")] } })),
+                facts,
+                &strict,
+                evict(&[]),
+            ),
+            ("orphan of a DaemonSet", pod(of_daemon_set()), orphan, &strict, refused.clone()),
+            (
+                "orphan of a DaemonSet, forced",
+                pod(of_daemon_set()),
+                orphan,
+                &free,
+                evict(&["its DaemonSet is gone; nothing recreates it"]),
+            ),
+            (
+                "orphan of a DaemonSet, leaving",
+                with(&[of_daemon_set(), deleted(NOW)]),
+                orphan,
+                &strict,
+                Verdict::Terminating { order: 0 },
+            ),
+            ("mirror", with(&[mirror(), bare(), empty_dir()]), facts, &strict, Verdict::Skip(Skip::Mirror)),
+            ("mirror, finished", with(&[mirror(), finished()]), facts, &free, Verdict::Skip(Skip::Mirror)),
+            ("emptyDir", pod(empty_dir()), facts, &strict, refused.clone()),
+            ("emptyDir, allowed", pod(empty_dir()), facts, &free, evict(&[data])),
+            ("emptyDir, finished", with(&[empty_dir(), finished()]), facts, &strict, evict(&[])),
+            (
+                "emptyDir, leaving",
+                with(&[empty_dir(), deleted(NOW)]),
+                facts,
+                &strict,
+                Verdict::Terminating { order: 0 },
+            ),
+            ("no controller", pod(bare()), facts, &strict, refused.clone()),
+            (
+                "an owner that is no controller",
+                pod(
+                    json!({ "metadata": { "ownerReferences": [{ "kind": "Node", "apiVersion": "v1", "name": "o", "uid": "u" }] } }),
+                ),
+                facts,
+                &strict,
+                refused.clone(),
+            ),
+            ("no controller, allowed", pod(bare()), facts, &free, evict(&[unmanaged])),
+            ("no controller, finished", with(&[bare(), finished()]), facts, &strict, evict(&[])),
+            ("all warnings", with(&[bare(), empty_dir()]), facts, &free, evict(&[data, unmanaged])),
+            ("leaving", pod(deleted("2026-11-21T11:00:00Z")), facts, &free, Verdict::Terminating { order: 0 }),
+            (
+                "leaving for too long",
+                pod(deleted("2026-11-21T11:58:59Z")),
+                impatient,
+                &free,
+                Verdict::Skip(Skip::DeletedLongAgo),
+            ),
+            (
+                "leaving for not too long",
+                pod(deleted("2026-11-21T11:59:00Z")),
+                impatient,
+                &free,
+                Verdict::Terminating { order: 0 },
+            ),
+            (
+                "leaving, grace still runs",
+                pod(deleted("2026-11-21T12:30:00Z")),
+                impatient,
+                &free,
+                Verdict::Terminating { order: 0 },
+            ),
+            ("rule skips", pod(json!({})), rule(Behavior::Skip, 3), &free, Verdict::Skip(Skip::Rule)),
+            (
+                "rule skips one that leaves",
+                pod(deleted(NOW)),
+                rule(Behavior::Skip, 3),
+                &free,
+                Verdict::Skip(Skip::Rule),
+            ),
+            (
+                "rule orders",
+                pod(json!({})),
+                rule(Behavior::Drain, -3),
+                &free,
+                Verdict::Evict { order: -3, warnings: vec![] },
+            ),
+            (
+                "rule lets run",
+                pod(json!({})),
+                rule(Behavior::WaitCompleted, 1),
+                &free,
+                Verdict::WaitCompleted { order: 1 },
+            ),
+            ("rule lets run, has run", pod(finished()), rule(Behavior::WaitCompleted, 0), &free, evict(&[])),
+            ("the filter goes before a rule", pod(bare()), rule(Behavior::Skip, 0), &strict, refused),
+            (
+                "DaemonSet goes before a rule",
+                pod(of_daemon_set()),
+                rule(Behavior::Drain, 0),
+                &free,
+                Verdict::Skip(Skip::DaemonSet),
+            ),
+            ("label skips", pod(label("skip")), rule(Behavior::Drain, 3), &free, Verdict::Skip(Skip::Rule)),
+            ("label lets run", pod(label("wait-completed")), facts, &free, Verdict::WaitCompleted { order: 0 }),
+            ("an unknown label is none", pod(label("never")), facts, &free, evict(&[])),
+        ];
+        for (name, pod, facts, options, expected) in cases {
+            let verdict = match classify(&pod, &facts, options) {
+                Verdict::Refuse(_) => Verdict::Refuse(""),
+                verdict => verdict,
+            };
+            assert_eq!(verdict, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_first_rule_that_selects_the_pod_holds() {
+        let rules = json!([
+            { "pods": { "matchLabels": { "app": "db" } }, "namespaces": { "matchLabels": { "team": "a" } }, "order": 1 },
+            { "pods": { "matchExpressions": [{ "key": "app", "operator": "In", "values": ["db", "mq"] }] }, "namespaces": {}, "order": 2 },
+            { "pods": {}, "namespaces": { "matchLabels": { "team": "b" } }, "order": 3 },
+        ]);
+        let rules: Vec<Rule> = rules.as_array().unwrap().iter().map(rule).collect();
+        let rules = Rules::compile(&rules).unwrap();
+        for (app, team, order) in [("db", "a", 1), ("db", "b", 2), ("mq", "a", 2), ("web", "b", 3), ("web", "a", 0)] {
+            let pod = pod(json!({ "metadata": { "labels": { "app": app } } }));
+            let namespace = BTreeMap::from([("team".to_owned(), team.to_owned())]);
+            assert_eq!(rules.find(&pod, &namespace).order, order, "{app} of {team}");
+            assert!(rules.need_namespace(&pod));
+        }
+    }
+
+    fn rule(value: &Value) -> Rule {
+        Rule {
+            pod_selector: serde_json::from_value(value["pods"].clone()).unwrap(),
+            namespace_selector: serde_json::from_value(value["namespaces"].clone()).unwrap(),
+            behavior: Behavior::Drain,
+            order: i32::try_from(value["order"].as_i64().unwrap()).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_rule_that_cannot_be_read_is_named() {
+        let bad = json!({ "pods": { "matchExpressions": [{ "key": "app", "operator": "Near" }] }, "namespaces": {}, "order": 0 });
+        let good = json!({ "pods": {}, "namespaces": {}, "order": 0 });
+        let error = Rules::compile(&[rule(&good), rule(&bad)]).unwrap_err();
+        assert_eq!(error.reason(), "InvalidDrainRule");
+        assert!(error.to_string().starts_with("drain.podRules[1] "), "{error}");
+    }
+}

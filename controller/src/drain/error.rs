@@ -1,0 +1,75 @@
+use std::time::Duration;
+
+/// Why a pass, a cordon or an uncordon came to no result. Each is safe to try again: nothing is remembered but what the cluster shows.
+///
+/// That a drain is refused or has timed out is a result, not an error: see [`State`](super::State).
+#[derive(Debug, thiserror::Error)]
+pub enum DrainError {
+    /// The API server refused a call, or could not be reached.
+    #[error("cannot {what}; it is tried again")]
+    Api {
+        /// What was being done, as in "list the pods of node win-1".
+        what: String,
+        /// The answer, or the fault of the connection.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The API server did not answer within the time that a pass may take.
+    #[error("cannot {what}: the API server did not answer within {} s; it is tried again", .limit.as_secs())]
+    Slow {
+        /// What was being done.
+        what: String,
+        /// The time that the whole pass had.
+        limit: Duration,
+    },
+    /// The operator, or an admission policy for this pod, lacks the permission to evict. All other pods were still tried.
+    #[error("may not evict pod {pod}: {message}; grant create on pods/eviction, or mend the policy that denies it")]
+    EvictionForbidden {
+        /// `namespace/name`.
+        pod: String,
+        /// The API server's text.
+        message: String,
+    },
+    /// The API server will not take this eviction as it is. All other pods were still tried.
+    #[error("the API server rejects the eviction of pod {pod}: {message}")]
+    EvictionRejected {
+        /// `namespace/name`.
+        pod: String,
+        /// The API server's text.
+        message: String,
+    },
+    /// The Node was deleted, or deleted and made again, since the caller read it.
+    #[error("node {node} is gone, or is another one of that name by now; read it again")]
+    NodeGone {
+        /// The Node's name.
+        node: String,
+    },
+    /// The Node changed under every attempt to patch it.
+    #[error("node {node} keeps changing while its cordon is written; it is tried again")]
+    CordonConflict {
+        /// The Node's name.
+        node: String,
+    },
+    /// A pod rule has a selector that means nothing.
+    #[error("drain.podRules[{index}] has a selector that cannot be read: {message}; mend or remove it")]
+    InvalidRule {
+        /// Position in `Options::rules`, from 0.
+        index: usize,
+        /// What is wrong with it.
+        message: String,
+    },
+}
+
+impl DrainError {
+    /// A stable PascalCase reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Api { .. } | Self::Slow { .. } => "ApiError",
+            Self::EvictionForbidden { .. } => "EvictionForbidden",
+            Self::EvictionRejected { .. } => "EvictionRejected",
+            Self::NodeGone { .. } => "NodeGone",
+            Self::CordonConflict { .. } => "CordonConflict",
+            Self::InvalidRule { .. } => "InvalidDrainRule",
+        }
+    }
+}

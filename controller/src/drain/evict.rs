@@ -1,0 +1,98 @@
+use futures::future::BoxFuture;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::Eviction;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
+use kube::api::{Api, DeleteParams, PostParams};
+use kube::core::{Status, response::StatusSummary};
+use kube::{Client, ResourceExt};
+
+/// One pod as it was listed. An eviction is only ever for the pod with this UID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub name: String,
+    /// The pod's UID.
+    pub uid: String,
+}
+
+impl Target {
+    pub(super) fn of(pod: &Pod) -> Self {
+        Self {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            uid: pod.uid().unwrap_or_default(),
+        }
+    }
+}
+
+impl std::fmt::Display for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// How a pod is asked to leave. A trait because Kubernetes is about to have a second way (KEP-4563, `EvictionRequest`).
+pub trait Evictor: Send + Sync {
+    /// Asks once, without any retry. `Ok` means that the pod will be deleted; a refusal is `kube::Error::Api` with its status code.
+    ///
+    /// `grace_period_seconds` is left out of the request when `None`, so that the pod gets its own; it is never 0, which would kill.
+    fn evict<'a>(
+        &'a self,
+        target: &'a Target,
+        grace_period_seconds: Option<u32>,
+    ) -> BoxFuture<'a, Result<(), kube::Error>>;
+}
+
+/// Posts a `policy/v1` `Eviction` to the pod's subresource.
+///
+/// Not `kube::Api::evict`: that one writes its options under a key that the server does not know, so that the UID and the grace
+/// period are silently dropped (kube 5.0.0).
+pub struct PolicyV1 {
+    /// A client without retries of its own: a budget's refusal is a 429, which the default client repeats for minutes.
+    pub client: Client,
+}
+
+impl Evictor for PolicyV1 {
+    fn evict<'a>(
+        &'a self,
+        target: &'a Target,
+        grace_period_seconds: Option<u32>,
+    ) -> BoxFuture<'a, Result<(), kube::Error>> {
+        Box::pin(async move {
+            let eviction = Eviction {
+                metadata: ObjectMeta {
+                    name: Some(target.name.clone()),
+                    namespace: Some(target.namespace.clone()),
+                    ..ObjectMeta::default()
+                },
+                delete_options: Some(DeleteOptions {
+                    grace_period_seconds: grace_period_seconds.map(i64::from),
+                    preconditions: Some(Preconditions { uid: Some(target.uid.clone()), resource_version: None }),
+                    ..DeleteOptions::default()
+                }),
+            };
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &target.namespace);
+            let answer: serde_json::Value =
+                pods.create_subresource("eviction", &target.name, &PostParams::default(), &eviction).await?;
+            // The server writes some refusals (two budgets for one pod) as a Failure in the body of a 201.
+            match serde_json::from_value::<Status>(answer) {
+                Ok(status) if status.status == Some(StatusSummary::Failure) => Err(kube::Error::Api(status.boxed())),
+                _ => Ok(()),
+            }
+        })
+    }
+}
+
+/// Deletes a pod past its budget. Only for `onTimeout: Force`, after the deadline and after a refusal. `grace_period_seconds` is at least 1:
+/// 0 would free the pod's name before its containers are known to be dead.
+pub(super) async fn delete(client: &Client, target: &Target, grace_period_seconds: u32) -> Result<(), kube::Error> {
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &target.namespace);
+    let options = DeleteParams {
+        grace_period_seconds: Some(grace_period_seconds.max(1)),
+        preconditions: Some(kube::api::Preconditions { uid: Some(target.uid.clone()), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    pods.delete(&target.name, &options).await.map(drop)
+}

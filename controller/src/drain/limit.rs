@@ -1,0 +1,121 @@
+//! What all drains of one operator share: a rate of evictions, and one eviction at a time for each namespace.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::Duration;
+
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
+use tokio::time::Instant;
+
+/// Evictions a second, all drains together.
+const RATE: u32 = 20;
+/// Evictions that may come at once after a quiet time.
+const BURST: u32 = 40;
+
+/// A token bucket that hands out points in time: who asks, learns when its turn is.
+#[derive(Debug)]
+struct Bucket {
+    /// When the bucket was or will be empty of debt: the turn of the next caller, if the bucket holds no spare tokens.
+    next: Option<Instant>,
+}
+
+impl Bucket {
+    const INTERVAL: Duration = Duration::from_millis(1000 / RATE as u64);
+
+    /// How long the caller must wait for its turn. Each call takes one turn.
+    fn turn(&mut self, now: Instant) -> Duration {
+        // A full bucket is a turn that lies `BURST - 1` intervals back.
+        let full = now.checked_sub(Self::INTERVAL * (BURST - 1)).unwrap_or(now);
+        let turn = self.next.map_or(full, |next| next.max(full));
+        self.next = Some(turn + Self::INTERVAL);
+        turn.saturating_duration_since(now)
+    }
+}
+
+/// The shared limits.
+#[derive(Debug)]
+pub(super) struct Limits {
+    bucket: Mutex<Bucket>,
+    namespaces: Mutex<HashMap<String, Weak<AsyncMutex<()>>>>,
+}
+
+impl Limits {
+    pub(super) fn new() -> Self {
+        Self { bucket: Mutex::new(Bucket { next: None }), namespaces: Mutex::default() }
+    }
+
+    /// Waits until one more eviction in `namespace` may be sent; it counts as in flight until the guard is dropped.
+    ///
+    /// The lock is by namespace, which is coarser than by PodDisruptionBudget (budgets never reach across namespaces): which budget
+    /// selects a pod is only known once it refuses. Two evictions at once under one budget make the server retry its own writes for seconds.
+    pub(super) async fn permit(&self, namespace: &str) -> OwnedMutexGuard<()> {
+        let lock = self.namespace(namespace);
+        let guard = lock.lock_owned().await;
+        let wait = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).turn(Instant::now());
+        tokio::time::sleep(wait).await;
+        guard
+    }
+
+    fn namespace(&self, namespace: &str) -> Arc<AsyncMutex<()>> {
+        let mut locks = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(lock) = locks.get(namespace).and_then(Weak::upgrade) {
+            return lock;
+        }
+        locks.retain(|_, lock| lock.strong_count() > 0);
+        let lock = Arc::new(AsyncMutex::new(()));
+        locks.insert(namespace.to_owned(), Arc::downgrade(&lock));
+        lock
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_free_and_then_the_rate_holds() {
+        // An hour from now, so that there is room to look back on a machine that has just started.
+        let now = Instant::now() + Duration::from_hours(1);
+        let mut bucket = Bucket { next: None };
+        for _ in 0..BURST {
+            assert_eq!(bucket.turn(now), Duration::ZERO);
+        }
+        for n in 1..=100 {
+            assert_eq!(bucket.turn(now), Bucket::INTERVAL * n);
+        }
+    }
+
+    #[test]
+    fn spare_tokens_come_back_with_time_and_never_exceed_the_burst() {
+        let now = Instant::now() + Duration::from_hours(1);
+        let mut bucket = Bucket { next: None };
+        for _ in 0..BURST {
+            bucket.turn(now);
+        }
+        let second_later = now + Duration::from_secs(1);
+        let free = (0..100).filter(|_| bucket.turn(second_later).is_zero()).count();
+        assert_eq!(free, RATE as usize);
+        let much_later = now + Duration::from_secs(1000);
+        let free = (0..100).filter(|_| bucket.turn(much_later).is_zero()).count();
+        assert_eq!(free, BURST as usize);
+    }
+
+    #[tokio::test]
+    async fn one_eviction_at_a_time_in_a_namespace() {
+        let limits = Limits::new();
+        let shop = limits.permit("shop").await;
+        let _bank = limits.permit("bank").await;
+        assert!(limits.namespace("shop").try_lock().is_err());
+        drop(shop);
+        let _shop = limits.permit("shop").await;
+    }
+
+    #[test]
+    fn locks_of_quiet_namespaces_are_forgotten() {
+        let limits = Limits::new();
+        for n in 0..100 {
+            drop(limits.namespace(&format!("ns-{n}")));
+        }
+        assert!(limits.namespaces.lock().unwrap().len() <= 1);
+    }
+}

@@ -1,0 +1,224 @@
+//! Cordon, drain and uncordon of one Node.
+//!
+//! [`pass`] does one bounded round and comes back: it looks at what is there, asks the pods that may leave to leave, and says what is
+//! still there, why, and when to call again. It keeps nothing that matters between rounds, so that a crash costs nothing; the clocks
+//! (`started`, `cordoned_at`) and the [`Cordon`] are stored by the caller.
+//!
+//! Filters and defaults follow `kubectl drain`. On top: one look at the whole node before the first eviction (all or nothing), each
+//! eviction bound to the UID that was listed, budgets named in the report, and never a grace period of 0.
+
+mod answer;
+mod ask;
+mod classify;
+mod cordon;
+mod error;
+mod evict;
+mod limit;
+mod pass;
+mod volumes;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use kube::Client;
+
+pub use answer::{Answer, Refusal, read as read_refusal};
+pub use classify::{DRAIN_LABEL, Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
+pub use cordon::{CORDONED_BY, Cordon, KEEP_CORDONED, is_cordoned};
+pub use error::DrainError;
+pub use evict::{Evictor, PolicyV1, Target};
+pub use pass::pass;
+
+/// API time that one pass may take.
+const PASS_BUDGET: Duration = Duration::from_secs(10);
+
+/// How a pool wants its nodes drained.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// From the stored start; `None` or zero = no deadline.
+    pub timeout: Option<Duration>,
+    /// What happens at the deadline.
+    pub on_timeout: OnTimeout,
+    /// Instead of each pod's own grace period. 0 is taken as 1: 0 kills. Negative is taken as `None`.
+    pub grace_period_seconds: Option<i64>,
+    /// Evict pods with emptyDir volumes, whose data is lost.
+    pub delete_empty_dir_data: bool,
+    /// Evict pods that no controller recreates, and those of a DaemonSet that is gone.
+    pub evict_unmanaged: bool,
+    /// Label selector as in `kubectl -l`: other pods stay.
+    pub pod_selector: Option<String>,
+    /// Do not wait for pods that are longer than this past their deletion time (which already includes their grace period). `None` or zero = wait.
+    pub skip_wait_for_delete_timeout: Option<Duration>,
+    /// Wait until the volumes of the pods that left are detached.
+    pub wait_for_volume_detach: bool,
+    /// The first that selects a pod holds.
+    pub rules: Vec<Rule>,
+}
+
+/// The defaults of the pool's API: an hour, then go on waiting and say so.
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            timeout: Some(Duration::from_hours(1)),
+            on_timeout: OnTimeout::Wait,
+            grace_period_seconds: None,
+            delete_empty_dir_data: true,
+            evict_unmanaged: true,
+            pod_selector: None,
+            skip_wait_for_delete_timeout: None,
+            wait_for_volume_detach: true,
+            rules: Vec::new(),
+        }
+    }
+}
+
+/// What happens at the deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnTimeout {
+    /// Go on, and report that it is overdue. No budget is ever broken.
+    Wait,
+    /// Stop. The caller uncordons and tries again later.
+    Abort,
+    /// Delete the pods that a budget still holds, with their full grace period.
+    Force,
+}
+
+/// An exception for some pods.
+#[derive(Clone, Debug)]
+pub struct Rule {
+    /// Selects pods; empty = all.
+    pub pod_selector: LabelSelector,
+    /// Selects the pods' namespaces; empty = all.
+    pub namespace_selector: LabelSelector,
+    /// What happens to them.
+    pub behavior: Behavior,
+    /// Pods of a lower order are gone before any of a higher order is asked to leave. Pods without a rule have 0.
+    pub order: i32,
+}
+
+/// What happens to the pods of a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Behavior {
+    /// They are evicted.
+    Drain,
+    /// They stay, and nobody waits for them.
+    Skip,
+    /// They run to their end, which is waited for.
+    WaitCompleted,
+}
+
+/// One drain: what a pass is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Drain<'a> {
+    /// The Node; may be a little stale, as from a cache.
+    pub node: &'a Node,
+    /// As stored before the node was cordoned.
+    pub cordon: &'a Cordon,
+    /// When the drain began, as stored.
+    pub started: Timestamp,
+    /// The present.
+    pub now: Timestamp,
+    /// When the node was seen cordoned first, as stored. `None` = when the drain began.
+    pub cordoned_at: Option<Timestamp>,
+    /// What the pool wants.
+    pub options: &'a Options,
+}
+
+/// What one pass found and did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Where the drain is.
+    pub state: State,
+    /// Pods that are still to leave, those included that are on their way.
+    pub remaining: i32,
+    /// What is in the way, sorted, at most 5: "shop/cart-7c9: budget cart needs 3 healthy pods and has 3". The text of one obstacle does
+    /// not change from pass to pass, so that a caller can report a new set once.
+    pub blockers: Vec<String>,
+    /// Some blocker will not go away by waiting.
+    pub needs_help: bool,
+    /// The deadline has passed.
+    pub overdue: bool,
+    /// When to call again. Zero when [`State::Drained`] or timed out.
+    pub next: Duration,
+    /// Pods that this pass deleted in spite of a refusal, each with the refusal; report each one.
+    pub forced: Vec<String>,
+    /// What is lost or left behind, sorted: "shop/tool: no controller recreates it".
+    pub warnings: Vec<String>,
+    /// Somebody had uncordoned the node, and it was cordoned again. The caller stores `now` as the new `cordoned_at` and, if the
+    /// cordon was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and this one is ours.
+    pub recordoned: bool,
+}
+
+/// Where a drain is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing is left to leave: seen in a list made while the node was cordoned, long enough after the cordon.
+    Drained,
+    /// Not yet.
+    Waiting,
+    /// The deadline has passed, and the drain stops. Only with [`OnTimeout::Abort`].
+    TimedOut,
+    /// Some pod may not be evicted under these options, so none was. The blockers say which, and what to do.
+    Refused,
+}
+
+impl State {
+    /// A stable PascalCase reason for conditions and events.
+    pub fn reason(self) -> &'static str {
+        match self {
+            Self::Drained => "Drained",
+            Self::Waiting => "Draining",
+            Self::TimedOut => "DrainTimedOut",
+            Self::Refused => "DrainRefused",
+        }
+    }
+}
+
+/// What all drains of one operator share. Cheap to clone; make only one.
+#[derive(Clone)]
+pub struct Drainer {
+    client: Client,
+    evictor: Arc<dyn Evictor>,
+    limits: Arc<limit::Limits>,
+    budget: Duration,
+    /// By node name: the pod at which the last pass ran out of time. A hint for fairness, not a state: without it a pass starts at the first pod.
+    resume: Arc<Mutex<HashMap<String, String>>>,
+}
+
+impl Drainer {
+    /// The client must be built with `Config::default_retry = false`: the default client repeats a 429, which is how a budget refuses,
+    /// for minutes before anybody learns of it.
+    pub fn new(client: Client) -> Self {
+        Self {
+            evictor: Arc::new(PolicyV1 { client: client.clone() }),
+            client,
+            limits: Arc::new(limit::Limits::new()),
+            budget: PASS_BUDGET,
+            resume: Arc::default(),
+        }
+    }
+
+    /// Evicts in another way.
+    pub fn with_evictor(mut self, evictor: Arc<dyn Evictor>) -> Self {
+        self.evictor = evictor;
+        self
+    }
+
+    /// Another limit for the API time of a pass.
+    pub fn with_pass_budget(mut self, budget: Duration) -> Self {
+        self.budget = budget;
+        self
+    }
+}
+
+/// From `from` to `to`; zero when `to` is earlier.
+fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
+    Duration::try_from(to.duration_since(from)).unwrap_or_default()
+}

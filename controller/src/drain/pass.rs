@@ -1,0 +1,364 @@
+//! One round of a drain.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use k8s_openapi::api::apps::v1::DaemonSet;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::ResourceExt;
+use kube::api::{Api, ListParams};
+use serde::de::DeserializeOwned;
+use tokio::time::{Instant, timeout_at};
+
+use super::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
+use super::error::DrainError;
+use super::evict::Target;
+use super::{Drain, Drainer, OnTimeout, Progress, State, cordon, elapsed, volumes};
+
+/// Between passes at first, and after [`PATIENCE`].
+const RETRY: Duration = Duration::from_secs(5);
+pub(super) const SLOW_RETRY: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_mins(5);
+/// A scheduler that has not seen the cordon yet may still bind pods for this long.
+const CORDON_SETTLES: Duration = Duration::from_secs(5);
+/// When the kubelet is not heard of, nobody will ever confirm that a pod has stopped: short grace, short wait.
+const UNREACHABLE: Duration = Duration::from_secs(1);
+const PAGE: u32 = 500;
+const MAX_BLOCKERS: usize = 5;
+
+/// Does one round: makes sure that the node is cordoned, looks at all its pods, asks those that may leave to leave, and reports.
+///
+/// Takes at most 10 s of API time; what it did not get to is done by the next call. An error loses nothing: call again.
+pub async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainError> {
+    let mut pass = Pass {
+        cx,
+        drain,
+        rules: Rules::compile(&drain.options.rules)?,
+        clock: Clock { deadline: Instant::now() + cx.budget, limit: cx.budget },
+        waited: elapsed(drain.started, drain.now),
+        unreachable: false,
+        recordoned: false,
+        blockers: Vec::new(),
+        warnings: Vec::new(),
+        forced: Vec::new(),
+        needs_help: false,
+    };
+    // Boxed: callers hold this future inside large ones of their own.
+    Box::pin(pass.run()).await
+}
+
+/// The time that a pass has.
+pub(super) struct Clock {
+    pub(super) deadline: Instant,
+    limit: Duration,
+}
+
+impl Clock {
+    /// Awaits one API call for as long as the pass may last. `what` completes "cannot …".
+    pub(super) async fn call<T>(
+        &self,
+        what: impl FnOnce() -> String,
+        call: impl Future<Output = kube::Result<T>>,
+    ) -> Result<T, DrainError> {
+        match timeout_at(self.deadline, call).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(source)) => Err(DrainError::Api { what: what(), source: Box::new(source) }),
+            Err(_) => Err(DrainError::Slow { what: what(), limit: self.limit }),
+        }
+    }
+
+    async fn bound<T>(&self, what: &str, work: impl Future<Output = Result<T, DrainError>>) -> Result<T, DrainError> {
+        let slow = |_| DrainError::Slow { what: what.to_owned(), limit: self.limit };
+        timeout_at(self.deadline, work).await.map_err(slow)?
+    }
+}
+
+/// Lists every page.
+pub(super) async fn list_all<K>(
+    api: &Api<K>,
+    params: ListParams,
+    clock: &Clock,
+    what: &str,
+) -> Result<Vec<K>, DrainError>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut params = params.limit(PAGE);
+    let mut items = Vec::new();
+    loop {
+        let page = clock.call(|| what.to_owned(), api.list(&params)).await?;
+        items.extend(page.items);
+        match page.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => params = params.continue_token(&token),
+            None => return Ok(items),
+        }
+    }
+}
+
+pub(super) struct Pass<'a> {
+    pub(super) cx: &'a Drainer,
+    pub(super) drain: &'a Drain<'a>,
+    rules: Rules,
+    pub(super) clock: Clock,
+    /// Since the drain began.
+    waited: Duration,
+    unreachable: bool,
+    recordoned: bool,
+    blockers: Vec<String>,
+    warnings: Vec<String>,
+    pub(super) forced: Vec<String>,
+    pub(super) needs_help: bool,
+}
+
+impl Pass<'_> {
+    async fn run(&mut self) -> Result<Progress, DrainError> {
+        let node = self.clock.bound("read the node", cordon::reread(&self.cx.client, self.drain.node)).await?;
+        self.unreachable = is_unreachable(&node);
+        self.ensure_cordoned(&node).await?;
+
+        let pods = self.list_pods(self.drain.options.pod_selector.as_deref()).await?;
+        let mut verdicts = self.judge(pods).await?;
+        let (overdue, on_timeout) = (self.overdue(), self.drain.options.on_timeout);
+        if overdue && on_timeout == OnTimeout::Force {
+            for (_, verdict) in &mut verdicts {
+                if let Verdict::WaitCompleted { order } = *verdict {
+                    *verdict =
+                        Verdict::Evict { order, warnings: vec!["stopped before its end: the drain's time is over"] };
+                }
+            }
+        }
+
+        let remaining = verdicts.iter().filter(|(_, verdict)| !matches!(verdict, Verdict::Skip(_))).count();
+        self.warn(&verdicts);
+        if remaining == 0 {
+            return self.conclude(&node).await;
+        }
+        if overdue && on_timeout == OnTimeout::Abort {
+            for (pod, verdict) in &verdicts {
+                match verdict {
+                    Verdict::Skip(_) => {}
+                    Verdict::Refuse(why) => self.block(pod, why),
+                    _ => self.block(pod, "has not left in time"),
+                }
+            }
+            return Ok(self.report(State::TimedOut, remaining, Duration::ZERO));
+        }
+
+        for (pod, verdict) in &verdicts {
+            if let Verdict::Refuse(why) = verdict {
+                self.block(pod, why);
+            }
+        }
+        if !self.blockers.is_empty() {
+            self.needs_help = true;
+            return Ok(self.report(State::Refused, remaining, self.patience()));
+        }
+
+        let next = self.ask_all(&verdicts).await?;
+        Ok(self.report(State::Waiting, remaining, next))
+    }
+
+    async fn ensure_cordoned(&mut self, node: &Node) -> Result<(), DrainError> {
+        if cordon::is_cordoned(node) {
+            return Ok(());
+        }
+        let take = self.drain.cordon.take(&self.cx.client, node);
+        self.clock.bound("cordon the node", take).await?;
+        self.recordoned = true;
+        Ok(())
+    }
+
+    async fn list_pods(&self, labels: Option<&str>) -> Result<Vec<Pod>, DrainError> {
+        let name = self.drain.node.name_any();
+        let mut params = ListParams::default().fields(&format!("spec.nodeName={name}"));
+        params.label_selector = labels.map(str::to_owned);
+        let api = Api::all(self.cx.client.clone());
+        let mut pods: Vec<Pod> = list_all(&api, params, &self.clock, &format!("list the pods of node {name}")).await?;
+        pods.sort_by_cached_key(key);
+        Ok(pods)
+    }
+
+    /// Decides about every pod, before anything is done to any.
+    async fn judge(&self, pods: Vec<Pod>) -> Result<Vec<(Pod, Verdict)>, DrainError> {
+        let client = &self.cx.client;
+        let mut daemon_sets: HashMap<(String, String), bool> = HashMap::new();
+        let mut namespaces: HashMap<String, BTreeMap<String, String>> = HashMap::new();
+        let mut verdicts = Vec::with_capacity(pods.len());
+        for pod in pods {
+            let namespace = pod.namespace().unwrap_or_default();
+            let mut facts = Facts {
+                now: self.drain.now,
+                daemon_set_exists: false,
+                rule: Treatment::default(),
+                skip_deleted_after: self.skip_deleted_after(),
+            };
+            if let Some(name) = daemon_set(&pod) {
+                let id = (namespace.clone(), name.to_owned());
+                facts.daemon_set_exists = if let Some(exists) = daemon_sets.get(&id) {
+                    *exists
+                } else {
+                    let api: Api<DaemonSet> = Api::namespaced(client.clone(), &namespace);
+                    let what = || format!("read daemon set {namespace}/{name}");
+                    let found = self.clock.call(what, api.get_metadata_opt(name)).await?;
+                    *daemon_sets.entry(id).or_insert(found.is_some())
+                };
+            }
+            if self.rules.need_namespace(&pod) && !namespaces.contains_key(&namespace) {
+                let api: Api<Namespace> = Api::all(client.clone());
+                let what = || format!("read namespace {namespace}");
+                let found = self.clock.call(what, api.get_metadata_opt(&namespace)).await?;
+                let labels = found.and_then(|found| found.metadata.labels).unwrap_or_default();
+                namespaces.insert(namespace.clone(), labels);
+            }
+            facts.rule = self.rules.find(&pod, namespaces.get(&namespace).unwrap_or(&BTreeMap::new()));
+            let verdict = classify(&pod, &facts, self.drain.options);
+            verdicts.push((pod, verdict));
+        }
+        Ok(verdicts)
+    }
+
+    /// No pod has to leave any more: is that the whole truth?
+    async fn conclude(&mut self, node: &Node) -> Result<Progress, DrainError> {
+        let cordoned_at = self.drain.cordoned_at.unwrap_or(self.drain.started);
+        let settled = elapsed(cordoned_at, self.drain.now);
+        if self.recordoned || settled < CORDON_SETTLES {
+            let left = if self.recordoned { CORDON_SETTLES } else { CORDON_SETTLES.saturating_sub(settled) };
+            return Ok(self.report(State::Waiting, 0, left));
+        }
+
+        if self.drain.options.wait_for_volume_detach {
+            let name = self.drain.node.name_any();
+            let staying = self.list_pods(None).await?;
+            let attached = volumes::attached(&self.cx.client, &self.clock, &name, &staying).await?;
+            match (attached.is_empty(), self.overdue(), self.drain.options.on_timeout) {
+                (true, ..) => {}
+                (false, true, OnTimeout::Force) => self.warnings.extend(attached),
+                (false, overdue, on_timeout) => {
+                    self.blockers.extend(attached);
+                    return Ok(if overdue && on_timeout == OnTimeout::Abort {
+                        self.report(State::TimedOut, 0, Duration::ZERO)
+                    } else {
+                        self.report(State::Waiting, 0, self.clip(self.patience()))
+                    });
+                }
+            }
+        }
+
+        let last_look = self.clock.bound("read the node", cordon::reread(&self.cx.client, node)).await?;
+        self.ensure_cordoned(&last_look).await?;
+        if self.recordoned {
+            return Ok(self.report(State::Waiting, 0, CORDON_SETTLES));
+        }
+        Ok(self.report(State::Drained, 0, Duration::ZERO))
+    }
+
+    fn report(&mut self, state: State, remaining: usize, next: Duration) -> Progress {
+        if matches!(state, State::Drained | State::TimedOut) {
+            self.resume().remove(&self.drain.node.name_any());
+        }
+        if self.recordoned {
+            self.warnings.push("the node had been uncordoned by somebody; it is cordoned again".into());
+        }
+        self.blockers.sort();
+        self.blockers.dedup();
+        self.blockers.truncate(MAX_BLOCKERS);
+        self.warnings.sort();
+        Progress {
+            state,
+            remaining: i32::try_from(remaining).unwrap_or(i32::MAX),
+            blockers: std::mem::take(&mut self.blockers),
+            needs_help: self.needs_help,
+            overdue: self.overdue(),
+            next,
+            forced: std::mem::take(&mut self.forced),
+            warnings: std::mem::take(&mut self.warnings),
+            recordoned: self.recordoned,
+        }
+    }
+
+    pub(super) fn block(&mut self, pod: &Pod, why: &str) {
+        self.blockers.push(format!("{}: {why}", Target::of(pod)));
+    }
+
+    pub(super) fn block_if_stuck(&mut self, pod: &Pod) {
+        if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| time.0 < self.drain.now) {
+            self.block(pod, &format!("is still terminating, though its grace period ended at {}", deletion.0));
+        }
+    }
+
+    fn warn(&mut self, verdicts: &[(Pod, Verdict)]) {
+        for (pod, verdict) in verdicts {
+            let target = Target::of(pod);
+            match verdict {
+                Verdict::Evict { warnings, .. } => {
+                    self.warnings.extend(warnings.iter().map(|warning| format!("{target}: {warning}")));
+                }
+                Verdict::Skip(Skip::DeletedLongAgo) => {
+                    self.warnings.push(format!("{target}: its deletion is not confirmed; it is no longer waited for"));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        self.drain.options.timeout.filter(|timeout| !timeout.is_zero())
+    }
+
+    pub(super) fn overdue(&self) -> bool {
+        self.timeout().is_some_and(|timeout| self.waited >= timeout)
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        if self.waited < PATIENCE { RETRY } else { SLOW_RETRY }
+    }
+
+    /// A wait does not go past the deadline, where something else may be due.
+    pub(super) fn clip(&self, wait: Duration) -> Duration {
+        match self.timeout() {
+            Some(timeout) if !self.overdue() => {
+                wait.min(timeout.saturating_sub(self.waited).max(Duration::from_secs(1)))
+            }
+            _ => wait,
+        }
+    }
+
+    pub(super) fn grace(&self) -> Option<u32> {
+        if self.unreachable {
+            return u32::try_from(UNREACHABLE.as_secs()).ok();
+        }
+        let seconds = self.drain.options.grace_period_seconds.filter(|seconds| *seconds >= 0)?;
+        Some(u32::try_from(seconds).unwrap_or(u32::MAX).max(1))
+    }
+
+    fn skip_deleted_after(&self) -> Option<Duration> {
+        if self.unreachable {
+            return Some(UNREACHABLE);
+        }
+        self.drain.options.skip_wait_for_delete_timeout.filter(|timeout| !timeout.is_zero())
+    }
+
+    pub(super) fn resume(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
+        self.cx.resume.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+pub(super) fn key(pod: &Pod) -> String {
+    Target::of(pod).to_string()
+}
+
+pub(super) fn order(verdict: &Verdict) -> Option<i32> {
+    match verdict {
+        Verdict::Evict { order, .. } | Verdict::Terminating { order } | Verdict::WaitCompleted { order } => {
+            Some(*order)
+        }
+        Verdict::Skip(_) | Verdict::Refuse(_) => None,
+    }
+}
+
+fn is_unreachable(node: &Node) -> bool {
+    let conditions = node.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.into_iter().any(|condition| condition.type_ == "Ready" && condition.status == "Unknown")
+}

@@ -1,0 +1,231 @@
+//! An API server for tests: answers by method and path from a script, and records what it was asked.
+//!
+//! ```ignore
+//! let api = FakeApi::new();
+//! api.on("GET", "/api/v1/nodes/win-1", 200, json!({…}));
+//! api.on("GET", "/api/v1/pods?continue=2", 200, json!({…}));   // only with this in the query
+//! let client = api.client();
+//! …
+//! assert_eq!(api.calls("POST", "/api/v1/namespaces/shop/pods/cart/eviction").len(), 1);
+//! ```
+//!
+//! The order of the script does not matter between paths. For one method and path, each answer is given once, in the order scripted, and
+//! the last one from then on. What is not scripted gets a 501, and is found in [`FakeApi::unexpected`].
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response, StatusCode};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+/// One request as it was on the wire.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Call {
+    pub method: String,
+    pub path: String,
+    /// Percent-decoded.
+    pub query: Vec<(String, String)>,
+    pub content_type: String,
+    /// `Null` when there was none.
+    pub body: Value,
+}
+
+impl Call {
+    /// The value of a query parameter.
+    pub fn query(&self, key: &str) -> Option<&str> {
+        self.query.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
+    }
+}
+
+#[derive(Clone)]
+enum Reply {
+    Json(u16, Value),
+    Hang,
+}
+
+struct Route {
+    method: String,
+    path: String,
+    query: Vec<(String, String)>,
+    replies: VecDeque<Reply>,
+}
+
+#[derive(Default)]
+struct State {
+    routes: Vec<Route>,
+    calls: Vec<Call>,
+    unexpected: Vec<String>,
+}
+
+/// See the module. Clones share one script and one record.
+#[derive(Clone, Default)]
+pub struct FakeApi(Arc<Mutex<State>>);
+
+impl FakeApi {
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A client of this server, without retries.
+    pub fn client(&self) -> Client {
+        let api = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let api = api.clone();
+            async move {
+                let call = record(request).await;
+                match api.reply(call) {
+                    Reply::Json(code, body) => Ok::<_, Infallible>(response(code, &body)),
+                    Reply::Hang => std::future::pending().await,
+                }
+            }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Adds an answer. `path` may end in `?key=value&…`: then only requests whose query has all of these are meant, and they go
+    /// before a script without.
+    pub fn on(&self, method: &str, path: &str, code: u16, body: Value) -> &Self {
+        self.add(method, path, Reply::Json(code, body))
+    }
+
+    /// Never answers.
+    pub fn hang(&self, method: &str, path: &str) -> &Self {
+        self.add(method, path, Reply::Hang)
+    }
+
+    /// Adds a failure as the API server words it: `details` may be `Null`.
+    pub fn fail(&self, method: &str, path: &str, code: u16, reason: &str, message: &str, details: Value) -> &Self {
+        self.on(method, path, code, failure(code, reason, message, details))
+    }
+
+    /// Forgets what was scripted for this method and path, so that new answers can take its place.
+    pub fn forget(&self, method: &str, path: &str) -> &Self {
+        let (path, query) = split(path);
+        self.0.lock().unwrap().routes.retain(|r| (r.method != method) || r.path != path || r.query != query);
+        self
+    }
+
+    /// The requests to this method and path, whatever their query, in the order of their arrival.
+    pub fn calls(&self, method: &str, path: &str) -> Vec<Call> {
+        self.all_calls().into_iter().filter(|call| call.method == method && call.path == path).collect()
+    }
+
+    /// Every request, in the order of arrival.
+    pub fn all_calls(&self) -> Vec<Call> {
+        self.0.lock().unwrap().calls.clone()
+    }
+
+    /// "METHOD path" of each request that had no script.
+    pub fn unexpected(&self) -> Vec<String> {
+        self.0.lock().unwrap().unexpected.clone()
+    }
+
+    fn add(&self, method: &str, path: &str, reply: Reply) -> &Self {
+        let (path, query) = split(path);
+        let mut state = self.0.lock().unwrap();
+        let known = state.routes.iter_mut().find(|r| r.method == method && r.path == path && r.query == query);
+        match known {
+            Some(route) => route.replies.push_back(reply),
+            None => state.routes.push(Route { method: method.into(), path, query, replies: [reply].into() }),
+        }
+        drop(state);
+        self
+    }
+
+    fn reply(&self, call: Call) -> Reply {
+        let mut state = self.0.lock().unwrap();
+        state.calls.push(call.clone());
+        let matching = state
+            .routes
+            .iter_mut()
+            .filter(|r| {
+                r.method == call.method && r.path == call.path && r.query.iter().all(|q| call.query.contains(q))
+            })
+            .max_by_key(|route| route.query.len());
+        match matching {
+            Some(route) if route.replies.len() > 1 => route.replies.pop_front().unwrap(),
+            Some(route) => route.replies[0].clone(),
+            None => {
+                let what = format!("{} {}", call.method, call.path);
+                let body = failure(501, "", &format!("the test has no answer for {what}"), Value::Null);
+                state.unexpected.push(what);
+                Reply::Json(501, body)
+            }
+        }
+    }
+}
+
+/// A `Status` object that says no.
+pub fn failure(code: u16, reason: &str, message: &str, details: Value) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "status": "Failure",
+        "code": code, "reason": reason, "message": message, "details": details,
+    })
+}
+
+/// A `Status` object that says yes.
+pub fn success() -> Value {
+    json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })
+}
+
+/// One page of a list; `continue_token` is empty on the last.
+pub fn list(kind: &str, api_version: &str, items: &[Value], continue_token: &str) -> Value {
+    json!({ "kind": kind, "apiVersion": api_version, "metadata": { "resourceVersion": "1", "continue": continue_token }, "items": items })
+}
+
+async fn record(request: Request<Body>) -> Call {
+    let (parts, body) = request.into_parts();
+    let bytes = body.collect_bytes().await.unwrap();
+    Call {
+        method: parts.method.to_string(),
+        path: parts.uri.path().to_owned(),
+        query: pairs(parts.uri.query().unwrap_or_default()),
+        content_type: parts
+            .headers
+            .get(http::header::CONTENT_TYPE)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default()
+            .to_owned(),
+        body: if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() },
+    }
+}
+
+fn response(code: u16, body: &Value) -> Response<Body> {
+    let mut response = Response::new(Body::from(serde_json::to_vec(body).unwrap()));
+    *response.status_mut() = StatusCode::from_u16(code).unwrap();
+    response
+}
+
+fn split(path: &str) -> (String, Vec<(String, String)>) {
+    let (path, query) = path.split_once('?').unwrap_or((path, ""));
+    (path.to_owned(), pairs(query))
+}
+
+fn pairs(query: &str) -> Vec<(String, String)> {
+    let pair = |pair: &str| {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        (decode(key), decode(value))
+    };
+    query.split('&').filter(|pair| !pair.is_empty()).map(pair).collect()
+}
+
+fn decode(text: &str) -> String {
+    let mut bytes = Vec::new();
+    let mut rest = text.as_bytes();
+    while let [first, tail @ ..] = rest {
+        rest = tail;
+        match (first, tail) {
+            (b'+', _) => bytes.push(b' '),
+            (b'%', [high, low, tail @ ..]) => {
+                let hex = [*high, *low];
+                bytes.push(u8::from_str_radix(std::str::from_utf8(&hex).unwrap(), 16).unwrap());
+                rest = tail;
+            }
+            _ => bytes.push(*first),
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}

@@ -1,0 +1,217 @@
+//! Why a step on a host failed.
+
+use crate::{csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError};
+
+/// Why a step on a host failed. Each has a message that says what to do and a stable reason.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    /// The host could not be reached or the connection broke.
+    #[error("{0}")]
+    Ssh(SshError),
+    /// A key or known hosts could not be had.
+    #[error("{0}")]
+    Secret(#[from] SecretError),
+    /// A certificate was not issued.
+    #[error("{0}")]
+    Csr(CsrError),
+    /// The operator's own payload is wrong.
+    #[error("{0}")]
+    Payload(#[from] PayloadError),
+    /// The configuration of the host cannot be rendered.
+    #[error("{0}")]
+    Render(RenderError),
+    /// A file of the operator's own image cannot be read.
+    #[error("the operator's own wicd.exe cannot be read; its image is broken")]
+    OwnFile {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// Pods could not be moved away.
+    #[error("{0}")]
+    Drain(DrainError),
+    /// Pods were not gone in time, and the pool says to give up.
+    #[error("the node was not empty in time (drain.timeoutSeconds), the cordon was lifted: {blockers}")]
+    DrainTimedOut {
+        /// What was in the way.
+        blockers: String,
+    },
+    /// The pool's drain.podSelector means nothing.
+    #[error("drain.podSelector cannot be used: {problem}; mend it in the pool")]
+    DrainSelector {
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// The API server did not do what was asked.
+    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
+    Api {
+        /// What was asked of it.
+        doing: &'static str,
+        /// What it said.
+        #[source]
+        source: kube::Error,
+    },
+    /// The machine at the address is no Windows host.
+    #[error("the machine at {address} has no C:\\Windows: it is no Windows host, or its SSH server does not serve files; check the address")]
+    NotWindows {
+        /// Address of the host.
+        address: String,
+    },
+    /// The clock of the host is far off.
+    #[error("the clock of the host is {seconds} s {direction}; certificates would not be valid: set the host's time service right")]
+    ClockSkew {
+        /// By how much.
+        seconds: u64,
+        /// `ahead` or `behind`.
+        direction: &'static str,
+    },
+    /// Two entries lead to one machine.
+    #[error("the address leads to the machine that instance {other} is already (machine id {machine_id}); take one of the two out of the inventory")]
+    SameMachine {
+        /// The instance that has it.
+        other: String,
+        /// Its id.
+        machine_id: String,
+    },
+    /// A Node of that name is somebody else's.
+    #[error("there is a Node named {name} that is not this host's; give the host another name, or delete that Node if it is a leftover")]
+    NodeNameTaken {
+        /// The name.
+        name: String,
+    },
+    /// The user is no administrator.
+    #[error("user {user} is no administrator of the host; log in as one")]
+    NotAdministrator {
+        /// The user.
+        user: String,
+    },
+    /// The disk is too full.
+    #[error("the host has {free_mib} MiB free on C: and needs {needed_mib} MiB; make room")]
+    DiskFull {
+        /// What there is.
+        free_mib: u64,
+        /// What it takes.
+        needed_mib: u64,
+    },
+    /// Services of the same names are there already.
+    #[error("the host runs services that this operator did not install: {names}; remove them first")]
+    ForeignServices {
+        /// Their names.
+        names: String,
+    },
+    /// The host told no address that a node could have.
+    #[error("the host told no address that its node could have")]
+    NoAddress,
+    /// wicd did not answer.
+    #[error("wicd {verb} ended with {status} and no answer{log}")]
+    NoAnswer {
+        /// What it was asked.
+        verb: &'static str,
+        /// Exit status.
+        status: String,
+        /// What it printed.
+        log: String,
+    },
+    /// wicd answered something that cannot be an answer.
+    #[error("wicd {verb} gave an answer that cannot be read; the host may run another version of it")]
+    BadAnswer {
+        /// What it was asked.
+        verb: &'static str,
+    },
+    /// wicd answered that it failed.
+    #[error("{message}")]
+    Host {
+        /// PascalCase.
+        reason: String,
+        /// What wicd says.
+        message: String,
+    },
+    /// The Node did not come.
+    #[error("{0}")]
+    NotRegistered(String),
+    /// The host did not come back.
+    #[error("the host did not come back within {minutes} min after it was restarted; look at its console")]
+    NotRestarted {
+        /// How long was waited.
+        minutes: u64,
+    },
+}
+
+impl From<SshError> for StepError {
+    fn from(e: SshError) -> Self {
+        Self::Ssh(e)
+    }
+}
+
+impl StepError {
+    /// Wraps an error of the API server.
+    pub fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
+        move |source| Self::Api { doing, source }
+    }
+
+    /// What a host says of its failure. It is the host's word: cut, and made harmless to a terminal.
+    pub fn host(reason: &str, message: &str) -> Self {
+        let is_reason = reason.len() <= 40
+            && reason.starts_with(|c: char| c.is_ascii_uppercase())
+            && reason.bytes().all(|b| b.is_ascii_alphanumeric());
+        let message: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(600).collect();
+        Self::Host { reason: if is_reason { reason.into() } else { "HostFailed".into() }, message }
+    }
+
+    /// wicd did not answer. What it printed is the host's word, too.
+    pub fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
+        let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
+        let log: String = log.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let tail: String = log.trim().chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
+        let log = if tail.is_empty() { String::new() } else { format!("; it printed: {tail}") };
+        Self::NoAnswer { verb: verb.as_str(), status, log }
+    }
+
+    /// Reason for conditions, events and metrics.
+    pub fn reason(&self) -> String {
+        match self {
+            Self::Ssh(e) => e.reason(),
+            Self::Secret(e) => e.reason(),
+            Self::Csr(e) => e.reason(),
+            Self::Payload(e) => e.reason(),
+            Self::Render(e) => e.reason(),
+            Self::OwnFile { .. } => "PayloadInvalid",
+            Self::Drain(e) => e.reason(),
+            Self::DrainTimedOut { .. } => "DrainTimedOut",
+            Self::DrainSelector { .. } => "InvalidDrainRule",
+            Self::Api { .. } => "ApiError",
+            Self::NotWindows { .. } => "NotWindows",
+            Self::ClockSkew { .. } => "ClockSkew",
+            Self::SameMachine { .. } | Self::NodeNameTaken { .. } => "HostConflict",
+            Self::NotAdministrator { .. } => "NotAdministrator",
+            Self::DiskFull { .. } => "DiskFull",
+            Self::ForeignServices { .. } => "ForeignServices",
+            Self::NoAddress => "NoAddress",
+            Self::NoAnswer { .. } => "NoAnswer",
+            Self::BadAnswer { .. } => "BadAnswer",
+            Self::Host { reason, .. } => return reason.clone(),
+            Self::NotRegistered(_) => "NotRegistered",
+            Self::NotRestarted { .. } => "NotRestarted",
+        }
+        .into()
+    }
+
+    /// Whether the host itself could not be reached.
+    pub fn is_unreachable(&self) -> bool {
+        matches!(self, Self::Ssh(_) | Self::NotRestarted { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_cannot_write_into_the_terminal() {
+        let error = StepError::host("x\u{1b}[31m", &format!("\u{1b}[2J\r\nboo{}", "!".repeat(5000)));
+        assert_eq!(error.reason(), "HostFailed");
+        let text = error.to_string();
+        assert!(text.chars().all(|c| !c.is_control()) && text.len() <= 600, "{text}");
+        assert_eq!(StepError::host("DiskFull", "no room").reason(), "DiskFull");
+    }
+}

@@ -1,0 +1,142 @@
+//! The instance controller: works on one host, and writes its `WindowsInstance.status`.
+//!
+//! One reconcile goes on as long as there is something to do, over one connection, and returns when there is something to
+//! wait for. It never runs twice at once for one host. Everything that matters is stored before it has an effect, so that
+//! it may end anywhere.
+
+pub mod claims;
+mod drain_options;
+mod error;
+mod join;
+mod login;
+pub mod node;
+mod remove;
+mod session;
+mod status;
+mod wanted;
+mod work;
+
+use std::{sync::Arc, time::Duration};
+
+use api::{GrantType, WindowsInstance, names::key};
+use kube::{Api, ResourceExt, runtime::controller::Action};
+
+pub use error::StepError;
+use status::Situation;
+use work::{Flow, Work};
+
+use crate::context::Context;
+
+/// When the API server fails us, look again after this time.
+const API_RETRY: Duration = Duration::from_secs(5);
+
+/// Looks at one instance and does what is to be done.
+pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
+    let stop = cx.stop.clone();
+    // Ending in the middle is no different from a crash, which is allowed at any point.
+    let flow = tokio::select! {
+        flow = look(&instance, &cx) => flow?,
+        () = stop.cancelled() => Flow::Rest,
+    };
+    Ok(match flow {
+        Flow::Rest => Action::await_change(),
+        Flow::After(time) => Action::requeue(time),
+    })
+}
+
+/// What to do after an error that could not be stored as the instance's own.
+pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
+    tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is looked at again");
+    cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
+    Action::requeue(API_RETRY)
+}
+
+async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
+    // What is acted upon must be fresh: the cache may not have our own last write yet. A node that is at rest is not acted upon.
+    let at_rest = cached.metadata.deletion_timestamp.is_none()
+        && cached.status.as_ref().is_some_and(|s| s.current_version.is_some() && s.operation.is_none());
+    let instance = if at_rest {
+        cached.clone()
+    } else {
+        let instances: Api<WindowsInstance> = Api::all(cx.client.clone());
+        match instances.get_opt(&cached.name_any()).await.map_err(StepError::api("show the instance"))? {
+            Some(instance) if instance.uid() == cached.uid() => instance,
+            _ => return Ok(Flow::Rest),
+        }
+    };
+    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances.
+    let Some(pool) = cx.pool_of(&instance) else { return Ok(Flow::Rest) };
+    let mut work = Work::new(cx.clone(), instance, pool);
+    let result = act(&mut work).await;
+    match result {
+        Ok(flow) => {
+            work.save().await?;
+            Ok(flow)
+        }
+        Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
+        Err(error) => {
+            let wait = work.fail(&error).await?;
+            if !work.leaving() {
+                // The next attempt looks at the host anew.
+                work.status.operation = None;
+                work.save().await?;
+            }
+            Ok(Flow::After(wait))
+        }
+    }
+}
+
+async fn act(work: &mut Work) -> Result<Flow, StepError> {
+    let grant = work.instance.spec.grant.clone();
+    if work.leaving() {
+        if work.instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true") {
+            return remove::abandon(work).await;
+        }
+        let Some(grant) = grant.filter(|g| g.type_ != GrantType::Provision) else {
+            work.say(&Situation::Waiting { leaving: true, why: "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)" });
+            return Ok(Flow::Rest);
+        };
+        if let Some(wait) = work.waits() {
+            return Ok(Flow::After(wait));
+        }
+        return remove::run(work, &grant).await;
+    }
+    if work.status.current_version.is_some() && work.status.operation.is_none() {
+        return rest(work).await;
+    }
+    if let Some(wait) = work.waits() {
+        return Ok(Flow::After(wait));
+    }
+    match grant.filter(|g| g.type_ == GrantType::Provision) {
+        Some(grant) => join::run(work, &grant).await,
+        None if work.status.failures.is_some() => Ok(Flow::Rest),
+        None => {
+            let why = "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)";
+            work.say(&Situation::Waiting { leaving: false, why });
+            Ok(Flow::Rest)
+        }
+    }
+}
+
+/// A host that is a node: its Node is kept as it shall look, and its health is told.
+async fn rest(work: &mut Work) -> Result<Flow, StepError> {
+    let name = work.name();
+    let Some(node) = work.cx.node(&name) else {
+        // Somebody deleted the Node: the host has to register again.
+        work.status.current_version = None;
+        work.status.node_ref = None;
+        work.say(&Situation::Waiting { leaving: false, why: "its Node was deleted; the host will be made to register again" });
+        return Ok(Flow::Rest);
+    };
+    if !node::belongs(&node, &work.status.facts.clone().unwrap_or_default()) {
+        let says = "the Node of this name is not this host's any more: it shows none of the host's addresses";
+        work.say(&Situation::Node { ready: false, says, up_to_date: true });
+        return Ok(Flow::Rest);
+    }
+    work.status.node_ref = Some(api::NodeRef { name, uid: node.uid().unwrap_or_default() });
+    join::dress(work, &node).await?;
+    let (ready, _, says) = node::ready(&node);
+    let up_to_date = work.status.current_version.as_deref() == Some(&work.cx.release.version);
+    work.say(&Situation::Node { ready, says: &says, up_to_date });
+    Ok(Flow::Rest)
+}

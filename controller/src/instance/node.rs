@@ -1,0 +1,253 @@
+//! What a Node shall look like, and the smallest patch that makes it so. Pure.
+//!
+//! Only what the pool's template put there is ever taken away again; the Node's annotation
+//! [`key::TEMPLATE_APPLIED`] remembers what that is. Labels, annotations and taints of others stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{HostFacts, Taint, names::key};
+use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
+use kube::ResourceExt;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// What a Node shall have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Annotations that are written only when they are missing, because the same content has many forms.
+    pub annotations_if_missing: BTreeMap<String, String>,
+    /// Taints.
+    pub taints: Vec<Taint>,
+}
+
+/// What was put on a Node, so that it can be taken away.
+#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+struct Applied {
+    #[serde(default)]
+    labels: BTreeSet<String>,
+    #[serde(default)]
+    annotations: BTreeSet<String>,
+    #[serde(default)]
+    taints: BTreeSet<String>,
+}
+
+fn taint_id(key: &str, effect: &str) -> String {
+    format!("{key}:{effect}")
+}
+
+fn applied_before(node: &Node) -> Applied {
+    let stored = node.annotations().get(key::TEMPLATE_APPLIED).and_then(|text| serde_json::from_str(text).ok());
+    stored.unwrap_or_else(|| {
+        // kubelet registers with the default taint because our configuration tells it to.
+        let default = api::names::default_taint();
+        Applied { taints: BTreeSet::from([taint_id(&default.key, default.effect.as_str())]), ..Applied::default() }
+    })
+}
+
+/// The merge patch that makes the Node as wanted, or `None` if it is. It carries the resource version, because the list of
+/// taints is written whole.
+pub fn patch(node: &Node, wanted: &Wanted) -> Option<Value> {
+    let before = applied_before(node);
+    let applied = Applied {
+        labels: wanted.labels.keys().cloned().collect(),
+        annotations: wanted.annotations.keys().filter(|k| !k.starts_with(api::names::GROUP)).cloned().collect(),
+        taints: wanted.taints.iter().map(|t| taint_id(&t.key, t.effect.as_str())).collect(),
+    };
+    let mut annotations = wanted.annotations.clone();
+    for (k, v) in &wanted.annotations_if_missing {
+        if !node.annotations().contains_key(k) {
+            annotations.insert(k.clone(), v.clone());
+        }
+    }
+    let record = serde_json::to_string(&applied).unwrap_or_default();
+    annotations.insert(key::TEMPLATE_APPLIED.into(), record);
+
+    let labels = changes(node.labels(), &wanted.labels, &before.labels);
+    let annotations = changes(node.annotations(), &annotations, &before.annotations);
+    let taints = taints(node, &wanted.taints, &before.taints);
+    if labels.is_empty() && annotations.is_empty() && taints.is_none() {
+        return None;
+    }
+    let mut patch = json!({"metadata": {"resourceVersion": node.metadata.resource_version}});
+    if !labels.is_empty() {
+        patch["metadata"]["labels"] = Value::Object(labels);
+    }
+    if !annotations.is_empty() {
+        patch["metadata"]["annotations"] = Value::Object(annotations);
+    }
+    if let Some(taints) = taints {
+        patch["spec"] = json!({"taints": taints});
+    }
+    Some(patch)
+}
+
+fn changes(
+    has: &BTreeMap<String, String>,
+    wants: &BTreeMap<String, String>,
+    had: &BTreeSet<String>,
+) -> serde_json::Map<String, Value> {
+    let set = wants.iter().filter(|(k, v)| has.get(*k) != Some(v)).map(|(k, v)| (k.clone(), json!(v)));
+    let unset = had.iter().filter(|k| has.contains_key(*k) && !wants.contains_key(*k)).map(|k| (k.clone(), Value::Null));
+    set.chain(unset).collect()
+}
+
+fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<NodeTaint>> {
+    let has = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+    let id = |t: &NodeTaint| taint_id(&t.key, &t.effect);
+    let wanted: BTreeMap<String, &Taint> = wants.iter().map(|t| (taint_id(&t.key, t.effect.as_str()), t)).collect();
+    let mut result: Vec<NodeTaint> =
+        has.iter().filter(|t| wanted.contains_key(&id(t)) || !had.contains(&id(t))).cloned().collect();
+    for taint in &mut result {
+        if let Some(wanted) = wanted.get(&id(taint)) {
+            taint.value.clone_from(&wanted.value);
+        }
+    }
+    for (wanted_id, taint) in &wanted {
+        if !result.iter().any(|t| id(t) == *wanted_id) {
+            result.push(NodeTaint {
+                key: taint.key.clone(),
+                value: taint.value.clone(),
+                effect: taint.effect.as_str().into(),
+                time_added: None,
+            });
+        }
+    }
+    // An absent value and an empty one are the same to everybody but a comparison.
+    let plain = |list: &[NodeTaint]| -> Vec<(String, String, String)> {
+        list.iter().map(|t| (t.key.clone(), t.effect.clone(), t.value.clone().unwrap_or_default())).collect()
+    };
+    (plain(&result) != plain(&has)).then_some(result)
+}
+
+/// Whether a Node is that of a host: it says that it runs Windows, and has an address of the host. The name alone proves
+/// nothing, because names are chosen by whoever writes the inventory.
+pub fn belongs(node: &Node, facts: &HostFacts) -> bool {
+    let status = node.status.as_ref();
+    let windows = node.labels().get("kubernetes.io/os").is_some_and(|os| os == "windows");
+    let addresses = status.and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    // A Node that has only just registered may not have told its addresses yet.
+    let same = addresses.is_empty()
+        || addresses.iter().any(|a| a.address == facts.node_ip || facts.addresses.contains(&a.address));
+    windows && same
+}
+
+/// Whether the Node is Ready, since when, and what kubelet says of it.
+pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    match conditions.iter().find(|c| c.type_ == "Ready") {
+        Some(c) => {
+            let says = c.message.clone().filter(|m| !m.is_empty()).unwrap_or_else(|| format!("node is Ready: {}", c.status));
+            (c.status == "True", c.last_transition_time.as_ref().map(|t| t.0), says)
+        }
+        None => (false, None, "kubelet has not reported yet".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::TaintEffect;
+
+    fn node(value: Value) -> Node {
+        serde_json::from_value(value).unwrap()
+    }
+    fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect()
+    }
+    fn taint(key: &str, value: &str) -> Taint {
+        Taint { key: key.into(), value: Some(value.into()), effect: TaintEffect::NoSchedule }
+    }
+    /// Applies a merge patch as the API server does.
+    fn apply(node: &Node, patch: &Value) -> Node {
+        fn merge(into: &mut Value, from: &Value) {
+            match from {
+                Value::Object(map) => {
+                    if !into.is_object() {
+                        *into = json!({});
+                    }
+                    for (k, v) in map {
+                        if v.is_null() {
+                            into.as_object_mut().unwrap().remove(k);
+                        } else {
+                            merge(&mut into[k], v);
+                        }
+                    }
+                }
+                other => *into = other.clone(),
+            }
+        }
+        let mut value = serde_json::to_value(node).unwrap();
+        merge(&mut value, patch);
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn what_others_own_stays_and_what_was_ours_goes() {
+        let fresh = node(json!({
+            "metadata": {"name": "w", "resourceVersion": "7", "labels": {"a": "theirs"}, "annotations": {"b": "theirs"}},
+            "spec": {"taints": [{"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoExecute"}]},
+        }));
+        let first = Wanted {
+            labels: strings(&[("x", "1"), ("y", "1")]),
+            annotations: strings(&[("z", "1")]),
+            taints: vec![taint("os", "Windows"), taint("hall", "b")],
+            ..Wanted::default()
+        };
+        let p = patch(&fresh, &first).unwrap();
+        assert_eq!(p["metadata"]["resourceVersion"], "7");
+        let done = apply(&fresh, &p);
+        assert_eq!(patch(&done, &first), None, "once is enough");
+        assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "1"), ("y", "1")]));
+
+        let second = Wanted { labels: strings(&[("x", "2")]), taints: vec![taint("hall", "c")], ..Wanted::default() };
+        let done = apply(&done, &patch(&done, &second).unwrap());
+        assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "2")]));
+        assert!(done.annotations().contains_key("b") && !done.annotations().contains_key("z"));
+        let taints: Vec<_> = done.spec.clone().unwrap().taints.unwrap().into_iter().map(|t| (t.key, t.value)).collect();
+        assert_eq!(taints, [("theirs".into(), None), ("hall".into(), Some("c".into()))]);
+        assert_eq!(patch(&done, &second), None);
+    }
+
+    #[test]
+    fn what_a_person_changed_is_put_right() {
+        let wanted = Wanted { labels: strings(&[("x", "1")]), taints: vec![taint("os", "Windows")], ..Wanted::default() };
+        let fresh = node(json!({"metadata": {"name": "w"}}));
+        let done = apply(&fresh, &patch(&fresh, &wanted).unwrap());
+        let mut bent = done.clone();
+        bent.labels_mut().insert("x".into(), "2".into());
+        bent.spec.as_mut().unwrap().taints = None;
+        let mended = apply(&bent, &patch(&bent, &wanted).unwrap());
+        assert_eq!((mended.labels(), mended.spec.unwrap().taints), (done.labels(), done.spec.unwrap().taints));
+    }
+
+    #[test]
+    fn an_encrypted_annotation_is_written_once() {
+        let wanted = Wanted { annotations_if_missing: strings(&[("u", "one form")]), ..Wanted::default() };
+        let fresh = node(json!({"metadata": {"name": "w"}}));
+        let done = apply(&fresh, &patch(&fresh, &wanted).unwrap());
+        let other = Wanted { annotations_if_missing: strings(&[("u", "another form")]), ..Wanted::default() };
+        assert_eq!(patch(&done, &other), None);
+    }
+
+    #[test]
+    fn a_node_of_the_same_name_may_be_somebody_elses() {
+        let facts = HostFacts { node_ip: "10.0.0.1".into(), addresses: vec!["10.0.0.1".into(), "10.1.0.1".into()], ..HostFacts::default() };
+        let with = |os: &str, address: &str| {
+            let addresses = if address.is_empty() { json!([]) } else { json!([{"type": "InternalIP", "address": address}]) };
+            node(json!({"metadata": {"name": "w", "labels": {"kubernetes.io/os": os}}, "status": {"addresses": addresses}}))
+        };
+        for (os, address, expected) in [
+            ("windows", "10.0.0.1", true),
+            ("windows", "10.1.0.1", true),
+            ("windows", "", true),
+            ("windows", "10.0.0.2", false),
+            ("linux", "10.0.0.1", false),
+        ] {
+            assert_eq!(belongs(&with(os, address), &facts), expected, "{os} {address}");
+        }
+    }
+}

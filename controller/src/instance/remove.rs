@@ -1,0 +1,272 @@
+//! Takes a host out: carries out the steps that [`plan::remove`](crate::plan::remove) chooses.
+
+use std::time::Duration;
+
+use api::{
+    DrainStatus, Grant, GrantType, UncleanHost, WindowsInstance, WindowsNodePool,
+    host::{self, Body, Verb},
+    names::{FINALIZER_INSTANCE, MANAGER_INSTANCE, key},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::json;
+
+use super::{
+    drain_options::options,
+    error::StepError,
+    login::login,
+    session::Session,
+    work::{Flow, Work},
+};
+use crate::{
+    drain::{self, Cordon, Drain, State},
+    events::Level,
+    plan::remove::{Next, Seen, Step, next},
+};
+
+/// What a drain refuses or a budget blocks for good is looked at again this often.
+const BLOCKED_POLL: Duration = Duration::from_secs(20);
+
+/// Goes on with taking the host out, until it is gone or there is something to wait for.
+pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
+    if grant.type_ == GrantType::Orphan {
+        let note = "the host was let go as it is; its node goes on running";
+        work.cx.events.say(&work.instance, Level::Normal, "Orphaned", "Orphan", note);
+        return finish(work).await;
+    }
+    let cx = work.cx.clone();
+    let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).and_then(|o| Step::parse(&o.step));
+    work.take_up(grant, Step::Cordon.as_str());
+    let mut seen = Seen { begun, touched: work.status.host_key.is_some(), ..Seen::default() };
+    loop {
+        if cx.stop.is_cancelled() {
+            return Ok(Flow::Rest);
+        }
+        let node = own_node(work).await?;
+        let cordon = cordon(work, grant);
+        seen.node = node.is_some();
+        seen.cordoned = node.as_ref().is_some_and(|n| cordon.is_held(n));
+        match (next(seen), node) {
+            (Next::Gone, _) => return gone(work).await,
+            (Next::Do(Step::Cordon), Some(node)) => {
+                seen.drained = false;
+                // Whether somebody else had cordoned it is stored first, so that a restart does not take that cordon for ours.
+                if let Some(operation) = work.status.operation.as_mut().filter(|o| o.drain.is_none()) {
+                    operation.pre_cordoned = Cordon::plan(&node, grant.id.as_str()).pre_cordoned;
+                }
+                work.begin(Step::Cordon.as_str(), "keeping new pods away").await?;
+                let cordon = self::cordon(work, grant);
+                cx.metrics.wrote("Node");
+                cordon.take(&cx.client, &node).await.map_err(StepError::Drain)?;
+            }
+            (Next::Do(Step::Drain), Some(node)) => match pass(work, &node, &cordon).await? {
+                None => seen.drained = true,
+                Some(flow) => return Ok(flow),
+            },
+            (Next::Do(Step::Deconfigure), _) => {
+                deconfigure(work).await?;
+                seen.clean = true;
+                seen.begun = Some(Step::Deconfigure);
+            }
+            (Next::Do(Step::DeleteNode), Some(node)) => {
+                work.begin(Step::DeleteNode.as_str(), "deleting the Node").await?;
+                seen.begun = Some(Step::DeleteNode);
+                delete_node(work, &node).await?;
+            }
+            // The Node went away in between: look again.
+            (Next::Do(_), None) => {}
+        }
+    }
+}
+
+/// The Node, if it is there and is this host's.
+async fn own_node(work: &Work) -> Result<Option<Node>, StepError> {
+    let nodes: Api<Node> = Api::all(work.cx.client.clone());
+    let node = nodes.get_opt(&work.name()).await.map_err(StepError::api("show the Node"))?;
+    let ours = work.status.node_ref.as_ref().map(|r| r.uid.clone());
+    Ok(node.filter(|n| ours.is_some() && n.uid() == ours))
+}
+
+fn cordon(work: &Work, grant: &Grant) -> Cordon {
+    let pre_cordoned = work.status.operation.as_ref().is_some_and(|o| o.pre_cordoned);
+    Cordon { operation_id: grant.id.clone(), pre_cordoned }
+}
+
+/// One pass of the drain. `None` when the node is empty.
+async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Flow>, StepError> {
+    let now = Timestamp::now();
+    let stored = work.status.operation.as_ref().and_then(|o| o.drain.clone());
+    let (started, fresh) = match stored.as_ref().and_then(|d| d.start_time.parse::<Timestamp>().ok()) {
+        Some(started) => (started, false),
+        None => (now, true),
+    };
+    if fresh {
+        if let Some(operation) = &mut work.status.operation {
+            operation.drain = Some(DrainStatus { start_time: started.to_string(), ..DrainStatus::default() });
+        }
+        work.begin(Step::Drain.as_str(), "moving pods away").await?;
+    }
+    // The scheduler may not have seen a cordon that was only just taken again.
+    let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
+    let options = options(&work.pool.spec.drain())?;
+    let drain = Drain { node, cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
+    let progress = drain::pass(&work.cx.drainer, &drain).await.map_err(StepError::Drain)?;
+    if let Some(status) = work.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
+        status.remaining = progress.remaining;
+        status.blockers.clone_from(&progress.blockers);
+    }
+    if progress.recordoned
+        && let Some(operation) = &mut work.status.operation
+    {
+        operation.pre_cordoned = false;
+        if let Some(drain) = &mut operation.drain {
+            drain.cordoned_time = Some(now.to_string());
+        }
+        let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
+        work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
+    }
+    for forced in &progress.forced {
+        work.cx.events.say(&work.instance, Level::Warning, "DrainForced", "Drain", &format!("deleted against its budget: {forced}"));
+    }
+    let blockers = progress.blockers.join("; ");
+    match progress.state {
+        State::Drained => return Ok(None),
+        State::TimedOut => {
+            cordon.release(&work.cx.client, node).await.map_err(StepError::Drain)?;
+            if let Some(operation) = &mut work.status.operation {
+                operation.drain = None;
+            }
+            return Err(StepError::DrainTimedOut { blockers });
+        }
+        State::Waiting | State::Refused => {}
+    }
+    let what = match (progress.remaining, blockers.is_empty()) {
+        (1, true) => "1 pod left".to_string(),
+        (n, true) => format!("{n} pods left"),
+        (n, false) => format!("{n} left; {blockers}"),
+    };
+    if progress.needs_help || progress.overdue || progress.state == State::Refused {
+        work.cx.events.say(&work.instance, Level::Warning, "DrainBlocked", "Drain", &what);
+    }
+    work.begin(Step::Drain.as_str(), &what).await?;
+    let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };
+    Ok(Some(Flow::After(wait.max(Duration::from_millis(500)))))
+}
+
+async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
+    work.begin(Step::Deconfigure.as_str(), "taking everything of ours from the host").await?;
+    let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
+    let login = login(&work.cx, &work.instance, &work.pool).await?;
+    let session = Session::open(&work.cx, &work.instance, &operation, login).await?;
+    work.reached();
+    session.prepare().await?;
+    let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
+    for warning in answer.warnings.iter().take(10) {
+        let warning = StepError::host("Warning", warning).to_string();
+        work.cx.events.say(&work.instance, Level::Warning, "HostWarning", Step::Deconfigure.as_str(), &warning);
+    }
+    session.tidy(&[Verb::Cleanup, Verb::Facts]).await?;
+    session.remove_wicd().await?;
+    session.close().await;
+    Ok(())
+}
+
+async fn delete_node(work: &Work, node: &Node) -> Result<(), StepError> {
+    let nodes: Api<Node> = Api::all(work.cx.client.clone());
+    let only_this = Preconditions { uid: node.uid(), resource_version: None };
+    work.cx.metrics.wrote("Node");
+    match nodes.delete(&node.name_any(), &DeleteParams::default().preconditions(only_this)).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(error) => Err(StepError::api("delete the Node")(error)),
+    }
+}
+
+async fn gone(work: &mut Work) -> Result<Flow, StepError> {
+    work.cx.events.say(&work.instance, Level::Normal, "Removed", "Remove", "the host is no node any more, and clean");
+    finish(work).await
+}
+
+/// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
+pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
+    let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
+    let instances: Api<WindowsInstance> = Api::all(work.cx.client.clone());
+    work.cx.metrics.wrote("WindowsInstance");
+    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    instances.patch(&work.name(), &params, &Patch::Merge(label)).await.map_err(StepError::api("label the instance"))?;
+    if work.status.host_key.is_some() {
+        note_unclean(work).await?;
+    }
+    if let Some(node) = own_node(work).await? {
+        delete_node(work, &node).await?;
+    }
+    let note = format!(
+        "{} at {} was given up without being deconfigured: what was put on it is still there. Clean or rebuild it before it is used again",
+        work.name(),
+        work.instance.spec.host.address
+    );
+    work.cx.events.say(&work.instance, Level::Warning, "RemovedUnclean", "Abandon", &note);
+    work.cx.events.say(&*work.pool, Level::Warning, "RemovedUnclean", "Abandon", &note);
+    finish(work).await
+}
+
+/// Writes the host down in the pool's status, where it stays until the host joins again.
+async fn note_unclean(work: &Work) -> Result<(), StepError> {
+    let host = UncleanHost {
+        name: work.name(),
+        address: work.instance.spec.host.address.clone(),
+        time: Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+    };
+    write_unclean(work, |list| {
+        list.retain(|h| h.name != host.name);
+        list.push(host);
+        // Only the newest fit; the events have told of all.
+        list.drain(..list.len().saturating_sub(100));
+    })
+    .await
+}
+
+/// The host is in the operator's hands again.
+pub async fn forget_unclean(work: &Work) -> Result<(), StepError> {
+    let noted = work.pool.status.as_ref().is_some_and(|s| s.unclean_hosts.iter().any(|h| h.name == work.name()));
+    if !noted {
+        return Ok(());
+    }
+    write_unclean(work, |list| list.retain(|h| h.name != work.name())).await
+}
+
+async fn write_unclean(work: &Work, change: impl FnOnce(&mut Vec<UncleanHost>)) -> Result<(), StepError> {
+    let pools: Api<WindowsNodePool> = Api::all(work.cx.client.clone());
+    let Some(pool) = pools.get_opt(&work.pool.name_any()).await.map_err(StepError::api("show the pool"))? else {
+        return Ok(());
+    };
+    let mut unclean = pool.status.clone().unwrap_or_default().unclean_hosts;
+    change(&mut unclean);
+    let patch = json!({"metadata": {"resourceVersion": pool.resource_version()}, "status": {"uncleanHosts": unclean}});
+    work.cx.metrics.wrote("WindowsNodePool");
+    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    let doing = StepError::api("store the pool's status");
+    pools.patch_status(&work.pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(doing)?;
+    Ok(())
+}
+
+/// Lets the instance go.
+async fn finish(work: &mut Work) -> Result<Flow, StepError> {
+    let finalizers = work.instance.finalizers();
+    if !finalizers.iter().any(|f| f == FINALIZER_INSTANCE) {
+        return Ok(Flow::Rest);
+    }
+    let left: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER_INSTANCE).collect();
+    let patch = json!({"metadata": {"finalizers": left, "uid": work.instance.uid()}});
+    let instances: Api<WindowsInstance> = Api::all(work.cx.client.clone());
+    work.cx.metrics.wrote("WindowsInstance");
+    match instances.patch(&work.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
+        Ok(_) => Ok(Flow::Rest),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Flow::Rest),
+        Err(error) => Err(StepError::api("let the instance go")(error)),
+    }
+}

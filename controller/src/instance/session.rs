@@ -1,0 +1,209 @@
+//! One connection to one host, with wicd at the other end.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use api::{
+    WindowsInstance,
+    host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, Outcome, PROTOCOL, Request, Verb},
+    payload::File,
+};
+use tokio::sync::OwnedSemaphorePermit;
+
+use super::error::StepError;
+use crate::{
+    context::Context,
+    metrics::Metrics,
+    payload::Archive,
+    secrets::Key,
+    ssh::{Connection, HostKeyCheck, SshError, Target},
+};
+
+/// A directory that every Windows has and nothing else.
+const WINDOWS: &str = r"C:\windows\system32";
+
+/// One connection to one host. Takes one of the operator's connection slots for as long as it lives.
+pub struct Session {
+    connection: Connection,
+    cx: Arc<Context>,
+    operation: String,
+    limit: std::time::Duration,
+    _slot: OwnedSemaphorePermit,
+    _open: OpenGauge,
+}
+
+struct OpenGauge(Arc<Metrics>);
+
+impl Drop for OpenGauge {
+    fn drop(&mut self) {
+        self.0.ssh_connections_open.dec();
+    }
+}
+
+/// How to log in to a host.
+pub struct Login {
+    /// Private keys, in order.
+    pub keys: Vec<Arc<Key>>,
+    /// Which host key is believed.
+    pub check: HostKeyCheck,
+    /// Limit of connecting.
+    pub connect_timeout: std::time::Duration,
+    /// Limit of one command.
+    pub command_timeout: std::time::Duration,
+}
+
+impl Session {
+    /// Logs in. Nothing is changed on the host yet: the caller stores the host key first.
+    pub async fn open(cx: &Arc<Context>, instance: &WindowsInstance, operation: &str, login: Login) -> Result<Self, StepError> {
+        // The semaphore is never closed.
+        let slot = cx.connections.clone().acquire_owned().await.map_err(|_| StepError::NoAddress)?;
+        let target = Target {
+            address: instance.spec.host.address.clone(),
+            port: u16::try_from(instance.spec.host.port).unwrap_or(22),
+            username: instance.spec.host.username.clone(),
+            keys: login.keys.iter().map(|k| k.identity.clone()).collect(),
+            host_key: login.check,
+            connect_timeout: login.connect_timeout,
+            command_timeout: login.command_timeout,
+        };
+        cx.metrics.ssh_connections.inc();
+        let connection = Connection::connect(&target).await?;
+        cx.metrics.ssh_connections_open.inc();
+        let open = OpenGauge(cx.metrics.clone());
+        Ok(Self {
+            connection,
+            cx: cx.clone(),
+            operation: operation.into(),
+            limit: login.command_timeout,
+            _slot: slot,
+            _open: open,
+        })
+    }
+
+    /// The connection.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// Makes sure that the host is a Windows one and has our `wicd.exe`.
+    pub async fn prepare(&self) -> Result<(), StepError> {
+        let address = || StepError::NotWindows { address: self.connection.peer_address().to_string() };
+        match self.connection.size(WINDOWS).await {
+            Ok(Some(_)) => {}
+            Ok(None) | Err(SshError::NotASftpServer { .. }) => return Err(address()),
+            Err(error) => return Err(error.into()),
+        }
+        let wicd = &self.cx.release.wicd;
+        let path = host::exe_path(&wicd.sha256);
+        if self.connection.size(&path).await? == Some(wicd.size) {
+            return Ok(());
+        }
+        // A program that is whole has its own name; what was cut off in the middle lies beside it and is gone on with.
+        let partial = format!("{path}.partial");
+        let mut file = tokio::fs::File::open(&wicd.path).await.map_err(|source| StepError::OwnFile { source })?;
+        self.connection.mkdir_all(&format!(r"{}\{}", host::path::WICD, wicd.sha256)).await?;
+        self.send(&partial, wicd.size, &mut file).await?;
+        Ok(self.connection.rename(&partial, &path).await?)
+    }
+
+    async fn send(
+        &self,
+        path: &str,
+        total: u64,
+        source: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncSeek + Unpin),
+    ) -> Result<(), StepError> {
+        let sent = self.connection.upload(path, total, source, |_| ()).await?;
+        self.cx.metrics.host_bytes_sent.inc_by(sent.sent);
+        Ok(())
+    }
+
+    /// Has wicd do something. Answers that it failed are errors.
+    pub async fn ask(&self, body: Body) -> Result<Answer, StepError> {
+        let verb = body.verb();
+        let request = Request { protocol: PROTOCOL, operation: self.operation.clone(), epoch: self.cx.epoch, body };
+        let json = serde_json::to_vec(&request).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
+        let answer_path = host::answer_path(&self.operation, verb);
+        // An answer of an earlier attempt must not be taken for this one's.
+        self.connection.remove(&answer_path).await?;
+        self.connection.write(&host::request_path(&self.operation, verb), &json).await?;
+        self.cx.metrics.host_bytes_sent.inc_by(json.len() as u64);
+        self.cx.metrics.host_processes.inc();
+        let command = host::command(&self.cx.release.wicd.sha256, verb, &self.operation);
+        let exit = self.connection.exec(&command, self.limit).await?;
+        if exit.status != Some(EXIT_ANSWERED) {
+            return Err(StepError::no_answer(verb, exit.status, &exit.log));
+        }
+        let bytes = self.connection.read(&answer_path, MAX_ANSWER).await?;
+        let bytes = bytes.ok_or_else(|| StepError::no_answer(verb, exit.status, &exit.log))?;
+        let answer: Answer = serde_json::from_slice(&bytes).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
+        if answer.protocol != PROTOCOL || answer.operation != self.operation {
+            return Err(StepError::BadAnswer { verb: verb.as_str() });
+        }
+        match &answer.outcome {
+            Outcome::Failed { reason, message } => Err(StepError::host(reason, message)),
+            Outcome::Done | Outcome::RebootRequired { .. } => Ok(answer),
+        }
+    }
+
+    /// Has the host look at itself.
+    pub async fn look(&self, files: &[File]) -> Result<HostState, StepError> {
+        self.ask(Body::Facts(host::Facts { files: files.to_vec() })).await?.state.ok_or(StepError::BadAnswer { verb: "facts" })
+    }
+
+    /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. What was sent before
+    /// the connection broke is not sent again.
+    pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, StepError> {
+        let missing: BTreeSet<String> = missing.iter().cloned().collect();
+        let mut archive = Archive::new(&self.cx.release.payload, &missing)?;
+        let path = format!(r"{}\{}", host::path::OPERATIONS, archive.name());
+        self.connection.mkdir_all(host::path::OPERATIONS).await?;
+        let total = archive.len();
+        self.send(&path, total, &mut archive).await?;
+        let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
+        match self.ask(body).await {
+            Ok(answer) => answer.state.ok_or(StepError::BadAnswer { verb: Verb::Stage.as_str() }),
+            Err(StepError::Host { reason, message }) if reason == "HashMismatch" => {
+                // Whose fault is it? Our own files are looked at before a host is blamed.
+                for sha256 in &missing {
+                    let (payload, sha256) = (self.cx.release.payload.clone(), sha256.clone());
+                    tokio::task::spawn_blocking(move || payload.verify(&sha256)).await.unwrap_or(Ok(()))?;
+                }
+                Err(StepError::Host { reason, message })
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Removes the operation's directory with its requests, which may hold secrets.
+    pub async fn tidy(&self, verbs: &[Verb]) -> Result<(), StepError> {
+        for verb in verbs {
+            self.connection.remove(&host::request_path(&self.operation, *verb)).await?;
+            self.connection.remove(&host::answer_path(&self.operation, *verb)).await?;
+        }
+        Ok(())
+    }
+
+    /// Takes wicd itself away, which cannot do that: its exe, and its directories as far as they are empty.
+    pub async fn remove_wicd(&self) -> Result<(), StepError> {
+        let sha256 = &self.cx.release.wicd.sha256;
+        self.connection.remove(&host::exe_path(sha256)).await?;
+        let mut directories = vec![host::operation_dir(&self.operation), host::path::OPERATIONS.to_string()];
+        for entry in self.connection.list(host::path::WICD).await? {
+            // Older versions of wicd lie beside the current one.
+            if entry.is_directory && api::payload::is_sha256(&entry.name) {
+                self.connection.remove(&host::exe_path(&entry.name)).await?;
+                directories.push(format!(r"{}\{}", host::path::WICD, entry.name));
+            }
+        }
+        directories.extend([host::path::WICD.to_string(), host::path::ROOT.to_string()]);
+        for directory in directories {
+            // What is not empty holds something of somebody else's.
+            self.connection.remove_dir(&directory).await?;
+        }
+        Ok(())
+    }
+
+    /// Ends the connection.
+    pub async fn close(self) {
+        self.connection.close().await;
+    }
+}

@@ -1,0 +1,157 @@
+//! What a person reads of an instance: phase and conditions, from the situation. Pure.
+
+use api::{
+    Phase, WindowsInstanceStatus,
+    conditions::{Status, kind, reason, remove, set},
+};
+use jiff::Timestamp;
+
+/// Where an instance stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Situation<'a> {
+    /// Waits for a grant.
+    Waiting {
+        /// Whether it waits to be removed.
+        leaving: bool,
+        /// For what.
+        why: &'a str,
+    },
+    /// Something is being done.
+    Working {
+        /// Whether it is being removed.
+        leaving: bool,
+        /// The step.
+        step: &'a str,
+        /// In a sentence.
+        what: &'a str,
+    },
+    /// The last attempt failed.
+    Failed {
+        /// Whether it is being removed.
+        leaving: bool,
+    },
+    /// It is a node.
+    Node {
+        /// Whether it is Ready.
+        ready: bool,
+        /// What kubelet says of it.
+        says: &'a str,
+        /// Whether it follows the version that is wanted.
+        up_to_date: bool,
+    },
+}
+
+/// Brings phase and conditions in line with the situation. `failures` must be in the status already.
+pub fn describe(status: &mut WindowsInstanceStatus, situation: &Situation<'_>, generation: Option<i64>, now: Timestamp) {
+    status.observed_generation = generation;
+    let failures = status.failures.clone();
+    let conditions = &mut status.conditions;
+    let mut put = |type_, s: Status, why: &str, message: &str| set(conditions, type_, s, why, message, generation, now);
+    let again = failures.is_some();
+    let progressing = if again { reason::PROGRESSING_WITH_RETRY } else { reason::PROGRESSING };
+    let (phase, reconciling) = match situation {
+        Situation::Waiting { leaving, why } => {
+            put(kind::READY, Status::Unknown, reason::WAITING, why);
+            (if *leaving { Phase::Removing } else { Phase::Pending }, Some((reason::WAITING, (*why).to_string())))
+        }
+        Situation::Working { leaving, step, what } => {
+            let message = match &failures {
+                Some(f) => format!("{step}: {what} (failed {} before: {})", times(f.count), f.last_reason),
+                None => format!("{step}: {what}"),
+            };
+            put(kind::READY, Status::Unknown, progressing, &message);
+            (if *leaving { Phase::Removing } else { Phase::Joining }, Some((progressing, message)))
+        }
+        Situation::Failed { leaving } => {
+            let f = failures.unwrap_or_default();
+            let message = format!("{}: {} (failed {}; next try {})", f.step, f.last_message, times(f.count), clock(&f.next_retry_time));
+            put(kind::READY, Status::False, &f.last_reason, &message);
+            (if *leaving { Phase::Removing } else { Phase::Failed }, Some((reason::PROGRESSING_WITH_RETRY, message)))
+        }
+        Situation::Node { ready, says, up_to_date } => {
+            put(kind::READY, (*ready).into(), if *ready { reason::SUCCEEDED } else { "NodeNotReady" }, says);
+            put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
+            let (why, message) = match up_to_date {
+                true => (reason::UP_TO_DATE, ""),
+                false => (reason::OUTDATED, "the host follows another version than the one that the operator has now"),
+            };
+            put(kind::UP_TO_DATE, (*up_to_date).into(), why, message);
+            (if *ready { Phase::Ready } else { Phase::NotReady }, None)
+        }
+    };
+    match reconciling {
+        Some((why, message)) => put(kind::RECONCILING, Status::True, why, &message),
+        None => remove(conditions, kind::RECONCILING),
+    }
+    status.phase = Some(phase);
+}
+
+/// Says whether the host answered at the last attempt.
+pub fn reached(status: &mut WindowsInstanceStatus, answer: Result<(), (&str, &str)>, generation: Option<i64>, now: Timestamp) {
+    let (s, why, message) = match answer {
+        Ok(()) => (Status::True, "Connected", ""),
+        Err((why, message)) => (Status::False, why, message),
+    };
+    set(&mut status.conditions, kind::REACHABLE, s, why, message, generation, now);
+}
+
+fn times(count: i32) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
+}
+
+/// Time of day of an RFC 3339 time, for a message; the whole text if it is none.
+fn clock(time: &str) -> String {
+    time.parse::<Timestamp>().map_or_else(|_| time.to_string(), |t| t.strftime("%H:%M:%SZ").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{
+        Failures,
+        conditions::{find, is_true},
+    };
+
+    fn described(situation: &Situation<'_>, failures: Option<Failures>) -> WindowsInstanceStatus {
+        let mut status = WindowsInstanceStatus { failures, ..WindowsInstanceStatus::default() };
+        describe(&mut status, situation, Some(3), Timestamp::UNIX_EPOCH);
+        status
+    }
+
+    fn failed() -> Option<Failures> {
+        Some(Failures {
+            count: 2,
+            next_retry_time: "2027-01-01T09:50:12Z".into(),
+            last_reason: "ConnectTimeout".into(),
+            last_message: "10.0.0.1:22 did not answer within 15 s".into(),
+            step: "Connect".into(),
+        })
+    }
+
+    #[test]
+    fn the_message_answers_the_questions() {
+        let node = |ready, says| Situation::Node { ready, says, up_to_date: true };
+        for (situation, failures, phase, ready, message) in [
+            (Situation::Waiting { leaving: false, why: "waits for its turn" }, None, Phase::Pending, "Unknown", "waits for its turn"),
+            (Situation::Working { leaving: false, step: "Upload", what: "sending 4 files" }, None, Phase::Joining, "Unknown", "Upload: sending 4 files"),
+            (Situation::Working { leaving: true, step: "Drain", what: "2 pods left" }, failed(), Phase::Removing, "Unknown", "Drain: 2 pods left (failed 2 times before: ConnectTimeout)"),
+            (Situation::Failed { leaving: false }, failed(), Phase::Failed, "False", "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)"),
+            (node(true, "kubelet is posting ready status"), None, Phase::Ready, "True", "kubelet is posting ready status"),
+            (node(false, "Kubelet stopped posting node status."), None, Phase::NotReady, "False", "Kubelet stopped posting node status."),
+        ] {
+            let status = described(&situation, failures);
+            let c = find(&status.conditions, kind::READY).unwrap();
+            assert_eq!((status.phase, c.status.as_str(), c.message.as_str()), (Some(phase), ready, message));
+            assert_eq!(is_true(&status.conditions, kind::RECONCILING), !matches!(situation, Situation::Node { .. }));
+            assert_eq!(status.observed_generation, Some(3));
+        }
+    }
+
+    #[test]
+    fn saying_it_twice_changes_nothing() {
+        let mut status = described(&Situation::Failed { leaving: false }, failed());
+        let before = status.clone();
+        describe(&mut status, &Situation::Failed { leaving: false }, Some(3), Timestamp::from_second(99).unwrap());
+        assert_eq!(status, before);
+    }
+}

@@ -1,0 +1,53 @@
+//! What the Node of an instance shall have: from the pool's template, the host's entry, and the legacy metadata.
+
+use std::collections::BTreeMap;
+
+use api::names::key;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::{node::Wanted, work::Work};
+use crate::legacy;
+
+/// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
+pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
+    let (pool, host) = (&work.pool.spec, &work.instance.spec.host);
+    let mut labels = pool.labels();
+    labels.extend(host.labels.clone());
+    labels.extend([
+        (key::BYOH.to_string(), "true".to_string()),
+        (key::WORKER_ROLE.to_string(), String::new()),
+        (key::POOL.to_string(), work.pool.name_any()),
+    ]);
+    let mut annotations = pool.annotations();
+    if let Some(desired) = &work.instance.spec.desired {
+        annotations.insert(key::DESIRED_VERSION.into(), desired.version.clone());
+    }
+    if let Some(host_key) = &work.status.host_key {
+        annotations.insert(key::SSH_HOST_KEY.into(), host_key.public_key.clone());
+        annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
+    }
+    let mut if_missing = BTreeMap::new();
+    // It is encrypted with the private key, so it has to be made anew when that is another one.
+    let same_key = node.annotations().get(key::PUB_KEY_HASH) == work.status.public_key_hash.as_ref();
+    let wants_user = !node.annotations().contains_key(key::USERNAME) || !same_key;
+    if let Some(hash) = &work.status.public_key_hash {
+        annotations.insert(key::PUB_KEY_HASH.into(), hash.clone());
+    }
+    if wants_user {
+        match work.cx.secrets.keys(&host.private_keys).await {
+            Ok((keys, _)) => {
+                let taken = |k: &&std::sync::Arc<crate::secrets::Key>| Some(k.identity.public_key_hash()) == work.status.public_key_hash;
+                let Some(k) = keys.iter().find(taken) else {
+                    return Wanted { labels, annotations, annotations_if_missing: if_missing, taints: pool.taints() };
+                };
+                match legacy::encrypt_username(&host.username, &k.pem) {
+                    Ok(text) => drop(if_missing.insert(key::USERNAME.into(), text)),
+                    Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out"),
+                }
+            }
+            Err(error) => tracing::debug!(%error, "the legacy user annotation is left for later"),
+        }
+    }
+    Wanted { labels, annotations, annotations_if_missing: if_missing, taints: pool.taints() }
+}

@@ -1,0 +1,180 @@
+//! `inventory.hosts[]`: the pool's own list. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
+
+use api::{Host, InstanceHost, WindowsNodePoolSpec};
+
+use crate::ssh::HostKeyCheck;
+
+/// Another host that is there already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// Its port.
+    pub port: i32,
+    /// Its pool.
+    pub pool: String,
+}
+
+/// An entry that is not used, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// Name of the host.
+    pub host: String,
+    /// PascalCase.
+    pub reason: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
+/// stops nobody but itself. `known` are the instances of all pools: who was there first keeps name and address.
+pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, known: &[Known]) -> (BTreeMap<String, InstanceHost>, Vec<Problem>) {
+    let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
+    let owners: BTreeMap<&str, &Known> = known.iter().map(|k| (k.name.as_str(), k)).collect();
+    let has_instance = |h: &Host| owners.get(h.name.as_str()).is_some_and(|k| k.pool == pool);
+    // Who has an instance already comes first, so that a new entry with the same address cannot push it out.
+    let mut entries: Vec<&Host> = spec.hosts().iter().collect();
+    entries.sort_by_key(|h| !has_instance(h));
+
+    let ssh = spec.ssh();
+    let mut taken: BTreeMap<(String, i32), String> = BTreeMap::new();
+    for known in known.iter().filter(|k| k.pool != pool) {
+        taken.insert((canonical(&known.address), known.port), format!("{} of pool {}", known.name, known.pool));
+    }
+    let mut names = BTreeSet::new();
+    for entry in entries {
+        let mut refuse = |reason, message| problems.push(Problem { host: entry.name.clone(), reason, message });
+        if !names.insert(entry.name.clone()) {
+            refuse("HostConflict", format!("host {} is listed twice; take one entry out", entry.name));
+            continue;
+        }
+        if let Some(owner) = owners.get(entry.name.as_str()).filter(|k| k.pool != pool) {
+            refuse("HostConflict", format!("host {} belongs to pool {} already; take it out of one of the two", entry.name, owner.pool));
+            continue;
+        }
+        if let Some(Err(error)) = entry.host_key.as_deref().map(HostKeyCheck::pinned) {
+            refuse("InvalidInventory", format!("host {}: hostKey: {error}", entry.name));
+            continue;
+        }
+        if !is_address(&entry.address) {
+            let message = format!("host {}: {:?} is no IPv4 or IPv6 address and no DNS name", entry.name, entry.address);
+            refuse("InvalidInventory", message);
+            continue;
+        }
+        let port = entry.port.unwrap_or_else(|| i32::from(ssh.port()));
+        let place = (canonical(&entry.address), port);
+        if let Some(other) = taken.get(&place) {
+            let message = format!("host {}: address {} port {port} is that of {other} already; take one of the two out", entry.name, entry.address);
+            refuse("HostConflict", message);
+            continue;
+        }
+        taken.insert(place, entry.name.clone());
+        let keys = entry.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |k| vec![k]);
+        hosts.insert(
+            entry.name.clone(),
+            InstanceHost {
+                name: entry.name.clone(),
+                address: entry.address.clone(),
+                port,
+                username: entry.username.clone().unwrap_or_else(|| ssh.username().into()),
+                host_key: entry.host_key.clone(),
+                private_keys: keys,
+                labels: entry.labels.clone().unwrap_or_default(),
+            },
+        );
+    }
+    problems.sort_by(|a, b| a.host.cmp(&b.host));
+    (hosts, problems)
+}
+
+/// One form for each address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
+fn canonical(address: &str) -> String {
+    address.parse::<IpAddr>().map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
+}
+
+/// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one.
+fn is_address(text: &str) -> bool {
+    if text.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let label = |l: &str| {
+        (1..=63).contains(&l.len())
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+    };
+    text.len() <= 253
+        && !text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+        && text.trim_end_matches('.').split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{Inventory, SecretKeyRef, Ssh};
+    use proptest::prelude::*;
+
+    fn host(name: &str, address: &str) -> Host {
+        Host { name: name.into(), address: address.into(), ..Host::default() }
+    }
+    fn spec(hosts: Vec<Host>) -> WindowsNodePoolSpec {
+        WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..WindowsNodePoolSpec::default() }
+    }
+    fn known(name: &str, address: &str, pool: &str) -> Known {
+        Known { name: name.into(), address: address.into(), port: 22, pool: pool.into() }
+    }
+
+    #[test]
+    fn each_bad_entry_stops_only_itself() {
+        let bad_key = Host { host_key: Some("SHA256:short".into()), ..host("k", "10.0.0.9") };
+        let other_port = Host { port: Some(2222), ..host("b", "10.0.0.1") };
+        for (about, hosts, others, used, refused) in [
+            ("all fine", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![], vec!["a", "b"], vec![]),
+            ("same address", vec![host("a", "10.0.0.1"), host("b", "10.0.0.1")], vec![], vec!["a"], vec![("b", "HostConflict")]),
+            ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], vec!["a", "b"], vec![]),
+            ("same address, written otherwise", vec![host("a", "fd00::1"), host("b", "fd00:0:0::1"), host("c", "X.example.com"), host("d", "x.example.com.")], vec![], vec!["a", "c"], vec![("b", "HostConflict"), ("d", "HostConflict")]),
+            ("the newcomer stands first in the list", vec![host("new", "10.0.0.1"), host("old", "10.0.0.1")], vec![known("old", "10.0.0.1", "p")], vec!["old"], vec![("new", "HostConflict")]),
+            ("address in another pool", vec![host("a", "10.0.0.1")], vec![known("x", "10.0.0.1", "q")], vec![], vec![("a", "HostConflict")]),
+            ("name in another pool", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![known("a", "10.9.9.9", "q")], vec!["b"], vec![("a", "HostConflict")]),
+            ("our own instance is no conflict", vec![host("a", "10.0.0.1")], vec![known("a", "10.0.0.1", "p")], vec!["a"], vec![]),
+            ("listed twice", vec![host("a", "10.0.0.1"), host("a", "10.0.0.2")], vec![], vec!["a"], vec![("a", "HostConflict")]),
+            ("bad key", vec![bad_key], vec![], vec![], vec![("k", "InvalidInventory")]),
+            ("bad address", vec![host("a", "10.0.0.256"), host("b", "-x.example.com"), host("c", "a..b")], vec![], vec![], vec![("a", "InvalidInventory"), ("b", "InvalidInventory"), ("c", "InvalidInventory")]),
+        ] {
+            let (hosts, problems) = resolve("p", &spec(hosts), &others);
+            assert_eq!(hosts.keys().map(String::as_str).collect::<Vec<_>>(), used, "{about}");
+            assert_eq!(problems.iter().map(|p| (p.host.as_str(), p.reason)).collect::<Vec<_>>(), refused, "{about}");
+        }
+    }
+
+    #[test]
+    fn the_pools_settings_are_filled_in_and_the_hosts_own_win() {
+        let key = |name: &str| SecretKeyRef { name: name.into(), key: None };
+        let mut spec = spec(vec![
+            host("a", "10.0.0.1"),
+            Host { port: Some(2222), username: Some("bob".into()), private_key_secret_ref: Some(key("own")), ..host("b", "10.0.0.2") },
+        ]);
+        let (hosts, _) = resolve("p", &spec, &[]);
+        assert_eq!((hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys[0].name.as_str()), (22, "Administrator", "cloud-private-key"));
+        spec.ssh = Some(Ssh { port: Some(22022), username: Some("core".into()), private_key_secret_refs: Some(vec![key("x"), key("y")]), ..Ssh::default() });
+        let (hosts, _) = resolve("p", &spec, &[]);
+        assert_eq!((hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys.len()), (22022, "core", 2));
+        assert_eq!((hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys[0].name.as_str()), (2222, "bob", "own"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_entries_are_used_or_refused(entries in proptest::collection::vec((".{0,8}", ".{0,20}"), 0..8)) {
+            let hosts: Vec<Host> = entries.iter().map(|(n, a)| host(n, a)).collect();
+            let (used, refused) = resolve("p", &spec(hosts.clone()), &[]);
+            prop_assert_eq!(used.len() + refused.len(), hosts.len());
+        }
+    }
+}

@@ -1,0 +1,3 @@
+//! Where hosts come from. Every source gives the same: a list of hosts and a list of problems, each with one entry.
+
+pub mod hosts;

@@ -1,0 +1,228 @@
+//! Leader election over a Lease, with an epoch.
+//!
+//! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The
+//! number of transitions is the epoch: it goes up with every new holder, and hosts refuse an older one, so an operator that
+//! was paused and has lost its Lease without knowing can do no harm.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use tokio::time::{Instant, sleep, timeout};
+
+/// Why leading ended or could not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The Lease could not be renewed in time, or somebody else has it.
+    #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
+    Lost {
+        /// Name of the Lease.
+        name: String,
+        /// Who has it now; empty if nobody could be asked.
+        holder: String,
+    },
+}
+
+/// An election that this process takes part in.
+pub struct Election {
+    api: Api<Lease>,
+    name: String,
+    identity: String,
+    duration: Duration,
+}
+
+/// What to do with a Lease that was read.
+#[derive(Debug, PartialEq, Eq)]
+enum Move {
+    /// Take it, with this number of transitions.
+    Take(i32),
+    /// Renew it.
+    Renew,
+    /// Somebody else has it.
+    Wait,
+}
+
+/// Decides by what is written and by how long it has been unchanged here.
+fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Move {
+    let holder = spec.holder_identity.as_deref().unwrap_or_default();
+    let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
+    if holder == identity {
+        Move::Renew
+    } else if holder.is_empty() || unchanged >= Duration::from_secs(lasts) {
+        Move::Take(spec.lease_transitions.unwrap_or(0).saturating_add(1))
+    } else {
+        Move::Wait
+    }
+}
+
+impl Election {
+    /// Takes part in the election of `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
+    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
+        Self { api: Api::namespaced(client, namespace), name: name.into(), identity: identity.into(), duration }
+    }
+
+    fn retry(&self) -> Duration {
+        self.duration / 7
+    }
+
+    fn spec(&self, transitions: i32, acquired: Option<MicroTime>) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: Some(i32::try_from(self.duration.as_secs().max(1)).unwrap_or(i32::MAX)),
+            acquire_time: Some(acquired.unwrap_or_else(|| now.clone())),
+            renew_time: Some(now),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    async fn write(&self, mut lease: Lease, spec: LeaseSpec) -> kube::Result<Lease> {
+        lease.spec = Some(spec);
+        match lease.metadata.resource_version {
+            Some(_) => self.api.replace(&self.name, &PostParams::default(), &lease).await,
+            None => self.api.create(&PostParams::default(), &lease).await,
+        }
+    }
+
+    /// Waits until this process holds the Lease. Returns its epoch.
+    pub async fn acquire(&self) -> i64 {
+        let mut seen: Option<(Option<String>, Instant)> = None;
+        loop {
+            match timeout(self.duration, self.try_acquire(&mut seen)).await {
+                Ok(Ok(Some(epoch))) => return epoch,
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "the lease cannot be taken"),
+                Err(_) => tracing::warn!(lease = self.name, "the API server does not answer for the lease"),
+            }
+            sleep(self.retry()).await;
+        }
+    }
+
+    async fn try_acquire(&self, seen: &mut Option<(Option<String>, Instant)>) -> kube::Result<Option<i64>> {
+        let Some(lease) = self.api.get_opt(&self.name).await? else {
+            let fresh = Lease {
+                metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
+                spec: None,
+            };
+            return match self.write(fresh, self.spec(1, None)).await {
+                Ok(_) => Ok(Some(1)),
+                Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
+                Err(error) => Err(error),
+            };
+        };
+        let version = lease.metadata.resource_version.clone();
+        let since = match seen {
+            Some((v, since)) if *v == version => *since,
+            _ => {
+                let now = Instant::now();
+                *seen = Some((version, now));
+                now
+            }
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let transitions = match decide(&spec, &self.identity, since.elapsed()) {
+            Move::Wait => {
+                tracing::debug!(holder = spec.holder_identity, "another operator leads; standing by");
+                return Ok(None);
+            }
+            Move::Take(transitions) => transitions,
+            // Only after a crash within one process lifetime of the same identity: count it as new all the same.
+            Move::Renew => spec.lease_transitions.unwrap_or(0).saturating_add(1),
+        };
+        match self.write(lease, self.spec(transitions, None)).await {
+            Ok(_) => Ok(Some(i64::from(transitions))),
+            Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Renews until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
+    pub async fn hold(&self, epoch: i64) -> LeaseError {
+        // The deadline is shorter than the Lease, so that this process has stopped before another may begin.
+        let deadline = self.duration * 2 / 3;
+        let mut renewed = Instant::now();
+        loop {
+            sleep(self.retry()).await;
+            let left = deadline.saturating_sub(renewed.elapsed());
+            let holder = match timeout(left, self.renew(epoch)).await {
+                Ok(Ok(None)) => {
+                    renewed = Instant::now();
+                    continue;
+                }
+                Ok(Ok(Some(holder))) => return LeaseError::Lost { name: self.name.clone(), holder },
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, lease = self.name, "the lease was not renewed");
+                    String::new()
+                }
+                Err(_) => String::new(),
+            };
+            if renewed.elapsed() >= deadline {
+                return LeaseError::Lost { name: self.name.clone(), holder };
+            }
+        }
+    }
+
+    /// Renews once. Returns the holder if it is somebody else.
+    async fn renew(&self, epoch: i64) -> kube::Result<Option<String>> {
+        let lease = self.api.get(&self.name).await?;
+        let spec = lease.spec.clone().unwrap_or_default();
+        if spec.holder_identity.as_deref() != Some(&self.identity) || i64::from(spec.lease_transitions.unwrap_or(0)) != epoch {
+            return Ok(Some(spec.holder_identity.unwrap_or_default()));
+        }
+        let next = self.spec(spec.lease_transitions.unwrap_or(0), spec.acquire_time);
+        self.write(lease, next).await.map(|_| None)
+    }
+
+    /// Gives the Lease back, so that the next operator need not wait.
+    pub async fn release(&self, epoch: i64) {
+        let give_back = async {
+            let lease = self.api.get(&self.name).await?;
+            let spec = lease.spec.clone().unwrap_or_default();
+            if spec.holder_identity.as_deref() == Some(&self.identity) && i64::from(spec.lease_transitions.unwrap_or(0)) == epoch {
+                let next = LeaseSpec { holder_identity: None, lease_duration_seconds: Some(1), ..spec };
+                self.write(lease, next).await?;
+            }
+            Ok::<(), kube::Error>(())
+        };
+        if let Ok(Err(error)) = timeout(self.retry(), give_back).await {
+            tracing::warn!(%error, lease = self.name, "the lease could not be given back; it expires by itself");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn held_by(holder: &str, transitions: i32) -> LeaseSpec {
+        LeaseSpec {
+            holder_identity: Some(holder.into()),
+            lease_duration_seconds: Some(15),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn only_what_we_saw_unchanged_for_its_duration_is_taken() {
+        let s = Duration::from_secs;
+        for (spec, unchanged, expected) in [
+            (held_by("a", 4), s(0), Move::Renew),
+            (held_by("b", 4), s(0), Move::Wait),
+            (held_by("b", 4), s(14), Move::Wait),
+            (held_by("b", 4), s(15), Move::Take(5)),
+            (held_by("", 4), s(0), Move::Take(5)),
+            (LeaseSpec::default(), s(0), Move::Take(1)),
+        ] {
+            assert_eq!(decide(&spec, "a", unchanged), expected, "{spec:?}");
+        }
+    }
+}

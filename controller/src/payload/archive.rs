@@ -1,0 +1,245 @@
+//! What a host lacks, as one stream that can be taken up again at any byte.
+//!
+//! A tar (POSIX ustar) whose entries are named by the SHA-256 of the content and hold the zstd frame as it lies in the
+//! payload. Where each byte comes from follows from the manifest alone: length and any offset are known without reading
+//! what lies before.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{self, Read, Seek, SeekFrom},
+    path::PathBuf,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use bytes::{Buf, Bytes};
+use sha2::{Digest, Sha256};
+use tokio::{
+    io::{AsyncRead, AsyncSeek, ReadBuf},
+    task::JoinHandle,
+};
+
+use super::{Payload, PayloadError};
+
+/// Size of a tar block. Headers are one, contents are filled up to whole ones, and two empty ones end the stream.
+const BLOCK_LEN: usize = 512;
+const BLOCK: u64 = BLOCK_LEN as u64;
+/// Most bytes that are read from a file at once: what one archive holds in memory.
+const CHUNK: u64 = 256 << 10;
+
+/// The stream. Many can be read at once: each holds one chunk and at most one open file.
+#[derive(Debug)]
+pub struct Archive {
+    name: String,
+    segments: Arc<[Segment]>,
+    len: u64,
+    position: u64,
+    state: State,
+}
+
+/// A stretch of the stream, from its start to the start of the next one.
+#[derive(Debug)]
+struct Segment {
+    start: u64,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// A tar header.
+    Header(Box<[u8; BLOCK_LEN]>),
+    /// A whole compressed file.
+    File(PathBuf),
+    /// Filling, or the end.
+    Zeros,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Bytes for the current position, and the file that they are from. Both may be empty.
+    Ready(Bytes, Option<Open>),
+    /// A chunk is being read.
+    Reading(JoinHandle<io::Result<(Bytes, Open)>>),
+}
+
+/// An open file, with the number of its segment.
+#[derive(Debug)]
+struct Open {
+    segment: usize,
+    file: fs::File,
+}
+
+impl Archive {
+    /// An archive of the files with these hashes.
+    pub fn new(payload: &Payload, missing: &BTreeSet<String>) -> Result<Self, PayloadError> {
+        let mut builder = Builder::default();
+        let mut list = Sha256::new();
+        for sha256 in missing {
+            let blob = payload.blob(sha256)?;
+            // The size is in the list because a part of an upload fits only the same frame, not just the same content.
+            list.update(format!("{sha256} {}\n", blob.compressed));
+            builder.add(BLOCK, Source::Header(Box::new(header(sha256, blob.compressed))));
+            builder.add(blob.compressed, Source::File(blob.path.clone()));
+            builder.add(blob.compressed.next_multiple_of(BLOCK) - blob.compressed, Source::Zeros);
+        }
+        builder.add(2 * BLOCK, Source::Zeros);
+        let mut name = hex::encode(list.finalize());
+        name.truncate(32);
+        name.push_str(".tar");
+        Ok(Self {
+            name,
+            segments: builder.segments.into(),
+            len: builder.len,
+            position: 0,
+            state: State::Ready(Bytes::new(), None),
+        })
+    }
+
+    /// File name: `<32 hex digits>.tar`. It follows from the content, so that a file of this name on a host, however
+    /// short, is the beginning of this stream.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes of the whole stream.
+    pub fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Never: even an archive of nothing has an end mark.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The segment that the position lies in, its number and where it ends. None at the end.
+    fn here(&self) -> Option<(usize, &Segment, u64)> {
+        if self.position >= self.len {
+            return None;
+        }
+        let number = self.segments.partition_point(|s| s.start <= self.position) - 1;
+        let end = self.segments.get(number + 1).map_or(self.len, |next| next.start);
+        Some((number, &self.segments[number], end))
+    }
+}
+
+#[derive(Default)]
+struct Builder {
+    segments: Vec<Segment>,
+    len: u64,
+}
+
+impl Builder {
+    /// Empty stretches are left out, so that every position lies in exactly one.
+    fn add(&mut self, len: u64, source: Source) {
+        if len > 0 {
+            self.segments.push(Segment { start: self.len, source });
+            self.len += len;
+        }
+    }
+}
+
+fn header(name: &str, size: u64) -> [u8; BLOCK_LEN] {
+    let mut header = tar::Header::new_ustar();
+    header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_entry_type(tar::EntryType::Regular);
+    header.set_cksum();
+    *header.as_bytes()
+}
+
+impl AsyncRead for Archive {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, out: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        if out.remaining() == 0 {
+            return Poll::Ready(Ok(()));
+        }
+        loop {
+            match &mut this.state {
+                State::Ready(chunk, _) if chunk.has_remaining() => {
+                    let n = chunk.len().min(out.remaining());
+                    out.put_slice(&chunk[..n]);
+                    chunk.advance(n);
+                    this.position += n as u64;
+                    return Poll::Ready(Ok(()));
+                }
+                State::Ready(_, open) => {
+                    let open = open.take();
+                    let segments = Arc::clone(&this.segments);
+                    let Some((number, _, end)) = this.here() else { return Poll::Ready(Ok(())) };
+                    let Segment { start, source } = &segments[number];
+                    let left = end - this.position;
+                    let inside = this.position - start;
+                    let piece: &[u8] = match source {
+                        Source::Header(bytes) => &bytes[to_usize(inside)..],
+                        Source::Zeros => &[0; 2 * BLOCK_LEN][..to_usize(left)],
+                        Source::File(path) => {
+                            let path = path.clone();
+                            let read = move || read_chunk(open, number, &path, inside, left.min(CHUNK));
+                            this.state = State::Reading(tokio::task::spawn_blocking(read));
+                            continue;
+                        }
+                    };
+                    let n = piece.len().min(out.remaining());
+                    out.put_slice(&piece[..n]);
+                    this.position += n as u64;
+                    return Poll::Ready(Ok(()));
+                }
+                State::Reading(task) => {
+                    let result = ready!(Pin::new(task).poll(cx)).map_err(io::Error::other);
+                    this.state = State::Ready(Bytes::new(), None);
+                    let (chunk, open) = result??;
+                    this.state = State::Ready(chunk, Some(open));
+                }
+            }
+        }
+    }
+}
+
+/// Lossless here: only for offsets inside a block.
+fn to_usize(n: u64) -> usize {
+    usize::try_from(n).unwrap_or(usize::MAX)
+}
+
+/// Reads exactly `size` bytes of a file at `offset`. Blocks.
+fn read_chunk(open: Option<Open>, segment: usize, path: &PathBuf, offset: u64, size: u64) -> io::Result<(Bytes, Open)> {
+    let named = |e: io::Error| io::Error::new(e.kind(), format!("cannot read payload file {}: {e}", path.display()));
+    let mut file = match open {
+        Some(open) if open.segment == segment => open.file,
+        _ => fs::File::open(path).map_err(named)?,
+    };
+    let mut chunk = vec![0; to_usize(size)];
+    file.seek(SeekFrom::Start(offset)).map_err(named)?;
+    file.read_exact(&mut chunk).map_err(named)?;
+    Ok((chunk.into(), Open { segment, file }))
+}
+
+impl AsyncSeek for Archive {
+    /// Takes effect at once. A position beyond the end is an error, because a host that has more than the whole stream has
+    /// something else.
+    fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
+        let position = match to {
+            SeekFrom::Start(n) => Some(n),
+            SeekFrom::End(n) => self.len.checked_add_signed(n),
+            SeekFrom::Current(n) => self.position.checked_add_signed(n),
+        };
+        match position {
+            Some(position) if position <= self.len => {
+                self.position = position;
+                // A chunk that is still being read belongs to the old position; it is dropped when it comes.
+                self.state = State::Ready(Bytes::new(), None);
+                Ok(())
+            }
+            _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "the position is outside the archive")),
+        }
+    }
+
+    fn poll_complete(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<u64>> {
+        Poll::Ready(Ok(self.position))
+    }
+}

@@ -1,0 +1,163 @@
+//! The operator's side of the payload: the directory that `cargo xtask payload` makes, and [`Archive`], the one stream in
+//! which a host gets what it lacks. The format of the directory is in [`api::payload`].
+
+mod archive;
+mod wicd;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    io::{self, Read},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use api::payload::{File, MANIFEST, Manifest, ManifestError};
+use sha2::{Digest, Sha256};
+
+pub use archive::Archive;
+pub use wicd::Wicd;
+
+/// The payload cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PayloadError {
+    /// A file cannot be read.
+    #[error("cannot read {path}; see that the payload is whole and readable, or make it again with `cargo xtask payload`", path = path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The manifest is wrong. It says by itself how, and what to do.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// A compressed file has another size than the manifest says.
+    #[error(
+        "{path} has {found} bytes and should have {expected}; make the payload again with `cargo xtask payload`",
+        path = path.display()
+    )]
+    WrongSize {
+        /// The file.
+        path: PathBuf,
+        /// Bytes that the manifest says.
+        expected: u64,
+        /// Bytes that it has.
+        found: u64,
+    },
+    /// The content of a compressed file is not what the manifest says.
+    #[error("the content of {path} is not what the manifest says; make the payload again with `cargo xtask payload`", path = path.display())]
+    WrongContent {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A host lacks something that is not in the payload.
+    #[error(
+        "the payload has no file with the hash {sha256}; the host was asked about another payload, so ask it again"
+    )]
+    NotInPayload {
+        /// The hash.
+        sha256: String,
+    },
+}
+
+impl PayloadError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        "PayloadInvalid"
+    }
+}
+
+/// A payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
+#[derive(Clone, Debug)]
+pub struct Payload {
+    manifest: Arc<Manifest>,
+    /// By hash. Files with the same content share one.
+    blobs: Arc<BTreeMap<String, Blob>>,
+}
+
+/// A compressed file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Blob {
+    path: PathBuf,
+    /// Bytes of the compressed file.
+    compressed: u64,
+    /// Bytes of its content.
+    size: u64,
+}
+
+impl Payload {
+    /// Reads the manifest in `dir` and checks that every file is there and has its compressed size. Contents are not read:
+    /// [`Payload::verify`] does that.
+    pub fn open(dir: &Path) -> Result<Self, PayloadError> {
+        let path = dir.join(MANIFEST);
+        let json = fs::read(&path).map_err(|source| PayloadError::Unreadable { path, source })?;
+        let manifest = Manifest::parse(&json)?;
+        let mut blobs = BTreeMap::new();
+        for file in &manifest.files {
+            let path = dir.join(format!("{}.zst", file.path));
+            let found = match fs::metadata(&path) {
+                Ok(metadata) => metadata.len(),
+                Err(source) => return Err(PayloadError::Unreadable { path, source }),
+            };
+            if found != file.compressed_size {
+                return Err(PayloadError::WrongSize { path, expected: file.compressed_size, found });
+            }
+            let blob = Blob { path, compressed: file.compressed_size, size: file.size };
+            blobs.entry(file.sha256.clone()).or_insert(blob);
+        }
+        Ok(Self { manifest: Arc::new(manifest), blobs: Arc::new(blobs) })
+    }
+
+    /// The manifest.
+    pub fn manifest(&self) -> &Manifest {
+        &self.manifest
+    }
+
+    /// The files that a host on `platform` (in lower case, as `aws`) needs.
+    pub fn files(&self, platform: &str) -> Vec<File> {
+        self.manifest.for_platform(platform)
+    }
+
+    /// Digest of what a host on `platform` needs.
+    pub fn digest(&self, platform: &str) -> String {
+        api::payload::digest(&self.files(platform))
+    }
+
+    /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this says whose fault it
+    /// is: ours if it fails, else the way's or the host's. Blocks for as long as reading and unpacking takes.
+    pub fn verify(&self, sha256: &str) -> Result<(), PayloadError> {
+        let blob = self.blob(sha256)?;
+        let unreadable = |source| PayloadError::Unreadable { path: blob.path.clone(), source };
+        let file = fs::File::open(&blob.path).map_err(unreadable)?;
+        let wrong = || PayloadError::WrongContent { path: blob.path.clone() };
+        // One byte more than it should have, so that a frame that never ends does not keep us.
+        let mut content = zstd::Decoder::new(file).map_err(|_| wrong())?.take(blob.size + 1);
+        let (mut hash, mut size, mut buffer) = (Sha256::new(), 0, vec![0; 256 << 10]);
+        loop {
+            match content.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(n) => {
+                    hash.update(&buffer[..n]);
+                    size += n as u64;
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => return Err(wrong()),
+            }
+        }
+        if size == blob.size && hex::encode(hash.finalize()) == sha256 { Ok(()) } else { Err(wrong()) }
+    }
+
+    /// Checks every content that could be sent. Blocks for seconds.
+    pub fn verify_all(&self) -> Result<(), PayloadError> {
+        self.blobs.keys().try_for_each(|sha256| self.verify(sha256))
+    }
+
+    fn blob(&self, sha256: &str) -> Result<&Blob, PayloadError> {
+        self.blobs.get(sha256).ok_or_else(|| PayloadError::NotInPayload { sha256: sha256.to_owned() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

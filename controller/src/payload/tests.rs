@@ -1,0 +1,200 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use testbed::payload::{Content, Entry, LEVEL_FAST, write};
+use tokio::io::{AsyncReadExt as _, AsyncSeekExt as _};
+
+use super::*;
+
+/// A small file, an empty one, one of more than two chunks, one for a platform, and one that is there twice.
+fn payload() -> (tempfile::TempDir, Payload) {
+    let dir = tempfile::tempdir().unwrap();
+    let entries = [
+        Entry::new(r"C:\k\kubelet.exe", "kubelet".repeat(100)).services(&["kubelet"]),
+        Entry::new(r"C:\k\empty", ""),
+        Entry::with(r"C:\k\containerd\containerd.exe", Content::Random { size: 600_000, seed: 1 }),
+        Entry::new(r"C:\k\ecr-credential-provider.exe", "ecr").platforms(&["aws"]),
+        Entry::new(r"C:\k\copy.exe", "kubelet".repeat(100)),
+    ];
+    write(dir.path(), &entries, LEVEL_FAST).unwrap();
+    let payload = Payload::open(dir.path()).unwrap();
+    (dir, payload)
+}
+
+fn hashes(payload: &Payload) -> BTreeSet<String> {
+    payload.manifest().files.iter().map(|f| f.sha256.clone()).collect()
+}
+
+async fn read_from(payload: &Payload, missing: &BTreeSet<String>, offset: u64) -> Vec<u8> {
+    let mut archive = Archive::new(payload, missing).unwrap();
+    assert_eq!(archive.seek(io::SeekFrom::Start(offset)).await.unwrap(), offset);
+    let mut bytes = Vec::new();
+    archive.read_to_end(&mut bytes).await.unwrap();
+    bytes
+}
+
+#[test]
+fn a_platform_decides_what_is_needed() {
+    let (_dir, payload) = payload();
+    assert_eq!(payload.files("aws").len(), 5);
+    assert_eq!(payload.files("none").len(), 4);
+    assert_ne!(payload.digest("aws"), payload.digest("none"));
+    assert_eq!(payload.digest("azure"), payload.digest("none"));
+    payload.verify_all().unwrap();
+}
+
+#[test]
+fn what_is_wrong_is_named() {
+    type Spoil = fn(&Path);
+    let cases: [(&str, Spoil, &str); 5] = [
+        ("no manifest", |dir| fs::remove_file(dir.join(MANIFEST)).unwrap(), "manifest.json"),
+        ("bad manifest", |dir| fs::write(dir.join(MANIFEST), "{").unwrap(), "manifest"),
+        ("no file", |dir| fs::remove_file(dir.join("kubelet.exe.zst")).unwrap(), "kubelet.exe.zst"),
+        (
+            "short file",
+            |dir| {
+                let file = fs::OpenOptions::new().write(true).open(dir.join("containerd/containerd.exe.zst")).unwrap();
+                file.set_len(600_000).unwrap();
+            },
+            "containerd.exe.zst has 600000 bytes and should have",
+        ),
+        ("no directory", |dir| fs::remove_dir_all(dir).unwrap(), "manifest.json"),
+    ];
+    for (name, spoil, expected) in cases {
+        let (dir, _) = payload();
+        spoil(dir.path());
+        let error = Payload::open(dir.path()).unwrap_err();
+        assert!(error.to_string().contains(expected), "{name}: {error}");
+        assert!(error.to_string().contains("cargo xtask payload"), "{name}: {error} says what to do");
+        assert_eq!(error.reason(), "PayloadInvalid", "{name}");
+    }
+}
+
+#[test]
+fn spoilt_contents_are_found() {
+    let (dir, payload) = payload();
+    let file = payload.manifest().files.iter().find(|f| f.path == "containerd/containerd.exe").unwrap().clone();
+    payload.verify(&file.sha256).unwrap();
+    let path = dir.path().join("containerd/containerd.exe.zst");
+    let good = fs::read(&path).unwrap();
+
+    let mut flipped = good.clone();
+    flipped[300_000] ^= 1;
+    let longer = zstd::encode_all(vec![0; 3_000_000].as_slice(), 1).unwrap();
+    for bad in [flipped, longer, b"not zstd".to_vec(), Vec::new()] {
+        fs::write(&path, bad).unwrap();
+        let error = payload.verify(&file.sha256).unwrap_err();
+        assert!(
+            matches!(&error, PayloadError::WrongContent { path } if path.ends_with("containerd.exe.zst")),
+            "{error}"
+        );
+        assert!(payload.verify_all().is_err());
+    }
+    assert!(matches!(payload.verify(&"0".repeat(64)), Err(PayloadError::NotInPayload { .. })));
+}
+
+#[tokio::test]
+async fn the_archive_is_a_tar_of_frames() {
+    let (_dir, payload) = payload();
+    let all = hashes(&payload);
+    assert_eq!(all.len(), 4, "a content that is there twice goes once");
+    let archive = Archive::new(&payload, &all).unwrap();
+    let bytes = read_from(&payload, &all, 0).await;
+    assert_eq!(bytes.len() as u64, archive.len());
+
+    let mut names = Vec::new();
+    for entry in tar::Archive::new(bytes.as_slice()).entries().unwrap() {
+        let entry = entry.unwrap();
+        let header = entry.header();
+        assert_eq!((header.mtime().unwrap(), header.uid().unwrap(), header.gid().unwrap()), (0, 0, 0));
+        assert_eq!(header.mode().unwrap(), 0o644);
+        let name = entry.path().unwrap().to_str().unwrap().to_owned();
+        let content = zstd::decode_all(entry).unwrap();
+        assert_eq!(hex::encode(Sha256::digest(content)), name);
+        names.push(name);
+    }
+    assert_eq!(names, all.into_iter().collect::<Vec<_>>(), "sorted");
+}
+
+#[tokio::test]
+async fn an_archive_of_nothing_is_an_empty_tar() {
+    let (_dir, payload) = payload();
+    assert_eq!(read_from(&payload, &BTreeSet::new(), 0).await, vec![0; 1024]);
+}
+
+#[test]
+fn the_name_follows_from_the_entries() {
+    let (_dir, payload) = payload();
+    let all = hashes(&payload);
+    let name = |missing: &BTreeSet<String>| Archive::new(&payload, missing).unwrap().name().to_owned();
+    assert_eq!(name(&all), name(&all.clone()));
+    let all_name = name(&all);
+    let digits = all_name.strip_suffix(".tar").unwrap();
+    assert!(digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit()), "{all_name}");
+    let fewer: BTreeSet<String> = all.iter().skip(1).cloned().collect();
+    assert_ne!(name(&all), name(&fewer));
+    let foreign = BTreeSet::from(["0".repeat(64)]);
+    assert!(matches!(Archive::new(&payload, &foreign), Err(PayloadError::NotInPayload { .. })));
+}
+
+#[tokio::test]
+async fn a_file_that_shrinks_while_it_is_sent_is_named() {
+    let (dir, payload) = payload();
+    let mut archive = Archive::new(&payload, &hashes(&payload)).unwrap();
+    fs::write(dir.path().join("containerd/containerd.exe.zst"), "x").unwrap();
+    let error = archive.read_to_end(&mut Vec::new()).await.unwrap_err();
+    assert!(error.to_string().contains("containerd.exe.zst"), "{error}");
+}
+
+#[tokio::test]
+async fn seeking_in_the_middle_of_a_read() {
+    let (_dir, payload) = payload();
+    let all = hashes(&payload);
+    let whole = read_from(&payload, &all, 0).await;
+    let mut archive = Archive::new(&payload, &all).unwrap();
+    let mut piece = [0; 700];
+    for offset in [500_000_usize, 0, 511, 512, whole.len() - 700, 1_000] {
+        archive.seek(io::SeekFrom::Start(offset as u64)).await.unwrap();
+        archive.read_exact(&mut piece).await.unwrap();
+        assert!(piece[..] == whole[offset..offset + 700], "{offset}");
+    }
+    let len = archive.len();
+    assert!(archive.seek(io::SeekFrom::Start(len + 1)).await.is_err());
+    assert_eq!(archive.seek(io::SeekFrom::End(0)).await.unwrap(), len);
+    assert_eq!(archive.read(&mut piece).await.unwrap(), 0);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn any_offset_gives_the_rest(offsets in proptest::collection::vec(any::<prop::sample::Index>(), 4)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let (_dir, payload) = payload();
+            let all = hashes(&payload);
+            let whole = read_from(&payload, &all, 0).await;
+            for offset in offsets {
+                let offset = offset.index(whole.len() + 1);
+                let rest = read_from(&payload, &all, offset as u64).await;
+                assert!(rest == whole[offset..], "from {offset}");
+            }
+        });
+    }
+}
+
+#[test]
+fn wicd_is_named_by_its_content() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wicd.exe");
+    assert!(Wicd::open(&path).unwrap_err().to_string().contains("wicd.exe"));
+    fs::write(&path, "").unwrap();
+    assert!(Wicd::open(&path).is_err());
+    fs::write(&path, "abc").unwrap();
+    let wicd = Wicd::open(&path).unwrap();
+    assert_eq!(wicd.size, 3);
+    assert_eq!(
+        wicd.destination(),
+        r"C:\k\wicd\ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\wicd.exe"
+    );
+}

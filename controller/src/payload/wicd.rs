@@ -1,0 +1,40 @@
+//! `wicd.exe`, the one program that goes to a host by itself, before anything else.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use sha2::{Digest, Sha256};
+
+use super::PayloadError;
+
+/// The `wicd.exe` that this operator sends. It is sent as it is, to [`api::host::exe_path`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wicd {
+    /// Where it lies here.
+    pub path: PathBuf,
+    /// Lower-case hex SHA-256.
+    pub sha256: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl Wicd {
+    /// Reads the file once, for its hash.
+    pub fn open(path: &Path) -> Result<Self, PayloadError> {
+        let unreadable = |source| PayloadError::Unreadable { path: path.to_owned(), source };
+        let mut file = fs::File::open(path).map_err(unreadable)?;
+        let mut hash = Sha256::new();
+        let size = io::copy(&mut file, &mut hash).map_err(unreadable)?;
+        if size == 0 {
+            return Err(unreadable(io::Error::new(io::ErrorKind::UnexpectedEof, "the file is empty")));
+        }
+        Ok(Self { path: path.to_owned(), sha256: hex::encode(hash.finalize()), size })
+    }
+
+    /// Where it goes on a host.
+    pub fn destination(&self) -> String {
+        api::host::exe_path(&self.sha256)
+    }
+}

@@ -1,0 +1,214 @@
+//! The next step of making a host a node: chosen from what is seen, not from what is remembered.
+
+use std::collections::BTreeMap;
+
+use api::host::{CertificateKind, HostState, ServiceState};
+use jiff::Timestamp;
+
+/// A step, in the order in which they are needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Log in, send wicd, ask the host what it is.
+    Connect,
+    /// Send the payload files that are missing.
+    Upload,
+    /// Put files in place, write configuration, make keys.
+    Configure,
+    /// Restart the host.
+    Reboot,
+    /// Have certificates issued.
+    Certify,
+    /// Hand certificates over, start the services.
+    Start,
+    /// Wait until the Node is there, Ready, and follows its version.
+    Register,
+}
+
+impl Step {
+    /// As the status shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Connect => "Connect",
+            Self::Upload => "Upload",
+            Self::Configure => "Configure",
+            Self::Reboot => "Reboot",
+            Self::Certify => "Certify",
+            Self::Start => "Start",
+            Self::Register => "Register",
+        }
+    }
+}
+
+/// What the host shall have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Name of the Node.
+    pub node_name: String,
+    /// Version of the services.
+    pub version: String,
+    /// Digest of the payload.
+    pub payload: String,
+    /// Digest of the configuration files.
+    pub configs: String,
+    /// SHA-256 of wicd.
+    pub wicd: String,
+}
+
+/// What is seen of the Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeSeen {
+    /// Whether it is Ready.
+    pub ready: bool,
+    /// Version that wicd says the host follows completely.
+    pub version: Option<String>,
+}
+
+/// What is seen of the host while the connection is open.
+#[derive(Clone, Debug, Default)]
+pub struct HostSeen {
+    /// What wicd last answered.
+    pub state: HostState,
+    /// Requests that wait for their certificates.
+    pub requests: BTreeMap<CertificateKind, String>,
+    /// Certificates that were issued for them.
+    pub issued: BTreeMap<CertificateKind, String>,
+    /// Whether the services were started over this connection.
+    pub started: bool,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This step.
+    Do(Step),
+    /// Nothing: it is a node.
+    Joined,
+}
+
+/// A certificate must live for another hour to be good enough to start with.
+const SPARE_SECONDS: i64 = 3600;
+
+/// Chooses the next step. `registering` says that the services were started in this operation already, so that only the
+/// Node is to be waited for and no connection is needed.
+pub fn next(wanted: &Wanted, node: Option<&NodeSeen>, host: Option<&HostSeen>, registering: bool, now: Timestamp) -> Next {
+    let node_is_right = node.is_some_and(|n| n.ready && n.version.as_deref() == Some(&wanted.version));
+    let Some(host) = host else {
+        return match registering {
+            true if node_is_right => Next::Joined,
+            true => Next::Do(Step::Register),
+            false => Next::Do(Step::Connect),
+        };
+    };
+    let state = &host.state;
+    if !state.missing.is_empty() {
+        return Next::Do(Step::Upload);
+    }
+    let placed = state.marker.as_ref().is_some_and(|m| {
+        (m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
+            == (&wanted.node_name, &wanted.version, &wanted.payload, &wanted.configs)
+    });
+    let lives = |kind| state.certificates.get(&kind).is_some_and(|end| *end > now.as_second() + SPARE_SECONDS);
+    let kinds = [CertificateKind::Kubelet, CertificateKind::Wicd];
+    let wants: Vec<CertificateKind> = kinds.into_iter().filter(|k| !lives(*k)).collect();
+    if !placed || wants.iter().any(|k| !host.requests.contains_key(k)) {
+        return Next::Do(Step::Configure);
+    }
+    if state.reboot_required.is_some() {
+        return Next::Do(Step::Reboot);
+    }
+    if wants.iter().any(|k| !host.issued.contains_key(k)) {
+        return Next::Do(Step::Certify);
+    }
+    let runs = state.wicd == ServiceState::Running && state.wicd_sha256.as_deref() == Some(&wanted.wicd);
+    // kubelet registers its Node only when it starts: with everything running and no Node, it must start afresh.
+    if !host.started && (!wants.is_empty() || !runs || node.is_none()) {
+        return Next::Do(Step::Start);
+    }
+    if node_is_right { Next::Joined } else { Next::Do(Step::Register) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::host::Marker;
+
+    const NOW: i64 = 1_000_000;
+
+    fn wanted() -> Wanted {
+        Wanted { node_name: "win-1".into(), version: "1-a".into(), payload: "p".into(), configs: "c".into(), wicd: "w".into() }
+    }
+
+    fn finished() -> HostSeen {
+        let ends = BTreeMap::from([(CertificateKind::Kubelet, NOW + 90_000), (CertificateKind::Wicd, NOW + 7200)]);
+        HostSeen {
+            state: HostState {
+                marker: Some(Marker {
+                    node_name: "win-1".into(),
+                    version: "1-a".into(),
+                    payload: "p".into(),
+                    configs: "c".into(),
+                    ..Marker::default()
+                }),
+                certificates: ends,
+                wicd: ServiceState::Running,
+                wicd_sha256: Some("w".into()),
+                ..HostState::default()
+            },
+            ..HostSeen::default()
+        }
+    }
+
+    fn but(change: impl FnOnce(&mut HostSeen)) -> HostSeen {
+        let mut seen = finished();
+        change(&mut seen);
+        seen
+    }
+
+    fn pem() -> BTreeMap<CertificateKind, String> {
+        BTreeMap::from([(CertificateKind::Kubelet, "k".into()), (CertificateKind::Wicd, "w".into())])
+    }
+
+    #[test]
+    fn with_a_connection() {
+        use Step::{Certify, Configure, Reboot, Register, Start, Upload};
+        let no_certificates = |s: &mut HostSeen| s.state.certificates.clear();
+        for (name, seen, expected) in [
+            ("files are missing", but(|s| s.state.missing = vec!["x".into()]), Upload),
+            ("nothing is in place", but(|s| s.state.marker = None), Configure),
+            ("another version is in place", but(|s| s.state.marker.as_mut().unwrap().version = "0".into()), Configure),
+            ("another payload is in place", but(|s| s.state.marker.as_mut().unwrap().payload = "0".into()), Configure),
+            ("another configuration is in place", but(|s| s.state.marker.as_mut().unwrap().configs = "0".into()), Configure),
+            ("it was another node", but(|s| s.state.marker.as_mut().unwrap().node_name = "0".into()), Configure),
+            ("in place, but the keys were made by an operator that died", but(no_certificates), Configure),
+            ("a certificate is about to end", but(|s| { s.state.certificates.insert(CertificateKind::Wicd, NOW + 3599); }), Configure),
+            ("keys are made, a restart is needed", but(|s| { no_certificates(s); s.requests = pem(); s.state.reboot_required = Some("Containers".into()); }), Reboot),
+            ("keys are made", but(|s| { no_certificates(s); s.requests = pem(); }), Certify),
+            ("one is issued", but(|s| { no_certificates(s); s.requests = pem(); s.issued = pem(); s.issued.remove(&CertificateKind::Wicd); }), Certify),
+            ("both are issued", but(|s| { no_certificates(s); s.requests = pem(); s.issued = pem(); }), Start),
+            ("wicd is stopped", but(|s| s.state.wicd = ServiceState::Stopped), Start),
+            ("another wicd runs", but(|s| s.state.wicd_sha256 = Some("old".into())), Start),
+            ("all runs, but somebody deleted the Node", finished(), Start),
+            ("all was started", but(|s| s.started = true), Register),
+        ] {
+            assert_eq!(next(&wanted(), None, Some(&seen), false, Timestamp::from_second(NOW).unwrap()), Next::Do(expected), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_node_decides_the_end() {
+        let now = Timestamp::from_second(NOW).unwrap();
+        let node = |ready, version: &str| NodeSeen { ready, version: Some(version.into()) };
+        for (node, registering, expected) in [
+            (None, false, Next::Do(Step::Connect)),
+            // A Node of that name says nothing of the host as long as the host is not proven in this operation.
+            (Some(node(true, "1-a")), false, Next::Do(Step::Connect)),
+            (None, true, Next::Do(Step::Register)),
+            (Some(node(false, "1-a")), true, Next::Do(Step::Register)),
+            (Some(node(true, "0")), true, Next::Do(Step::Register)),
+            (Some(node(true, "1-a")), true, Next::Joined),
+        ] {
+            assert_eq!(next(&wanted(), node.as_ref(), None, registering, now), expected, "{node:?} {registering}");
+        }
+        assert_eq!(next(&wanted(), Some(&node(true, "1-a")), Some(&finished()), false, now), Next::Joined);
+    }
+}

@@ -1,0 +1,7 @@
+//! Pure decisions: who may be worked on now, and what the next step on a host is.
+
+pub mod backoff;
+pub mod grants;
+pub mod join;
+pub mod node_ip;
+pub mod remove;

@@ -1,0 +1,105 @@
+//! The next step of taking a host out.
+
+/// A step, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Step {
+    /// Take no new pods.
+    Cordon,
+    /// Move the pods away.
+    Drain,
+    /// Take everything of ours from the host.
+    Deconfigure,
+    /// Delete the Node.
+    DeleteNode,
+}
+
+impl Step {
+    /// As the status shows it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Cordon => "Cordon",
+            Self::Drain => "Drain",
+            Self::Deconfigure => "Deconfigure",
+            Self::DeleteNode => "DeleteNode",
+        }
+    }
+
+    /// The step with that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        [Self::Cordon, Self::Drain, Self::Deconfigure, Self::DeleteNode].into_iter().find(|s| s.as_str() == name)
+    }
+}
+
+/// What is seen.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen {
+    /// Whether the Node is there and is this host's.
+    pub node: bool,
+    /// Whether it is cordoned, by this operation or by somebody before it.
+    pub cordoned: bool,
+    /// Whether the last pass of the drain found it empty. Counts for one choice only.
+    pub drained: bool,
+    /// Whether anything was ever put on the host.
+    pub touched: bool,
+    /// Whether the host was found clean in this operation.
+    pub clean: bool,
+    /// The step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
+    pub begun: Option<Step>,
+}
+
+/// What to do next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// This step.
+    Do(Step),
+    /// Nothing: the host is out.
+    Gone,
+}
+
+/// Chooses the next step.
+pub fn next(seen: Seen) -> Next {
+    // Past the drain the services on the host may be stopped already: no pod can be moved any more, none must be waited for.
+    let past_drain = seen.begun >= Some(Step::Deconfigure);
+    if seen.node && !past_drain {
+        if !seen.cordoned {
+            return Next::Do(Step::Cordon);
+        }
+        if !seen.drained {
+            return Next::Do(Step::Drain);
+        }
+    }
+    if seen.touched && !seen.clean && seen.begun != Some(Step::DeleteNode) {
+        return Next::Do(Step::Deconfigure);
+    }
+    if seen.node { Next::Do(Step::DeleteNode) } else { Next::Gone }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases() {
+        use Next::{Do, Gone};
+        use Step::{Cordon, Deconfigure, DeleteNode, Drain};
+        let node = Seen { node: true, touched: true, ..Seen::default() };
+        for (name, seen, expected) in [
+            ("a node", node, Do(Cordon)),
+            ("cordoned", Seen { cordoned: true, ..node }, Do(Drain)),
+            ("somebody lifts the cordon in the middle", Seen { drained: true, begun: Some(Drain), ..node }, Do(Cordon)),
+            ("drained", Seen { cordoned: true, drained: true, ..node }, Do(Deconfigure)),
+            ("the operator died while deconfiguring", Seen { cordoned: true, begun: Some(Deconfigure), ..node }, Do(Deconfigure)),
+            ("clean", Seen { cordoned: true, drained: true, clean: true, begun: Some(Deconfigure), ..node }, Do(DeleteNode)),
+            ("the operator died before the Node was deleted", Seen { cordoned: true, begun: Some(DeleteNode), ..node }, Do(DeleteNode)),
+            ("the Node is gone", Seen { touched: true, clean: true, ..Seen::default() }, Gone),
+            ("the Node was deleted by hand", Seen { touched: true, ..Seen::default() }, Do(Deconfigure)),
+            ("it is deleted and the operator died", Seen { touched: true, begun: Some(DeleteNode), ..Seen::default() }, Gone),
+            ("the host was never reached", Seen::default(), Gone),
+        ] {
+            assert_eq!(next(seen), expected, "{name}");
+        }
+        for step in [Cordon, Drain, Deconfigure, DeleteNode] {
+            assert_eq!(Step::parse(step.as_str()), Some(step));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Facts that end up in command lines and files are checked before they are used: they come from API objects.
+
+use std::net::IpAddr;
+
+use super::{Cluster, HostParams, Network};
+
+/// Nothing can be rendered.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RenderError {
+    /// A program without which there is no node.
+    #[error(
+        "the payload has no {0}, and a host cannot become a node without it; make the payload again with `cargo xtask payload`"
+    )]
+    NoProgram(&'static str),
+    /// A fact is unusable.
+    #[error("the cluster's {what} is {value:?}: {problem}")]
+    Fact {
+        /// Which one.
+        what: &'static str,
+        /// Its value. Never a secret.
+        value: String,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
+    },
+}
+
+impl RenderError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoProgram(_) => "PayloadInvalid",
+            Self::Fact { .. } => "ClusterFactsInvalid",
+        }
+    }
+}
+
+type Checked = Result<(), RenderError>;
+
+fn require(good: bool, what: &'static str, value: &str, problem: &'static str) -> Checked {
+    if good { Ok(()) } else { Err(RenderError::Fact { what, value: value.to_owned(), problem }) }
+}
+
+/// Facts that go into the services.
+pub(super) fn services(cluster: &Cluster) -> Checked {
+    api_server(cluster)?;
+    if let Network::OvnHybrid { vxlan_port: Some(port) } = cluster.network {
+        require(port > 0, "VXLAN port", &port.to_string(), "it must be 1 to 65535")?;
+    }
+    let proxy = &cluster.proxy;
+    for (what, value) in [("HTTP proxy", &proxy.http), ("HTTPS proxy", &proxy.https), ("list of no proxy", &proxy.no)] {
+        let value = value.as_deref().unwrap_or_default();
+        // The value itself may hold a password.
+        require(!value.contains(['\0', '\r', '\n']), what, "(hidden)", "it must be one line")?;
+    }
+    Ok(())
+}
+
+/// Facts that go into the files of a host.
+pub(super) fn files(cluster: &Cluster, host: &HostParams) -> Checked {
+    api_server(cluster)?;
+    for (what, pem) in [("API server CA", &cluster.api_ca), ("kubelet client CA", &cluster.kubelet_client_ca)] {
+        let problem = "it must be certificates in PEM, so look where the operator takes it from";
+        require(pem.contains("-----BEGIN CERTIFICATE-----"), what, "(not shown)", problem)?;
+    }
+    for address in &cluster.cluster_dns {
+        require(address.parse::<IpAddr>().is_ok(), "DNS address", address, "it must be an IP address")?;
+    }
+    let (name, ip) = (&host.node_name, &host.node_ip);
+    let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
+    let is_name = (1..=253).contains(&name.len()) && name.bytes().all(fine);
+    require(is_name, "node name", name, "it must be lower-case letters, digits, `-` and `.`")?;
+    require(ip.parse::<IpAddr>().is_ok(), "node address", ip, "it must be an IP address")
+}
+
+fn api_server(cluster: &Cluster) -> Checked {
+    let url = &cluster.api_server;
+    let fine = |b: u8| b.is_ascii_alphanumeric() || b"-._~:/[]%".contains(&b);
+    let is_url = url.strip_prefix("https://").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(fine));
+    require(is_url, "API server", url, "it must be a URL as https://host:port")
+}

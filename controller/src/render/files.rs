@@ -1,0 +1,83 @@
+//! The configuration files of a host.
+
+use api::{
+    host::{ConfigFile, path},
+    names::user,
+    payload::Manifest,
+};
+use serde_json::{Value, json};
+
+use super::{
+    Cluster, HostParams, RenderError, Settings, check, credential_provider, kubelet, program, services::Context,
+};
+
+/// kubeconfig for what acts in the Node's name beside kubelet: it names the certificate that kubelet keeps new. kubelet's own
+/// kubeconfig names the first one, which is not renewed.
+pub const NODE_KUBECONFIG: &str = r"C:\k\node-kubeconfig";
+/// Where kubelet keeps its newest certificate and key.
+const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
+/// Certificates that are trusted machine-wide. Legacy.
+const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
+/// What windows_exporter serves with; its configuration in the payload names both. Legacy.
+const EXPORTER_CERT: &str = r"C:\k\tls\certs\tls.crt";
+const EXPORTER_KEY: &str = r"C:\k\tls\certs\tls.key";
+
+/// The configuration files of one host, sorted by path. The private key of the exporter is the only secret among them.
+pub fn configs(
+    cluster: &Cluster,
+    payload: &Manifest,
+    settings: &Settings,
+    host: &HostParams,
+) -> Result<Vec<ConfigFile>, RenderError> {
+    check::files(cluster, host)?;
+    let context = Context { cluster, payload, settings };
+    let node_user = format!("{}{}", user::NODE_PREFIX, host.node_name);
+    let wicd_user = format!("{}{}", user::WICD_PREFIX, host.node_name);
+    let server = &cluster.api_server;
+    let mut files = vec![
+        file(path::API_CA, pem(&cluster.api_ca)),
+        file(path::KUBELET_CA, pem(&cluster.kubelet_client_ca)),
+        file(path::KUBELET_CONFIG, text(&kubelet::config(cluster, settings, host))),
+        file(path::KUBELET_KUBECONFIG, text(&kubeconfig(server, &node_user, path::KUBELET_FIRST_CERT))),
+        file(NODE_KUBECONFIG, text(&kubeconfig(server, &node_user, KUBELET_CURRENT_CERT))),
+        file(path::WICD_KUBECONFIG, text(&kubeconfig(server, &wicd_user, path::WICD_CERT))),
+    ];
+    if let Some(tls) = &cluster.exporter_tls {
+        files.push(file(EXPORTER_CERT, pem(&tls.certificate)));
+        files.push(ConfigFile { secret: true, ..file(EXPORTER_KEY, pem(&tls.key)) });
+    }
+    if let Some(trusted) = cluster.trusted_ca.as_ref().filter(|pem| !pem.trim().is_empty()) {
+        files.push(file(TRUSTED_CA, pem(trusted)));
+    }
+    if context.has(program::ECR_CREDENTIAL_PROVIDER) {
+        files.push(file(credential_provider::PATH, text(&credential_provider::config())));
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(files)
+}
+
+fn file(path: &str, content: String) -> ConfigFile {
+    ConfigFile { path: path.into(), content, secret: false }
+}
+
+/// Pretty JSON: people read these files on hosts.
+fn text(value: &Value) -> String {
+    format!("{value:#}\n")
+}
+
+/// The same certificates give the same bytes, whatever white space is around them.
+fn pem(text: &str) -> String {
+    format!("{}\n", text.trim())
+}
+
+/// A kubeconfig in JSON, which is YAML. Certificate and key are in one file, as kubelet and wicd write it.
+fn kubeconfig(server: &str, user: &str, certificate: &str) -> Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": "local", "cluster": {"server": server, "certificate-authority": path::API_CA}}],
+        "users": [{"name": user, "user": {"client-certificate": certificate, "client-key": certificate}}],
+        "contexts": [{"name": user, "context": {"cluster": "local", "user": user}}],
+        "current-context": user,
+    })
+}

@@ -1,0 +1,179 @@
+//! The services of a host.
+
+use std::collections::BTreeMap;
+
+use api::{
+    host::path,
+    payload::Manifest,
+    services::{FileInfo, HostFact, HostVariable, Service, ServicesConfig},
+};
+
+use super::{Cluster, LogSettings, NODE_KUBECONFIG, Network, Platform, RenderError, Settings, check, kubelet, program};
+
+/// Text in commands that becomes the name of the Node.
+pub(super) const NODE_NAME: &str = "NODE_NAME";
+/// Text in commands that becomes the address of the Node.
+pub(super) const NODE_IP: &str = "NODE_IP";
+
+/// What a service is rendered from.
+pub(super) struct Context<'a> {
+    pub cluster: &'a Cluster,
+    pub payload: &'a Manifest,
+    pub settings: &'a Settings,
+}
+
+impl Context<'_> {
+    /// Whether hosts of this cluster get a file with this destination.
+    pub fn has(&self, destination: &str) -> bool {
+        let platform = self.cluster.platform.as_str();
+        let here = |f: &api::payload::File| f.platforms.is_empty() || f.platforms.contains(platform);
+        self.payload.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination) && here(f))
+    }
+
+    /// `quiet`, or `loud` when debugging.
+    pub fn level<'a>(&self, quiet: &'a str, loud: &'a str) -> &'a str {
+        if self.settings.debug { loud } else { quiet }
+    }
+
+    /// A command, run by the log runner if there is one.
+    fn logged(&self, service: &str, command: &str) -> String {
+        if !self.has(program::LOG_RUNNER) {
+            return command.to_owned();
+        }
+        let LogSettings { size, age, flush } = &self.settings.logs;
+        let mut line =
+            vec![program::LOG_RUNNER.to_owned(), format!(r"-log-file={}\{service}\{service}.log", path::LOGS)];
+        let flags = [("log-file-size", size), ("log-file-age", age), ("flush-interval", flush)];
+        line.extend(flags.into_iter().filter_map(|(flag, value)| Some(format!("-{flag}={}", value.as_ref()?))));
+        line.push(command.to_owned());
+        line.join(" ")
+    }
+}
+
+/// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
+///
+/// kubelet must be there. containerd need not be: a host may have its own container runtime.
+pub fn services(cluster: &Cluster, payload: &Manifest, settings: &Settings) -> Result<ServicesConfig, RenderError> {
+    check::services(cluster)?;
+    let context = Context { cluster, payload, settings };
+    if !context.has(program::KUBELET) {
+        return Err(RenderError::NoProgram(program::KUBELET));
+    }
+    let all =
+        [containerd, kubelet_service, csi_proxy, hybrid_overlay, windows_exporter, cloud_node_manager, kube_proxy];
+    let mut services: Vec<Service> = all.iter().filter_map(|service| service(&context)).collect();
+    // Windows does not start a service that depends on one that does not exist.
+    let names: Vec<String> = services.iter().map(|s| s.name.clone()).collect();
+    for service in &mut services {
+        service.dependencies.retain(|d| names.contains(d));
+    }
+    services.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
+
+    let mut files: Vec<FileInfo> = payload
+        .for_platform(cluster.platform.as_str())
+        .into_iter()
+        .map(|f| FileInfo { path: f.destination, checksum: f.sha256 })
+        .collect();
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+
+    let proxy =
+        [("HTTP_PROXY", &cluster.proxy.http), ("HTTPS_PROXY", &cluster.proxy.https), ("NO_PROXY", &cluster.proxy.no)];
+    let environment_vars: BTreeMap<String, String> = proxy
+        .iter()
+        .filter_map(|(name, value)| {
+            let value = value.as_ref().filter(|v| !v.is_empty())?;
+            Some(((*name).to_owned(), value.clone()))
+        })
+        .collect();
+    let watched_environment_vars = proxy.iter().map(|(name, _)| (*name).to_owned()).collect();
+    Ok(ServicesConfig { services, files, environment_vars, watched_environment_vars })
+}
+
+/// A service with the parts that all have.
+fn service(name: &str, priority: u32, path: String, dependencies: &[&str]) -> Service {
+    let variables = [(NODE_NAME, HostFact::NodeName), (NODE_IP, HostFact::NodeIp)];
+    let used = |(text, fact): (&str, HostFact)| path.contains(text).then(|| HostVariable { name: text.into(), fact });
+    Service {
+        name: name.into(),
+        host_variables_in_command: variables.into_iter().filter_map(used).collect(),
+        path,
+        dependencies: dependencies.iter().map(ToString::to_string).collect(),
+        priority,
+        ..Service::default()
+    }
+}
+
+fn containerd(context: &Context<'_>) -> Option<Service> {
+    let command = format!(
+        r"{} --config {} --log-file {}\containerd\containerd.log --run-service --log-level {}",
+        program::CONTAINERD,
+        program::CONTAINERD_CONFIG,
+        path::LOGS,
+        context.level("info", "debug"),
+    );
+    context.has(program::CONTAINERD).then(|| Service { bootstrap: true, ..service("containerd", 0, command, &[]) })
+}
+
+#[expect(clippy::unnecessary_wraps, reason = "the same form as its siblings")]
+fn kubelet_service(context: &Context<'_>) -> Option<Service> {
+    let command = context.logged("kubelet", &kubelet::command(context));
+    Some(Service { bootstrap: true, ..service("kubelet", 1, command, &["containerd"]) })
+}
+
+fn windows_exporter(context: &Context<'_>) -> Option<Service> {
+    let collectors = "cpu,logical_disk,net,os,service,system,container,memory,cpu_info";
+    let mut command = vec![program::WINDOWS_EXPORTER.to_owned(), format!("--collectors.enabled {collectors}")];
+    if context.cluster.exporter_tls.is_some() && context.has(program::WINDOWS_EXPORTER_CONFIG) {
+        command.push(format!("--web.config.file {}", program::WINDOWS_EXPORTER_CONFIG));
+    }
+    command.push(format!("--log.level {}", context.level("info", "debug")));
+    command.push(format!(r"--log.file {}\windows_exporter\windows_exporter.log", path::LOGS));
+    context.has(program::WINDOWS_EXPORTER).then(|| service("windows_exporter", 2, command.join(" "), &[]))
+}
+
+fn csi_proxy(context: &Context<'_>) -> Option<Service> {
+    let command = format!(
+        r"{} -log_file={}\csi-proxy\csi-proxy.log -logtostderr=false -windows-service --v={}",
+        program::CSI_PROXY,
+        path::LOGS,
+        context.level("2", "4"),
+    );
+    context.has(program::CSI_PROXY).then(|| service("csi-proxy", 2, command, &[]))
+}
+
+fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
+    let Network::OvnHybrid { vxlan_port } = context.cluster.network else { return None };
+    let mut command = vec![
+        program::HYBRID_OVERLAY.to_owned(),
+        format!("--node {NODE_NAME}"),
+        format!("--bootstrap-kubeconfig={NODE_KUBECONFIG}"),
+        r"--cert-dir=C:\k\cni\config --cert-duration=24h --windows-service".to_owned(),
+        format!(r"--logfile {}\hybrid-overlay\hybrid-overlay.log", path::LOGS),
+        format!("--k8s-apiserver={} --k8s-cacert {}", context.cluster.api_server, path::API_CA),
+    ];
+    if let Some(port) = vxlan_port {
+        command.push(format!("--hybrid-overlay-vxlan-port {port}"));
+    }
+    if context.settings.debug {
+        command.push("--loglevel 5".to_owned());
+    }
+    context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command.join(" "), &["kubelet"]))
+}
+
+/// Its configuration `C:\k\kube-proxy.conf` depends on the host's network, so that wicd makes it, not we.
+fn kube_proxy(context: &Context<'_>) -> Option<Service> {
+    let Network::OvnHybrid { .. } = context.cluster.network else { return None };
+    let command = format!(r"{} --config C:\k\kube-proxy.conf --windows-service", program::KUBE_PROXY);
+    let command = context.logged("kube-proxy", &command);
+    context.has(program::KUBE_PROXY).then(|| service("kube-proxy", 3, command, &["hybrid-overlay-node"]))
+}
+
+fn cloud_node_manager(context: &Context<'_>) -> Option<Service> {
+    let command = format!(
+        "{} --windows-service --node-name={NODE_NAME} --wait-routes=false --kubeconfig={}",
+        program::AZURE_NODE_MANAGER,
+        path::WICD_KUBECONFIG,
+    );
+    (context.cluster.platform == Platform::Azure && context.has(program::AZURE_NODE_MANAGER))
+        .then(|| service("cloud-node-manager", 3, command, &[]))
+}

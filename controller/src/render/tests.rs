@@ -1,0 +1,420 @@
+use std::collections::BTreeMap;
+
+use api::{
+    host::{ConfigFile, path},
+    payload::{File, Manifest},
+    services::{Service, ServicesConfig},
+};
+use proptest::prelude::*;
+use serde_json::{Value, json};
+
+use super::*;
+
+const PROGRAMS: [&str; 11] = [
+    program::KUBELET,
+    program::KUBE_PROXY,
+    program::LOG_RUNNER,
+    program::CONTAINERD,
+    program::CONTAINERD_CONFIG,
+    program::WINDOWS_EXPORTER,
+    program::WINDOWS_EXPORTER_CONFIG,
+    program::CSI_PROXY,
+    program::HYBRID_OVERLAY,
+    program::AZURE_NODE_MANAGER,
+    program::ECR_CREDENTIAL_PROVIDER,
+];
+
+fn payload(destinations: &[&str]) -> Manifest {
+    let file = |destination: &&str| File {
+        path: destination.rsplit('\\').next().unwrap().into(),
+        destination: (*destination).into(),
+        sha256: "a".repeat(64),
+        platforms: match *destination {
+            program::AZURE_NODE_MANAGER => ["azure".to_owned()].into(),
+            program::ECR_CREDENTIAL_PROVIDER => ["aws".to_owned()].into(),
+            _ => [].into(),
+        },
+        ..File::default()
+    };
+    Manifest { schema: 1, files: destinations.iter().map(file).collect() }
+}
+
+fn cluster() -> Cluster {
+    let ca = |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
+    Cluster {
+        api_server: "https://api-int.example.com:6443".into(),
+        api_ca: ca("api"),
+        kubelet_client_ca: ca("kubelet"),
+        service_cidr: "172.30.0.0/16".into(),
+        cluster_dns: vec!["172.30.0.10".into()],
+        cluster_domain: "cluster.local".into(),
+        ..Cluster::default()
+    }
+}
+
+fn host() -> HostParams {
+    HostParams { node_name: "win-1".into(), node_ip: "10.0.0.7".into(), taints: vec![api::names::default_taint()] }
+}
+
+fn no_rotation() -> Settings {
+    Settings { logs: LogSettings { size: None, age: None, flush: None }, ..Settings::default() }
+}
+
+fn rendered(cluster: &Cluster, destinations: &[&str], settings: &Settings) -> BTreeMap<String, Service> {
+    let config = services(cluster, &payload(destinations), settings).unwrap();
+    config.validate().unwrap();
+    config.services.into_iter().map(|s| (s.name.clone(), s)).collect()
+}
+
+fn names(cluster: &Cluster, destinations: &[&str]) -> Vec<String> {
+    let config = services(cluster, &payload(destinations), &Settings::default()).unwrap();
+    config.services.into_iter().map(|s| s.name).collect()
+}
+
+fn files(cluster: &Cluster, settings: &Settings) -> BTreeMap<String, ConfigFile> {
+    let files = configs(cluster, &payload(&PROGRAMS), settings, &host()).unwrap();
+    files.into_iter().map(|f| (f.path.clone(), f)).collect()
+}
+
+const OVN: Network = Network::OvnHybrid { vxlan_port: None };
+
+#[test]
+fn which_services() {
+    let on = |platform, network| Cluster { platform, network, ..cluster() };
+    let cases: [(&str, Cluster, &[&str], &[&str]); 6] = [
+        (
+            "own network",
+            on(Platform::None, Network::External),
+            &PROGRAMS,
+            &["containerd", "kubelet", "csi-proxy", "windows_exporter"],
+        ),
+        (
+            "hybrid overlay",
+            on(Platform::Aws, OVN),
+            &PROGRAMS,
+            &["containerd", "kubelet", "csi-proxy", "hybrid-overlay-node", "windows_exporter", "kube-proxy"],
+        ),
+        (
+            "Azure",
+            on(Platform::Azure, Network::External),
+            &PROGRAMS,
+            &["containerd", "kubelet", "csi-proxy", "windows_exporter", "cloud-node-manager"],
+        ),
+        ("least", on(Platform::Azure, OVN), &[program::KUBELET], &["kubelet"]),
+        ("no csi-proxy", cluster(), &[program::KUBELET, program::CONTAINERD], &["containerd", "kubelet"]),
+        ("no overlay", on(Platform::None, OVN), &[program::KUBELET, program::KUBE_PROXY], &["kubelet", "kube-proxy"]),
+    ];
+    for (name, cluster, destinations, expected) in cases {
+        assert_eq!(names(&cluster, destinations), expected, "{name}");
+    }
+    assert_eq!(
+        services(&cluster(), &payload(&[program::CONTAINERD]), &Settings::default()),
+        Err(RenderError::NoProgram(program::KUBELET))
+    );
+}
+
+#[test]
+fn command_lines() {
+    let tls = Some(TlsPair { certificate: "cert".into(), key: "key".into() });
+    let cluster = Cluster {
+        platform: Platform::Azure,
+        network: Network::OvnHybrid { vxlan_port: Some(9898) },
+        exporter_tls: tls,
+        ..cluster()
+    };
+    let services = rendered(&cluster, &PROGRAMS, &no_rotation());
+    for (name, expected) in [
+        (
+            "containerd",
+            r"C:\k\containerd\containerd.exe --config C:\k\containerd\containerd_conf.toml --log-file C:\var\log\containerd\containerd.log --run-service --log-level info",
+        ),
+        (
+            "kubelet",
+            r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe --config=C:\k\kubelet.conf --kubeconfig=C:\k\kubeconfig --cert-dir=C:\var\lib\kubelet\pki --windows-service --node-labels=node.openshift.io/os_id=Windows --windows-priorityclass=ABOVE_NORMAL_PRIORITY_CLASS --v=2 --hostname-override=NODE_NAME --node-ip=NODE_IP",
+        ),
+        (
+            "windows_exporter",
+            r"C:\k\windows_exporter.exe --collectors.enabled cpu,logical_disk,net,os,service,system,container,memory,cpu_info --web.config.file C:\k\tls\windows-exporter-webconfig.yaml --log.level info --log.file C:\var\log\windows_exporter\windows_exporter.log",
+        ),
+        (
+            "hybrid-overlay-node",
+            r"C:\k\hybrid-overlay-node.exe --node NODE_NAME --bootstrap-kubeconfig=C:\k\node-kubeconfig --cert-dir=C:\k\cni\config --cert-duration=24h --windows-service --logfile C:\var\log\hybrid-overlay\hybrid-overlay.log --k8s-apiserver=https://api-int.example.com:6443 --k8s-cacert C:\k\bootstrap-ca.crt --hybrid-overlay-vxlan-port 9898",
+        ),
+        (
+            "csi-proxy",
+            r"C:\k\csi-proxy.exe -log_file=C:\var\log\csi-proxy\csi-proxy.log -logtostderr=false -windows-service --v=2",
+        ),
+        (
+            "kube-proxy",
+            r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kube-proxy\kube-proxy.log C:\k\kube-proxy.exe --config C:\k\kube-proxy.conf --windows-service",
+        ),
+        (
+            "cloud-node-manager",
+            r"C:\k\azure-cloud-node-manager.exe --windows-service --node-name=NODE_NAME --wait-routes=false --kubeconfig=C:\k\wicd-kubeconfig",
+        ),
+    ] {
+        assert_eq!(services[name].path, expected, "{name}");
+    }
+    let facts =
+        |name: &str| services[name].host_variables_in_command.iter().map(|v| v.name.as_str()).collect::<Vec<_>>();
+    assert_eq!(facts("kubelet"), ["NODE_NAME", "NODE_IP"]);
+    assert_eq!(facts("hybrid-overlay-node"), ["NODE_NAME"]);
+    assert_eq!(facts("cloud-node-manager"), ["NODE_NAME"]);
+    assert!(facts("containerd").is_empty());
+    assert_eq!(services["kubelet"].dependencies, ["containerd"]);
+    assert_eq!(services["kube-proxy"].dependencies, ["hybrid-overlay-node"]);
+    assert!(services["kubelet"].bootstrap && services["containerd"].bootstrap && !services["kube-proxy"].bootstrap);
+}
+
+#[test]
+fn settings_change_command_lines() {
+    type Change = fn(&mut Cluster, &mut Settings);
+    let aws = r"--image-credential-provider-bin-dir=C:\k --image-credential-provider-config=C:\k\credential-provider-config.yaml";
+    let cases: [(&str, Change, &str, &str); 8] = [
+        ("rotation by default", |_, _| (), "kubelet", " -log-file-size=100Mi -log-file-age=168h C:"),
+        (
+            "rotation",
+            |_, s| s.logs = LogSettings { size: Some("1Gi".into()), age: None, flush: Some("5s".into()) },
+            "kube-proxy",
+            " -log-file-size=1Gi -flush-interval=5s C:",
+        ),
+        ("debug kubelet", |_, s| s.debug = true, "kubelet", " --v=4 "),
+        ("debug containerd", |_, s| s.debug = true, "containerd", " --log-level debug"),
+        ("debug overlay", |_, s| s.debug = true, "hybrid-overlay-node", " --loglevel 5"),
+        ("cloud", |c, _| c.external_cloud_provider = true, "kubelet", " --cloud-provider=external --hostname-override"),
+        ("AWS", |c, _| c.platform = Platform::Aws, "kubelet", aws),
+        ("no certificate", |_, _| (), "windows_exporter", "cpu_info --log.level info"),
+    ];
+    for (name, change, service, expected) in cases {
+        let (mut cluster, mut settings) = (Cluster { network: OVN, ..cluster() }, Settings::default());
+        change(&mut cluster, &mut settings);
+        let command = &rendered(&cluster, &PROGRAMS, &settings)[service].path;
+        assert!(command.contains(expected), "{name}: {command}");
+    }
+}
+
+#[test]
+fn without_the_log_runner_services_run_by_themselves() {
+    let services = rendered(&cluster(), &[program::KUBELET], &Settings::default());
+    assert!(services["kubelet"].path.starts_with(r"C:\k\kubelet.exe "));
+    assert!(services["kubelet"].dependencies.is_empty(), "there is no containerd to depend on");
+}
+
+#[test]
+fn files_and_variables_are_listed() {
+    let proxy = Proxy { http: Some("http://proxy:3128".into()), https: Some(String::new()), no: None };
+    let cluster = Cluster { proxy, ..cluster() };
+    let config = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap();
+    assert_eq!(config.environment_vars, BTreeMap::from([("HTTP_PROXY".into(), "http://proxy:3128".into())]));
+    assert_eq!(config.watched_environment_vars, ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"]);
+    assert_eq!(config.files.len(), PROGRAMS.len() - 2, "those for other clouds are left out");
+    assert!(config.files.is_sorted_by_key(|f| f.path.clone()));
+}
+
+#[test]
+fn kubelet_configuration() {
+    let patch = json!({"address": "10.0.0.7", "maxPods": 10, "logging": {"verbosity": 3}, "registerNode": null});
+    let settings = Settings { kubelet_extra: patch.as_object().unwrap().clone(), ..Settings::default() };
+    let plain: Value =
+        serde_json::from_str(&files(&cluster(), &Settings::default())[path::KUBELET_CONFIG].content).unwrap();
+    let expected = json!({
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "rotateCertificates": true,
+        "serverTLSBootstrap": true,
+        "authentication": {"x509": {"clientCAFile": r"C:\k\kubelet-ca.crt"}, "anonymous": {"enabled": false}},
+        "clusterDomain": "cluster.local",
+        "clusterDNS": ["172.30.0.10"],
+        "cgroupsPerQOS": false,
+        "runtimeRequestTimeout": "10m",
+        "maxPods": 250,
+        "kubeAPIQPS": 50,
+        "kubeAPIBurst": 100,
+        "serializeImagePulls": false,
+        "logging": {"flushFrequency": "5s"},
+        "enableSystemLogHandler": true,
+        "enableSystemLogQuery": true,
+        "featureGates": {"NodeLogQuery": true, "RotateKubeletServerCertificate": true},
+        "containerLogMaxSize": "50Mi",
+        "enforceNodeAllocatable": ["none"],
+        "evictionHard": {"nodefs.available": "10%", "imagefs.available": "15%"},
+        "systemReserved": {"cpu": "500m", "memory": "2Gi", "ephemeral-storage": "1Gi"},
+        "containerRuntimeEndpoint": "npipe://./pipe/containerd-containerd",
+        "registerNode": true,
+        "registerWithTaints": [{"key": "os", "value": "Windows", "effect": "NoSchedule"}],
+        "resolvConf": "",
+    });
+    assert_eq!(plain, expected);
+    let patched: Value = serde_json::from_str(&files(&cluster(), &settings)[path::KUBELET_CONFIG].content).unwrap();
+    assert_eq!(patched["address"], "10.0.0.7");
+    assert_eq!(patched["maxPods"], 10);
+    assert_eq!(patched["logging"], json!({"flushFrequency": "5s", "verbosity": 3}));
+    assert_eq!(patched.get("registerNode"), None);
+}
+
+#[test]
+fn kubeconfigs_name_certificates_and_hold_no_token() {
+    let files = files(&cluster(), &Settings::default());
+    for (path, user, certificate) in [
+        (path::KUBELET_KUBECONFIG, "system:node:win-1", path::KUBELET_FIRST_CERT),
+        (path::WICD_KUBECONFIG, "system:wicd-node:win-1", path::WICD_CERT),
+        (NODE_KUBECONFIG, "system:node:win-1", r"C:\var\lib\kubelet\pki\kubelet-client-current.pem"),
+    ] {
+        let content = &files[path].content;
+        let config: kube::config::Kubeconfig = serde_json::from_str(content).unwrap();
+        assert_eq!(config.current_context.as_deref(), Some(user), "{path}");
+        let cluster = config.clusters[0].cluster.clone().unwrap();
+        assert_eq!(cluster.server.as_deref(), Some("https://api-int.example.com:6443"), "{path}");
+        assert_eq!(cluster.certificate_authority.as_deref(), Some(path::API_CA), "{path}");
+        let auth = config.auth_infos[0].auth_info.clone().unwrap();
+        assert_eq!(auth.client_certificate.as_deref(), Some(certificate), "{path}");
+        assert_eq!(auth.client_key.as_deref(), Some(certificate), "{path}");
+        assert!(!content.contains("token"), "{path}");
+    }
+}
+
+#[test]
+fn which_files() {
+    let least = [
+        path::API_CA,
+        path::KUBELET_CA,
+        path::KUBELET_KUBECONFIG,
+        path::KUBELET_CONFIG,
+        NODE_KUBECONFIG,
+        path::WICD_KUBECONFIG,
+    ];
+    let plain = files(&cluster(), &Settings::default());
+    assert_eq!(plain.len(), least.len());
+    assert!(least.iter().all(|path| plain.contains_key(*path)));
+    assert!(plain[path::API_CA].content.contains("\napi\n") && plain[path::KUBELET_CA].content.contains("\nkubelet\n"));
+
+    let tls = TlsPair { certificate: "cert".into(), key: "hunter2".into() };
+    let full = Cluster {
+        platform: Platform::Aws,
+        trusted_ca: Some("-----BEGIN CERTIFICATE-----".into()),
+        exporter_tls: Some(tls),
+        ..cluster()
+    };
+    assert!(!format!("{full:?}").contains("hunter2"));
+    let full = files(&full, &Settings::default());
+    assert_eq!(full.len(), least.len() + 4);
+    let secret: Vec<&str> = full.values().filter(|f| f.secret).map(|f| f.path.as_str()).collect();
+    assert_eq!(secret, [r"C:\k\tls\certs\tls.key"]);
+    let provider: Value = serde_json::from_str(&full[r"C:\k\credential-provider-config.yaml"].content).unwrap();
+    assert_eq!(provider["providers"][0]["name"], "ecr-credential-provider.exe");
+    assert!(full.keys().all(|path| api::payload::is_host_path(path)));
+}
+
+#[test]
+fn bad_facts_are_refused() {
+    type Spoil = fn(&mut Cluster, &mut HostParams);
+    let cases: [(&str, Spoil); 9] = [
+        ("API server", |c, _| c.api_server = String::new()),
+        ("API server", |c, _| c.api_server = "https://x --kubeconfig=y".into()),
+        ("API server", |c, _| c.api_server = "http://x:6443".into()),
+        ("API server CA", |c, _| c.api_ca = String::new()),
+        ("kubelet client CA", |c, _| c.kubelet_client_ca = "x".into()),
+        ("DNS address", |c, _| c.cluster_dns = vec!["dns".into()]),
+        ("node name", |_, h| h.node_name = "Win 1".into()),
+        ("node name", |_, h| h.node_name = String::new()),
+        ("node address", |_, h| h.node_ip = "10.0.0.7 10.0.0.8".into()),
+    ];
+    for (expected, spoil) in cases {
+        let (mut cluster, mut host) = (cluster(), host());
+        spoil(&mut cluster, &mut host);
+        let error = configs(&cluster, &payload(&PROGRAMS), &Settings::default(), &host).unwrap_err();
+        assert!(matches!(error, RenderError::Fact { what, .. } if what == expected), "{expected}: {error}");
+        assert_eq!(error.reason(), "ClusterFactsInvalid");
+    }
+    let secret = "http://user:hunter2@proxy\n";
+    let cluster = Cluster { proxy: Proxy { http: Some(secret.into()), ..Proxy::default() }, ..cluster() };
+    let error = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap_err();
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
+}
+
+#[test]
+fn platforms_have_names() {
+    for (name, platform) in [
+        ("AWS", Platform::Aws),
+        ("Azure", Platform::Azure),
+        ("VSphere", Platform::Vsphere),
+        ("gcp", Platform::Gcp),
+        ("Nutanix", Platform::Nutanix),
+        ("BareMetal", Platform::None),
+        ("", Platform::None),
+    ] {
+        assert_eq!(Platform::from_name(name), platform, "{name}");
+    }
+}
+
+#[test]
+fn versions_follow_meaning() {
+    let config = services(&cluster(), &payload(&PROGRAMS), &Settings::default()).unwrap();
+    let version = services_version("11.2.0", &config, "digest");
+    assert!(version.starts_with("11.2.0-") && version.len() == "11.2.0-".len() + 8, "{version}");
+
+    let mut reordered = config.clone();
+    reordered.services.reverse();
+    reordered.files.reverse();
+    reordered.watched_environment_vars.reverse();
+    let read_back = ServicesConfig::from_data(&config.to_data()).unwrap();
+    for same in [&reordered, &read_back] {
+        assert_eq!(services_version("11.2.0", same, "digest"), version);
+    }
+
+    let mut command = config.clone();
+    command.services[0].path.push('x');
+    let mut variable = config.clone();
+    variable.environment_vars.insert("NO_PROXY".into(), "x".into());
+    for other in [&command, &variable] {
+        assert_ne!(services_version("11.2.0", other, "digest"), version);
+    }
+    assert_ne!(services_version("11.2.0", &config, "other"), version);
+    assert!(services_version("1.2.3-RC.1+build_7", &config, "d").starts_with("1.2.3-rc.1-build-7-"));
+}
+
+fn platform() -> impl Strategy<Value = Platform> {
+    prop::sample::select(vec![
+        Platform::None,
+        Platform::Aws,
+        Platform::Azure,
+        Platform::Gcp,
+        Platform::Vsphere,
+        Platform::Nutanix,
+    ])
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_rendered_is_valid(
+        platform in platform(),
+        vxlan in proptest::option::of(proptest::option::of(1_u16..)),
+        others in prop::sample::subsequence(PROGRAMS[1..].to_vec(), 0..PROGRAMS.len()),
+        (debug, tls, cloud, rotate) in any::<(bool, bool, bool, bool)>(),
+    ) {
+        let destinations: Vec<&str> = [program::KUBELET].into_iter().chain(others).collect();
+        let cluster = Cluster {
+            platform,
+            network: vxlan.map_or(Network::External, |vxlan_port| Network::OvnHybrid { vxlan_port }),
+            external_cloud_provider: cloud,
+            exporter_tls: tls.then(|| TlsPair { certificate: "cert".into(), key: "key".into() }),
+            ..cluster()
+        };
+        let settings = Settings { debug, ..if rotate { Settings::default() } else { no_rotation() } };
+        let manifest = payload(&destinations);
+        let config = services(&cluster, &manifest, &settings).unwrap();
+        prop_assert!(config.validate().is_ok(), "{config:?}");
+        prop_assert_eq!(&ServicesConfig::from_data(&config.to_data()).unwrap(), &config);
+        let names: Vec<&str> = config.services.iter().map(|s| s.name.as_str()).collect();
+        for service in &config.services {
+            let (first, _) = service.path.split_once(' ').unwrap();
+            prop_assert!(manifest.has(first), "{} runs what is not there", service.path);
+            prop_assert!(service.dependencies.iter().all(|d| names.contains(&d.as_str())));
+            for variable in ["NODE_NAME", "NODE_IP"] {
+                let declared = service.host_variables_in_command.iter().any(|v| v.name == variable);
+                prop_assert_eq!(service.path.contains(variable), declared);
+            }
+        }
+        prop_assert!(configs(&cluster, &manifest, &settings, &host()).is_ok());
+    }
+}

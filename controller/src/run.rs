@@ -1,0 +1,313 @@
+//! The running operator: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use api::{WindowsInstance, WindowsNodePool, names::key};
+use futures::{StreamExt, future::join_all};
+use jiff::Timestamp;
+use k8s_openapi::{api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition};
+use kube::{
+    Api, Client, Config, ResourceExt,
+    api::{ListParams, Patch, PatchParams},
+    runtime::{Controller, controller, reflector::ObjectRef, watcher},
+};
+use serde_json::json;
+use tokio::sync::{Notify, Semaphore};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::Run,
+    cluster,
+    context::Context,
+    csr,
+    drain::Drainer,
+    events::{Events, Level},
+    http::{self, Health},
+    instance,
+    lease::Election,
+    metrics::{Metrics, ReasonLabel},
+    pool,
+    release::{Release, ReleaseError},
+    secrets::Secrets,
+    telemetry,
+    watch::{Changes, watch},
+};
+
+/// A release that cannot be used is looked at again after this time.
+const RELEASE_RETRY: Duration = Duration::from_secs(30);
+/// Changes of instances that come together are looked at together by their pool.
+const POOL_DEBOUNCE: Duration = Duration::from_millis(300);
+/// What has begun may take this long to end when the process is told to stop.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// Runs until it is told to stop, or has lost the Lease.
+pub async fn run(args: Run) -> anyhow::Result<()> {
+    let level = telemetry::init(args.log_format, &args.log_level)?;
+    tracing::info!(version = crate::args::version(), namespace = args.namespace, "starting");
+    let stop = CancellationToken::new();
+    tokio::spawn(stop_on_signal(stop.clone()));
+    let metrics = Arc::new(Metrics::default());
+    let ready = Arc::new(AtomicBool::new(false));
+    let health = Health { ready: ready.clone(), metrics: metrics.clone() };
+    http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
+
+    let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
+    let client = Client::try_from(config.clone()).context("cannot make a client for the API server")?;
+    let mut unretried = config.clone();
+    unretried.default_retry = false;
+    let direct = Client::try_from(unretried).context("cannot make a client")?;
+    let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
+    // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
+    let identity = format!("{identity}_{:08x}", rand::random::<u32>());
+
+    let election = Election::new(direct.clone(), &args.namespace, api::names::LEASE, &identity, args.lease_duration);
+    // Standing by is being ready.
+    ready.store(true, Ordering::Relaxed);
+    tracing::info!(identity, "waiting for the lease");
+    let epoch = tokio::select! {
+        epoch = election.acquire() => epoch,
+        () = stop.cancelled() => return Ok(()),
+    };
+    tracing::info!(epoch, "leading");
+    metrics.leader.set(1);
+    ready.store(false, Ordering::Relaxed);
+    let leader = Leader { args, config, client, direct, identity, epoch, metrics, ready, stop: stop.clone() };
+    tokio::select! {
+        result = leader.lead() => {
+            election.release(epoch).await;
+            result
+        }
+        lost = election.hold(epoch) => {
+            // Nothing is ended gracefully: somebody else may act already.
+            bail!(lost)
+        }
+    }
+}
+
+struct Leader {
+    args: Run,
+    config: Config,
+    client: Client,
+    direct: Client,
+    identity: String,
+    epoch: i64,
+    metrics: Arc<Metrics>,
+    ready: Arc<AtomicBool>,
+    stop: CancellationToken,
+}
+
+impl Leader {
+    async fn lead(self) -> anyhow::Result<()> {
+        self.check_crds().await?;
+        let version = self.client.apiserver_version().await.context("the API server does not tell its version")?;
+        let warning = cluster::version_warning(&version.major, &version.minor);
+        if let Some((_, message)) = &warning {
+            tracing::warn!("{message}");
+        }
+        let Some(release) = self.release().await else { return Ok(()) };
+        tracing::info!(version = release.version, payload = release.payload_digest, files = release.files.len(), "hosts get this");
+
+        let (pools, [pools_for_pools, pools_for_instances], watch_pools) = watch(self.client.clone(), watcher::Config::default());
+        let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
+            watch(self.client.clone(), watcher::Config::default());
+        let windows = watcher::Config::default().labels("kubernetes.io/os=windows");
+        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(self.client.clone(), windows);
+        let cx = Arc::new(Context {
+            events: Events::new(self.client.clone(), &self.identity, self.metrics.clone()),
+            secrets: Secrets::new(self.client.clone(), &self.args.namespace),
+            drainer: Drainer::new(self.direct.clone()),
+            connections: Arc::new(Semaphore::new(self.args.max_connections)),
+            proven: Arc::new(Notify::new()),
+            client: self.client,
+            direct: self.direct,
+            args: self.args,
+            epoch: self.epoch,
+            pools,
+            instances,
+            nodes,
+            metrics: self.metrics,
+            release,
+            warning,
+            stop: self.stop.clone(),
+        });
+        let watches = [tokio::spawn(watch_pools), tokio::spawn(watch_instances), tokio::spawn(watch_nodes)];
+        // The caches come first: what they do not know yet would look like something that is not there.
+        tokio::select! {
+            filled = async { tokio::join!(cx.pools.wait_until_ready(), cx.instances.wait_until_ready(), cx.nodes.wait_until_ready()) } => {
+                if filled.0.is_err() || filled.1.is_err() || filled.2.is_err() {
+                    bail!("a watch ended before its cache was filled");
+                }
+            }
+            () = self.stop.cancelled() => return Ok(()),
+        }
+        self.ready.store(true, Ordering::Relaxed);
+        let tasks = [
+            tokio::spawn(run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools)),
+            tokio::spawn(run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances)),
+            tokio::spawn(approve(cx.clone())),
+        ];
+        let ended = join_all(tasks);
+        tokio::pin!(ended);
+        tokio::select! {
+            _ = &mut ended => {}
+            () = self.stop.cancelled() => {
+                tracing::info!("stopping");
+                if tokio::time::timeout(GRACE, ended).await.is_err() {
+                    tracing::warn!("some work did not end in time; it will be taken up again where it was stored");
+                }
+            }
+        }
+        watches.iter().for_each(tokio::task::JoinHandle::abort);
+        if self.stop.is_cancelled() { Ok(()) } else { bail!("a controller ended by itself") }
+    }
+
+    async fn check_crds(&self) -> anyhow::Result<()> {
+        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        for crd in api::crds() {
+            let name = crd.name_any();
+            let found = crds.get_opt(&name).await;
+            match found {
+                Ok(Some(_)) => {}
+                Ok(None) => bail!("the CRD {name} is not installed: kubectl apply -f crds/"),
+                // Without the right to look, the watch tells.
+                Err(kube::Error::Api(status)) if status.is_forbidden() => {}
+                Err(error) => return Err(error).context("the API server does not show the CRDs"),
+            }
+        }
+        Ok(())
+    }
+
+    /// Loads and publishes the release. While that is impossible every pool says so. `None` when told to stop.
+    async fn release(&self) -> Option<Release> {
+        loop {
+            let attempt = async {
+                let cluster = cluster::discover(&self.client, &self.config, &self.args).await?;
+                let release = Release::load(cluster, &self.args)?;
+                release.publish(&self.client, &self.args.namespace).await?;
+                Ok::<_, ReleaseError>(release)
+            };
+            let error = match attempt.await {
+                Ok(release) => return Some(release),
+                Err(error) => error,
+            };
+            tracing::error!(reason = error.reason(), %error, "no host can be worked on");
+            if let Err(error) = self.tell_pools(error.reason(), &error.to_string()).await {
+                tracing::warn!(%error, "the pools could not be told");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(RELEASE_RETRY) => {}
+                () = self.stop.cancelled() => return None,
+            }
+        }
+    }
+
+    async fn tell_pools(&self, reason: &str, message: &str) -> kube::Result<()> {
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        for pool in pools.list(&ListParams::default()).await? {
+            let status = pool::refuse(&pool, reason, message, Timestamp::now());
+            if pool.status.as_ref() != Some(&status) {
+                let patch = json!({"status": {"conditions": status.conditions, "observedGeneration": status.observed_generation}});
+                let params = PatchParams { field_manager: Some(api::names::MANAGER_POOL.into()), ..PatchParams::default() };
+                pools.patch_status(&pool.name_any(), &params, &Patch::Merge(patch)).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn run_pools(cx: Arc<Context>, pools: Changes<WindowsNodePool>, instances: Changes<WindowsInstance>, nodes: Changes<Node>) {
+    let store = cx.pools.clone();
+    let all = cx.pools.clone();
+    // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
+    let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
+        match instance.metadata.deletion_timestamp {
+            Some(_) => all.state().iter().map(|p| ObjectRef::from_obj(&**p)).collect(),
+            None => vec![ObjectRef::new(&instance.spec.pool_ref.name)],
+        }
+    };
+    let of_node = |node: Arc<Node>| node.labels().get(key::POOL).map(|pool| ObjectRef::new(pool));
+    Controller::for_shared_stream(pools, store)
+        .with_config(controller::Config::default().concurrency(8).debounce(POOL_DEBOUNCE))
+        .watches_shared_stream(instances, of_instance)
+        .watches_shared_stream(nodes, of_node)
+        .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
+        .run(pool::reconcile, pool::error_policy, cx)
+        .for_each(|_| async {})
+        .await;
+}
+
+async fn run_instances(
+    cx: Arc<Context>,
+    instances: Changes<WindowsInstance>,
+    nodes: Changes<Node>,
+    pools: Changes<WindowsNodePool>,
+) {
+    let (of_node, by_pool) = (cx.instances.clone(), cx.instances.clone());
+    // Each reconcile may take minutes, waiting for a host. What bounds the work are grants and connections, not this.
+    Controller::for_shared_stream(instances, cx.instances.clone())
+        .with_config(controller::Config::default().concurrency(0))
+        .watches_shared_stream(nodes, move |node: Arc<Node>| {
+            of_node.get(&ObjectRef::new(&node.name_any())).map(|i| ObjectRef::from_obj(&*i))
+        })
+        .watches_shared_stream(pools, move |pool: Arc<WindowsNodePool>| {
+            let name = pool.name_any();
+            by_pool.state().into_iter().filter(|i| i.spec.pool_ref.name == name).map(|i| ObjectRef::from_obj(&*i)).collect::<Vec<_>>()
+        })
+        .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
+        .run(instance::reconcile, instance::error_policy, cx)
+        .for_each(|_| async {})
+        .await;
+}
+
+/// Approves and denies certificate requests.
+async fn approve(cx: Arc<Context>) {
+    let operator = loop {
+        match csr::operator_user(&cx.client).await {
+            Ok(user) => break user,
+            Err(error) => tracing::warn!(%error, "who we are cannot be found out; certificates are approved afterwards"),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(RELEASE_RETRY) => {}
+            () = cx.stop.cancelled() => return,
+        }
+    };
+    let instances = cx.instances.clone();
+    let told = cx.clone();
+    let on_verdict = move |verdict: &csr::Verdict, request: &k8s_openapi::api::certificates::v1::CertificateSigningRequest| {
+        let (label, event) = match verdict {
+            csr::Verdict::NotOurs => return,
+            csr::Verdict::Wait { .. } => ("Wait".to_string(), None),
+            csr::Verdict::Approve(_) => ("Approve".to_string(), None),
+            csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
+        };
+        told.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
+        if let Some((reason, message)) = event {
+            told.metrics.wrote("CertificateSigningRequest");
+            told.events.say(request, Level::Warning, reason, "Deny", &message);
+        }
+    };
+    let claims = move |name: &str| instance::claims::lookup(&instances, name);
+    csr::run(cx.client.clone(), claims, on_verdict, operator, cx.proven.clone(), cx.stop.clone()).await;
+}
+
+async fn stop_on_signal(stop: CancellationToken) {
+    use tokio::signal::unix::{SignalKind, signal};
+    match (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        (Ok(mut term), Ok(mut int)) => {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        }
+        // Without a handler the signal ends the process at once, which is safe, too.
+        _ => return,
+    }
+    stop.cancel();
+}

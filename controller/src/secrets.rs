@@ -1,0 +1,151 @@
+//! Private keys and known hosts, from Secrets of the operator's namespace.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use api::SecretKeyRef;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client};
+use zeroize::Zeroizing;
+
+use crate::ssh::{HostKey, Identity, KeyError};
+
+/// A hundred hosts that join at once shall not ask for the same Secret a hundred times; a Secret that was changed shall be
+/// seen within seconds.
+const REMEMBER_FOR: Duration = Duration::from_secs(10);
+
+/// Something that a Secret should have given could not be had.
+#[derive(Debug, thiserror::Error)]
+pub enum SecretError {
+    /// There is no such Secret.
+    #[error("there is no Secret {namespace}/{name}; create it, or name another in the pool's ssh settings")]
+    Missing {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+    },
+    /// It has no such key.
+    #[error("the Secret {namespace}/{name} has no key {key:?}; it has {has}")]
+    NoKey {
+        /// Namespace.
+        namespace: String,
+        /// Name.
+        name: String,
+        /// Key that is missing.
+        key: String,
+        /// Keys that it has.
+        has: String,
+    },
+    /// What it holds is no usable private key.
+    #[error("{0}")]
+    Key(KeyError),
+    /// What it holds is no list of known hosts.
+    #[error("the known hosts in the Secret {name} cannot be used: {problem}")]
+    KnownHosts {
+        /// Name of the Secret.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The API server did not give it out.
+    #[error("the Secret {name} could not be read: {}", crate::errors::said(.source))]
+    Api {
+        /// Name of the Secret.
+        name: String,
+        /// Why.
+        #[source]
+        source: kube::Error,
+    },
+}
+
+impl SecretError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        api::conditions::reason::CREDENTIALS_UNAVAILABLE
+    }
+}
+
+/// A private key and its text, which the legacy `username` annotation is encrypted with.
+pub struct Key {
+    /// For SSH.
+    pub identity: Arc<Identity>,
+    /// PEM text.
+    pub pem: Zeroizing<Vec<u8>>,
+}
+
+/// Reads Secrets.
+pub struct Secrets {
+    api: Api<Secret>,
+    namespace: String,
+    seen: Mutex<HashMap<(String, String), (Instant, Arc<Key>)>>,
+}
+
+impl Secrets {
+    /// Reads Secrets of `namespace`.
+    pub fn new(client: Client, namespace: &str) -> Self {
+        Self { api: Api::namespaced(client, namespace), namespace: namespace.into(), seen: Mutex::default() }
+    }
+
+    async fn read(&self, name: &str, key: &str) -> Result<Zeroizing<Vec<u8>>, SecretError> {
+        let secret = self
+            .api
+            .get_opt(name)
+            .await
+            .map_err(|source| SecretError::Api { name: name.into(), source })?
+            .ok_or_else(|| SecretError::Missing { namespace: self.namespace.clone(), name: name.into() })?;
+        let mut data = secret.data.unwrap_or_default();
+        match data.remove(key) {
+            Some(value) => Ok(Zeroizing::new(value.0)),
+            None => Err(SecretError::NoKey {
+                namespace: self.namespace.clone(),
+                name: name.into(),
+                key: key.into(),
+                has: if data.is_empty() { "none".into() } else { data.into_keys().collect::<Vec<_>>().join(", ") },
+            }),
+        }
+    }
+
+    /// One private key.
+    pub async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
+        let id = (from.name.clone(), from.key().to_string());
+        if let Some((at, key)) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&id)
+            && at.elapsed() < REMEMBER_FOR
+        {
+            return Ok(key.clone());
+        }
+        let pem = self.read(&id.0, &id.1).await?;
+        let name = format!("{}/{}, key {}", self.namespace, id.0, id.1);
+        let identity = Arc::new(Identity::from_pem(&name, &pem).map_err(SecretError::Key)?);
+        let key = Arc::new(Key { identity, pem });
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (Instant::now(), key.clone()));
+        Ok(key)
+    }
+
+    /// The private keys that can be had, in order. Those that cannot are told beside, unless none can: then the first
+    /// problem is the error.
+    pub async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
+        let (mut keys, mut problems) = (Vec::new(), Vec::new());
+        for reference in from {
+            match self.key(reference).await {
+                Ok(key) => keys.push(key),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        if keys.is_empty() && !problems.is_empty() {
+            return Err(problems.swap_remove(0));
+        }
+        Ok((keys, problems))
+    }
+
+    /// The host keys that a known hosts Secret has for an address.
+    pub async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
+        let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
+        let problem = |problem: String| SecretError::KnownHosts { name: name.into(), problem };
+        let text = std::str::from_utf8(&text).map_err(|_| problem("it is not UTF-8 text".into()))?;
+        crate::ssh::known_hosts(text, address, port).map_err(|e| problem(e.to_string()))
+    }
+}

@@ -1,0 +1,142 @@
+//! What can go wrong between the operator and a host.
+
+use std::{io, time::Duration};
+
+/// An operation over SSH that failed. The text is for people and safe to publish: it holds no key material, and of what
+/// the host says at most an excerpt without control characters.
+#[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "each field is named in its variant's message")]
+pub enum SshError {
+    /// Nothing listens at the port.
+    #[error(
+        "{address} port {port} refuses connections: check that the OpenSSH server runs there and listens on this port"
+    )]
+    ConnectRefused {
+        address: String,
+        port: u16,
+        #[source]
+        source: io::Error,
+    },
+    /// No answer in time; `phase` is what was being waited for.
+    #[error("{address} did not answer within {} s (waited for {phase}): check that the host is up and that no firewall is in between", .after.as_secs())]
+    ConnectTimeout { address: String, phase: &'static str, after: Duration },
+    /// No route, or another network error.
+    #[error("{address} cannot be reached: check its address and the network between")]
+    Unreachable {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    /// The name has no address.
+    #[error("the name {address} cannot be resolved: check the name and the cluster's DNS, or give an IP address")]
+    NameNotResolved {
+        address: String,
+        #[source]
+        source: Option<io::Error>,
+    },
+    /// The two sides have no algorithm in common, or the peer does not speak SSH.
+    #[error("{address} and the operator cannot agree on a secure SSH connection: {why}")]
+    HandshakeFailed {
+        address: String,
+        why: String,
+        #[source]
+        source: russh::Error,
+    },
+    /// The host proved another key than the known one. Someone may be in between.
+    #[error(
+        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, remove its \
+         pinned key (or correct its known_hosts entry) so that it is enrolled again", .expected.join(" or ")
+    )]
+    HostKeyMismatch { address: String, expected: Vec<String>, offered: String },
+    /// The policy is strict, and the host is not listed.
+    #[error(
+        "{address} offers the host key {offered}, which is not in known_hosts: add it there once you have verified it"
+    )]
+    HostKeyUnknown { address: String, offered: String },
+    /// No key was accepted.
+    #[error(
+        "{username} cannot log in to {address} with {}: add one of these public keys to the user's authorized keys on the \
+         host (administrators_authorized_keys for an administrator)",
+        if .tried.is_empty() { "any key, as none was given".to_owned() } else { .tried.join(", ") }
+    )]
+    AuthenticationFailed { address: String, username: String, tried: Vec<String> },
+    /// The connection broke.
+    #[error("the connection to {address} broke: {why}")]
+    Disconnected { address: String, why: String },
+    /// The command still ran when its time was over. `log` is the end of its output.
+    #[error("the command still ran on {address} after {} s: {command}", .after.as_secs())]
+    CommandTimeout { address: String, command: String, after: Duration, log: String },
+    /// The server would not start the command.
+    #[error(
+        "{address} refuses to run commands for this user: check ForceCommand and the shell in its sshd configuration"
+    )]
+    CommandRefused { address: String },
+    /// A request about a file failed.
+    #[error("cannot {action} {path} on {address}: {why}")]
+    TransferFailed { address: String, action: &'static str, path: String, why: String },
+    /// No space on the host's drive.
+    #[error("cannot write {path} on {address}: its disk is full; free some space")]
+    DiskFull { address: String, path: String },
+    /// The server has no SFTP.
+    #[error(
+        "{address} does not offer SFTP ({why}): add the line \"Subsystem sftp sftp-server.exe\" to its sshd_config"
+    )]
+    NotASftpServer { address: String, why: String },
+    /// A path that must not be sent to a host. An error in the operator or in its input.
+    #[error("the path {path:?} {problem}")]
+    BadPath { path: String, problem: &'static str },
+    /// A command that must not be sent to a host. An error in the operator or in its input.
+    #[error("the command {command:?} {problem}")]
+    BadCommand { command: String, problem: &'static str },
+    /// A file on the host is larger than what was asked for allows.
+    #[error("{path} on {address} is larger than {limit} bytes")]
+    TooLarge { address: String, path: String, limit: usize },
+    /// What was to be uploaded could not be read, here.
+    #[error("cannot read the local source of {path}")]
+    Source {
+        path: String,
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl SshError {
+    /// A stable name for conditions and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::ConnectRefused { .. } => "ConnectRefused",
+            Self::ConnectTimeout { .. } => "ConnectTimeout",
+            Self::Unreachable { .. } => "Unreachable",
+            Self::NameNotResolved { .. } => "NameNotResolved",
+            Self::HandshakeFailed { .. } => "HandshakeFailed",
+            Self::HostKeyMismatch { .. } => "HostKeyMismatch",
+            Self::HostKeyUnknown { .. } => "HostKeyUnknown",
+            Self::AuthenticationFailed { .. } => "AuthenticationFailed",
+            Self::Disconnected { .. } => "Disconnected",
+            Self::CommandTimeout { .. } => "CommandTimeout",
+            Self::CommandRefused { .. } => "CommandRefused",
+            Self::TransferFailed { .. } => "TransferFailed",
+            Self::DiskFull { .. } => "DiskFull",
+            Self::NotASftpServer { .. } => "NotASftpServer",
+            Self::BadPath { .. } => "BadPath",
+            Self::BadCommand { .. } => "BadCommand",
+            Self::TooLarge { .. } => "TooLarge",
+            Self::Source { .. } => "SourceUnreadable",
+        }
+    }
+
+    /// Whether it may work the next time with nobody's help. The others are retried as well, but someone must act.
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            Self::ConnectRefused { .. }
+                | Self::ConnectTimeout { .. }
+                | Self::Unreachable { .. }
+                | Self::NameNotResolved { .. }
+                | Self::Disconnected { .. }
+                | Self::CommandTimeout { .. }
+                | Self::TransferFailed { .. }
+                | Self::Source { .. }
+        )
+    }
+}

@@ -1,0 +1,120 @@
+//! Starting a command and waiting for its exit status.
+
+use std::{ops::ControlFlow, time::Duration};
+
+use russh::{ChannelMsg, ChannelReadHalf, ChannelWriteHalf, client};
+use tokio::time::{Instant, timeout_at};
+
+use super::{Connection, SshError, path, tail};
+
+/// How long a channel may stay open once the exit status is there. Windows' sshd keeps it open for as long as any child of
+/// the command holds its output, which a service that the command started may do for ever.
+const CLOSE_GRACE: Duration = Duration::from_secs(1);
+
+/// How a command ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exit {
+    /// The exit status. `None`: the channel closed without one, as at a reboot or when the command was killed.
+    pub status: Option<u32>,
+    /// The last 4 KiB of standard output and error, safe to print. For people only, never to be parsed.
+    pub log: String,
+}
+
+/// What became of a command so far.
+#[derive(Default)]
+struct Progress {
+    started: bool,
+    refused: bool,
+    status: Option<u32>,
+    output: tail::Tail,
+}
+
+impl Progress {
+    fn on(&mut self, message: Option<ChannelMsg>) -> ControlFlow<()> {
+        match message {
+            None | Some(ChannelMsg::Close) => return ControlFlow::Break(()),
+            Some(ChannelMsg::Success) => self.started = true,
+            Some(ChannelMsg::Failure) => {
+                self.refused = true;
+                return ControlFlow::Break(());
+            }
+            Some(ChannelMsg::Data { data } | ChannelMsg::ExtendedData { data, .. }) => self.output.push(&data),
+            Some(ChannelMsg::ExitStatus { exit_status }) => self.status = Some(exit_status),
+            Some(ChannelMsg::ExitSignal { signal_name, .. }) => {
+                self.output.push(format!("\nended by signal {signal_name:?}").as_bytes());
+            }
+            Some(_) => {}
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl Connection {
+    /// Runs `command` (see [`path::check_command`]) and waits until it ends, `timeout` at most, from sending the request.
+    ///
+    /// A host that goes away after it started the command gives an [`Exit`] without a status; before, an error. A command
+    /// that is still running when the time is over is not killed: SSH cannot do so on Windows.
+    pub async fn exec(&self, command: &str, timeout: Duration) -> Result<Exit, SshError> {
+        path::check_command(command)
+            .map_err(|problem| SshError::BadCommand { command: tail::excerpt(command), problem })?;
+        let deadline = Instant::now() + timeout;
+        let mut progress = Progress::default();
+        let channel = timeout_at(deadline, self.open_channel()).await;
+        let mut in_time = false;
+        if let Ok(channel) = channel {
+            let (mut output, input) = channel?.split();
+            let run = self.run(command, &input, &mut output, &mut progress);
+            if let Ok(result) = timeout_at(deadline, run).await {
+                result?;
+                in_time = true;
+            }
+            // Else a command that never stops talking would be listened to for as long as the connection lives. Fails if the
+            // host has closed it first.
+            let _ = tokio::time::timeout(CLOSE_GRACE, input.close()).await;
+        }
+        if !in_time {
+            return Err(SshError::CommandTimeout {
+                address: self.address().to_owned(),
+                command: command.to_owned(),
+                after: timeout,
+                log: progress.output.text(),
+            });
+        }
+        if progress.refused {
+            return Err(SshError::CommandRefused { address: self.address().to_owned() });
+        }
+        if !progress.started && progress.status.is_none() {
+            return Err(self.disconnected("the channel closed before the command started"));
+        }
+        Ok(Exit { status: progress.status, log: progress.output.text() })
+    }
+
+    /// Reads the channel to its end. Output is read as fast as it comes: an unread channel would hold up the whole
+    /// connection, and with it SFTP.
+    async fn run(
+        &self,
+        command: &str,
+        input: &ChannelWriteHalf<client::Msg>,
+        output: &mut ChannelReadHalf,
+        progress: &mut Progress,
+    ) -> Result<(), SshError> {
+        let send = async {
+            input.exec(true, command).await?;
+            // No standard input, as with ssh -n: a command that reads it sees its end instead of waiting.
+            input.eof().await
+        };
+        send.await.map_err(|error| self.lost(&error))?;
+        while progress.status.is_none() {
+            if progress.on(output.wait().await).is_break() {
+                return Ok(());
+            }
+        }
+        let until = Instant::now() + CLOSE_GRACE;
+        while let Ok(message) = timeout_at(until, output.wait()).await {
+            if progress.on(message).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,272 @@
+//! Files and directories of a host, over SFTP. Paths are Windows paths ([`sftp_path`](super::sftp_path)).
+
+use std::io::Cursor;
+
+use russh_sftp::{
+    client::error::Error,
+    protocol::{FileAttributes, OpenFlags, Status, StatusCode},
+};
+
+use super::{Connection, SshError, path, session, session::Sftp, tail, upload};
+
+/// More than any directory of ours has: a host that lists for ever is stopped.
+const MAX_ENTRIES: usize = 10_000;
+
+/// An entry of a directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name in its directory, checked to be one that [`sftp_path`](super::sftp_path) takes.
+    pub name: String,
+    /// Whether it is a directory.
+    pub is_directory: bool,
+    /// In bytes.
+    pub size: u64,
+}
+
+/// What was being done to which file, for errors.
+#[derive(Clone, Copy)]
+pub(super) struct Doing<'a> {
+    pub(super) action: &'static str,
+    pub(super) path: &'a str,
+}
+
+impl Connection {
+    /// The bytes of a file; `None` if there is none. A file of more than `limit` bytes is an error.
+    pub async fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SshError> {
+        let doing = Doing { action: "read", path };
+        let remote = checked(path)?;
+        let sftp = self.sftp().await?;
+        let opened = session::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
+        let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
+        let bytes = self.read_open(sftp, &handle.handle, limit, doing).await;
+        // Only after a read that failed may closing fail, and then that error is the one to tell.
+        let closed = sftp.raw.close(handle.handle).await;
+        let bytes = bytes?;
+        closed.map_err(|error| self.failed(&error, doing))?;
+        Ok(Some(bytes))
+    }
+
+    async fn read_open(&self, sftp: &Sftp, handle: &str, limit: usize, doing: Doing<'_>) -> Result<Vec<u8>, SshError> {
+        let chunk = u32::try_from(sftp.chunk).unwrap_or(1);
+        // The size with the first read: a small file then takes one round trip.
+        let (size, mut read) = tokio::join!(sftp.raw.fstat(handle), sftp.raw.read(handle, 0, chunk));
+        let size = size.ok().and_then(|attributes| attributes.attrs.size);
+        let mut bytes = Vec::new();
+        loop {
+            match read {
+                Ok(data) if data.data.is_empty() => break,
+                Ok(data) => bytes.extend_from_slice(&data.data),
+                Err(Error::Status(Status { status_code: StatusCode::Eof, .. })) => break,
+                Err(error) => return Err(self.failed(&error, doing)),
+            }
+            if bytes.len() > limit {
+                return Err(SshError::TooLarge {
+                    address: self.address().to_owned(),
+                    path: doing.path.to_owned(),
+                    limit,
+                });
+            }
+            if size == Some(bytes.len() as u64) {
+                break;
+            }
+            read = sftp.raw.read(handle, bytes.len() as u64, chunk).await;
+        }
+        Ok(bytes)
+    }
+
+    /// Writes a file, with the directories above it, so that a reader sees the old bytes or all of the new ones: to
+    /// `path.partial` first, which then takes the file's place.
+    pub async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), SshError> {
+        let doing = Doing { action: "write", path };
+        let remote = checked(path)?;
+        let partial = checked(&format!("{path}.partial"))?;
+        let sftp = self.sftp().await?;
+        let handle = self.create(sftp, &partial, true, doing).await?;
+        let total = bytes.len() as u64;
+        let sent = upload::send(sftp, &handle, 0, total, &mut Cursor::new(bytes), &|_| ()).await;
+        self.finish(sftp, handle, sent, &partial, doing).await?;
+        match sftp.replace(&partial, &remote).await {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.write_failed(sftp, &error, &remote, doing).await),
+        }
+    }
+
+    /// The size of a file in bytes; `None` if there is none.
+    pub async fn size(&self, path: &str) -> Result<Option<u64>, SshError> {
+        let doing = Doing { action: "look up", path };
+        let remote = checked(path)?;
+        let attributes = session::found(self.sftp().await?.raw.stat(remote).await);
+        Ok(attributes.map_err(|error| self.failed(&error, doing))?.map(|a| a.attrs.size.unwrap_or_default()))
+    }
+
+    /// Makes a directory and those above it; one that exists is fine.
+    pub async fn mkdir_all(&self, path: &str) -> Result<(), SshError> {
+        let remote = checked(path)?;
+        self.make_directories(self.sftp().await?, &remote, Doing { action: "make the directory", path }).await
+    }
+
+    /// Removes a file; one that is missing is fine.
+    pub async fn remove(&self, path: &str) -> Result<(), SshError> {
+        let doing = Doing { action: "remove", path };
+        let remote = checked(path)?;
+        session::found(self.sftp().await?.raw.remove(remote).await).map_err(|error| self.failed(&error, doing))?;
+        Ok(())
+    }
+
+    /// Removes a directory if it is empty. Says whether it is gone; one that is missing is.
+    pub async fn remove_dir(&self, path: &str) -> Result<bool, SshError> {
+        let doing = Doing { action: "remove the directory", path };
+        let remote = checked(path)?;
+        match session::found(self.sftp().await?.raw.rmdir(remote).await) {
+            Ok(_) => Ok(true),
+            // The protocol has no code of its own for a directory that is not empty.
+            Err(russh_sftp::client::error::Error::Status(_)) => Ok(false),
+            Err(error) => Err(self.failed(&error, doing)),
+        }
+    }
+
+    /// Renames a file, in the place of the one at `to` if there is one.
+    pub async fn rename(&self, from: &str, to: &str) -> Result<(), SshError> {
+        let doing = Doing { action: "rename", path: from };
+        let (from, to) = (checked(from)?, checked(to)?);
+        self.sftp().await?.replace(&from, &to).await.map_err(|error| self.failed(&error, doing))
+    }
+
+    /// The entries of a directory, in no order; none if it is missing. Names that are not printable ASCII are left out.
+    pub async fn list(&self, path: &str) -> Result<Vec<Entry>, SshError> {
+        let doing = Doing { action: "list", path };
+        let remote = checked(path)?;
+        let sftp = self.sftp().await?;
+        let opened = session::found(sftp.raw.opendir(remote).await).map_err(|error| self.failed(&error, doing))?;
+        let Some(handle) = opened else { return Ok(Vec::new()) };
+        let entries = self.list_open(sftp, &handle.handle, doing).await;
+        let closed = sftp.raw.close(handle.handle).await;
+        let entries = entries?;
+        closed.map_err(|error| self.failed(&error, doing))?;
+        Ok(entries)
+    }
+
+    async fn list_open(&self, sftp: &Sftp, handle: &str, doing: Doing<'_>) -> Result<Vec<Entry>, SshError> {
+        let mut entries = Vec::new();
+        let mut seen = 0;
+        loop {
+            let files = match sftp.raw.readdir(handle).await {
+                Ok(name) => name.files,
+                Err(Error::Status(Status { status_code: StatusCode::Eof, .. })) => return Ok(entries),
+                Err(error) => return Err(self.failed(&error, doing)),
+            };
+            seen += files.len().max(1);
+            if seen > MAX_ENTRIES {
+                return Err(SshError::TooLarge {
+                    address: self.address().to_owned(),
+                    path: doing.path.to_owned(),
+                    limit: MAX_ENTRIES,
+                });
+            }
+            entries.extend(files.into_iter().filter(|file| path::check_name(&file.filename).is_ok()).map(|file| {
+                Entry {
+                    is_directory: file.attrs.is_dir(),
+                    size: file.attrs.size.unwrap_or_default(),
+                    name: file.filename,
+                }
+            }));
+        }
+    }
+
+    /// Opens a file for writing, making the directories above it if it is they that are missing.
+    pub(super) async fn create(
+        &self,
+        sftp: &Sftp,
+        remote: &str,
+        truncate: bool,
+        doing: Doing<'_>,
+    ) -> Result<String, SshError> {
+        let mut flags = OpenFlags::WRITE | OpenFlags::CREATE;
+        if truncate {
+            flags |= OpenFlags::TRUNCATE;
+        }
+        let open = || sftp.raw.open(remote, flags, FileAttributes::empty());
+        let mut opened = open().await;
+        if let (Err(Error::Status(Status { status_code: StatusCode::NoSuchFile, .. })), Some(directory)) =
+            (&opened, path::parent(remote))
+        {
+            self.make_directories(sftp, directory, doing).await?;
+            opened = open().await;
+        }
+        match opened {
+            Ok(handle) => Ok(handle.handle),
+            Err(error) => Err(self.write_failed(sftp, &error, remote, doing).await),
+        }
+    }
+
+    /// Closes a file that was written. Its errors count: a server may find out only then that bytes did not fit.
+    pub(super) async fn finish(
+        &self,
+        sftp: &Sftp,
+        handle: String,
+        sent: Result<(), upload::Failure>,
+        remote: &str,
+        doing: Doing<'_>,
+    ) -> Result<(), SshError> {
+        let closed = sftp.raw.close(handle).await;
+        match sent.and(closed.map(drop).map_err(upload::Failure::Remote)) {
+            Ok(()) => Ok(()),
+            Err(upload::Failure::Remote(error)) => Err(self.write_failed(sftp, &error, remote, doing).await),
+            Err(upload::Failure::Source(source)) => Err(SshError::Source { path: doing.path.to_owned(), source }),
+        }
+    }
+
+    async fn make_directories(&self, sftp: &Sftp, remote: &str, doing: Doing<'_>) -> Result<(), SshError> {
+        // Upwards to the first that exists, then down.
+        let mut missing = Vec::new();
+        let mut next = Some(remote);
+        while let Some(directory) = next {
+            match session::found(sftp.raw.stat(directory).await).map_err(|error| self.failed(&error, doing))? {
+                Some(attributes) if attributes.attrs.is_dir() => break,
+                Some(_) => {
+                    return Err(SshError::TransferFailed {
+                        address: self.address().to_owned(),
+                        action: doing.action,
+                        path: doing.path.to_owned(),
+                        why: format!("{directory} is not a directory"),
+                    });
+                }
+                None => missing.push(directory),
+            }
+            next = path::parent(directory);
+        }
+        for directory in missing.into_iter().rev() {
+            if let Err(error) = sftp.raw.mkdir(directory, FileAttributes::empty()).await {
+                // Someone else may have made it in between; SFTP version 3 has no code for that.
+                if !sftp.raw.stat(directory).await.is_ok_and(|attributes| attributes.attrs.is_dir()) {
+                    return Err(self.write_failed(sftp, &error, directory, doing).await);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn failed(&self, error: &Error, doing: Doing<'_>) -> SshError {
+        if self.is_closed() {
+            return self.disconnected(&session::why(error));
+        }
+        SshError::TransferFailed {
+            address: self.address().to_owned(),
+            action: doing.action,
+            path: doing.path.to_owned(),
+            why: session::why(error),
+        }
+    }
+
+    async fn write_failed(&self, sftp: &Sftp, error: &Error, remote: &str, doing: Doing<'_>) -> SshError {
+        let directory = path::parent(remote).unwrap_or("/C:/");
+        if !self.is_closed() && sftp.is_full(error, directory).await {
+            return SshError::DiskFull { address: self.address().to_owned(), path: doing.path.to_owned() };
+        }
+        self.failed(error, doing)
+    }
+}
+
+pub(super) fn checked(windows: &str) -> Result<String, SshError> {
+    path::sftp_path(windows).map_err(|problem| SshError::BadPath { path: tail::excerpt(windows), problem })
+}

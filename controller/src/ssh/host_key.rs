@@ -1,0 +1,164 @@
+//! Host keys: what a host must prove, and what it did prove.
+
+use std::fmt;
+
+use base64::{Engine, engine::general_purpose};
+use russh::keys::{Algorithm, HashAlg, PublicKey};
+use sha2::{Digest, Sha256};
+
+/// Why a text is not a host key.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is not an SSH host key: {problem}; give \"ssh-ed25519 AAAA…\", its base64 part, or \"SHA256:…\"")]
+pub struct HostKeyError {
+    text: String,
+    problem: &'static str,
+}
+
+/// A public key of a host, as in the `ssh-host-key` annotations: the type, and the SSH wire form in base64.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct HostKey {
+    /// As in the wire form: `ssh-ed25519`, `ecdsa-sha2-nistp256`, `ssh-rsa`, …
+    pub key_type: String,
+    /// Padded standard base64 of the wire form, as in `known_hosts`.
+    pub public_key_base64: String,
+}
+
+impl HostKey {
+    /// Reads `ssh-ed25519 AAAA… [comment]` or the base64 part alone.
+    pub fn parse(text: &str) -> Result<Self, HostKeyError> {
+        let error = |problem| HostKeyError { text: super::tail::excerpt(text), problem };
+        let mut words = text.split_ascii_whitespace();
+        let (key_type, base64) = match (words.next(), words.next()) {
+            (Some(key_type), Some(base64)) => (Some(key_type), base64),
+            (Some(base64), None) => (None, base64),
+            (None, _) => return Err(error("it is empty")),
+        };
+        let blob = decode_base64(base64).ok_or_else(|| error("it is not base64"))?;
+        let key = russh::keys::key::parse_public_key(&blob).map_err(|_| error("it does not hold a public key"))?;
+        let key = Self::of(&key).ok_or_else(|| error("it does not hold a public key"))?;
+        if key_type.is_some_and(|t| t != key.key_type) {
+            return Err(error("the type before it differs from the one in it"));
+        }
+        Ok(key)
+    }
+
+    pub(super) fn of(key: &PublicKey) -> Option<Self> {
+        let blob = key.to_bytes().ok()?;
+        // The name in the wire form: an RSA key is "ssh-rsa" there, whatever hash signs with it.
+        let length = usize::try_from(u32::from_be_bytes(blob.get(..4)?.try_into().ok()?)).ok()?;
+        let key_type = str::from_utf8(blob.get(4..4 + length)?).ok()?.to_owned();
+        Some(Self { key_type, public_key_base64: general_purpose::STANDARD.encode(&blob) })
+    }
+
+    /// `SHA256:…`, as `ssh-keygen -l` prints it.
+    pub fn fingerprint(&self) -> String {
+        let blob = decode_base64(&self.public_key_base64).unwrap_or_default();
+        format!("SHA256:{}", general_purpose::STANDARD_NO_PAD.encode(Sha256::digest(blob)))
+    }
+
+    /// The same key, whatever the padding of its base64.
+    fn same(&self, other: &Self) -> bool {
+        let blob = decode_base64(&self.public_key_base64);
+        blob.is_some() && blob == decode_base64(&other.public_key_base64)
+    }
+}
+
+impl fmt::Debug for HostKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.key_type, self.fingerprint())
+    }
+}
+
+fn decode_base64(text: &str) -> Option<Vec<u8>> {
+    general_purpose::STANDARD_NO_PAD.decode(text.trim().trim_end_matches('=')).ok()
+}
+
+/// Which host key is accepted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostKeyCheck {
+    /// The one that was seen before.
+    Pinned(HostKey),
+    /// The one that has this fingerprint, `SHA256:…`.
+    PinnedFingerprint(String),
+    /// One of those that the user lists; a host without an entry is refused.
+    AnyOf(Vec<HostKey>),
+    /// Any. The caller keeps what the host proved ([`Connection::host_key`](super::Connection::host_key)) as the pin.
+    TrustOnFirstUse,
+}
+
+/// What a check says of an offered key.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Accepted,
+    /// Another key than the expected ones, whose fingerprints these are.
+    Mismatch(Vec<String>),
+    /// Nothing is known of this host, or of this type of key.
+    Unknown,
+}
+
+impl HostKeyCheck {
+    /// A pin in any of its forms: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`.
+    pub fn pinned(text: &str) -> Result<Self, HostKeyError> {
+        let text = text.trim();
+        let Some(digest) = text.strip_prefix("SHA256:") else {
+            return HostKey::parse(text).map(Self::Pinned);
+        };
+        match decode_base64(digest) {
+            Some(bytes) if bytes.len() == 32 => {
+                Ok(Self::PinnedFingerprint(format!("SHA256:{}", digest.trim_end_matches('='))))
+            }
+            _ => Err(HostKeyError { text: super::tail::excerpt(text), problem: "it is not the base64 of 32 bytes" }),
+        }
+    }
+
+    pub(super) fn verdict(&self, offered: &HostKey) -> Verdict {
+        let accepted = match self {
+            Self::TrustOnFirstUse => true,
+            Self::PinnedFingerprint(pin) => *pin == offered.fingerprint(),
+            Self::Pinned(_) | Self::AnyOf(_) => self.keys().iter().any(|key| key.same(offered)),
+        };
+        let expected = self.fingerprints();
+        match (accepted, expected.is_empty()) {
+            (true, _) => Verdict::Accepted,
+            (false, true) => Verdict::Unknown,
+            (false, false) => Verdict::Mismatch(expected),
+        }
+    }
+
+    fn keys(&self) -> &[HostKey] {
+        match self {
+            Self::Pinned(key) => std::slice::from_ref(key),
+            Self::AnyOf(keys) => keys,
+            Self::PinnedFingerprint(_) | Self::TrustOnFirstUse => &[],
+        }
+    }
+
+    /// Of the keys that are expected, if any are.
+    pub(super) fn fingerprints(&self) -> Vec<String> {
+        match self {
+            Self::PinnedFingerprint(pin) => vec![pin.clone()],
+            _ => self.keys().iter().map(HostKey::fingerprint).collect(),
+        }
+    }
+
+    /// The algorithms to ask the host for. Only those of known keys, so that a host that has several keys does not
+    /// seem to have changed when the order of preference does. Never RSA with SHA-1.
+    pub(super) fn algorithms(&self) -> Vec<Algorithm> {
+        let all = || {
+            let default = russh::Preferred::DEFAULT.key;
+            default.iter().filter(|a| **a != Algorithm::Rsa { hash: None }).cloned().collect::<Vec<_>>()
+        };
+        let of_known =
+            all().into_iter().filter(|algorithm| self.keys().iter().any(|key| key.key_type == type_of(algorithm)));
+        let of_known: Vec<_> = of_known.collect();
+        if of_known.is_empty() { all() } else { of_known }
+    }
+}
+
+/// The name of an algorithm's keys: RSA's differs from its signatures' names.
+fn type_of(algorithm: &Algorithm) -> &str {
+    match algorithm {
+        Algorithm::Rsa { hash: None | Some(HashAlg::Sha256 | HashAlg::Sha512) } => "ssh-rsa",
+        other => other.as_str(),
+    }
+}

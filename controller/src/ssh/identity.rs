@@ -1,0 +1,145 @@
+//! Private keys to log in with.
+
+use std::{fmt, sync::Arc};
+
+use russh::keys::{Algorithm, HashAlg, PrivateKey};
+use sha2::{Digest, Sha256};
+use zeroize::Zeroizing;
+
+use super::HostKey;
+
+/// More than any key needs; a Secret may be up to 1 MiB of anything.
+const MAX_PEM: usize = 64 * 1024;
+
+/// Why a private key cannot be used. `name` is what the user calls it (Secret and key); key material is never quoted.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    /// Nothing there.
+    #[error("{name} is empty: store an SSH private key without a passphrase there")]
+    Empty {
+        /// What the user calls the key.
+        name: String,
+    },
+    /// Protected by a passphrase, that the operator does not have.
+    #[error(
+        "the SSH private key in {name} is protected by a passphrase: store a copy without one (ssh-keygen -p -N '')"
+    )]
+    Encrypted {
+        /// What the user calls the key.
+        name: String,
+    },
+    /// No private key, or in a form that is not understood.
+    #[error("{name} is not a usable SSH private key: {problem}")]
+    Unusable {
+        /// What the user calls the key.
+        name: String,
+        /// What is wrong and what to do.
+        problem: &'static str,
+        /// The parser's error.
+        #[source]
+        source: Option<russh::keys::Error>,
+    },
+}
+
+impl KeyError {
+    /// A stable name for conditions and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Empty { .. } => "PrivateKeyEmpty",
+            Self::Encrypted { .. } => "PrivateKeyEncrypted",
+            Self::Unusable { .. } => "PrivateKeyUnusable",
+        }
+    }
+}
+
+/// A private key and the name that its owner knows it by. Wiped from memory when dropped.
+pub struct Identity {
+    name: String,
+    key: Arc<PrivateKey>,
+    public: HostKey,
+}
+
+impl Identity {
+    /// Reads a private key in OpenSSH, PKCS#1, PKCS#8 or SEC1 form (PEM). `name` goes into error messages.
+    pub fn from_pem(name: &str, pem: &[u8]) -> Result<Self, KeyError> {
+        let unusable = |problem, source| KeyError::Unusable { name: name.to_owned(), problem, source };
+        if pem.len() > MAX_PEM {
+            return Err(unusable("it is larger than 64 KiB", None));
+        }
+        let text = str::from_utf8(pem).map_err(|_| unusable("it is not text in PEM form (-----BEGIN …)", None))?;
+        // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
+        let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
+        for line in text.lines().map(str::trim) {
+            lines.push_str(line);
+            lines.push('\n');
+        }
+        let text = lines.trim();
+        if text.is_empty() {
+            return Err(KeyError::Empty { name: name.to_owned() });
+        }
+        if text.contains("-----BEGIN ENCRYPTED PRIVATE KEY-----") || text.contains("Proc-Type: 4,ENCRYPTED") {
+            return Err(KeyError::Encrypted { name: name.to_owned() });
+        }
+        if text.starts_with("PuTTY-User-Key-File-") {
+            return Err(unusable("it is in PuTTY's own form: export it as an OpenSSH key with puttygen", None));
+        }
+        if !text.contains("PRIVATE KEY-----") {
+            let public = text.starts_with("ssh-") || text.starts_with("ecdsa-") || text.contains("PUBLIC KEY-----");
+            return Err(unusable(
+                if public {
+                    "it is a public key: store the private one"
+                } else {
+                    "it is not in PEM form (-----BEGIN …)"
+                },
+                None,
+            ));
+        }
+        let key = russh::keys::decode_secret_key(text, None).map_err(|error| match error {
+            russh::keys::Error::KeyIsEncrypted => KeyError::Encrypted { name: name.to_owned() },
+            error => {
+                unusable("it cannot be parsed: store an unencrypted Ed25519, ECDSA or RSA key in PEM form", Some(error))
+            }
+        })?;
+        if !matches!(key.algorithm(), Algorithm::Ed25519 | Algorithm::Ecdsa { .. } | Algorithm::Rsa { .. }) {
+            return Err(unusable("its type is not supported: use Ed25519, ECDSA or RSA", None));
+        }
+        let public =
+            HostKey::of(key.public_key()).ok_or_else(|| unusable("its public half cannot be encoded", None))?;
+        Ok(Self { name: name.to_owned(), key: Arc::new(key), public })
+    }
+
+    /// What the user calls this key.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The public half's fingerprint, `SHA256:…`.
+    pub fn fingerprint(&self) -> String {
+        self.public.fingerprint()
+    }
+
+    /// The `pub-key-hash` annotation: lower-hex SHA-256 of `type base64`, without comment and newline.
+    pub fn public_key_hash(&self) -> String {
+        hex::encode(Sha256::digest(self.authorized_key()))
+    }
+
+    /// The line for a host's `authorized_keys`: `type base64`, without comment and newline.
+    pub fn authorized_key(&self) -> String {
+        format!("{} {}", self.public.key_type, self.public.public_key_base64)
+    }
+
+    /// The key, together with the hash that an RSA signature is to use (others ignore it).
+    pub(super) fn signing(&self, rsa_hash: HashAlg) -> russh::keys::PrivateKeyWithHashAlg {
+        russh::keys::PrivateKeyWithHashAlg::new(Arc::clone(&self.key), Some(rsa_hash))
+    }
+
+    pub(super) fn is_rsa(&self) -> bool {
+        matches!(self.key.algorithm(), Algorithm::Rsa { .. })
+    }
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Identity").field(&self.fingerprint()).finish()
+    }
+}

@@ -1,0 +1,52 @@
+//! The only way to a host: one SSH connection for an operation, with SFTP for all bytes and exec for starting `wicd.exe`.
+//!
+//! Nothing that a shell could read differently is ever sent: an exec request is a few plain words ([`check_command`]),
+//! requests and answers are files. Standard input is never used, since exec channels of Windows' OpenSSH lose or hold back
+//! what is written to them, depending on the shell; standard output is kept for the log and never parsed.
+
+mod connection;
+mod error;
+mod exec;
+mod files;
+mod host_key;
+mod identity;
+mod known_hosts;
+mod path;
+mod session;
+mod tail;
+#[cfg(test)]
+mod tests;
+mod upload;
+
+use std::{sync::Arc, time::Duration};
+
+pub use self::{
+    connection::Connection,
+    error::SshError,
+    exec::Exit,
+    files::Entry,
+    host_key::{HostKey, HostKeyCheck, HostKeyError},
+    identity::{Identity, KeyError},
+    known_hosts::{KnownHostsError, known_hosts},
+    path::{check_command, sftp_path},
+    upload::Uploaded,
+};
+
+/// A host, and all that is needed to log in to it.
+#[derive(Debug, Clone)]
+pub struct Target {
+    /// An IPv4 or IPv6 address (with or without brackets), or a DNS name, whose addresses are tried in turn.
+    pub address: String,
+    /// Usually 22.
+    pub port: u16,
+    /// The user, an administrator of the host.
+    pub username: String,
+    /// Tried in this order.
+    pub keys: Vec<Arc<Identity>>,
+    /// Which host key is accepted.
+    pub host_key: HostKeyCheck,
+    /// For all of name look-up, TCP connect, key exchange and log-in together.
+    pub connect_timeout: Duration,
+    /// For each answer to a request about a file. Commands have their own ([`Connection::exec`]).
+    pub command_timeout: Duration,
+}

@@ -1,0 +1,71 @@
+//! What a host says, made safe to log: the end of it, without control characters.
+
+/// How much of a command's output is kept.
+pub(super) const LOG_LIMIT: usize = 4096;
+
+/// How much of a server's message goes into an error.
+const EXCERPT_LIMIT: usize = 200;
+
+/// The last [`LOG_LIMIT`] bytes of a stream of any length.
+#[derive(Debug, Default)]
+pub(super) struct Tail {
+    bytes: Vec<u8>,
+}
+
+impl Tail {
+    pub(super) fn push(&mut self, more: &[u8]) {
+        let more = &more[more.len().saturating_sub(LOG_LIMIT)..];
+        let excess = (self.bytes.len() + more.len()).saturating_sub(LOG_LIMIT);
+        self.bytes.drain(..excess);
+        self.bytes.extend_from_slice(more);
+    }
+
+    /// As text: lossy UTF-8, lines kept, other control and formatting characters removed.
+    pub(super) fn text(&self) -> String {
+        clean(&String::from_utf8_lossy(&self.bytes), true)
+    }
+}
+
+/// The beginning of a server's own words, on one line.
+pub(super) fn excerpt(text: &str) -> String {
+    clean(text, false).chars().take(EXCERPT_LIMIT).collect()
+}
+
+fn clean(text: &str, lines: bool) -> String {
+    text.chars()
+        .filter(|&c| (lines && matches!(c, '\n' | '\t')) || !(c.is_control() || is_invisible(c)))
+        .collect::<String>()
+        .trim()
+        .to_owned()
+}
+
+/// Characters that change the order or look of the text around them (bidirectional controls, zero width).
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_the_end_and_no_more() {
+        let mut tail = Tail::default();
+        for i in 0..10_000_u32 {
+            tail.push(format!("{i}\n").as_bytes());
+        }
+        assert!(tail.bytes.len() <= LOG_LIMIT && tail.bytes.capacity() <= 4 * LOG_LIMIT);
+        assert!(tail.text().ends_with("9998\n9999"));
+        tail.push(&vec![b'x'; 3 * LOG_LIMIT]);
+        assert_eq!(tail.text(), "x".repeat(LOG_LIMIT));
+    }
+
+    #[test]
+    fn is_safe_to_print() {
+        let mut tail = Tail::default();
+        tail.push(b"\x1b[31mred\x07\r\nnext\xff\xfe\0 line\xe2\x80\xae");
+        assert_eq!(tail.text(), "[31mred\nnext\u{fffd}\u{fffd} line");
+        assert_eq!(excerpt("a\nb\u{202e}c"), "abc");
+        assert_eq!(excerpt(&"é".repeat(500)).chars().count(), EXCERPT_LIMIT);
+    }
+}

@@ -1,0 +1,295 @@
+//! The whole of the module against a real SSH and SFTP server on loopback.
+
+mod host;
+mod keys;
+
+use std::{
+    io::Cursor,
+    sync::{Arc, Mutex, atomic::Ordering},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use tokio::net::TcpListener;
+
+use self::host::{Host, Running, ed25519, identity, public};
+use super::{Connection, HostKeyCheck, SshError, Target, Uploaded};
+
+const TIME: Duration = Duration::from_secs(20);
+
+async fn connected(running: &Running) -> Connection {
+    Connection::connect(&running.target()).await.unwrap()
+}
+
+async fn refusal(target: &Target) -> SshError {
+    Connection::connect(target).await.unwrap_err()
+}
+
+fn bytes(length: usize) -> Vec<u8> {
+    (0..length).map(|i| u8::try_from((i ^ (i >> 8) ^ (i >> 16)) & 0xff).unwrap()).collect()
+}
+
+#[tokio::test]
+async fn one_connection_serves_commands_and_files() {
+    for extensions in [true, false] {
+        let running = Host { extensions, ..Host::default() }.start().await;
+        let connection = connected(&running).await;
+        assert_eq!(connection.host_key(), &public(&ed25519(1)));
+        assert_eq!(connection.identity().fingerprint(), public(&ed25519(2)).fingerprint());
+        assert_eq!(connection.peer_address(), running.address.ip());
+
+        let path = r"C:\k\operations\1\request.json";
+        assert_eq!(connection.read(path, 10).await.unwrap(), None);
+        assert_eq!(connection.size(path).await.unwrap(), None);
+        assert_eq!(connection.list(r"C:\k").await.unwrap(), []);
+        for content in [bytes(100_000), b"short".to_vec(), Vec::new()] {
+            connection.write(path, &content).await.unwrap();
+            assert_eq!(connection.read(path, content.len()).await.unwrap().as_ref(), Some(&content));
+            assert_eq!(connection.size(path).await.unwrap(), Some(content.len() as u64));
+            assert_eq!(std::fs::read(running.file("k/operations/1/request.json")).unwrap(), content);
+        }
+        let names: Vec<_> = connection.list(r"C:\k\operations\1").await.unwrap().into_iter().map(|e| e.name).collect();
+        assert_eq!(names, ["request.json"], "no partial file, no name from the host that is not one");
+
+        connection.mkdir_all(r"C:\k\a\b").await.unwrap();
+        connection.mkdir_all(r"C:\k\a\b").await.unwrap();
+        connection.rename(path, r"C:\k\a\b\moved").await.unwrap();
+        assert_eq!(connection.size(r"C:\k\a\b\moved").await.unwrap(), Some(0));
+        connection.remove(r"C:\k\a\b\moved").await.unwrap();
+        connection.remove(r"C:\k\a\b\moved").await.unwrap();
+        assert_eq!(connection.list(r"C:\k\a\b").await.unwrap(), []);
+
+        let exit = connection.exec("exit 7", TIME).await.unwrap();
+        assert_eq!((exit.status, exit.log.as_str()), (Some(7), "out[1m\nerr"));
+        assert_eq!(running.connections.load(Ordering::Relaxed), 1);
+        connection.close().await;
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_not_sent() {
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
+    for (error, reason) in [
+        (connection.exec("cmd /c dir & del x", TIME).await.unwrap_err(), "BadCommand"),
+        (connection.read(r"C:\k\..\x", 1).await.unwrap_err(), "BadPath"),
+        (connection.write("/etc/passwd", b"").await.unwrap_err(), "BadPath"),
+    ] {
+        assert_eq!(error.reason(), reason, "{error}");
+        assert!(!error.is_transient());
+    }
+    connection.write(r"C:\k\big", &bytes(70_000)).await.unwrap();
+    let error = connection.read(r"C:\k\big", 69_999).await.unwrap_err();
+    assert_eq!(error.reason(), "TooLarge");
+}
+
+#[tokio::test]
+async fn keys_are_tried_in_order() {
+    let running = Host { authorized: vec![ed25519(4).public_key().clone()], ..Host::default() }.start().await;
+    let keys: Vec<_> = [3, 4, 5].iter().map(|&seed| identity(&ed25519(seed))).collect();
+    let target = Target { keys: keys.clone(), ..running.target() };
+    let connection = Connection::connect(&target).await.unwrap();
+    assert_eq!(connection.identity().fingerprint(), keys[1].fingerprint());
+
+    let target = Target { keys: vec![Arc::clone(&keys[0]), Arc::clone(&keys[2])], ..target };
+    let error = refusal(&target).await;
+    assert_eq!(error.reason(), "AuthenticationFailed");
+    let text = error.to_string();
+    assert!(text.contains("Administrator") && text.contains(&keys[0].fingerprint()), "{text}");
+    assert!(text.contains(&keys[2].fingerprint()), "{text}");
+
+    let error = refusal(&Target { keys: Vec::new(), ..target }).await;
+    assert_eq!(error.reason(), "AuthenticationFailed");
+}
+
+#[tokio::test]
+async fn rsa_keys_log_in_without_sha1() {
+    let key = russh::keys::decode_secret_key(keys::RSA_PKCS1, None).unwrap();
+    let running = Host { authorized: vec![key.public_key().clone()], ..Host::default() }.start().await;
+    let target = Target { keys: vec![identity(&key)], ..running.target() };
+    assert_eq!(Connection::connect(&target).await.unwrap().exec("exit 0", TIME).await.unwrap().status, Some(0));
+}
+
+#[tokio::test]
+async fn the_host_key_decides() {
+    // The host prefers its RSA key; it has two.
+    let rsa = russh::keys::decode_secret_key(keys::RSA_PKCS1, None).unwrap();
+    let running = Host { host_keys: vec![rsa.clone(), ed25519(1)], ..Host::default() }.start().await;
+    let (own, other) = (public(&ed25519(1)), public(&ed25519(9)));
+    let ecdsa = super::HostKey::parse(keys::ECDSA_PUBLIC).unwrap();
+    for check in [
+        HostKeyCheck::TrustOnFirstUse,
+        HostKeyCheck::Pinned(own.clone()),
+        HostKeyCheck::Pinned(public(&rsa)),
+        HostKeyCheck::PinnedFingerprint(own.fingerprint()),
+        HostKeyCheck::AnyOf(vec![other.clone(), own.clone()]),
+    ] {
+        let target = Target { host_key: check.clone(), ..running.target() };
+        let connection = Connection::connect(&target).await.unwrap();
+        assert!([&own, &public(&rsa)].contains(&connection.host_key()), "{check:?}");
+    }
+    for (check, reason) in [
+        (HostKeyCheck::Pinned(other.clone()), "HostKeyMismatch"),
+        (HostKeyCheck::PinnedFingerprint(other.fingerprint()), "HostKeyMismatch"),
+        (HostKeyCheck::AnyOf(vec![other.clone()]), "HostKeyMismatch"),
+        // It has no key of that type any more.
+        (HostKeyCheck::Pinned(ecdsa), "HostKeyMismatch"),
+        (HostKeyCheck::AnyOf(Vec::new()), "HostKeyUnknown"),
+    ] {
+        let error = refusal(&Target { host_key: check.clone(), ..running.target() }).await;
+        assert_eq!(error.reason(), reason, "{check:?}: {error}");
+        assert!(!error.is_transient());
+    }
+    let error = refusal(&Target { host_key: HostKeyCheck::Pinned(other.clone()), ..running.target() }).await;
+    let text = error.to_string();
+    assert!(text.contains(&own.fingerprint()) && text.contains(&other.fingerprint()), "{text}");
+}
+
+#[tokio::test]
+async fn a_host_that_cannot_be_reached_says_why() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = Host::default().start().await;
+    let short = Duration::from_millis(300);
+    // Accepts, as the kernel does for it, and never speaks.
+    let target = Target { port: listener.local_addr().unwrap().port(), connect_timeout: short, ..silent.target() };
+    assert_eq!(refusal(&target).await.reason(), "ConnectTimeout");
+
+    drop(listener);
+    assert_eq!(refusal(&target).await.reason(), "ConnectRefused");
+
+    let target = Target { address: "no such name".to_owned(), connect_timeout: TIME, ..target };
+    let error = refusal(&target).await;
+    assert_eq!(error.reason(), "NameNotResolved");
+    assert!(error.is_transient());
+}
+
+#[tokio::test]
+async fn a_host_that_stops_in_the_middle_of_the_handshake_times_out() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let running = Host::default().start().await;
+    let target = Target {
+        port: listener.local_addr().unwrap().port(),
+        connect_timeout: Duration::from_millis(300),
+        ..running.target()
+    };
+    let banner = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut stream, b"SSH-2.0-x\r\n").await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(refusal(&target).await.reason(), "ConnectTimeout");
+    banner.abort();
+}
+
+#[tokio::test]
+async fn reaches_hosts_over_ipv6_and_by_name() {
+    let running = Host { listen: "[::1]:0", ..Host::default() }.start().await;
+    for address in ["::1", "[::1]", "localhost"] {
+        let target = Target { address: address.to_owned(), ..running.target() };
+        let connection = Connection::connect(&target).await.unwrap();
+        assert!(connection.peer_address().is_ipv6());
+    }
+}
+
+#[tokio::test]
+async fn commands_end_in_every_way() {
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
+    assert_eq!(connection.exec("hold", TIME).await.unwrap().status, Some(0));
+    assert_eq!(connection.exec("vanish", TIME).await.unwrap().status, None);
+    assert_eq!(connection.exec("refuse", TIME).await.unwrap_err().reason(), "CommandRefused");
+    let error = connection.exec("hang", Duration::from_millis(200)).await.unwrap_err();
+    assert_eq!(error.reason(), "CommandTimeout");
+    // The connection is still of use.
+    assert_eq!(connection.exec("exit 3", TIME).await.unwrap().status, Some(3));
+    assert_eq!(connection.exec("reboot", TIME).await.unwrap().status, None);
+    let error = connection.exec("exit 0", TIME).await.unwrap_err();
+    assert_eq!(error.reason(), "Disconnected", "{error}");
+    assert!(error.is_transient());
+}
+
+#[tokio::test]
+async fn output_without_end_does_not_hold_up_files() {
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
+    // 16 MiB, and then for ever, until the connection goes.
+    let exit = connection.exec("junk 512", TIME).await.unwrap();
+    assert_eq!(exit.status, Some(0));
+    assert!(exit.log.len() <= 3 * super::tail::LOG_LIMIT);
+
+    let flood = connection.exec("junk 1000000000", TIME);
+    let files = async {
+        for i in 0..20 {
+            let path = format!(r"C:\k\{i}");
+            connection.write(&path, &bytes(50_000)).await.unwrap();
+            assert_eq!(connection.read(&path, 50_000).await.unwrap(), Some(bytes(50_000)));
+        }
+    };
+    tokio::select! {
+        exit = flood => panic!("the flood ended: {exit:?}"),
+        () = files => {}
+    }
+}
+
+#[tokio::test]
+async fn an_upload_that_was_cut_goes_on_where_it_was() {
+    let content = bytes(6 * 1024 * 1024 + 123);
+    let total = content.len() as u64;
+    let running = Host { cut_after: 4 * 1024 * 1024, ..Host::default() }.start().await;
+    let connection = connected(&running).await;
+    let path = r"C:\k\wicd\0a\wicd.exe";
+    let error = connection.upload(path, total, &mut Cursor::new(&content), |_| ()).await.unwrap_err();
+    assert_eq!(error.reason(), "Disconnected", "{error}");
+    let there = std::fs::metadata(running.file("k/wicd/0a/wicd.exe")).unwrap().len();
+    assert!(there > 2 * 1024 * 1024 && there < total, "{there}");
+
+    let connection = connected(&running).await;
+    let told = Mutex::new(Vec::new());
+    let done =
+        connection.upload(path, total, &mut Cursor::new(&content), |n| told.lock().unwrap().push(n)).await.unwrap();
+    assert!(done.resumed_at > 0 && done.resumed_at <= there, "{done:?}");
+    assert_eq!(done.sent + done.resumed_at, total);
+    assert_eq!(std::fs::read(running.file("k/wicd/0a/wicd.exe")).unwrap(), content);
+    let told = told.into_inner().unwrap();
+    assert!(told.is_sorted() && told.first() > Some(&done.resumed_at) && told.last() == Some(&total));
+
+    let again = connection.upload(path, total, &mut Cursor::new(&content), |_| ()).await.unwrap();
+    assert_eq!(again, Uploaded { sent: 0, resumed_at: total });
+
+    // What is longer than it can be is not ours.
+    let done = connection.upload(path, 10, &mut Cursor::new(&content[..10]), |_| ()).await.unwrap();
+    assert_eq!(done, Uploaded { sent: 10, resumed_at: 0 });
+    assert_eq!(std::fs::read(running.file("k/wicd/0a/wicd.exe")).unwrap(), &content[..10]);
+}
+
+#[tokio::test]
+async fn a_failed_write_is_told_and_leaves_the_old_file() {
+    let running = Host { disk: 100_000, ..Host::default() }.start().await;
+    let connection = connected(&running).await;
+    connection.write(r"C:\k\x", b"old").await.unwrap();
+    let error = connection.write(r"C:\k\x", &bytes(200_000)).await.unwrap_err();
+    assert_eq!(error.reason(), "TransferFailed", "{error}");
+    assert_eq!(connection.read(r"C:\k\x", 10).await.unwrap().as_deref(), Some(&b"old"[..]));
+
+    let mut short = Cursor::new(b"abc");
+    let error = connection.upload(r"C:\k\y", 10, &mut short, |_| ()).await.unwrap_err();
+    assert_eq!(error.reason(), "SourceUnreadable");
+}
+
+#[tokio::test]
+async fn a_host_without_sftp_says_so() {
+    let running = Host { sftp: false, ..Host::default() }.start().await;
+    let connection = connected(&running).await;
+    assert_eq!(connection.read(r"C:\k\x", 10).await.unwrap_err().reason(), "NotASftpServer");
+    assert_eq!(connection.exec("exit 0", TIME).await.unwrap().status, Some(0));
+}
+
+#[tokio::test]
+async fn a_connection_ends_when_it_is_dropped() {
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
+    connection.write(r"C:\k\x", b"1").await.unwrap();
+    assert!(connection.exec("hang", TIME).now_or_never().is_none());
+    drop(connection);
+    assert_eq!(connected(&running).await.read(r"C:\k\x", 9).await.unwrap().as_deref(), Some(&b"1"[..]));
+}

@@ -1,0 +1,177 @@
+//! Private keys, host keys and known_hosts. The keys were made by ssh-keygen for these tests and are used nowhere.
+
+use proptest::prelude::*;
+
+use super::host::{ed25519, pem, public};
+use crate::ssh::{HostKey, HostKeyCheck, Identity, known_hosts};
+
+pub(crate) const RSA_PKCS1: &str = include_str!("keys/rsa-pkcs1.pem");
+const RSA_PKCS1_ENCRYPTED: &str = include_str!("keys/rsa-pkcs1-encrypted.pem");
+const RSA_PKCS8: &str = include_str!("keys/rsa-pkcs8.pem");
+const RSA_PKCS8_ENCRYPTED: &str = include_str!("keys/rsa-pkcs8-encrypted.pem");
+const RSA_OPENSSH: &str = include_str!("keys/rsa-openssh.pem");
+const ED25519_ENCRYPTED: &str = include_str!("keys/ed25519-openssh-encrypted.pem");
+const ECDSA_SEC1: &str = include_str!("keys/ecdsa-sec1.pem");
+const ECDSA_P521_PKCS8: &str = include_str!("keys/ecdsa-p521-pkcs8.pem");
+
+pub(crate) const ECDSA_PUBLIC: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBC4Z29yVENBbZknAo3vOMGm7w6klaPMd3fP10ygZwkfgra1MjXIimpA4yB+oxFN0ZDY8KmyRtRwa2CY/zURX6fE=";
+const ECDSA_FINGERPRINT: &str = "SHA256:WB6BK3eeDahvLvuTDnnMYTG54A26ldaqL4XWJ0q0EoA";
+
+/// By ssh-keygen -H of OpenSSH: win-1.example.com, [win-2]:2222, 192.0.2.7.
+const HASHED: [&str; 3] = [
+    "|1|HulTGkagHr5UWCXnSX8LYKbwpcY=|Xey3AfMLrVFKRQ139Z3hlltNGyk=",
+    "|1|Yi3JKBAUMV5OdFUSRZNVUP8dx4k=|K3Tdc/lVQi18xVaLfP3zXy8GYvA=",
+    "|1|r/uVxhhljhOXpLd6jbZXoHxQJ/k=|zOkLKXasplRdov6m9Ts3YxJJtjE=",
+];
+
+#[test]
+fn private_keys_are_read_in_every_form() {
+    let rsa = "30b28e182671ba3a42df160d27e24d00ec8bb350e896213ebf6cc85be70ed96e";
+    let carriage_returns = format!("\r\n  {}", RSA_PKCS1.replace('\n', "\r\n"));
+    for (pem, hash) in [
+        (RSA_PKCS1, rsa),
+        (RSA_PKCS8, rsa),
+        (RSA_OPENSSH, rsa),
+        (&carriage_returns, rsa),
+        (ECDSA_SEC1, "f826aa723fb4f6b8229028373d0ecd0e5b1a17465f04a4553aac66839344d4de"),
+        (ECDSA_P521_PKCS8, "c98b1475dfaace3f7cc3f9e4e74b949b17e2c4066a3b6ebfe1b18173780bb52a"),
+    ] {
+        let identity = Identity::from_pem("a Secret", pem.as_bytes()).unwrap();
+        assert_eq!(identity.public_key_hash(), hash);
+        assert_eq!(format!("{identity:?}"), format!("Identity({:?})", identity.fingerprint()));
+    }
+    let ecdsa = Identity::from_pem("a Secret", ECDSA_SEC1.as_bytes()).unwrap();
+    assert_eq!((ecdsa.authorized_key().as_str(), ecdsa.fingerprint().as_str()), (ECDSA_PUBLIC, ECDSA_FINGERPRINT));
+}
+
+#[test]
+fn unusable_private_keys_say_what_to_do() {
+    let truncated = &RSA_PKCS1[..RSA_PKCS1.len() / 2];
+    for (pem, reason, hint) in [
+        ("", "PrivateKeyEmpty", "without a passphrase"),
+        (" \n\n", "PrivateKeyEmpty", "without a passphrase"),
+        (RSA_PKCS1_ENCRYPTED, "PrivateKeyEncrypted", "passphrase"),
+        (RSA_PKCS8_ENCRYPTED, "PrivateKeyEncrypted", "passphrase"),
+        (ED25519_ENCRYPTED, "PrivateKeyEncrypted", "passphrase"),
+        (truncated, "PrivateKeyUnusable", "cannot be parsed"),
+        (ECDSA_PUBLIC, "PrivateKeyUnusable", "public key"),
+        ("PuTTY-User-Key-File-3: ssh-ed25519", "PrivateKeyUnusable", "puttygen"),
+        ("hello", "PrivateKeyUnusable", "PEM"),
+        ("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----", "PrivateKeyUnusable", "cannot be parsed"),
+    ] {
+        let error = Identity::from_pem("Secret ns/ssh, key private-key.pem", pem.as_bytes()).unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.reason(), reason, "{pem}");
+        assert!(text.contains("Secret ns/ssh, key private-key.pem") && text.contains(hint), "{text}");
+    }
+}
+
+#[test]
+fn host_keys_are_read_in_every_form() {
+    let base64 = ECDSA_PUBLIC.split(' ').nth(1).unwrap();
+    let key = HostKey::parse(ECDSA_PUBLIC).unwrap();
+    assert_eq!(key.fingerprint(), ECDSA_FINGERPRINT);
+    for text in [base64, base64.trim_end_matches('='), &format!(" {ECDSA_PUBLIC} a comment\n")] {
+        assert_eq!(HostKey::parse(text).unwrap(), key, "{text}");
+        assert_eq!(HostKeyCheck::pinned(text).unwrap(), HostKeyCheck::Pinned(key.clone()));
+    }
+    for text in [ECDSA_FINGERPRINT, &format!("{ECDSA_FINGERPRINT}=")] {
+        assert_eq!(HostKeyCheck::pinned(text).unwrap(), HostKeyCheck::PinnedFingerprint(ECDSA_FINGERPRINT.to_owned()));
+    }
+    for bad in ["", "AAAA", "ssh-ed25519", "SHA256:", "SHA256:AAAA", &format!("ssh-ed25519 {base64}"), "ssh-rsa ****"] {
+        assert!(HostKeyCheck::pinned(bad).is_err(), "{bad}");
+    }
+}
+
+#[test]
+fn known_hosts_finds_the_keys_of_a_host() {
+    let key = ECDSA_PUBLIC;
+    let hashed = HASHED.map(|name| format!("{name} {key}\n")).concat();
+    let plain = format!("# a comment\n\nwin-1.example.com,192.0.2.7 {key} admin@x\n[win-2]:2222 {key}\n");
+    let patterns = format!("*.example.com,!win-9.example.com,10.0.?.* {key}\n[*.lab]:2222 {key}\n2001:db8::7 {key}\n");
+    for (text, address, port, found) in [
+        (&hashed, "win-1.example.com", 22, true),
+        (&hashed, "WIN-1.example.com", 22, true),
+        (&hashed, "win-1.example.com", 2222, false),
+        (&hashed, "win-2", 2222, true),
+        (&hashed, "win-2", 22, false),
+        (&hashed, "192.0.2.7", 22, true),
+        (&hashed, "192.0.2.70", 22, false),
+        (&plain, "192.0.2.7", 22, true),
+        (&plain, "Win-1.Example.com", 22, true),
+        (&plain, "win-2", 2222, true),
+        (&plain, "win-2", 22, false),
+        (&plain, "example.com", 22, false),
+        (&patterns, "a.b.example.com", 22, true),
+        (&patterns, "win-9.example.com", 22, false),
+        (&patterns, "10.0.7.200", 22, true),
+        (&patterns, "10.0.77.200", 22, false),
+        (&patterns, "h.lab", 2222, true),
+        (&patterns, "h.lab", 22, false),
+        (&patterns, "[2001:0db8::0007]", 22, true),
+    ] {
+        let expected = if found { vec![HostKey::parse(key).unwrap()] } else { Vec::new() };
+        assert_eq!(known_hosts(text, address, port).unwrap(), expected, "{address} {port} in\n{text}");
+    }
+}
+
+#[test]
+fn known_hosts_refuses_what_it_cannot_honour() {
+    let other = public(&ed25519(1));
+    let other = format!("{} {}", other.key_type, other.public_key_base64);
+    let key = ECDSA_PUBLIC;
+    for (text, reason) in [
+        (format!("h {key}\n@revoked * {key}"), "HostKeyRevoked"),
+        (format!("@cert-authority *.x,h {key}"), "CertAuthorityUnsupported"),
+        ("h ssh-ed25519".to_owned(), "KnownHostsInvalid"),
+        ("h ssh-ed25519 AAAA".to_owned(), "KnownHostsInvalid"),
+        (format!("h ssh-rsa {}", &key[20..]), "KnownHostsInvalid"),
+        (format!("@unheard-of h {key}"), "KnownHostsInvalid"),
+    ] {
+        let error = known_hosts(&text, "h", 22).unwrap_err();
+        assert_eq!(error.reason(), reason, "{text}: {error}");
+    }
+    // The others' lines are not judged; a revoked key does not take the good one along.
+    let text = format!("x ssh-ed25519\nh {key}\nh {other}\n@revoked h {key}\n@cert-authority h {key}");
+    assert_eq!(known_hosts(&text, "h", 22).unwrap(), [HostKey::parse(&other).unwrap()]);
+}
+
+proptest! {
+    #[test]
+    fn parsers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), text in any::<String>()) {
+        let _ = Identity::from_pem("x", &bytes);
+        let _ = HostKeyCheck::pinned(&text);
+        let _ = known_hosts(&text, "h", 22);
+    }
+
+    #[test]
+    fn known_hosts_never_panics_on_nearly_right_lines(
+        line in "(@revoked |@cert-authority |@x )?(h|\\*|!h|\\|1\\|[A-Za-z0-9+/=]{0,30}\\|[A-Za-z0-9+/=]{0,30}|[*?,!h]{1,40})[ \t]+(ssh-ed25519 )?[A-Za-z0-9+/=]{0,80}"
+    ) {
+        let _ = known_hosts(&line, "h", 22);
+    }
+
+    #[test]
+    fn damaged_private_keys_never_panic(
+        which in 0..5_usize,
+        at in any::<prop::sample::Index>(),
+        byte in any::<u8>(),
+        cut in any::<prop::sample::Index>(),
+    ) {
+        let own = pem(&ed25519(1));
+        let source = [RSA_PKCS8, RSA_OPENSSH, ECDSA_SEC1, ECDSA_P521_PKCS8, &own][which];
+        let mut damaged = source.as_bytes().to_vec();
+        let at = at.index(damaged.len());
+        damaged[at] = byte;
+        let _ = Identity::from_pem("x", &damaged);
+        damaged.truncate(cut.index(source.len()));
+        let _ = Identity::from_pem("x", &damaged);
+    }
+
+    #[test]
+    fn a_host_key_is_the_same_after_a_round_trip(seed in any::<u8>()) {
+        let key = public(&ed25519(seed));
+        prop_assert_eq!(&HostKey::parse(&key.public_key_base64).unwrap(), &key);
+        prop_assert_eq!(HostKey::parse(&format!("{} {}", key.key_type, key.public_key_base64)).unwrap(), key);
+    }
+}

@@ -1,0 +1,181 @@
+//! Sending many bytes: pipelined, resumable, within a budget of memory.
+
+use std::io::{self, SeekFrom};
+
+use futures::{FutureExt, StreamExt, stream::FuturesUnordered};
+use russh_sftp::client::error::Error;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncSeek, AsyncSeekExt},
+    sync::{Semaphore, SemaphorePermit},
+};
+
+use super::{
+    Connection, SshError,
+    files::{Doing, checked},
+    session::{CHUNK, Sftp},
+};
+
+/// Write requests of one upload that are on their way at once: 2 MiB, which is what OpenSSH's server takes ahead on a
+/// channel. Fewer waste a long line, more only wait here.
+const DEPTH: usize = 64;
+
+/// Each upload may always have this many on their way, so that none waits for another host's.
+const GUARANTEED: usize = 2;
+
+/// Beyond those, all uploads of the process share this many: 6 MiB. With what the SSH library queues and keeps for each
+/// connection, it decides the memory of many uploads at once.
+const SHARED: usize = 192;
+
+static BUDGET: Semaphore = Semaphore::const_new(SHARED);
+
+/// Read from the source at once. Reads of a file cost a thread switch each.
+const SOURCE_BUFFER: usize = 64 * 1024;
+
+/// What an upload did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Uploaded {
+    /// Bytes that were sent now.
+    pub sent: u64,
+    /// Bytes that were there before. `sent + resumed_at` is the file's size.
+    pub resumed_at: u64,
+}
+
+/// Which side failed.
+pub(super) enum Failure {
+    Remote(Error),
+    Source(io::Error),
+}
+
+impl Connection {
+    /// Sends `total` bytes of `source` to `path`, with the directories above it. Goes on where an earlier upload of the same
+    /// bytes stopped: the caller names the file by its content, so that a shorter one there is the beginning of it. What a
+    /// host lost in a crash is not seen here: the caller verifies the whole by its hash, and removes it if it is wrong.
+    ///
+    /// `progress` is told how many bytes of the file the host has confirmed, now and then.
+    pub async fn upload(
+        &self,
+        path: &str,
+        total: u64,
+        source: &mut (impl AsyncRead + AsyncSeek + Unpin),
+        progress: impl Fn(u64),
+    ) -> Result<Uploaded, SshError> {
+        let doing = Doing { action: "upload", path };
+        let remote = checked(path)?;
+        let there = self.size(path).await?;
+        if there == Some(total) {
+            progress(total);
+            return Ok(Uploaded { sent: 0, resumed_at: total });
+        }
+        let sftp = self.sftp().await?;
+        let resumed_at = resume_at(there, total);
+        source
+            .seek(SeekFrom::Start(resumed_at))
+            .await
+            .map_err(|source| SshError::Source { path: path.to_owned(), source })?;
+        let handle = self.create(sftp, &remote, resumed_at == 0, doing).await?;
+        let sent = send(sftp, &handle, resumed_at, total, source, &progress).await;
+        self.finish(sftp, handle, sent, &remote, doing).await?;
+        match self.size(path).await? {
+            Some(size) if size == total => Ok(Uploaded { sent: total - resumed_at, resumed_at }),
+            size => Err(SshError::TransferFailed {
+                address: self.address().to_owned(),
+                action: doing.action,
+                path: path.to_owned(),
+                why: format!("the host has {} bytes of it, instead of {total}", size.unwrap_or_default()),
+            }),
+        }
+    }
+}
+
+/// Where to go on with a file of which `there` bytes exist. The last [`DEPTH`] chunks are sent again: at the time of the
+/// break they had not all been confirmed, and a server that does not write in order may have left holes among them.
+fn resume_at(there: Option<u64>, total: u64) -> u64 {
+    match there {
+        Some(there) if there < total => there.saturating_sub((DEPTH * CHUNK) as u64),
+        _ => 0,
+    }
+}
+
+/// Writes `source` from its current position to `offset..total` of an open file.
+pub(super) async fn send(
+    sftp: &Sftp,
+    handle: &str,
+    mut offset: u64,
+    total: u64,
+    source: &mut (impl AsyncRead + Unpin),
+    progress: &impl Fn(u64),
+) -> Result<(), Failure> {
+    let mut writes = FuturesUnordered::new();
+    let mut confirmed = offset;
+    let mut buffer = vec![0; SOURCE_BUFFER.min(usize::try_from(total - offset).unwrap_or(SOURCE_BUFFER))];
+    let mut confirm = |length: usize| {
+        confirmed += length as u64;
+        progress(confirmed);
+    };
+    while offset < total {
+        let wanted = buffer.len().min(usize::try_from(total - offset).unwrap_or(usize::MAX));
+        let filled = &mut buffer[..wanted];
+        source.read_exact(filled).await.map_err(Failure::Source)?;
+        for chunk in filled.chunks(sftp.chunk) {
+            let permit = loop {
+                if let Some(permit) = admit(writes.len()) {
+                    break permit;
+                }
+                if let Some(written) = writes.next().await {
+                    confirm(written?);
+                }
+            };
+            writes.push(write(sftp, handle, offset, chunk.to_vec(), permit));
+            offset += chunk.len() as u64;
+            // A request is sent when it is first polled.
+            while let Some(Some(written)) = writes.next().now_or_never() {
+                confirm(written?);
+            }
+        }
+    }
+    while let Some(written) = writes.next().await {
+        confirm(written?);
+    }
+    Ok(())
+}
+
+/// Leave for one more write request, given as long as the request is on its way; none if one must end first.
+fn admit(on_their_way: usize) -> Option<Option<SemaphorePermit<'static>>> {
+    match on_their_way {
+        0..GUARANTEED => Some(None),
+        GUARANTEED..DEPTH => BUDGET.try_acquire().ok().map(Some),
+        _ => None,
+    }
+}
+
+async fn write(
+    sftp: &Sftp,
+    handle: &str,
+    offset: u64,
+    data: Vec<u8>,
+    _permit: Option<SemaphorePermit<'static>>,
+) -> Result<usize, Failure> {
+    let length = data.len();
+    sftp.raw.write(handle, offset, data).await.map_err(Failure::Remote)?;
+    Ok(length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resumes_before_what_may_be_incomplete() {
+        let window = (DEPTH * CHUNK) as u64;
+        for (there, total, at) in [
+            (None, 10, 0),
+            (Some(0), 10, 0),
+            (Some(5), 10, 0),
+            (Some(window + 5), 2 * window, 5),
+            // Longer than it can be: not ours, begun anew.
+            (Some(11), 10, 0),
+        ] {
+            assert_eq!(resume_at(there, total), at, "{there:?} of {total}");
+        }
+    }
+}

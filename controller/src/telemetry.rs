@@ -1,0 +1,38 @@
+//! The log: JSON or text, with a level that can be changed while running.
+
+use std::io::IsTerminal;
+
+use anyhow::Context;
+use tracing_subscriber::{EnvFilter, Registry, fmt, layer::SubscriberExt, reload, util::SubscriberInitExt};
+
+use crate::args::LogFormat;
+
+/// Handle to change the level of the log.
+#[derive(Clone)]
+pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
+
+impl LogLevel {
+    /// Sets the level, as `debug` or `info,controller::ssh=debug`. The error says what is wrong with the text.
+    pub fn set(&self, level: &str) -> Result<(), String> {
+        let filter = EnvFilter::try_new(level).map_err(|e| format!("{level:?} is not a log level: {e}"))?;
+        self.0.reload(filter).map_err(|e| e.to_string())
+    }
+
+    /// The level in force.
+    pub fn get(&self) -> String {
+        self.0.with_current(ToString::to_string).unwrap_or_default()
+    }
+}
+
+/// Installs the log for the whole process.
+pub fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
+    let filter = EnvFilter::try_new(level).with_context(|| format!("{level:?} is not a log level"))?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let registry = tracing_subscriber::registry().with(filter);
+    match format {
+        LogFormat::Json => registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init(),
+        LogFormat::Text => registry.with(fmt::layer().with_target(false).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr)).try_init(),
+    }
+    .context("the log is set up already")?;
+    Ok(LogLevel(handle))
+}

@@ -1,0 +1,97 @@
+//! One watch for each kind, shared by all controllers.
+//!
+//! kube's own shared streams tell nothing of deletions, which the pool controller lives by: a host that is gone frees a
+//! slot. Here every change goes to every listener, after the cache has it.
+
+use std::{fmt::Debug, sync::Arc};
+
+use futures::{Stream, StreamExt, future, stream};
+use kube::{
+    Api, Client, Resource,
+    core::DeserializeGuard,
+    runtime::{
+        WatchStreamExt,
+        reflector::{self, Store, store::Writer},
+        watcher::{self, Event},
+    },
+};
+use serde::de::DeserializeOwned;
+use tokio::sync::mpsc;
+
+/// What a controller listens to: every object that came, changed or went.
+pub type Changes<K> = stream::BoxStream<'static, Arc<K>>;
+
+/// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
+/// it all. Managed fields are not kept, because nobody reads them.
+///
+/// An object that cannot be read is told in the log and left out: it must not end the watch for all others.
+pub fn watch<K, const LISTENERS: usize>(
+    client: Client,
+    config: watcher::Config,
+) -> (Store<K>, [Changes<K>; LISTENERS], impl Future<Output = ()> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+{
+    let writer: Writer<K> = Writer::default();
+    let store = writer.as_reader();
+    let api: Api<DeserializeGuard<K>> = Api::all(client);
+    let events = kube::runtime::watcher(api, config).default_backoff().filter_map(|event| future::ready(read(event)));
+    let events = reflector::reflector(writer, events);
+
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..LISTENERS).map(|_| mpsc::unbounded_channel::<Arc<K>>()).unzip();
+    let mut receivers = receivers.into_iter();
+    let changes = std::array::from_fn(|_| match receivers.next() {
+        Some(receiver) => received(receiver).boxed(),
+        None => stream::empty().boxed(),
+    });
+    let seen = store.clone();
+    let drive = events.for_each(move |event| {
+        let changed = match event {
+            Ok(Event::Apply(object) | Event::Delete(object)) => vec![Arc::new(object)],
+            // Only now does the cache have what was listed.
+            Ok(Event::InitDone) => seen.state(),
+            Ok(Event::Init | Event::InitApply(_)) => Vec::new(),
+            Err(error) => {
+                tracing::warn!(%error, kind = %K::kind(&()), "a watch broke; it is begun anew");
+                Vec::new()
+            }
+        };
+        for object in changed {
+            for sender in &senders {
+                // A listener that has ended wants nothing more.
+                let _ = sender.send(object.clone());
+            }
+        }
+        future::ready(())
+    });
+    (store, changes, drive)
+}
+
+fn received<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> + Send + 'static {
+    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|item| (item, receiver)) })
+}
+
+fn read<K>(event: watcher::Result<Event<DeserializeGuard<K>>>) -> Option<watcher::Result<Event<K>>>
+where
+    K: Resource<DynamicType = ()>,
+{
+    let object = |guard: DeserializeGuard<K>| match guard.0 {
+        Ok(mut object) => {
+            object.meta_mut().managed_fields = None;
+            Some(object)
+        }
+        Err(invalid) => {
+            let name = invalid.metadata.name.as_deref().unwrap_or_default();
+            tracing::error!(kind = %K::kind(&()), name, error = %invalid, "an object cannot be read and is left out");
+            None
+        }
+    };
+    Some(Ok(match event {
+        Err(error) => return Some(Err(error)),
+        Ok(Event::Apply(guard)) => Event::Apply(object(guard)?),
+        Ok(Event::Delete(guard)) => Event::Delete(object(guard)?),
+        Ok(Event::InitApply(guard)) => Event::InitApply(object(guard)?),
+        Ok(Event::Init) => Event::Init,
+        Ok(Event::InitDone) => Event::InitDone,
+    }))
+}

@@ -1,0 +1,354 @@
+//! What the identities of this system may do, and what they may not.
+
+use std::{collections::BTreeSet, fmt::Debug};
+
+use anyhow::Result;
+use api::{WindowsInstance, WindowsNodePool};
+use controller::wicd_rbac;
+use k8s_openapi::{
+    api::{
+        certificates::v1::CertificateSigningRequest,
+        coordination::v1::Lease,
+        core::v1::{ConfigMap, Event, Node, Pod, Secret},
+        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+    },
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
+use kube::{
+    Api, Client, Resource,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use testbed::ControlPlane;
+
+use crate::{
+    cluster::{NAMESPACE, OPERATOR, eventually, kubelet, operator, shared, wicd},
+    csr::forge::Forged,
+};
+
+fn object<K: DeserializeOwned>(value: Value) -> K {
+    serde_json::from_value(value).unwrap()
+}
+
+/// Asserts that the API server says no, and says this.
+#[track_caller]
+fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
+    match result {
+        Err(kube::Error::Api(status)) => {
+            assert!(status.message.contains(why), "wanted {why:?}, got {}", status.message);
+        }
+        other => panic!("wanted a refusal with {why:?}, got {other:?}"),
+    }
+}
+
+const FORBIDDEN: &str = "is forbidden: User";
+
+async fn create<K>(client: &Client, value: Value) -> kube::Result<K>
+where
+    K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + Debug,
+{
+    let value: K = object(value);
+    Api::all(client.clone()).create(&PostParams::default(), &value).await
+}
+
+async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
+where
+    K: DeserializeOwned + Clone + Debug,
+{
+    api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+fn owner() -> OwnerReference {
+    OwnerReference {
+        api_version: "v1".into(),
+        kind: "Namespace".into(),
+        name: "default".into(),
+        uid: "u".into(),
+        ..Default::default()
+    }
+}
+
+/// A Node, and its wicd with the rights that the operator gives it.
+async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
+    let admin = control_plane.client().await?;
+    let labels_and_annotations = json!({"name": node, "annotations": {"someone": "else"}, "labels": {"a": "b"}});
+    create::<Node>(&admin, json!({"metadata": labels_and_annotations})).await?;
+    // As the operator, because it must be able to grant exactly this. Without the owner, whom garbage collection would miss.
+    let operator = operator(control_plane).await?;
+    let (mut role, mut binding) = wicd_rbac::objects(node, owner());
+    role.metadata.owner_references = None;
+    binding.metadata.owner_references = None;
+    Api::<ClusterRole>::all(operator.clone()).create(&PostParams::default(), &role).await?;
+    Api::<ClusterRoleBinding>::all(operator).create(&PostParams::default(), &binding).await?;
+    let wicd = wicd(control_plane, node).await?;
+    eventually(|| async { Api::<Node>::all(wicd.clone()).get(node).await.is_ok() }).await?;
+    Ok(wicd)
+}
+
+#[tokio::test]
+async fn wicd_writes_two_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
+    let control_plane = shared().await?;
+    let wicd = host(control_plane, "access-1").await?;
+    host(control_plane, "access-2").await?;
+    let nodes: Api<Node> = Api::all(wicd);
+    let annotate = |key: &str, value: Value| json!({"metadata": {"annotations": {key: value}}});
+
+    for (key, value) in [
+        (api::names::key::VERSION, json!("1.2.3")),
+        (api::names::key::VERSION, json!("1.2.4")),
+        (api::names::key::REBOOT_REQUIRED, json!("")),
+        (api::names::key::REBOOT_REQUIRED, Value::Null),
+        (api::names::key::VERSION, Value::Null),
+    ] {
+        merge(&nodes, "access-1", annotate(key, value)).await?;
+    }
+    let own = ListParams::default().fields("metadata.name=access-1");
+    assert_eq!(nodes.list(&own).await?.items.len(), 1);
+
+    for (key, value) in [
+        (api::names::key::DESIRED_VERSION, json!("9")),
+        ("someone", json!("me")),
+        ("someone", Value::Null),
+        ("new", json!("x")),
+        ("windowsmachineconfig.openshift.io/version2", json!("x")),
+    ] {
+        refused(merge(&nodes, "access-1", annotate(key, value)).await, "alone");
+    }
+    for (patch, why) in [
+        (json!({"spec": {"unschedulable": true}}), "spec or the status"),
+        (json!({"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}), "spec or the status"),
+        (json!({"metadata": {"labels": {"a": "c"}}}), "labels"),
+        (json!({"metadata": {"labels": {"a": null}}}), "labels"),
+        (json!({"metadata": {"labels": {"node-role.kubernetes.io/master": ""}}}), "labels"),
+        (json!({"metadata": {"finalizers": ["a.b/c"]}}), "labels, finalizers"),
+        (json!({"metadata": {"ownerReferences": [owner()]}}), "owners"),
+        (json!({"metadata": {"annotations": {api::names::key::VERSION: "1"}, "labels": {"a": "c"}}}), "labels"),
+    ] {
+        refused(merge(&nodes, "access-1", patch).await, why);
+    }
+    refused(merge(&nodes, "access-2", annotate(api::names::key::VERSION, json!("1"))).await, FORBIDDEN);
+    refused(nodes.get("access-2").await, FORBIDDEN);
+    refused(nodes.list(&ListParams::default()).await, FORBIDDEN);
+    refused(nodes.delete("access-1", &DeleteParams::default()).await, FORBIDDEN);
+    let status = json!({"status": {"phase": "Running"}});
+    refused(nodes.patch_status("access-1", &PatchParams::default(), &Patch::Merge(status)).await, FORBIDDEN);
+    Ok(())
+}
+
+/// The policy alone: with rights as the Windows Machine Config Operator gives them to every host.
+#[tokio::test]
+async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
+    let control_plane = shared().await?;
+    let wicd = host(control_plane, "wide-1").await?;
+    host(control_plane, "wide-2").await?;
+    let admin = control_plane.client().await?;
+    let rules = json!([{"apiGroups": [""], "resources": ["nodes", "nodes/status"], "verbs": ["*"]}]);
+    create::<ClusterRole>(&admin, json!({"metadata": {"name": "wide"}, "rules": rules})).await?;
+    create::<ClusterRoleBinding>(
+        &admin,
+        json!({
+            "metadata": {"name": "wide"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "wide"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:wicd-node:wide-1"}],
+        }),
+    )
+    .await?;
+    let nodes: Api<Node> = Api::all(wicd.clone());
+    eventually(|| async { nodes.get("wide-2").await.is_ok() }).await?;
+
+    let version = json!({"metadata": {"annotations": {api::names::key::VERSION: "1"}}});
+    merge(&nodes, "wide-1", version.clone()).await?;
+    refused(merge(&nodes, "wide-2", version).await, "its own Node and no other");
+    let nothing_else = "do nothing else with Nodes";
+    let status = json!({"status": {"phase": "Running"}});
+    refused(nodes.patch_status("wide-1", &PatchParams::default(), &Patch::Merge(status)).await, nothing_else);
+    refused(nodes.delete("wide-1", &DeleteParams::default()).await, nothing_else);
+    refused(create::<Node>(&wicd, json!({"metadata": {"name": "wide-3"}})).await, nothing_else);
+    Ok(())
+}
+
+#[tokio::test]
+async fn wicd_reads_the_services_in_use_and_no_other_configuration() -> Result<()> {
+    let control_plane = shared().await?;
+    let wicd = wicd(control_plane, "services-1").await?;
+    let admin = Api::<ConfigMap>::namespaced(control_plane.client().await?, NAMESPACE);
+    for name in ["windows-services-1", "windows-services-2", "other"] {
+        admin.create(&PostParams::default(), &object(json!({"metadata": {"name": name}}))).await?;
+    }
+    let roles: Api<Role> = Api::namespaced(operator(control_plane).await?, NAMESPACE);
+    let live = BTreeSet::from(["windows-services-1".to_owned()]);
+    roles.create(&PostParams::default(), &wicd_rbac::services_role(NAMESPACE, &live)).await?;
+
+    let maps: Api<ConfigMap> = Api::namespaced(wicd.clone(), NAMESPACE);
+    eventually(|| async { maps.get("windows-services-1").await.is_ok() }).await?;
+    let named = ListParams::default().fields("metadata.name=windows-services-1");
+    assert_eq!(maps.list(&named).await?.items.len(), 1);
+    for name in ["windows-services-2", "other"] {
+        refused(maps.get(name).await, FORBIDDEN);
+    }
+    refused(maps.list(&ListParams::default()).await, FORBIDDEN);
+    refused(merge(&maps, "windows-services-1", json!({"data": {"a": "b"}})).await, FORBIDDEN);
+    let secrets: Api<Secret> = Api::namespaced(wicd.clone(), NAMESPACE);
+    refused(secrets.list(&ListParams::default()).await, FORBIDDEN);
+    refused(Api::<Pod>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
+    refused(Api::<WindowsNodePool>::all(wicd.clone()).list(&ListParams::default()).await, FORBIDDEN);
+    refused(Api::<WindowsInstance>::all(wicd).list(&ListParams::default()).await, FORBIDDEN);
+
+    // The operator takes the right away again when nothing is in use any more.
+    let none = wicd_rbac::services_role(NAMESPACE, &BTreeSet::new());
+    merge(&roles, wicd_rbac::SERVICES_ROLE, serde_json::to_value(&none)?).await?;
+    eventually(|| async { maps.get("windows-services-1").await.is_err() }).await?;
+    refused(maps.get("other").await, FORBIDDEN);
+    Ok(())
+}
+
+#[tokio::test]
+async fn wicd_asks_one_signer_and_decides_nothing() -> Result<()> {
+    let control_plane = shared().await?;
+    let wicd = wicd(control_plane, "access-3").await?;
+    let request = |name: &str, signer: &str| {
+        let pem = Forged::new("system:wicd-node:access-3", &["system:wicd-nodes"]).pem();
+        let usage = if signer.ends_with("serving") { "server auth" } else { "client auth" };
+        let spec = json!({
+            "request": k8s_openapi::ByteString(pem.into()), "signerName": signer,
+            "usages": ["digital signature", usage], "expirationSeconds": 3600,
+        });
+        json!({"metadata": {"name": name}, "spec": spec})
+    };
+    create::<CertificateSigningRequest>(&wicd, request("access-3", "kubernetes.io/kube-apiserver-client")).await?;
+    for signer in ["kubernetes.io/kubelet-serving", "kubernetes.io/kube-apiserver-client-kubelet", "example.com/signer"]
+    {
+        let created = create::<CertificateSigningRequest>(&wicd, request("access-3b", signer)).await;
+        refused(created, "kubernetes.io/kube-apiserver-client");
+    }
+    let requests: Api<CertificateSigningRequest> = Api::all(wicd);
+    requests.get("access-3").await?;
+    refused(requests.list(&ListParams::default()).await, FORBIDDEN);
+    refused(requests.delete("access-3", &DeleteParams::default()).await, FORBIDDEN);
+    let condition = json!({"type": "Approved", "status": "True", "reason": "Me", "message": ""});
+    let approval = Patch::Merge(json!({"status": {"conditions": [condition]}}));
+    refused(requests.patch_approval("access-3", &PatchParams::default(), &approval).await, FORBIDDEN);
+    Ok(())
+}
+
+fn instance(name: &str) -> Value {
+    json!({
+        "metadata": {"name": name},
+        "spec": {"poolRef": {"name": "pool"}, "host": {"name": name, "address": "10.0.0.1", "port": 22, "username": "Administrator",
+            "privateKeys": [{"name": "key", "key": "private-key.pem"}]}},
+    })
+}
+
+#[tokio::test]
+async fn instances_are_the_operators_to_write() -> Result<()> {
+    let control_plane = shared().await?;
+    let operator = operator(control_plane).await?;
+    let admin = control_plane.client().await?;
+    let why = "edit its WindowsNodePool instead";
+    eventually(|| async { create::<WindowsInstance>(&operator, instance("inst-1")).await.is_ok() }).await?;
+    refused(create::<WindowsInstance>(&admin, instance("inst-2")).await, why);
+
+    let instances: Api<WindowsInstance> = Api::all(admin);
+    let address = json!({"spec": {"host": {"address": "10.0.0.2"}}});
+    refused(merge(&instances, "inst-1", address.clone()).await, why);
+    refused(merge(&instances, "inst-1", json!({"spec": {"poolRef": {"name": "other"}}})).await, why);
+    merge(&instances, "inst-1", json!({"metadata": {"annotations": {api::names::key::RETRY: "1"}}})).await?;
+    merge(&Api::<WindowsInstance>::all(operator), "inst-1", address).await?;
+    instances.delete("inst-1", &DeleteParams::default()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_operator_grants_hosts_what_is_theirs_and_nothing_more() -> Result<()> {
+    let control_plane = shared().await?;
+    let operator = operator(control_plane).await?;
+    let (role, binding) = wicd_rbac::objects("grant-1", owner());
+    let (role, binding) = (serde_json::to_value(role)?, serde_json::to_value(binding)?);
+    let with = |value: &Value, pointer: &str, new: Value| {
+        let mut value = value.clone();
+        value["metadata"].as_object_mut().unwrap().remove("ownerReferences");
+        if !pointer.is_empty() {
+            *value.pointer_mut(pointer).unwrap() = new;
+        }
+        value
+    };
+    let same = |value: &Value| with(value, "", Value::Null);
+    create::<ClusterRole>(&operator, same(&role)).await?;
+    create::<ClusterRoleBinding>(&operator, same(&binding)).await?;
+
+    let others = "and no others";
+    refused(create::<ClusterRole>(&operator, with(&role, "/metadata/name", json!("mine"))).await, others);
+    refused(
+        create::<ClusterRole>(&operator, with(&role, "/metadata/name", json!("windows-node-pools:wicd:"))).await,
+        others,
+    );
+    let grant_2 = json!("windows-node-pools:wicd:grant-2");
+    let own_node = "about its own Node";
+    refused(create::<ClusterRole>(&operator, with(&role, "/metadata/name", grant_2.clone())).await, own_node);
+    refused(
+        merge(
+            &Api::<ClusterRole>::all(operator.clone()),
+            "windows-node-pools:wicd:grant-1",
+            json!({"rules": [
+                {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
+            ]}),
+        )
+        .await,
+        own_node,
+    );
+    let own_role = "gives its own role to its own wicd";
+    refused(create::<ClusterRoleBinding>(&operator, with(&binding, "/metadata/name", grant_2)).await, own_role);
+    for subject in [
+        json!({"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}),
+        json!({"kind": "User", "name": "system:wicd-node:grant-2", "apiGroup": "rbac.authorization.k8s.io"}),
+        json!({"kind": "Group", "name": "system:wicd-node:grant-1", "apiGroup": "rbac.authorization.k8s.io"}),
+    ] {
+        refused(create::<ClusterRoleBinding>(&operator, with(&binding, "/subjects/0", subject)).await, own_role);
+    }
+    for name in ["cluster-admin", "windows-node-pools"] {
+        refused(Api::<ClusterRole>::all(operator.clone()).delete(name, &DeleteParams::default()).await, others);
+    }
+    let roles: Api<Role> = Api::namespaced(operator.clone(), NAMESPACE);
+    refused(
+        roles.create(&PostParams::default(), &object(json!({"metadata": {"name": "mine"}, "rules": []}))).await,
+        others,
+    );
+    let bindings: Api<RoleBinding> = Api::namespaced(operator.clone(), NAMESPACE);
+    refused(bindings.list(&ListParams::default()).await, FORBIDDEN);
+    let name = "windows-node-pools:wicd:grant-1";
+    Api::<ClusterRoleBinding>::all(operator.clone()).delete(name, &DeleteParams::default()).await?;
+    Api::<ClusterRole>::all(operator).delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_operator_has_what_it_needs_and_not_the_cluster() -> Result<()> {
+    let control_plane = shared().await?;
+    let client = operator(control_plane).await?;
+    assert_eq!(controller::csr::operator_user(&client).await?, OPERATOR);
+    let all = ListParams::default();
+    Api::<WindowsNodePool>::all(client.clone()).list(&all).await?;
+    Api::<Node>::all(client.clone()).list(&all).await?;
+    Api::<Pod>::all(client.clone()).list(&all).await?;
+    Api::<Secret>::namespaced(client.clone(), NAMESPACE).list(&all).await?;
+    Api::<ConfigMap>::namespaced(client.clone(), "kube-system").get("extension-apiserver-authentication").await?;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
+    leases.create(&PostParams::default(), &object(json!({"metadata": {"name": "access"}, "spec": {}}))).await?;
+    let event = json!({
+        "metadata": {"name": "access", "namespace": "default"}, "type": "Normal", "reason": "A", "message": "b",
+        "involvedObject": {"kind": "WindowsNodePool", "name": "x"},
+    });
+    Api::<Event>::default_namespaced(client.clone()).create(&PostParams::default(), &object(event)).await?;
+
+    refused(Api::<Secret>::namespaced(client.clone(), "kube-system").list(&all).await, FORBIDDEN);
+    refused(Api::<Secret>::all(client.clone()).list(&all).await, FORBIDDEN);
+    refused(Api::<ConfigMap>::namespaced(client.clone(), "default").list(&all).await, FORBIDDEN);
+    refused(create::<Node>(&client, json!({"metadata": {"name": "access-new"}})).await, FORBIDDEN);
+    let pod = json!({"metadata": {"name": "p", "namespace": "default"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    refused(Api::<Pod>::default_namespaced(client).create(&PostParams::default(), &object(pod)).await, FORBIDDEN);
+    // A kubelet has no business with pools either.
+    let kubelet = kubelet(control_plane, "access-1").await?;
+    refused(Api::<WindowsNodePool>::all(kubelet).list(&all).await, FORBIDDEN);
+    Ok(())
+}

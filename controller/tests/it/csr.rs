@@ -1,0 +1,328 @@
+//! Certificate requests posted for real: to the API server, judged by the running controller, signed by kube-controller-manager.
+
+use std::{
+    net::IpAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use controller::csr::{Claim, CsrError, Kind, Verdict, request_and_sign, run};
+use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
+use kube::{Api, Client, api::PostParams, runtime::wait::await_condition};
+use serde_json::json;
+use testbed::ControlPlane;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::cluster::{OPERATOR, eventually, kubelet, operator, shared, wicd};
+
+#[path = "../../src/csr/forge.rs"]
+#[allow(dead_code, reason = "shared with the unit tests, which forge more")]
+pub mod forge;
+
+use forge::{BASIC_CONSTRAINTS, Forged, Name, OU, UTF8, der};
+
+const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
+
+/// Whether host `csr-dark` has been reached over SSH.
+static DARK_IS_PROVEN: AtomicBool = AtomicBool::new(false);
+
+fn claim(node: &str) -> Claim {
+    Claim {
+        node_name: node.into(),
+        addresses: vec![IpAddr::from([10, 0, 0, 1])],
+        dns_names: vec![node.into()],
+        joined: !["csr-new", "csr-dark"].contains(&node),
+        proven: node != "csr-dark" || DARK_IS_PROVEN.load(Ordering::Relaxed),
+    }
+}
+
+fn claims(node: &str) -> Option<Claim> {
+    ["csr-1", "csr-2", "csr-3", "csr-new", "csr-dark", "first-1", "win-1"].contains(&node).then(|| claim(node))
+}
+
+fn node(name: &str) -> Forged {
+    Forged::new(&format!("system:node:{name}"), &["system:nodes"])
+}
+
+fn wicd_node(name: &str) -> Forged {
+    Forged::new(&format!("system:wicd-node:{name}"), &["system:wicd-nodes"])
+}
+
+struct Post {
+    what: &'static str,
+    client: Client,
+    signer: &'static str,
+    usages: Vec<&'static str>,
+    pem: String,
+    seconds: Option<i32>,
+}
+
+impl Post {
+    fn of(kind: Kind, what: &'static str, client: &Client, pem: String) -> Self {
+        let usages = vec!["digital signature", kind.purpose()];
+        Self { what, client: client.clone(), signer: kind.signer_name(), usages, pem, seconds: Some(3600) }
+    }
+
+    async fn send(&self) -> kube::Result<CertificateSigningRequest> {
+        let csr: CertificateSigningRequest = serde_json::from_value(json!({
+            "metadata": {"generateName": "it-"},
+            "spec": {
+                "request": ByteString(self.pem.clone().into()), "signerName": self.signer,
+                "usages": self.usages, "expirationSeconds": self.seconds,
+            },
+        }))
+        .unwrap();
+        Api::all(self.client.clone()).create(&PostParams::default(), &csr).await
+    }
+}
+
+fn conditions(csr: &CertificateSigningRequest) -> Vec<(String, String)> {
+    let conditions = csr.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    conditions.map(|c| (c.type_.clone(), c.reason.clone().unwrap_or_default())).collect()
+}
+
+/// A person who may post requests and nothing else.
+async fn alice(control_plane: &ControlPlane) -> Result<Client> {
+    let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: it-requests}\n\
+        rules: [{apiGroups: [certificates.k8s.io], resources: [certificatesigningrequests], verbs: [create]}]\n---\n\
+        apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata: {name: it-requests}\n\
+        roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: it-requests}\n\
+        subjects: [{apiGroup: rbac.authorization.k8s.io, kind: Group, name: it-requests}, \
+        {apiGroup: rbac.authorization.k8s.io, kind: Group, name: 'system:bootstrappers'}]\n";
+    control_plane.apply_yaml(rbac).await?;
+    let alice = control_plane.client_as("alice", &["it-requests"]).await?;
+    let probe = Post::of(Kind::WicdClient, "probe", &alice, Forged::new("alice", &["dev"]).pem());
+    eventually(|| async { probe.send().await.is_ok() }).await?;
+    Ok(alice)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
+    let control_plane = shared().await?;
+    let alice = alice(control_plane).await?;
+    let token = control_plane.client_as("system:bootstrap:abcdef", &["system:bootstrappers"]).await?;
+    let operator = operator(control_plane).await?;
+    let [k1, k2, linux] = [
+        kubelet(control_plane, "csr-1").await?,
+        kubelet(control_plane, "csr-2").await?,
+        kubelet(control_plane, "linux-1").await?,
+    ];
+    let [w1, w2] = [wicd(control_plane, "csr-1").await?, wicd(control_plane, "csr-2").await?];
+    let admin: Api<CertificateSigningRequest> = Api::all(control_plane.client().await?);
+
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let poke = Arc::new(Notify::new());
+    let shutdown = CancellationToken::new();
+    let on_verdict = {
+        let told = told.clone();
+        move |verdict: &Verdict, csr: &CertificateSigningRequest| {
+            told.lock().unwrap().push((csr.metadata.name.clone().unwrap(), verdict.clone()));
+        }
+    };
+    let running =
+        tokio::spawn(run(operator.clone(), claims, on_verdict, OPERATOR.into(), poke.clone(), shutdown.clone()));
+
+    use Kind::{KubeletClient, KubeletServing, WicdClient};
+    // Those that are not ours go first: when all later ones have been decided, these have been seen and left alone.
+    let foreign = [
+        Post::of(KubeletClient, "a Linux node renews", &linux, node("linux-1").pem()),
+        Post::of(KubeletServing, "a Linux node serves", &linux, node("linux-1").names(&[Name::Ip("10.9.9.9")]).pem()),
+        Post::of(KubeletClient, "a Linux node bootstraps", &token, node("linux-2").pem()),
+        Post::of(WicdClient, "a person", &alice, Forged::new("alice", &["dev"]).pem()),
+        Post::of(
+            WicdClient,
+            "a plug-in on our host",
+            &k1,
+            Forged::new("system:ovn-node:csr-1", &["system:ovn-nodes"]).pem(),
+        ),
+        Post::of(WicdClient, "a look-alike", &alice, Forged::new("system:wicd-nodex:csr-1", &["x"]).pem()),
+    ];
+    let ca = der(0x30, &[&der(1, &[&[0xff]])]);
+    let win1 = || node("csr-1");
+    let served = |what, names: &[Name<'_>]| Post::of(KubeletServing, what, &k1, node("csr-1").names(names).pem());
+    let rsa_1024 = include_str!("../../src/csr/fixtures/rsa-1024.pem").to_owned();
+    let attacks = [
+        Post::of(KubeletClient, "another node renews", &k2, win1().pem()),
+        Post::of(KubeletClient, "a Linux node renews ours", &linux, win1().pem()),
+        Post::of(KubeletClient, "a person", &alice, win1().pem()),
+        Post::of(KubeletClient, "wicd asks for kubelet's", &w1, win1().pem()),
+        Post::of(KubeletClient, "token after joining", &token, win1().pem()),
+        Post::of(
+            KubeletServing,
+            "token asks for serving",
+            &token,
+            node("csr-new").names(&[Name::Dns("csr-new")]).pem(),
+        ),
+        Post::of(WicdClient, "token asks for wicd", &token, wicd_node("csr-new").pem()),
+        Post::of(KubeletServing, "operator asks for serving", &operator, win1().names(&[Name::Dns("csr-1")]).pem()),
+        Post::of(WicdClient, "another wicd renews", &w2, wicd_node("csr-1").pem()),
+        Post::of(WicdClient, "kubelet asks for wicd", &k1, wicd_node("csr-1").pem()),
+        Post::of(WicdClient, "unknown host", &alice, wicd_node("gone").pem()),
+        Post::of(WicdClient, "wicd becomes admin", &w1, Forged::new("admin", &["dev"]).pem()),
+        Post::of(
+            WicdClient,
+            "prefix without a colon",
+            &w1,
+            Forged::new("system:wicd-nodex:csr-1", &["system:wicd-nodes"]).pem(),
+        ),
+        Post::of(KubeletClient, "longer name", &k1, node("csr-1x").pem()),
+        Post::of(KubeletClient, "upper case", &alice, node("CSR-1").pem()),
+        Post::of(
+            KubeletClient,
+            "extra organisation",
+            &k1,
+            Forged::new("system:node:csr-1", &["system:nodes", "a"]).pem(),
+        ),
+        Post::of(KubeletClient, "system:masters", &k1, Forged::new("system:node:csr-1", &["system:masters"]).pem()),
+        Post::of(
+            WicdClient,
+            "wicd in system:masters",
+            &w1,
+            Forged::new("system:wicd-node:csr-1", &["system:wicd-nodes", "system:masters"]).pem(),
+        ),
+        Post::of(KubeletClient, "two common names", &k1, win1().also(forge::CN, UTF8, b"admin").pem()),
+        Post::of(KubeletClient, "organisational unit", &k1, win1().also(OU, UTF8, b"a").pem()),
+        Post::of(KubeletClient, "client with names", &k1, win1().names(&[Name::Dns("csr-1")]).pem()),
+        Post::of(KubeletClient, "certificate authority", &k1, win1().extension(BASIC_CONSTRAINTS, &ca).pem()),
+        Post::of(KubeletClient, "challenge password", &k1, win1().challenge_password().pem()),
+        Post::of(KubeletClient, "Ed25519", &k1, win1().key(&rcgen::PKCS_ED25519).pem()),
+        Post::of(KubeletClient, "RSA 1024", &kubelet(control_plane, "win-1").await?, rsa_1024),
+        Post::of(KubeletClient, "second block", &k1, win1().pem() + &node("csr-2").pem()),
+        Post::of(KubeletClient, "huge", &k1, win1().pem() + &"\n".repeat(16 * 1024)),
+        served("another host's name", &[Name::Dns("csr-1"), Name::Dns("csr-2")]),
+        served("another host's address", &[Name::Ip("10.0.0.2")]),
+        served("wildcard", &[Name::Dns("*.example")]),
+        served("IPv4 in IPv6", &[Name::Ip("::ffff:10.0.0.1")]),
+        served("e-mail", &[Name::Dns("csr-1"), Name::Email("a@b.example")]),
+        served("URI", &[Name::Dns("csr-1"), Name::Uri("spiffe://a/b")]),
+        served("no names", &[]),
+        Post {
+            usages: vec!["digital signature", "server auth"],
+            ..Post::of(KubeletClient, "wrong usages", &k1, win1().pem())
+        },
+        Post {
+            usages: vec!["digital signature", "client auth", "cert sign"],
+            ..Post::of(WicdClient, "cert sign", &w1, wicd_node("csr-1").pem())
+        },
+        Post { signer: CLIENT, ..Post::of(KubeletClient, "wrong signer", &k1, win1().pem()) },
+        Post { seconds: None, ..Post::of(WicdClient, "for a year", &w1, wicd_node("csr-1").pem()) },
+        Post { seconds: Some(86_401), ..Post::of(WicdClient, "for more than a day", &w1, wicd_node("csr-1").pem()) },
+    ];
+    let right = [
+        Post::of(KubeletClient, "operator, first certificate", &operator, node("csr-new").pem()),
+        Post::of(KubeletClient, "kubelet renews", &k1, win1().pem()),
+        Post::of(KubeletClient, "token before joining", &token, node("csr-new").pem()),
+        served("kubelet serves", &[Name::Dns("csr-1"), Name::Ip("10.0.0.1")]),
+        Post::of(WicdClient, "wicd renews", &w1, wicd_node("csr-1").pem()),
+        Post::of(WicdClient, "operator for wicd", &operator, wicd_node("csr-2").pem()),
+        Post::of(KubeletClient, "one of two", &k2, node("csr-2").pem()),
+        Post::of(KubeletClient, "two of two", &k2, node("csr-2").pem()),
+    ];
+
+    let mut left_alone = vec![];
+    for post in &foreign {
+        left_alone.push((post.what, post.send().await.context(post.what)?));
+    }
+    let mut denied = vec![];
+    for post in &attacks {
+        // Some are refused by the API server or by a policy, which is as good.
+        match post.send().await {
+            Ok(csr) => denied.push((post.what, csr.metadata.name.unwrap())),
+            Err(kube::Error::Api(status)) => assert!([403, 422].contains(&status.code), "{}: {status:?}", post.what),
+            Err(error) => return Err(error).context(post.what),
+        }
+    }
+    let mut approved = vec![];
+    for post in &right {
+        approved.push((post.what, post.send().await.context(post.what)?.metadata.name.unwrap()));
+    }
+
+    for (what, name) in &approved {
+        let issued = |csr: Option<&CertificateSigningRequest>| {
+            csr.and_then(|c| c.status.as_ref()?.certificate.as_ref()).is_some()
+        };
+        let wait = await_condition(admin.clone(), name, issued);
+        let csr = tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| (*what).to_owned())??;
+        assert_eq!(
+            conditions(&csr.unwrap()),
+            [("Approved".to_owned(), "WindowsNodePoolApproved".to_owned())],
+            "{what}"
+        );
+    }
+    for (what, name) in &denied {
+        let decided = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
+        let wait = await_condition(admin.clone(), name, decided);
+        let csr =
+            tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| (*what).to_owned())??.unwrap();
+        let found = conditions(&csr);
+        assert!(matches!(found.as_slice(), [(type_, _)] if type_ == "Denied"), "{what}: {found:?}");
+    }
+    assert!(denied.len() >= 25, "only {} attacks came as far as the controller", denied.len());
+    for (what, csr) in &left_alone {
+        let now = admin.get(csr.metadata.name.as_deref().unwrap()).await?;
+        assert_eq!(conditions(&now), [], "{what}");
+    }
+    // Each decision of this controller was told once. (Another test may have decided some of its own.)
+    eventually(|| async { told.lock().unwrap().len() >= denied.len() + approved.len() }).await?;
+    for (what, name) in denied.iter().chain(&approved) {
+        let told = told.lock().unwrap();
+        let times = told.iter().filter(|(n, verdict)| n == name && !matches!(verdict, Verdict::Wait { .. })).count();
+        assert_eq!(times, 1, "{what}");
+    }
+
+    // A host that is not proven waits, and is heard as soon as it is.
+    let early =
+        Post::of(KubeletClient, "not proven yet", &token, node("csr-dark").pem()).send().await?.metadata.name.unwrap();
+    let waits =
+        || told.lock().unwrap().iter().any(|(name, verdict)| *name == early && matches!(verdict, Verdict::Wait { .. }));
+    eventually(|| async { waits() }).await?;
+    assert_eq!(conditions(&admin.get(&early).await?), []);
+    DARK_IS_PROVEN.store(true, Ordering::Relaxed);
+    poke.notify_one();
+    // Sooner than the sweep would find it.
+    let approved = |csr: Option<&CertificateSigningRequest>| csr.is_some_and(|csr| !conditions(csr).is_empty());
+    let csr = tokio::time::timeout(Duration::from_secs(30), await_condition(admin.clone(), &early, approved))
+        .await??
+        .unwrap();
+    assert_eq!(conditions(&csr)[0].0, "Approved");
+
+    shutdown.cancel();
+    running.await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Result<()> {
+    let control_plane = shared().await?;
+    let operator = operator(control_plane).await?;
+    let claim = claim("first-1");
+    let hour = Duration::from_hours(1);
+    let sign = |kind, pem: String, lifetime| {
+        let (operator, claim) = (operator.clone(), claim.clone());
+        async move { request_and_sign(operator, &claim, kind, &pem, lifetime).await }
+    };
+    for (kind, pem) in [(Kind::KubeletClient, node("first-1").pem()), (Kind::WicdClient, wicd_node("first-1").pem())] {
+        let certificate = sign(kind, pem.clone(), hour).await?;
+        assert!(certificate.starts_with("-----BEGIN CERTIFICATE-----"));
+        assert_eq!(sign(kind, pem.clone(), hour).await?, certificate, "asked again");
+        let other = sign(kind, pem, hour * 2).await;
+        assert!(matches!(other, Err(CsrError::NameTaken { .. })), "{other:?}");
+    }
+    // What would be denied is not even posted, so this client, which may not post, gets the same answer.
+    let nobody = control_plane.client_as("nobody", &[]).await?;
+    for (kind, forged, reason) in [
+        (Kind::KubeletClient, node("csr-1"), "WrongSubject"),
+        (Kind::WicdClient, wicd_node("csr-1"), "UnknownHost"),
+        (Kind::KubeletClient, Forged::new("system:node:first-1", &["system:masters"]), "WrongOrganisation"),
+        (Kind::KubeletServing, node("first-1").names(&[Name::Dns("first-1")]), "WrongRequester"),
+    ] {
+        let error = request_and_sign(nobody.clone(), &claim, kind, &forged.pem(), hour).await.unwrap_err();
+        assert_eq!(error.reason(), reason, "{error}");
+    }
+    Ok(())
+}

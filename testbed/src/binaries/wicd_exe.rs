@@ -1,0 +1,55 @@
+//! `wicd.exe`, cross-built for Windows.
+
+use std::{
+    env, fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result};
+
+use super::{Run as _, say, workspace};
+
+/// What `wicd.exe` is built for.
+pub(crate) const TARGET: &str = "x86_64-pc-windows-gnu";
+
+/// Builds `wicd.exe` from this workspace and returns its path. Cargo decides whether anything is to be done; the first
+/// build takes minutes. `wicd.exe` needs the GNU linker for Windows (`x86_64-w64-mingw32-gcc`).
+pub fn wicd_exe() -> Result<PathBuf> {
+    let workspace = workspace();
+    // A folder of its own: a test runs while the cargo that started it may hold the lock of the usual one.
+    let target_dir = match env::var_os("CARGO_TARGET_DIR") {
+        Some(dir) => workspace.join(dir),
+        None => workspace.join("target"),
+    }
+    .join("windows");
+    say("building wicd.exe (minutes the first time)");
+    let mut cargo = if rustup_has_target(workspace) {
+        Command::new("cargo")
+    } else {
+        // Debian's toolchain builds the standard library from its source package.
+        let mut cargo = Command::new("/usr/bin/cargo");
+        cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=std,panic_abort");
+        cargo
+    };
+    // Set by the cargo that runs a test; they would make this build differ from one by hand.
+    for (name, _) in env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR") {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+        .current_dir(workspace)
+        .env("CARGO_TARGET_DIR", &target_dir)
+        .args(["build", "--locked", "-p", "wicd", "--profile", "wicd", "--target", TARGET])
+        .run()?;
+    let exe = target_dir.join(TARGET).join("wicd/wicd.exe");
+    fs::metadata(&exe).with_context(|| format!("cargo built no {}", exe.display()))?;
+    Ok(exe)
+}
+
+/// Whether the toolchain in use comes from rustup and has the Windows target.
+pub(crate) fn rustup_has_target(workspace: &Path) -> bool {
+    let sysroot = Command::new("rustc").current_dir(workspace).args(["--print", "sysroot"]).read();
+    sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join("lib/rustlib").join(TARGET).is_dir())
+}

@@ -1,0 +1,114 @@
+//! The operator's kinds, rights and policies on a control plane, and what its hosts are logged in to with.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsInstance, WindowsNodePool};
+use k8s_openapi::{
+    api::rbac::v1::ClusterRole, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, Client,
+    api::{ListParams, PostParams},
+    runtime::{conditions, wait::await_condition},
+};
+use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
+use serde_json::json;
+
+use crate::ControlPlane;
+
+/// The operator's namespace.
+pub const NAMESPACE: &str = api::names::DEFAULT_NAMESPACE;
+/// The operator's user: that of its service account.
+pub const OPERATOR: &str = "system:serviceaccount:openshift-windows-machine-config-operator:windows-node-pools";
+/// Groups of the operator's user.
+pub const OPERATOR_GROUPS: [&str; 2] =
+    ["system:serviceaccounts", "system:serviceaccounts:openshift-windows-machine-config-operator"];
+
+/// Installs the CRDs and `deploy/base`, and waits until they are in force.
+///
+/// # Errors
+/// When the API server refuses something, or it is not in force within a minute.
+pub async fn install(control_plane: &ControlPlane) -> Result<()> {
+    let client = control_plane.client().await?;
+    for crd in api::crds() {
+        control_plane.apply_yaml(&serde_yaml::to_string(&crd)?).await?;
+        let name = crd.metadata.name.context("a CRD has a name")?;
+        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+        await_condition(crds, &name, conditions::is_crd_established()).await?;
+    }
+    // Established is said a little before the kinds are served.
+    let (pools, instances) = (Api::<WindowsNodePool>::all(client.clone()), Api::<WindowsInstance>::all(client));
+    let all = ListParams::default();
+    eventually("the kinds are served", || async { pools.list(&all).await.is_ok() && instances.list(&all).await.is_ok() }).await?;
+    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base");
+    let base = base.to_str().context("path is not UTF-8")?;
+    let output = control_plane.kubectl(&["apply", "--server-side", "-k", base]).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    policies_in_force(control_plane).await
+}
+
+/// The API server takes policies up in one go, some time after they were written: when one that is easy to probe refuses, the others do.
+async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
+    let roles: Api<ClusterRole> = Api::all(operator_client(control_plane).await?);
+    let probe: ClusterRole = serde_json::from_value(json!({"metadata": {"name": "probe"}, "rules": []}))?;
+    let dry_run = PostParams { dry_run: true, ..Default::default() };
+    eventually("the policies are in force", || async {
+        match roles.create(&dry_run, &probe).await {
+            Err(kube::Error::Api(status)) => status.message.contains("windows-node-pools-operator-rbac"),
+            _ => false,
+        }
+    })
+    .await
+}
+
+/// A client with the operator's own rights.
+///
+/// # Errors
+/// When no certificate can be made.
+pub async fn operator_client(control_plane: &ControlPlane) -> Result<Client> {
+    control_plane.client_as(OPERATOR, &OPERATOR_GROUPS).await
+}
+
+/// A new SSH key.
+///
+/// # Errors
+/// Never in practice.
+pub fn new_key() -> Result<PrivateKey> {
+    Ok(PrivateKey::random(&mut russh::keys::key::safe_rng(), Algorithm::Ed25519)?)
+}
+
+/// Stores a private key as the Secret that pools use if they name none.
+///
+/// # Errors
+/// When the API server refuses it.
+pub async fn store_key(control_plane: &ControlPlane, key: &PrivateKey) -> Result<()> {
+    let pem = key.to_openssh(LineEnding::LF)?;
+    let secret = json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": api::names::DEFAULT_KEY_SECRET, "namespace": NAMESPACE},
+        "stringData": {api::names::DEFAULT_KEY_SECRET_KEY: pem.as_str()},
+    });
+    control_plane.apply_yaml(&secret.to_string()).await
+}
+
+/// Asks again and again until the answer is yes.
+///
+/// # Errors
+/// After a minute.
+pub async fn eventually<F: Future<Output = bool>>(what: &str, ask: impl Fn() -> F) -> Result<()> {
+    within(Duration::from_mins(1), what, ask).await
+}
+
+/// Asks again and again until the answer is yes.
+///
+/// # Errors
+/// After `limit`.
+pub async fn within<F: Future<Output = bool>>(limit: Duration, what: &str, ask: impl Fn() -> F) -> Result<()> {
+    let asking = async {
+        while !ask().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(limit, asking).await.with_context(|| format!("not so after {} s: {what}", limit.as_secs()))
+}

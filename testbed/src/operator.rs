@@ -1,0 +1,139 @@
+//! The operator as a process of its own, so that it can be killed.
+
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context as _, Result};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+};
+
+use crate::{
+    ControlPlane,
+    children::Daemon,
+    deployment::{OPERATOR, OPERATOR_GROUPS, within},
+};
+
+/// How to run the operator.
+#[derive(Clone, Debug)]
+pub struct OperatorOptions {
+    /// Its program.
+    pub program: PathBuf,
+    /// Its payload directory.
+    pub payload: PathBuf,
+    /// Its `wicd.exe`.
+    pub wicd: PathBuf,
+    /// Further arguments.
+    pub args: Vec<String>,
+}
+
+/// A running operator.
+pub struct Operator {
+    daemon: Daemon,
+    address: SocketAddr,
+    log: PathBuf,
+}
+
+impl Operator {
+    /// Starts the operator with the rights of its service account.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let (address, admin) = (free_address()?, free_address()?);
+        let log = control_plane.dir().join(format!("operator-{number}.log"));
+        let kubeconfig = control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?;
+        let mut command = Command::new(&options.program);
+        command
+            .arg("run")
+            .args(["--log-format", "text", "--lease-duration", "4s"])
+            .args(["--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
+            .arg("--payload")
+            .arg(&options.payload)
+            .arg("--wicd")
+            .arg(&options.wicd)
+            .args(&options.args)
+            .env("KUBECONFIG", kubeconfig)
+            .env("POD_NAME", format!("operator-{number}"))
+            .env_remove("HTTP_PROXY")
+            .env_remove("HTTPS_PROXY")
+            .env_remove("NO_PROXY");
+        let daemon = Daemon::start("the operator", log.clone(), &command)?;
+        Ok(Self { daemon, address, log })
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.daemon.pid()
+    }
+
+    /// Its log so far.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Where its log is.
+    pub fn log_path(&self) -> &Path {
+        &self.log
+    }
+
+    /// An error if it has ended by itself.
+    ///
+    /// # Errors
+    /// With the end of its log.
+    pub fn check(&mut self) -> Result<()> {
+        self.daemon.check()
+    }
+
+    /// Ends it as a crash does.
+    pub fn kill(mut self) {
+        self.daemon.kill();
+    }
+
+    /// The text at a path of its HTTP server.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn get(&self, path: &str) -> Result<String> {
+        let mut stream = TcpStream::connect(self.address).await?;
+        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        Ok(text)
+    }
+
+    /// The sum of a metric over all its labels, 0 if it is not there.
+    ///
+    /// # Errors
+    /// When the operator does not answer.
+    pub async fn metric(&self, name: &str) -> Result<f64> {
+        let text = self.get("/metrics").await?;
+        let lines = text.lines().filter(|l| l.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
+        Ok(lines.filter_map(|l| l.rsplit(' ').next()?.parse::<f64>().ok()).sum())
+    }
+
+    /// Waits until it leads and its caches are filled.
+    ///
+    /// # Errors
+    /// After a minute.
+    pub async fn leads(&self) -> Result<()> {
+        let limit = std::time::Duration::from_mins(1);
+        within(limit, "the operator leads", || async {
+            self.metric("windows_node_pool_leader").await.is_ok_and(|n| n > 0.0)
+        })
+        .await
+        .with_context(|| self.log())
+    }
+}
+
+/// An address of loopback that nobody listens on.
+fn free_address() -> Result<SocketAddr> {
+    Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
+}

@@ -1,0 +1,271 @@
+//! Writes payload directories (see [`api::payload`]): the real one for `cargo xtask payload`, made-up ones for tests, the
+//! demo and benchmarks.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    io::{Read, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use anyhow::{Context, Result, anyhow};
+use api::payload::{File, MANIFEST, Manifest};
+use rand::{RngCore, SeedableRng, rngs::StdRng};
+use sha2::{Digest, Sha256};
+
+/// Compression level for made-up payloads: the quickest.
+pub const LEVEL_FAST: i32 = 1;
+/// Compression level for releases: made once, sent to every host.
+pub const LEVEL_RELEASE: i32 = 19;
+
+/// Bytes that are read at once. Fixed, so that the same content always gives the same frame.
+const CHUNK: usize = 128 << 10;
+
+/// Where the bytes of a file come from.
+#[derive(Clone, Debug)]
+pub enum Content {
+    /// From memory.
+    Bytes(Vec<u8>),
+    /// From a file.
+    File(PathBuf),
+    /// Bytes that do not compress, the same ones for the same seed. They are never in memory as a whole.
+    Random {
+        /// How many bytes.
+        size: u64,
+        /// Tells contents of the same size apart.
+        seed: u64,
+    },
+}
+
+/// A file for a payload.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    path: String,
+    destination: String,
+    content: Content,
+    services: BTreeSet<String>,
+    platforms: BTreeSet<String>,
+}
+
+impl Entry {
+    /// A file of these bytes for `destination`, as `C:\k\cni\host-local.exe`. Its path in the payload directory is the
+    /// part after `C:\k\`, with `/`: `cni/host-local.exe`.
+    pub fn new(destination: &str, content: impl Into<Vec<u8>>) -> Self {
+        Self::with(destination, Content::Bytes(content.into()))
+    }
+
+    /// As [`Entry::new`], from a [`Content`].
+    pub fn with(destination: &str, content: Content) -> Self {
+        let below_root = destination.strip_prefix(r"C:\k\").or_else(|| destination.strip_prefix(r"C:\"));
+        Self {
+            path: below_root.unwrap_or(destination).replace('\\', "/"),
+            destination: destination.to_owned(),
+            content,
+            services: BTreeSet::new(),
+            platforms: BTreeSet::new(),
+        }
+    }
+
+    /// Adds services that read the file.
+    pub fn services(mut self, names: &[&str]) -> Self {
+        self.services.extend(names.iter().map(ToString::to_string));
+        self
+    }
+
+    /// Adds platforms that need the file. With none, all do.
+    pub fn platforms(mut self, names: &[&str]) -> Self {
+        self.platforms.extend(names.iter().map(ToString::to_string));
+        self
+    }
+}
+
+/// Writes the payload of these entries into `dir`, and says what it has written. The same entries and level give the same
+/// bytes. Compressed files that an earlier payload in `dir` had, and this one has not, are deleted.
+///
+/// # Errors
+/// When a content cannot be read, `dir` cannot be written, or two entries have the same path or destination.
+pub fn write(dir: &Path, entries: &[Entry], level: i32) -> Result<Manifest> {
+    write_with(dir, entries, level, &|_| ())
+}
+
+/// As [`write`], and tells `progress` of each file as it is done.
+///
+/// # Errors
+/// See [`write`].
+pub fn write_with(dir: &Path, entries: &[Entry], level: i32, progress: &(dyn Fn(&File) + Sync)) -> Result<Manifest> {
+    let paths: BTreeSet<String> = entries.iter().map(|e| e.path.to_ascii_lowercase()).collect();
+    anyhow::ensure!(paths.len() == entries.len(), "two payload entries have the same path");
+    fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
+    let before = fs::read(dir.join(MANIFEST)).ok().and_then(|json| Manifest::parse(&json).ok()).unwrap_or_default();
+
+    // Level 19 is slow, so that all cores take files from the list, one after the other.
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(BTreeMap::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from).min(entries.len()) {
+            scope.spawn(|| {
+                while let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    let result = compress(dir, entry, level);
+                    if let Ok(file) = &result {
+                        progress(file);
+                    }
+                    if let Ok(mut done) = done.lock() {
+                        done.insert(entry.path.clone(), result);
+                    }
+                }
+            });
+        }
+    });
+    let done = done.into_inner().map_err(|_| anyhow!("a thread that compressed payload files has panicked"))?;
+    let files = done.into_values().collect::<Result<Vec<File>>>()?;
+
+    let manifest = Manifest { schema: 1, files };
+    let mut json = serde_json::to_vec_pretty(&manifest)?;
+    json.push(b'\n');
+    Manifest::parse(&json)?;
+    replace(&dir.join(MANIFEST), &json)?;
+    for file in before.files.iter().filter(|f| !paths.contains(&f.path.to_ascii_lowercase())) {
+        // Already gone is as good.
+        let _ = fs::remove_file(blob(dir, &file.path));
+    }
+    Ok(manifest)
+}
+
+/// Path of a compressed file.
+fn blob(dir: &Path, path: &str) -> PathBuf {
+    dir.join(format!("{path}.zst"))
+}
+
+fn compress(dir: &Path, entry: &Entry, level: i32) -> Result<File> {
+    let target = blob(dir, &entry.path);
+    let parent = target.parent().unwrap_or(dir);
+    fs::create_dir_all(parent).with_context(|| format!("cannot make {}", parent.display()))?;
+    let (mut source, size) = entry.content.open().with_context(|| format!("cannot read {}", entry.path))?;
+
+    let part = target.with_extension("part");
+    let out = fs::File::create(&part).with_context(|| format!("cannot write {}", part.display()))?;
+    let mut encoder = zstd::Encoder::new(out, level)?;
+    encoder.set_pledged_src_size(Some(size))?;
+    encoder.include_contentsize(true)?;
+    let (mut hash, mut total, mut buffer) = (Sha256::new(), 0, vec![0; CHUNK]);
+    loop {
+        let n = read_full(source.as_mut(), &mut buffer)?;
+        if n == 0 {
+            break;
+        }
+        hash.update(&buffer[..n]);
+        encoder.write_all(&buffer[..n])?;
+        total += n as u64;
+    }
+    anyhow::ensure!(total == size, "{} changed while it was read", entry.path);
+    let compressed_size = encoder.finish()?.metadata()?.len();
+    fs::rename(&part, &target).with_context(|| format!("cannot write {}", target.display()))?;
+    Ok(File {
+        path: entry.path.clone(),
+        destination: entry.destination.clone(),
+        sha256: hex::encode(hash.finalize()),
+        size,
+        compressed_size,
+        platforms: entry.platforms.clone(),
+        services: entry.services.clone(),
+    })
+}
+
+impl Content {
+    /// A reader and the number of bytes that it will give.
+    fn open(&self) -> Result<(Box<dyn Read + '_>, u64)> {
+        Ok(match self {
+            Self::Bytes(bytes) => (Box::new(bytes.as_slice()), bytes.len() as u64),
+            Self::File(path) => {
+                let file = fs::File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+                let size = file.metadata()?.len();
+                (Box::new(file), size)
+            }
+            Self::Random { size, seed } => (Box::new(Random(StdRng::seed_from_u64(*seed)).take(*size)), *size),
+        })
+    }
+}
+
+struct Random(StdRng);
+
+impl Read for Random {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        self.0.fill_bytes(buffer);
+        Ok(buffer.len())
+    }
+}
+
+/// Reads until `buffer` is full or there is no more.
+fn read_full(source: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match source.read(&mut buffer[filled..])? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    Ok(filled)
+}
+
+fn replace(path: &Path, content: &[u8]) -> Result<()> {
+    let part = path.with_extension("part");
+    fs::write(&part, content).with_context(|| format!("cannot write {}", part.display()))?;
+    fs::rename(&part, path).with_context(|| format!("cannot write {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries() -> Vec<Entry> {
+        vec![
+            Entry::new(r"C:\k\kubelet.exe", "kubelet".repeat(1000)).services(&["kubelet"]),
+            Entry::with(r"C:\k\cni\host-local.exe", Content::Random { size: 300_000, seed: 1 }),
+            Entry::new(r"C:\k\ecr-credential-provider.exe", "").platforms(&["aws"]),
+        ]
+    }
+
+    #[test]
+    fn what_is_written_can_be_read_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let manifest = write(dir.path(), &entries(), LEVEL_FAST).unwrap();
+        assert_eq!(Manifest::parse(&fs::read(dir.path().join(MANIFEST)).unwrap()).unwrap(), manifest);
+        let paths: Vec<&str> = manifest.files.iter().map(|f| f.path.as_str()).collect();
+        assert_eq!(paths, ["cni/host-local.exe", "ecr-credential-provider.exe", "kubelet.exe"]);
+        for file in &manifest.files {
+            let compressed = fs::read(blob(dir.path(), &file.path)).unwrap();
+            assert_eq!(compressed.len() as u64, file.compressed_size, "{}", file.path);
+            let plain = zstd::decode_all(compressed.as_slice()).unwrap();
+            assert_eq!(plain.len() as u64, file.size, "{}", file.path);
+            assert_eq!(hex::encode(Sha256::digest(&plain)), file.sha256, "{}", file.path);
+        }
+        assert!(manifest.files[0].compressed_size >= 300_000, "random bytes do not compress");
+        assert_eq!(manifest.files[1].platforms, BTreeSet::from(["aws".to_owned()]));
+        assert_eq!(manifest.files[2].services, BTreeSet::from(["kubelet".to_owned()]));
+    }
+
+    #[test]
+    fn the_same_entries_give_the_same_bytes_and_old_ones_go() {
+        let (a, b) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let old = Entry::new(r"C:\k\old.exe", "old");
+        write(b.path(), &[old], LEVEL_FAST).unwrap();
+        fs::write(b.path().join("notes.zst"), "not ours").unwrap();
+        write(a.path(), &entries(), 3).unwrap();
+        let manifest = write(b.path(), &entries(), 3).unwrap();
+        for path in manifest.files.iter().map(|f| format!("{}.zst", f.path)).chain([MANIFEST.to_owned()]) {
+            assert_eq!(fs::read(a.path().join(&path)).unwrap(), fs::read(b.path().join(&path)).unwrap(), "{path}");
+        }
+        assert!(!b.path().join("old.exe.zst").exists());
+        assert!(b.path().join("notes.zst").exists());
+    }
+
+    #[test]
+    fn doubles_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let double = [Entry::new(r"C:\k\a", "1"), Entry::new(r"C:\k\A", "2")];
+        assert!(write(dir.path(), &double, LEVEL_FAST).is_err());
+    }
+}

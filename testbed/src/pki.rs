@@ -1,0 +1,110 @@
+//! The certificates of a test cluster: one authority that signs the server, the clients and, through the controller
+//! manager, what nodes ask for.
+
+use std::{fmt, net::IpAddr};
+
+use anyhow::{Result, bail};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+
+/// A certificate and its private key, both in PEM (the key in PKCS #8).
+#[derive(Clone)]
+pub struct Identity {
+    /// `CERTIFICATE`
+    pub certificate: String,
+    /// `PRIVATE KEY`
+    pub key: String,
+}
+
+/// A certificate authority with an ECDSA P-256 key.
+pub struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Authority") // nothing of its key
+    }
+}
+
+impl Authority {
+    /// Makes a new one.
+    pub fn new(name: &str) -> Result<Self> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name = distinguished_name(name, &[])?;
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.key_usages =
+            vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+        Ok(Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate()?)? })
+    }
+
+    /// Certificate and key of the authority itself.
+    pub fn identity(&self) -> Identity {
+        Identity { certificate: self.issuer.pem(), key: self.issuer.key().serialize_pem() }
+    }
+
+    /// A client certificate for a Kubernetes user (common name) in up to two groups (organizations).
+    pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
+        let mut params = CertificateParams::new(Vec::new())?;
+        params.distinguished_name = distinguished_name(user, groups)?;
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
+    /// A server certificate for addresses and DNS names.
+    pub fn server(&self, name: &str, addresses: &[IpAddr], dns_names: &[&str]) -> Result<Identity> {
+        let mut params = CertificateParams::new(dns_names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        params.distinguished_name = distinguished_name(name, &[])?;
+        params.subject_alt_names.extend(addresses.iter().copied().map(SanType::IpAddress));
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params)
+    }
+
+    fn sign(&self, mut params: CertificateParams) -> Result<Identity> {
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        let key = KeyPair::generate()?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        Ok(Identity { certificate: certificate.pem(), key: key.serialize_pem() })
+    }
+}
+
+/// A key pair for service-account tokens: private and public key in PEM.
+pub fn token_keys() -> Result<(String, String)> {
+    let key = KeyPair::generate()?;
+    Ok((key.serialize_pem(), key.public_key_pem()))
+}
+
+fn distinguished_name(name: &str, organizations: &[&str]) -> Result<DistinguishedName> {
+    // rcgen keeps one value for each type of attribute; the same type under its number counts as another one.
+    let types = [DnType::OrganizationName, DnType::CustomDnType(vec![2, 5, 4, 10])];
+    if organizations.len() > types.len() {
+        bail!("{name} is to be in {} groups, a certificate made here can name {}", organizations.len(), types.len());
+    }
+    let mut dn = DistinguishedName::new();
+    for (ty, organization) in types.into_iter().zip(organizations) {
+        dn.push(ty, *organization);
+    }
+    dn.push(DnType::CommonName, name);
+    Ok(dn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_certificate_names_user_and_groups() {
+        let authority = Authority::new("test").unwrap();
+        let client = authority.client("system:node:a", &["one", "two"]).unwrap();
+        let (_, pem) = x509_parser::pem::parse_x509_pem(client.certificate.as_bytes()).unwrap();
+        let certificate = pem.parse_x509().unwrap();
+        let subject = certificate.subject();
+        let organizations: Vec<_> = subject.iter_organization().map(|o| o.as_str().unwrap()).collect();
+        assert_eq!(organizations, ["one", "two"]);
+        assert_eq!(subject.iter_common_name().next().unwrap().as_str().unwrap(), "system:node:a");
+        assert!(authority.client("a", &["1", "2", "3"]).is_err());
+    }
+}

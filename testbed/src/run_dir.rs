@@ -1,0 +1,80 @@
+//! Folders that live as long as a process, even one that is killed.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context as _, Result};
+
+use crate::binaries::{cache_dir, lock, lock_file};
+
+/// A folder in the cache, removed on drop; what a killed process left is removed when the next one is made. (A value
+/// in a `static` is never dropped, so this is no rare case.)
+#[derive(Debug)]
+pub struct RunDir {
+    path: PathBuf,
+    // The kernel gives up the lock of a process that dies: that is how the others know.
+    _lock: File,
+}
+
+impl RunDir {
+    /// Makes a folder whose name starts with `prefix`.
+    pub fn new(prefix: &str) -> Result<Self> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let root = cache_dir()?.join("run");
+        // Nobody sweeps between the making of a folder and the locking of it.
+        let _making = lock(&root.join(".lock"))?;
+        sweep(&root)?;
+        let path = root.join(format!("{prefix}-{}-{}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));
+        let lock = lock(&path.join(".lock"))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// A file or folder in it.
+    pub fn join(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // What can't be removed now is swept later.
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+fn sweep(root: &Path) -> Result<()> {
+    for entry in fs::read_dir(root).with_context(|| format!("list {}", root.display()))? {
+        let path = entry?.path();
+        if path.is_dir() && lock_file(&path.join(".lock")).is_ok_and(|file| file.try_lock().is_ok()) {
+            let _ = fs::remove_dir_all(&path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_swept_when_nobody_holds_it() {
+        let held = RunDir::new("test-held").unwrap();
+        let left = held.path().parent().unwrap().join(format!("test-left-{}", process::id()));
+        fs::create_dir_all(&left).unwrap();
+        let next = RunDir::new("test-next").unwrap();
+        assert!(!left.exists());
+        assert!(held.path().exists());
+        let path = next.path().to_owned();
+        drop(next);
+        assert!(!path.exists());
+    }
+}

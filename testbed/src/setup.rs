@@ -1,0 +1,93 @@
+//! What a new Debian machine needs for the test bed and for `wicd.exe`.
+
+use std::{
+    path::Path,
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::binaries::{self, TARGET, rustup_has_target};
+
+/// Programs and the Debian packages that they come from.
+const PACKAGES: &[(&str, &str)] = &[
+    ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64"),
+    ("wine", "wine"),
+    ("/usr/lib/wine/wine64", "wine64"),
+    ("sshd", "openssh-server"),
+    ("ssh", "openssh-client"),
+    ("ip", "iproute2"),
+    ("git", "git"),
+    ("make", "make"),
+];
+
+/// Debian's Rust with the source of its standard library: what cross-builds where rustup has no Windows target.
+const DEBIAN_RUST: &[(&str, &str)] = &[
+    ("/usr/bin/rustc", "rustc-web"),
+    ("/usr/bin/cargo", "cargo-web"),
+    ("/usr/lib/rustlib/src/rust/library", "rust-web-src"),
+];
+
+/// Installs what is missing, saying so first; does nothing when all is there. Needs root (and Debian) only to install.
+/// Go is not installed: Debian's is too old for Kubernetes, so its absence is an error that says what to do.
+pub fn setup() -> Result<()> {
+    let present = |place: &str| {
+        if place.starts_with('/') { Path::new(place).exists() } else { binaries::find(place).is_some() }
+    };
+    let mut packages = missing(PACKAGES, present);
+    if !ensure_target() {
+        packages.extend(missing(DEBIAN_RUST, present));
+    }
+    install(&packages)?;
+    if binaries::find("go").is_none() {
+        bail!("there is no Go: install the version in testbed/go/go.mod or a later one from https://go.dev/dl/");
+    }
+    Ok(())
+}
+
+/// The packages of what is not `present`.
+fn missing<'a>(wanted: &[(&str, &'a str)], present: impl Fn(&str) -> bool) -> Vec<&'a str> {
+    wanted.iter().filter(|(place, _)| !present(place)).map(|(_, package)| *package).collect()
+}
+
+/// Whether the pinned toolchain has the Windows target, after an attempt to add it.
+fn ensure_target() -> bool {
+    let workspace = binaries::workspace();
+    if rustup_has_target(workspace) {
+        return true;
+    }
+    binaries::say(&format!("rustup target add {TARGET}"));
+    let added = Command::new("rustup").current_dir(workspace).args(["target", "add", TARGET]).status();
+    added.is_ok_and(|status| status.success()) && rustup_has_target(workspace)
+}
+
+fn install(packages: &[&str]) -> Result<()> {
+    if packages.is_empty() {
+        return Ok(());
+    }
+    binaries::say(&format!("apt-get install {}", packages.join(" ")));
+    apt_get(&["update", "-q"])?;
+    let options = ["install", "-q", "-y", "--no-install-recommends"];
+    apt_get(&[&options, packages].concat())
+}
+
+fn apt_get(args: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    let status = command.args(args).env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).status();
+    let status = status.context("start apt-get: on another system than Debian, install the packages by hand")?;
+    if !status.success() {
+        bail!("apt-get {}: {status}; it needs root", args.join(" "));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_missing_is_installed() {
+        assert_eq!(missing(PACKAGES, |_| true), Vec::<&str>::new());
+        assert_eq!(missing(PACKAGES, |place| place != "sshd"), ["openssh-server"]);
+    }
+}

@@ -1,0 +1,43 @@
+//! What can be wrong with a simulated host.
+
+use std::time::Duration;
+
+/// What is wrong with a host. Several can be wrong at once; all can be set and mended while the host runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The SSH port refuses connections; those that were open are cut.
+    Refuse,
+    /// The SSH port accepts new connections and never says a word.
+    Hang,
+    /// Programs are started and never end. They go on when the fault is mended.
+    HangInCommand,
+    /// A connection is cut when it has received this many bytes.
+    CutAfterBytes {
+        /// Bytes of the TCP connection.
+        bytes: u64,
+        /// Whether the fault is gone after it has cut one connection.
+        once: bool,
+    },
+    /// Nothing can be written over SFTP, and the host says that it has no space left.
+    DiskFull,
+    /// No key and no user is accepted.
+    WrongKey,
+    /// The host shows another host key. Mended, it shows the old one.
+    ChangedHostKey,
+    /// A restart takes this much longer. Mended, it ends at once.
+    SlowReboot(Duration),
+    /// kubelet runs and never makes a Node.
+    NeverRegisters,
+    /// The host is a Linux host: it has no `/C:`.
+    NotWindows,
+    /// The clock is ahead by this much.
+    ClockAhead(Duration),
+    /// The clock is behind by this much.
+    ClockBehind(Duration),
+    /// The Windows feature Containers is not there until the next restart.
+    NeedsReboot,
+    /// The login shell prints noise around what programs print.
+    GarbledOutput,
+    /// Programs end with this status and do nothing.
+    ProgramsFail(u32),
+}

@@ -1,0 +1,355 @@
+//! What all simulated kubelets share: one client of the API server, one watch each of Nodes, certificate requests and Pods,
+//! one clock for all heartbeats.
+
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use api::names::{key, user};
+use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::{
+    api::{certificates::v1::CertificateSigningRequest, coordination::v1::Lease, core::v1::Node},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{Patch, PatchParams, PostParams},
+    core::PartialObjectMeta,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use tokio::{
+    sync::{Semaphore, mpsc, watch},
+    time::{Instant, sleep},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{SimOptions, kubelet, machine::Machine, machine::lock, pods};
+
+/// What a kubelet does about its serving certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServingCertificate {
+    /// Ask for it, and become Ready when it has been issued. (A real kubelet does not wait; here, so that a Node which is
+    /// Ready proves the approval too.)
+    #[default]
+    Await,
+    /// Ask for it, and become Ready at once.
+    Request,
+    /// Do not ask.
+    Skip,
+}
+
+/// Namespace of the kubelets' Leases.
+const LEASES: &str = "kube-node-lease";
+/// Seconds that a kubelet's Lease holds.
+const LEASE_SECONDS: i32 = 40;
+/// Requests of kubelets that are under way at once; each may need a connection of its own.
+const REQUESTS: usize = 64;
+
+/// What is known of a Node from the watch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeView {
+    pub(super) uid: Option<String>,
+    pub(super) desired_version: Option<String>,
+    pub(super) version: Option<String>,
+    pub(super) reboot_required: bool,
+    /// The Node as JSON: its metadata, without what is written all the time.
+    pub(super) json: Option<Value>,
+}
+
+/// How a certificate request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Issued {
+    Yes,
+    No,
+}
+
+/// A kubelet that runs and has its Node.
+struct Live {
+    address: String,
+    next_heartbeat: Instant,
+}
+
+pub(super) struct Fleet {
+    client: Client,
+    options: SimOptions,
+    stop: CancellationToken,
+    live: Mutex<HashMap<String, Live>>,
+    views: Mutex<HashMap<String, watch::Sender<NodeView>>>,
+    requests: Mutex<HashMap<String, watch::Sender<Option<Issued>>>>,
+    came_up: mpsc::UnboundedSender<String>,
+    slots: Semaphore,
+}
+
+/// Somebody to act for.
+pub(super) struct Identity {
+    user: String,
+    group: &'static str,
+}
+
+impl Identity {
+    pub(super) fn kubelet(node: &str) -> Self {
+        Self { user: format!("{}{node}", user::NODE_PREFIX), group: user::NODES_GROUP }
+    }
+
+    pub(super) fn wicd(node: &str) -> Self {
+        Self { user: format!("{}{node}", user::WICD_PREFIX), group: user::WICD_GROUP }
+    }
+}
+
+type RequestResult = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
+
+impl Fleet {
+    pub(super) fn start(client: Client, options: SimOptions, stop: CancellationToken) -> Arc<Self> {
+        let (came_up, coming_up) = mpsc::unbounded_channel();
+        let fleet = Arc::new(Self {
+            client,
+            options,
+            stop,
+            live: Mutex::default(),
+            views: Mutex::default(),
+            requests: Mutex::default(),
+            came_up,
+            slots: Semaphore::new(REQUESTS),
+        });
+        fleet.spawn(|fleet| async move { fleet.watch_nodes().await });
+        if fleet.options.serving == ServingCertificate::Await {
+            fleet.spawn(|fleet| async move { fleet.watch_requests().await });
+        }
+        fleet.spawn(|fleet| async move { fleet.beat().await });
+        fleet.spawn(|fleet| pods::run(fleet, coming_up));
+        fleet
+    }
+
+    /// Runs something until the world ends.
+    pub(super) fn spawn<F: Future<Output = ()> + Send + 'static>(self: &Arc<Self>, task: impl FnOnce(Arc<Self>) -> F) {
+        let stop = self.stop.clone();
+        let task = task(self.clone());
+        tokio::spawn(async move { stop.run_until_cancelled(task).await });
+    }
+
+    pub(super) fn add(self: &Arc<Self>, machine: Arc<Machine>) {
+        self.spawn(|fleet| kubelet::supervise(fleet, machine));
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn options(&self) -> &SimOptions {
+        &self.options
+    }
+
+    /// Sends a request that [`kube::core::Request`] made, as somebody else.
+    pub(super) async fn send<T: DeserializeOwned>(&self, who: &Identity, request: RequestResult) -> kube::Result<T> {
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        for (name, value) in [("impersonate-user", who.user.as_str()), ("impersonate-group", who.group)] {
+            let value = http::HeaderValue::from_str(value).map_err(|e| kube::Error::HttpError(e.into()))?;
+            request.headers_mut().insert(name, value);
+        }
+        // Never closed.
+        let _slot = self.slots.acquire().await;
+        self.client.request(request).await
+    }
+
+    /// What the watch tells of a Node, from now on.
+    pub(super) fn view(&self, node: &str) -> watch::Receiver<NodeView> {
+        lock(&self.views).entry(node.to_string()).or_default().subscribe()
+    }
+
+    /// Waits until this certificate request has been decided. It may have been already: whoever of the two comes first
+    /// leaves the other a note.
+    pub(super) async fn decision(&self, request: &str) -> Issued {
+        let mut note = lock(&self.requests).entry(request.to_string()).or_default().subscribe();
+        let issued = note.wait_for(Option::is_some).await.ok().and_then(|i| *i).unwrap_or(Issued::No);
+        lock(&self.requests).remove(request);
+        issued
+    }
+
+    /// From now on the Node has heartbeats, and its Pods end when they shall. Until the guard is dropped.
+    pub(super) fn go_live(self: &Arc<Self>, node: &str, address: String) -> LiveGuard {
+        // The first one comes at once, the others spread by the moment at which hosts came up.
+        let live = Live { address, next_heartbeat: Instant::now() };
+        lock(&self.live).insert(node.to_string(), live);
+        let _ = self.came_up.send(node.to_string());
+        LiveGuard { fleet: self.clone(), node: node.to_string() }
+    }
+
+    /// The address of a Node whose kubelet runs.
+    pub(super) fn live_address(&self, node: &str) -> Option<String> {
+        lock(&self.live).get(node).map(|l| l.address.clone())
+    }
+
+    async fn watch_nodes(&self) {
+        let api: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
+        let config = watcher::Config::default().labels("kubernetes.io/os=windows");
+        let mut listed = HashSet::new();
+        let mut events = std::pin::pin!(events(watcher(api, config)));
+        while let Some(event) = events.next().await {
+            match event {
+                watcher::Event::Init => listed.clear(),
+                watcher::Event::InitApply(node) => {
+                    listed.insert(node.name_any());
+                    self.see(&node);
+                }
+                watcher::Event::InitDone => {
+                    for (name, view) in &*lock(&self.views) {
+                        if !listed.contains(name) {
+                            replace(view, NodeView::default());
+                        }
+                    }
+                }
+                watcher::Event::Apply(node) => self.see(&node),
+                watcher::Event::Delete(node) => {
+                    if let Some(view) = lock(&self.views).get(&node.name_any()) {
+                        replace(view, NodeView::default());
+                    }
+                }
+            }
+        }
+    }
+
+    fn see(&self, node: &PartialObjectMeta<Node>) {
+        let annotation = |key| node.annotations().get(key).cloned();
+        let seen = NodeView {
+            uid: node.uid(),
+            desired_version: annotation(key::DESIRED_VERSION),
+            version: annotation(key::VERSION),
+            reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
+            json: Some(json!({ "metadata": {
+                "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
+            } })),
+        };
+        replace(lock(&self.views).entry(node.name_any()).or_default(), seen);
+    }
+
+    async fn watch_requests(&self) {
+        let api: Api<CertificateSigningRequest> = Api::all(self.client.clone());
+        let config = watcher::Config::default().fields("spec.signerName=kubernetes.io/kubelet-serving");
+        let mut events = std::pin::pin!(events(watcher(api, config)));
+        while let Some(event) = events.next().await {
+            let (request, gone) = match event {
+                watcher::Event::Apply(request) | watcher::Event::InitApply(request) => (request, false),
+                watcher::Event::Delete(request) => (request, true),
+                watcher::Event::Init | watcher::Event::InitDone => continue,
+            };
+            let issued = if gone { Some(Issued::No) } else { judge(&request) };
+            if issued.is_some() {
+                lock(&self.requests).entry(request.name_any()).or_default().send_replace(issued);
+            }
+        }
+    }
+
+    /// Renews Leases, those that are due in each second.
+    async fn beat(&self) {
+        let Some(period) = self.options.heartbeat else { return };
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), LEASES);
+        loop {
+            let now = Instant::now();
+            let due: Vec<String> = lock(&self.live)
+                .iter_mut()
+                .filter(|(_, live)| live.next_heartbeat <= now)
+                .map(|(node, live)| {
+                    live.next_heartbeat = now + period;
+                    node.clone()
+                })
+                .collect();
+            stream::iter(due).for_each_concurrent(8, |node| self.renew(&leases, node)).await;
+            sleep(Duration::from_secs(1)).await;
+        }
+    }
+
+    async fn renew(&self, leases: &Api<Lease>, node: String) {
+        let Some(uid) = self.view(&node).borrow().uid.clone() else { return };
+        let now = MicroTime(Timestamp::now());
+        let patch = json!({ "spec": { "renewTime": now } });
+        let renewed = leases.patch_metadata(&node, &PatchParams::default(), &Patch::Merge(patch)).await;
+        let missing = matches!(&renewed, Err(kube::Error::Api(status)) if status.code == 404);
+        let failed = if missing {
+            let lease = lease(&node, &uid, now);
+            leases.create(&PostParams::default(), &lease).await.err()
+        } else {
+            renewed.err()
+        };
+        if let Some(error) = failed {
+            tracing::warn!(node, error = &error as &dyn std::error::Error, "simulated kubelet cannot renew its lease");
+            if let Some(live) = lock(&self.live).get_mut(&node) {
+                live.next_heartbeat = Instant::now();
+            }
+        }
+    }
+}
+
+/// Ends what [`Fleet::go_live`] began.
+pub(super) struct LiveGuard {
+    fleet: Arc<Fleet>,
+    node: String,
+}
+
+impl Drop for LiveGuard {
+    fn drop(&mut self) {
+        lock(&self.fleet.live).remove(&self.node);
+    }
+}
+
+/// Whether a certificate request has been decided, and how.
+fn judge(request: &CertificateSigningRequest) -> Option<Issued> {
+    let status = request.status.as_ref()?;
+    if status.certificate.as_ref().is_some_and(|c| !c.0.is_empty()) {
+        return Some(Issued::Yes);
+    }
+    let refused = status.conditions.iter().flatten().any(|c| matches!(c.type_.as_str(), "Denied" | "Failed"));
+    refused.then_some(Issued::No)
+}
+
+fn lease(node: &str, uid: &str, now: MicroTime) -> Lease {
+    let lease = json!({
+        "metadata": {
+            "name": node,
+            "ownerReferences": [{ "apiVersion": "v1", "kind": "Node", "name": node, "uid": uid }],
+        },
+        "spec": { "holderIdentity": node, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now },
+    });
+    serde_json::from_value(lease).unwrap_or_default()
+}
+
+/// Events of a watch that never gives up; failures are waited out.
+pub(super) fn events<K>(
+    watch: impl Stream<Item = watcher::Result<watcher::Event<K>>> + Send,
+) -> impl Stream<Item = watcher::Event<K>> + Send
+where
+    K: Resource + Clone + std::fmt::Debug + Send + 'static,
+{
+    watch
+        .default_backoff()
+        .inspect_err(|e| tracing::debug!(error = e as &dyn std::error::Error, "a watch of the simulated hosts failed"))
+        .filter_map(|event| std::future::ready(event.ok()))
+}
+
+/// Tries until it works, less and less often. Dropped, it stops.
+pub(super) async fn insist<T, F: Future<Output = kube::Result<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
+    let mut pause = Duration::from_millis(200);
+    loop {
+        match attempt().await {
+            Ok(value) => return value,
+            Err(error) => {
+                tracing::warn!(what, error = &error as &dyn std::error::Error, "simulated host failed, will try again");
+            }
+        }
+        sleep(pause).await;
+        pause = (pause * 2).min(Duration::from_secs(10));
+    }
+}
+
+fn replace(view: &watch::Sender<NodeView>, new: NodeView) {
+    view.send_if_modified(|old| {
+        let changed = *old != new;
+        *old = new;
+        changed
+    });
+}

@@ -1,0 +1,337 @@
+//! A simulated kubelet, and the part of wicd's service that talks to the API server.
+
+use std::{collections::BTreeMap, path::Path, sync::Arc};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    host::{Desired, path},
+    names::{key, user},
+};
+use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
+use kube::{
+    Resource as _,
+    api::{Patch, PatchParams, PostParams},
+    core::{ObjectMeta, Request},
+};
+use rcgen::{CertificateParams, DnType, KeyPair, SanType};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use wicd::daemon::keeper::Report;
+use x509_parser::pem::Pem;
+
+use super::{
+    drive,
+    fault::Fault,
+    fleet::{Fleet, Identity, Issued, NodeView, ServingCertificate, insist},
+    machine::{Machine, State},
+};
+
+/// The service whose state is that of the kubelet.
+pub(super) const KUBELET: &str = "kubelet";
+
+/// Runs the machine's kubelet whenever its service runs.
+pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>) {
+    let mut state = machine.state();
+    let running = |s: &State| s.powered && machine.windows().is_running(KUBELET);
+    while let Ok(run_of_now) = state.wait_for(running).await.map(|s| s.kubelet_runs) {
+        tokio::select! {
+            () = run(&fleet, &machine) => {}
+            _ = state.wait_for(|s| s.kubelet_runs != run_of_now || !running(s)) => {}
+        }
+    }
+}
+
+async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
+    let mut state = machine.state();
+    let boot = state.borrow().boot;
+    sleep(boot).await;
+    if state.wait_for(|s| !s.faults.contains(&Fault::NeverRegisters)).await.is_err() {
+        return;
+    }
+    let desired = loop {
+        match who_am_i(machine) {
+            Ok(desired) => break desired,
+            Err(error) => {
+                tracing::warn!(
+                    host = machine.parts().name,
+                    error = format!("{error:#}"),
+                    "simulated kubelet cannot start"
+                );
+            }
+        }
+        if state.changed().await.is_err() {
+            return;
+        }
+    };
+    let kubelet = Kubelet {
+        address: if desired.node_ip.is_empty() { machine.parts().address.ip().to_string() } else { desired.node_ip },
+        identity: Identity::kubelet(&desired.node_name),
+        node: desired.node_name,
+        fleet,
+        machine,
+    };
+    kubelet.register().await;
+    let _live = fleet.go_live(&kubelet.node, kubelet.address.clone());
+    match fleet.options().serving {
+        ServingCertificate::Await => while !kubelet.is_served().await {},
+        ServingCertificate::Request => drop(insist("serving request", || kubelet.request_serving()).await),
+        ServingCertificate::Skip => {}
+    }
+    kubelet.become_ready().await;
+    kubelet.report_version().await;
+}
+
+/// What a kubelet reads before it starts: that its certificate is that of its Node.
+fn who_am_i(machine: &Machine) -> Result<Desired> {
+    let desired: Desired = serde_json::from_slice(&read(machine.drive(), path::DESIRED)?)?;
+    let pem = read(machine.drive(), path::KUBELET_FIRST_CERT)?;
+    let is_certificate = |pem: &Pem| pem.label == "CERTIFICATE";
+    let first = Pem::iter_from_buffer(&pem).flatten().find(is_certificate).context("no certificate for kubelet")?;
+    let certificate = first.parse_x509()?;
+    ensure!(certificate.validity().is_valid(), "kubelet's certificate is not valid now");
+    let subject = certificate.subject();
+    let mut names = subject.iter_common_name().filter_map(|n| n.as_str().ok());
+    let mut groups = subject.iter_organization().filter_map(|n| n.as_str().ok());
+    let expected = format!("{}{}", user::NODE_PREFIX, desired.node_name);
+    ensure!(names.next() == Some(&*expected), "kubelet's certificate is not one of {expected}");
+    ensure!(groups.next() == Some(user::NODES_GROUP), "kubelet's certificate is not one of a node");
+    Ok(desired)
+}
+
+fn read(drive: &Path, windows_path: &str) -> Result<Vec<u8>> {
+    let parts: Vec<&str> = windows_path.split('\\').skip(1).collect();
+    std::fs::read(drive::find(drive, &parts)).with_context(|| format!("cannot read {windows_path}"))
+}
+
+struct Kubelet<'a> {
+    fleet: &'a Arc<Fleet>,
+    machine: &'a Arc<Machine>,
+    node: String,
+    address: String,
+    identity: Identity,
+}
+
+impl Kubelet<'_> {
+    async fn register(&self) {
+        let body = self.new_node().to_string().into_bytes();
+        insist("node", || async {
+            let create = Request::new(Node::url_path(&(), None)).create(&PostParams::default(), body.clone());
+            match self.fleet.send::<IgnoredAny>(&self.identity, create).await {
+                Err(kube::Error::Api(status)) if status.is_already_exists() => {
+                    self.patch_status(self.status(false)).await
+                }
+                other => other.map(drop),
+            }
+        })
+        .await;
+    }
+
+    async fn become_ready(&self) {
+        insist("node status", || self.patch_status(self.status(true))).await;
+    }
+
+    async fn patch_status(&self, status: Value) -> kube::Result<()> {
+        let patch = Patch::Strategic(json!({ "status": status }));
+        let request = Request::new(Node::url_path(&(), None)).patch_subresource(
+            "status",
+            &self.node,
+            &PatchParams::default(),
+            &patch,
+        );
+        self.fleet.send::<IgnoredAny>(&self.identity, request).await.map(drop)
+    }
+
+    fn new_node(&self) -> Value {
+        let labels = BTreeMap::from([
+            ("kubernetes.io/os", "windows"),
+            ("kubernetes.io/arch", "amd64"),
+            ("kubernetes.io/hostname", self.node.as_str()),
+            ("node.kubernetes.io/windows-build", "10.0.20348"),
+            (key::OS_ID, "Windows"),
+        ]);
+        json!({
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": { "name": self.node, "labels": labels },
+            "spec": { "taints": [api::names::default_taint()] },
+            "status": self.status(false),
+        })
+    }
+
+    fn status(&self, ready: bool) -> Value {
+        let now = k8s_openapi::jiff::Timestamp::now().to_string();
+        let condition = |kind: &str, status: bool, reason: &str, message: &str| {
+            json!({
+                "type": kind,
+                "status": if status { "True" } else { "False" },
+                "reason": reason,
+                "message": message,
+                "lastHeartbeatTime": now,
+                "lastTransitionTime": now,
+            })
+        };
+        let machine = self.machine.windows().machine();
+        let quantities = json!({ "cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110" });
+        json!({
+            "addresses": [
+                { "type": "InternalIP", "address": self.address },
+                { "type": "Hostname", "address": machine.hostname },
+            ],
+            "capacity": quantities,
+            "allocatable": quantities,
+            "conditions": [
+                condition("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+                condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+                condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+                if ready {
+                    condition("Ready", true, "KubeletReady", "kubelet is posting ready status")
+                } else {
+                    condition("Ready", false, "KubeletNotReady", "kubelet is coming up")
+                },
+            ],
+            "daemonEndpoints": { "kubeletEndpoint": { "Port": 10250 } },
+            "nodeInfo": {
+                "machineID": machine.hostname,
+                "systemUUID": machine.machine_id,
+                "bootID": machine.boot_id,
+                "kernelVersion": machine.os_build,
+                "osImage": machine.os_name,
+                "containerRuntimeVersion": "containerd://2.2.0",
+                "kubeletVersion": self.fleet.options().kubelet_version,
+                "kubeProxyVersion": "",
+                "operatingSystem": "windows",
+                "architecture": "amd64",
+            },
+        })
+    }
+
+    /// Asks for a serving certificate, and returns whether one was issued. A host that has one does not ask again.
+    async fn is_served(&self) -> bool {
+        if self.machine.windows().has_serving_certificate(&self.node) {
+            return true;
+        }
+        let name = insist("serving request", || self.request_serving()).await;
+        let issued = self.fleet.decision(&name).await == Issued::Yes;
+        if issued {
+            self.machine.windows().keep_serving_certificate(&self.node);
+        } else {
+            tracing::warn!(
+                node = self.node,
+                request = name,
+                "simulated kubelet got no serving certificate, will ask again"
+            );
+            sleep(std::time::Duration::from_secs(10)).await;
+        }
+        issued
+    }
+
+    /// Posts a request and returns its name.
+    async fn request_serving(&self) -> kube::Result<String> {
+        let request =
+            serving_request(&self.node, &self.address).map_err(|e| kube::Error::Service(format!("{e:#}").into()))?;
+        let object = CertificateSigningRequest {
+            metadata: ObjectMeta { generate_name: Some("csr-".into()), ..ObjectMeta::default() },
+            spec: k8s_openapi::api::certificates::v1::CertificateSigningRequestSpec {
+                request: k8s_openapi::ByteString(request.into_bytes()),
+                signer_name: "kubernetes.io/kubelet-serving".into(),
+                usages: Some(vec!["digital signature".into(), "server auth".into()]),
+                ..Default::default()
+            },
+            status: None,
+        };
+        let body = serde_json::to_vec(&object).map_err(kube::Error::SerdeError)?;
+        let create = Request::new(CertificateSigningRequest::url_path(&(), None)).create(&PostParams::default(), body);
+        let created: CertificateSigningRequest = self.fleet.send(&self.identity, create).await?;
+        Ok(created.metadata.name.unwrap_or_default())
+    }
+
+    /// wicd's part: keeps the host, and says in the Node which version it follows completely and whether it must be
+    /// restarted. Goes on until dropped.
+    async fn report_version(&self) {
+        let mut view = self.fleet.view(&self.node);
+        let mut state = self.machine.state();
+        let wicd = Identity::wicd(&self.node);
+        loop {
+            let seen = view.borrow_and_update().clone();
+            state.borrow_and_update();
+            let report = self.machine.windows().keep(seen.json.as_ref());
+            let annotations = annotations(&seen, &report);
+            if !annotations.is_empty() {
+                let patch = Patch::Merge(json!({ "metadata": { "annotations": annotations } }));
+                insist("annotations", || {
+                    let request =
+                        Request::new(Node::url_path(&(), None)).patch(&self.node, &PatchParams::default(), &patch);
+                    self.fleet.send::<IgnoredAny>(&wicd, request)
+                })
+                .await;
+            }
+            tokio::select! {
+                changed = view.changed() => if changed.is_err() { return },
+                changed = state.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+}
+
+/// The annotations that wicd has to change: to a value, or away.
+fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Option<String>> {
+    let mut change = BTreeMap::new();
+    if seen.uid.is_none() {
+        return change;
+    }
+    if report.settled
+        && report.version.is_some()
+        && report.version == seen.desired_version
+        && seen.version != report.version
+    {
+        change.insert(key::VERSION, report.version.clone());
+    }
+    if seen.reboot_required != report.reboot.is_some() {
+        change.insert(key::REBOOT_REQUIRED, report.reboot.as_ref().map(|_| String::new()));
+    }
+    change
+}
+
+/// A certificate request as kubelet makes it, in PEM.
+fn serving_request(node: &str, address: &str) -> Result<String> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name.push(DnType::OrganizationName, user::NODES_GROUP);
+    params.distinguished_name.push(DnType::CommonName, format!("{}{node}", user::NODE_PREFIX));
+    params.subject_alt_names = vec![SanType::DnsName(node.try_into()?), SanType::IpAddress(address.parse()?)];
+    Ok(params.serialize_request(&KeyPair::generate()?)?.pem()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wicd_says_what_is_true_and_new() {
+        let says = |desired: &str, version: Option<&str>, follows: &str, settled: bool, reboot: bool, marked: bool| {
+            let seen = NodeView {
+                uid: Some("1".into()),
+                desired_version: Some(desired.into()),
+                version: version.map(str::to_string),
+                reboot_required: marked,
+                json: None,
+            };
+            let reboot = reboot.then(|| "why".to_string());
+            annotations(&seen, &Report { version: Some(follows.into()), settled, reboot })
+        };
+        let version = |value: &str| BTreeMap::from([(key::VERSION, Some(value.to_string()))]);
+        let nothing = BTreeMap::new();
+        assert_eq!(says("2", None, "2", true, false, false), version("2"));
+        assert_eq!(says("2", Some("1"), "2", true, false, false), version("2"));
+        assert_eq!(says("2", Some("2"), "2", true, false, false), nothing, "it is said already");
+        assert_eq!(says("2", Some("1"), "1", true, false, false), nothing, "it follows another one");
+        assert_eq!(says("2", Some("1"), "2", false, false, false), nothing, "it is not there yet");
+        assert_eq!(
+            says("2", Some("2"), "2", true, true, false),
+            BTreeMap::from([(key::REBOOT_REQUIRED, Some(String::new()))])
+        );
+        assert_eq!(says("2", Some("2"), "2", true, true, true), nothing);
+        assert_eq!(says("2", Some("2"), "2", true, false, true), BTreeMap::from([(key::REBOOT_REQUIRED, None)]));
+        assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
+    }
+}

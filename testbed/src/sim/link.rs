@@ -1,0 +1,159 @@
+//! The line between operator and host, played on the host's side of a connection: latency, bandwidth, counting, cutting.
+
+use std::{
+    future::Future as _,
+    io,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, DuplexStream, ReadBuf},
+    net::TcpStream,
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::WaitForCancellationFutureOwned;
+
+/// How good the line is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Link {
+    /// Time that a packet takes there and back.
+    pub rtt: Duration,
+    /// Bytes in each second in each direction; `None` is as fast as the machine.
+    pub bandwidth: Option<u64>,
+}
+
+/// Largest piece that travels at once.
+const PIECE: usize = 32 << 10;
+/// Pieces that may be on their way in one direction: 32 MiB, more than any window that SSH grants.
+const PIECES_UNDER_WAY: usize = 1024;
+
+impl Link {
+    /// Whether bytes are to be held up at all.
+    pub(super) fn is_ideal(self) -> bool {
+        self.rtt.is_zero() && self.bandwidth.is_none()
+    }
+
+    /// Puts the line between `wire` and what is returned. Bytes are under way for half of `rtt`, any number at once: a
+    /// sender that does not wait for answers is not slowed down by latency. Ends when either side does.
+    pub(super) fn stretch(self, wire: Metered) -> DuplexStream {
+        let (near, far) = tokio::io::duplex(256 << 10);
+        tokio::spawn(async move {
+            // What SYN and SYN-ACK would have taken: the kernel has already greeted.
+            tokio::time::sleep(self.rtt).await;
+            let (wire_in, wire_out) = tokio::io::split(wire);
+            let (far_in, far_out) = tokio::io::split(far);
+            let inward = pin!(self.carry(wire_in, far_out));
+            let outward = pin!(self.carry(far_in, wire_out));
+            // Half-closed connections are not a thing that SSH uses.
+            futures::future::select(inward, outward).await;
+        });
+        near
+    }
+
+    async fn carry(self, mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) {
+        let (sender, mut under_way) = mpsc::channel::<(Instant, Vec<u8>)>(PIECES_UNDER_WAY);
+        let take = async move {
+            let mut buffer = vec![0; PIECE];
+            let mut line_free = Instant::now();
+            while let Ok(n @ 1..) = from.read(&mut buffer).await {
+                line_free = line_free.max(Instant::now()) + self.time_on_line(n);
+                if sender.send((line_free + self.rtt / 2, buffer[..n].to_vec())).await.is_err() {
+                    break;
+                }
+                if self.bandwidth.is_some() {
+                    sleep_until(line_free).await;
+                }
+            }
+        };
+        let give = async move {
+            while let Some((due, piece)) = under_way.recv().await {
+                sleep_until(due).await;
+                if to.write_all(&piece).await.is_err() || to.flush().await.is_err() {
+                    return;
+                }
+            }
+            let _ = to.shutdown().await;
+        };
+        // `give` ends after `take`, with what was still under way, or before it, when nobody reads any more.
+        let (take, give) = (pin!(take), pin!(give));
+        if let futures::future::Either::Left(((), give)) = futures::future::select(take, give).await {
+            give.await;
+        }
+    }
+
+    fn time_on_line(self, bytes: usize) -> Duration {
+        self.bandwidth
+            .filter(|b| *b > 0)
+            .map_or(Duration::ZERO, |b| Duration::from_nanos(bytes as u64 * 1_000_000_000 / b))
+    }
+}
+
+/// A connection whose received bytes are counted, and that breaks when it is told to or has received enough.
+pub(super) struct Metered {
+    stream: TcpStream,
+    cut: Pin<Box<WaitForCancellationFutureOwned>>,
+    received: Arc<AtomicU64>,
+    mine: u64,
+    limit: Option<(u64, Box<dyn FnOnce() + Send + Sync>)>,
+    is_cut: bool,
+}
+
+impl Metered {
+    pub(super) fn new(stream: TcpStream, cut: WaitForCancellationFutureOwned, received: Arc<AtomicU64>) -> Self {
+        Self { stream, cut: Box::pin(cut), received, mine: 0, limit: None, is_cut: false }
+    }
+
+    /// Breaks after `bytes`, and then calls `then`.
+    pub(super) fn with_limit(mut self, bytes: u64, then: impl FnOnce() + Send + Sync + 'static) -> Self {
+        self.limit = Some((bytes, Box::new(then)));
+        self
+    }
+
+    fn broken() -> io::Error {
+        io::ErrorKind::ConnectionReset.into()
+    }
+}
+
+impl AsyncRead for Metered {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.is_cut || self.cut.as_mut().poll(cx).is_ready() {
+            self.is_cut = true;
+            return Poll::Ready(Err(Self::broken()));
+        }
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let n = (buf.filled().len() - before) as u64;
+        self.received.fetch_add(n, Ordering::Relaxed);
+        self.mine += n;
+        if self.limit.as_ref().is_some_and(|(limit, _)| self.mine >= *limit)
+            && let Some((_, then)) = self.limit.take()
+        {
+            then();
+            self.is_cut = true;
+            buf.set_filled(before);
+            return Poll::Ready(Err(Self::broken()));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Metered {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

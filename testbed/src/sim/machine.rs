@@ -1,0 +1,399 @@
+//! A simulated host as a machine: its port, its power switch, its disk and its state.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, SystemTime},
+};
+
+use api::host::Verb;
+use russh::keys::{PrivateKey, ssh_key::PublicKey};
+use sha2::{Digest as _, Sha256};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use wicd::fake::ServiceEvent;
+
+use super::{Stats, fault::Fault, kubelet::KUBELET, link::Link, link::Metered, sshd, windows::Windows};
+
+/// Between the end of the program that asks for a restart and the restart, as `shutdown /r` has it, so that its exit status
+/// still gets out.
+const RESTART_AFTER: Duration = Duration::from_millis(200);
+
+/// What can change about a machine.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) powered: bool,
+    /// Restarts so far; the boot id.
+    pub(super) boots: u32,
+    pub(super) faults: Vec<Fault>,
+    /// Raised whenever services may have changed.
+    pub(super) revision: u64,
+    /// How often kubelet was started.
+    pub(super) kubelet_runs: u64,
+    /// How long kubelet takes to come up.
+    pub(super) boot: Duration,
+}
+
+/// How a machine is made.
+pub(super) struct Parts {
+    pub(super) name: String,
+    pub(super) address: SocketAddr,
+    pub(super) user: String,
+    pub(super) authorized_keys: Vec<PublicKey>,
+    pub(super) host_key: PrivateKey,
+    pub(super) dir: PathBuf,
+    pub(super) link: Link,
+    pub(super) process_start: Duration,
+    pub(super) restart: Duration,
+    pub(super) boot: Duration,
+}
+
+/// A machine.
+pub(super) struct Machine {
+    parts: Parts,
+    drive: PathBuf,
+    other_key: OnceLock<PrivateKey>,
+    windows: Windows,
+    state: Arc<watch::Sender<State>>,
+    connections: AtomicU64,
+    processes: AtomicU64,
+    received: Arc<AtomicU64>,
+    /// Programs whose content has been found to match their name, with time and size that they had.
+    whole: Mutex<HashMap<String, (SystemTime, u64)>>,
+}
+
+/// How a program ended.
+pub(super) struct Exit {
+    pub(super) status: u32,
+    pub(super) output: String,
+}
+
+impl Exit {
+    fn new(status: u32, output: impl Into<String>) -> Self {
+        Self { status, output: output.into() }
+    }
+}
+
+impl Machine {
+    pub(super) fn new(parts: Parts) -> io::Result<Arc<Self>> {
+        let drive = parts.dir.join("drive_c");
+        super::drive::format(&drive, &parts.dir.join("linux"))?;
+        let state =
+            State { powered: true, boots: 1, faults: Vec::new(), revision: 0, kubelet_runs: 0, boot: parts.boot };
+        let state = Arc::new(watch::Sender::new(state));
+        let revised = state.clone();
+        let changed = move |event, service: &str| {
+            revised.send_modify(|s| {
+                s.revision += 1;
+                s.kubelet_runs += u64::from(event == ServiceEvent::Started && service == KUBELET);
+            });
+        };
+        let windows = Windows::new(&parts.name, parts.address.ip(), drive.clone(), changed);
+        Ok(Arc::new(Self {
+            drive,
+            other_key: OnceLock::new(),
+            windows,
+            state,
+            connections: AtomicU64::new(0),
+            processes: AtomicU64::new(0),
+            received: Arc::default(),
+            whole: Mutex::default(),
+            parts,
+        }))
+    }
+
+    pub(super) fn parts(&self) -> &Parts {
+        &self.parts
+    }
+
+    pub(super) fn drive(&self) -> &Path {
+        &self.drive
+    }
+
+    pub(super) fn linux(&self) -> PathBuf {
+        self.parts.dir.join("linux")
+    }
+
+    pub(super) fn link(&self) -> Link {
+        self.parts.link
+    }
+
+    pub(super) fn windows(&self) -> &Windows {
+        &self.windows
+    }
+
+    pub(super) fn state(&self) -> watch::Receiver<State> {
+        self.state.subscribe()
+    }
+
+    /// Changes the state; everybody who waits for it looks again.
+    pub(super) fn change(&self, how: impl FnOnce(&mut State)) {
+        self.state.send_modify(how);
+        let state = self.state.borrow();
+        self.windows.set_conditions(state.boots, &state.faults);
+    }
+
+    pub(super) fn has(&self, fault: &Fault) -> bool {
+        self.state.borrow().faults.contains(fault)
+    }
+
+    pub(super) fn stats(&self) -> Stats {
+        Stats {
+            connections: self.connections.load(Ordering::Relaxed),
+            processes: self.processes.load(Ordering::Relaxed),
+            bytes_received: self.received.load(Ordering::Relaxed),
+        }
+    }
+
+    pub(super) fn admits(&self, user: &str, key: &PublicKey) -> bool {
+        // User names have no case on Windows.
+        user.eq_ignore_ascii_case(&self.parts.user)
+            && self.parts.authorized_keys.iter().any(|k| k.key_data() == key.key_data())
+    }
+
+    pub(super) fn current_host_key(&self) -> PrivateKey {
+        if self.has(&Fault::ChangedHostKey) {
+            self.other_key.get_or_init(super::new_key).clone()
+        } else {
+            self.parts.host_key.clone()
+        }
+    }
+
+    /// Accepts connections while the machine is on and its port is open, until `stop`.
+    pub(super) async fn listen(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
+        let serve = async {
+            let mut state = self.state.subscribe();
+            let mut listener = Some(listener);
+            loop {
+                let open = |s: &State| s.powered && !s.faults.contains(&Fault::Refuse);
+                if !open(&state.borrow_and_update()) {
+                    drop(listener.take());
+                    if state.changed().await.is_err() {
+                        return;
+                    }
+                    continue;
+                }
+                let Some(bound) = listener.take() else {
+                    listener = Some(rebind(self.parts.address).await);
+                    continue;
+                };
+                let up = stop.child_token();
+                // What is connected ends with the port, and also when this future is dropped.
+                let _cut = up.clone().drop_guard();
+                while open(&state.borrow_and_update()) {
+                    tokio::select! {
+                        changed = state.changed() => if changed.is_err() { return },
+                        accepted = bound.accept() => if let Ok((stream, _)) = accepted { self.welcome(stream, &up) },
+                    }
+                }
+            }
+        };
+        stop.run_until_cancelled(serve).await;
+    }
+
+    fn welcome(self: &Arc<Self>, mut stream: TcpStream, up: &CancellationToken) {
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        let _ = stream.set_nodelay(true);
+        if self.has(&Fault::Hang) {
+            let up = up.clone();
+            tokio::spawn(async move {
+                let mut ignored = [0; 1024];
+                let listen = async { while let Ok(1..) = stream.read(&mut ignored).await {} };
+                up.run_until_cancelled(listen).await;
+            });
+            return;
+        }
+        let mut wire = Metered::new(stream, up.clone().cancelled_owned(), self.received.clone());
+        let cut = self.state.borrow().faults.iter().find_map(|f| match f {
+            Fault::CutAfterBytes { bytes, once } => Some((*bytes, *once)),
+            _ => None,
+        });
+        if let Some((bytes, once)) = cut {
+            let machine = self.clone();
+            wire = wire.with_limit(bytes, move || {
+                if once {
+                    machine.change(|s| s.faults.retain(|f| *f != Fault::CutAfterBytes { bytes, once }));
+                }
+            });
+        }
+        tokio::spawn(sshd::serve(self.clone(), wire));
+    }
+
+    /// Runs a command line. What it starts goes on when nobody waits for it any more, as on Windows.
+    pub(super) async fn execute(self: &Arc<Self>, command: &str) -> Exit {
+        self.processes.fetch_add(1, Ordering::Relaxed);
+        let (machine, command) = (self.clone(), command.to_string());
+        let process = tokio::spawn(async move { machine.process(&command).await });
+        process.await.unwrap_or_else(|_| Exit::new(0xC000_0005, ""))
+    }
+
+    async fn process(self: &Arc<Self>, command: &str) -> Exit {
+        sleep(self.parts.process_start).await;
+        let mut state = self.state.subscribe();
+        let boots = state.borrow().boots;
+        let moving = |s: &State| s.boots != boots || !s.faults.contains(&Fault::HangInCommand);
+        let asked = state.wait_for(moving).await.map(|s| s.clone());
+        match asked {
+            Ok(s) if s.boots != boots => return Exit::new(1, ""),
+            Ok(s) => {
+                if s.faults.contains(&Fault::NotWindows) {
+                    return Exit::new(127, "sh: 1: not found\n");
+                }
+                let failing =
+                    s.faults.iter().find_map(|f| if let Fault::ProgramsFail(n) = f { Some(*n) } else { None });
+                if let Some(status) = failing {
+                    return Exit::new(status, "");
+                }
+            }
+            Err(_) => return Exit::new(1, ""),
+        }
+        let Some((sha256, verb, operation)) = parse(command) else {
+            return Exit::new(
+                1,
+                "is not recognized as an internal or external command,\r\noperable program or batch file.\r\n",
+            );
+        };
+        let (machine, verb_name) = (self.clone(), verb.as_str());
+        let run = move || {
+            if !machine.is_whole(&sha256) {
+                return Err("This program cannot be run: it is not there or not whole.\r\n".to_string());
+            }
+            machine.windows.run(verb, &operation).map_err(|e| format!("wicd: {e:#}\r\n"))
+        };
+        let done = tokio::task::spawn_blocking(run).await;
+        self.change(|s| s.revision += 1);
+        match done {
+            Ok(Ok(restart)) => {
+                if restart {
+                    self.restart_after(RESTART_AFTER);
+                }
+                Exit::new(api::host::EXIT_ANSWERED, format!("wicd: {verb_name} answered\r\n"))
+            }
+            Ok(Err(message)) => Exit::new(1, message),
+            Err(_) => Exit::new(0xC000_0005, ""),
+        }
+    }
+
+    /// Whether `C:\k\wicd\<sha256>\wicd.exe` is the program that its name says.
+    fn is_whole(&self, sha256: &str) -> bool {
+        let exe = super::drive::find(&self.drive, &["k", "wicd", sha256, "wicd.exe"]);
+        let Ok(metadata) = fs::metadata(&exe) else { return false };
+        let Ok(modified) = metadata.modified() else { return false };
+        let seen = (modified, metadata.len());
+        if lock(&self.whole).get(sha256) == Some(&seen) {
+            return true;
+        }
+        let Ok(content) = fs::read(&exe) else { return false };
+        let whole = hex::encode(Sha256::digest(content)) == sha256;
+        if whole {
+            lock(&self.whole).insert(sha256.to_string(), seen);
+        }
+        whole
+    }
+
+    /// Restarts: connections are cut, the port refuses for a while, the boot id changes, and services that start with the
+    /// host start.
+    pub(super) fn restart(self: &Arc<Self>) {
+        self.restart_after(Duration::ZERO);
+    }
+
+    fn restart_after(self: &Arc<Self>, wait: Duration) {
+        let machine = self.clone();
+        tokio::spawn(async move {
+            sleep(wait).await;
+            machine.power_off();
+            sleep(machine.parts.restart).await;
+            let slow =
+                |s: &State| s.faults.iter().find_map(|f| if let Fault::SlowReboot(t) = f { Some(*t) } else { None });
+            let mut state = machine.state.subscribe();
+            let extra = slow(&state.borrow());
+            if let Some(extra) = extra {
+                tokio::select! {
+                    () = sleep(extra) => {}
+                    _ = state.wait_for(|s| slow(s).is_none()) => {}
+                }
+            }
+            machine.power_on();
+        });
+    }
+
+    /// Pulls the plug.
+    pub(super) fn power_off(&self) {
+        self.windows.halt();
+        self.change(|s| {
+            s.powered = false;
+            s.revision += 1;
+        });
+    }
+
+    /// Switches it on again, with a new boot id.
+    pub(super) fn power_on(&self) {
+        self.change(|s| {
+            s.boots += 1;
+            s.faults.retain(|f| *f != Fault::NeedsReboot);
+        });
+        self.windows.boot();
+        self.change(|s| {
+            s.powered = true;
+            s.revision += 1;
+        });
+    }
+}
+
+/// The port was ours a moment ago, and will be again.
+async fn rebind(address: SocketAddr) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// Reads `C:\k\wicd\<sha256>\wicd.exe <verb> <operation>`, the one command line that this host knows.
+fn parse(command: &str) -> Option<(String, Verb, String)> {
+    let words: Vec<&str> = command.split(' ').collect();
+    let &[exe, verb, operation] = words.as_slice() else { return None };
+    let sha256 = exe.strip_prefix(api::host::path::WICD)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
+    let verbs = [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Cleanup];
+    let verb = verbs.into_iter().find(|v| v.as_str() == verb)?;
+    api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.to_string()))
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_wicd_is_known() {
+        let sha = "a".repeat(64);
+        let (found, verb, operation) = parse(&api::host::command(&sha, Verb::Stage, "join-1")).unwrap();
+        assert_eq!((found, verb, operation.as_str()), (sha.clone(), Verb::Stage, "join-1"));
+        for bad in [
+            "cmd.exe /c dir",
+            r"C:\k\wicd\abc\wicd.exe facts x",
+            &format!(r"C:\k\wicd\{sha}\wicd.exe facts"),
+            &format!(r"C:\k\wicd\{sha}\wicd.exe facts x y"),
+            &format!(r"C:\k\wicd\{sha}\wicd.exe dance x"),
+            &format!(r"D:\k\wicd\{sha}\wicd.exe facts x"),
+        ] {
+            assert!(parse(bad).is_none(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! Simulated Windows hosts, for hundreds and thousands in one process: an SSH server over a directory, the portable core of
+//! `wicd` in place of the exe, and a kubelet that is a few API calls.
+//!
+//! ```text
+//!  operator ── TCP ── link (latency, bandwidth, cuts) ── sshd ─┬─ sftp ── drive (a directory)
+//!                                                             └─ machine::execute ── windows (wicd's core)
+//!  API server ── fleet (one watch each of Nodes, CSRs, Pods; one client) ── kubelet (one task for each host)
+//! ```
+//!
+//! All hosts have the same port and each an address of its own out of 127.0.0.0/8. All of them are one client of the API
+//! server, which acts for each kubelet by impersonation, as an administrator may.
+
+mod drive;
+mod fault;
+mod fleet;
+mod kubelet;
+mod link;
+mod machine;
+mod pods;
+mod sftp;
+mod sshd;
+mod windows;
+
+use std::{
+    collections::BTreeMap,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use api::host::ServiceState;
+use russh::keys::{Algorithm, PrivateKey, ssh_key::PublicKey};
+use tempfile::TempDir;
+use tokio::net::TcpListener;
+use tokio_util::sync::{CancellationToken, DropGuard};
+use wicd::fake::FakeHost;
+
+pub use self::{fault::Fault, fleet::ServingCertificate, link::Link};
+use self::{fleet::Fleet, machine::Machine, machine::Parts};
+
+/// What all hosts of a [`Sim`] have in common.
+#[derive(Clone, Debug)]
+pub struct SimOptions {
+    /// The line to every host.
+    pub link: Link,
+    /// How long a host takes to start a program.
+    pub process_start: Duration,
+    /// How long a kubelet takes from its start to its Node.
+    pub boot: Duration,
+    /// How long a restart takes, until the SSH port answers again.
+    pub restart: Duration,
+    /// Account that SSH admits.
+    pub user: String,
+    /// Keys that SSH admits.
+    pub authorized_keys: Vec<PublicKey>,
+    /// SSH port of every host.
+    pub port: u16,
+    /// Where the hosts' disks lie; a temporary directory if not given. `/dev/shm` is faster than a disk.
+    pub dir: Option<PathBuf>,
+    /// What a kubelet does about its serving certificate.
+    pub serving: ServingCertificate,
+    /// How often each Node's Lease is renewed. `None`: never, and then the controller manager must be told to be patient.
+    pub heartbeat: Option<Duration>,
+    /// The longest that a Pod takes to end; less if its grace period is shorter.
+    pub termination: Duration,
+    /// What Nodes say as their version.
+    pub kubelet_version: String,
+}
+
+impl Default for SimOptions {
+    fn default() -> Self {
+        Self {
+            link: Link::default(),
+            process_start: Duration::ZERO,
+            boot: Duration::ZERO,
+            restart: Duration::from_millis(500),
+            user: "Administrator".into(),
+            authorized_keys: Vec::new(),
+            port: 2222,
+            dir: None,
+            serving: ServingCertificate::Await,
+            heartbeat: Some(Duration::from_secs(20)),
+            termination: Duration::ZERO,
+            kubelet_version: "v1.36.3".into(),
+        }
+    }
+}
+
+/// What one host has of its own. The rest is as in [`SimOptions`].
+#[derive(Clone, Debug, Default)]
+pub struct HostOptions {
+    /// Host name.
+    pub name: String,
+    /// Account that SSH admits.
+    pub user: Option<String>,
+    /// Keys that SSH admits.
+    pub authorized_keys: Option<Vec<PublicKey>>,
+    /// The line to it.
+    pub link: Option<Link>,
+    /// How long it takes to start a program.
+    pub process_start: Option<Duration>,
+    /// How long its kubelet takes from its start to its Node.
+    pub boot: Option<Duration>,
+    /// What is wrong with it from the beginning.
+    pub faults: Vec<Fault>,
+}
+
+impl HostOptions {
+    /// A host as all others.
+    pub fn named(name: impl Into<String>) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
+}
+
+/// What has happened to a host since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// TCP connections to its SSH port.
+    pub connections: u64,
+    /// Programs that were started.
+    pub processes: u64,
+    /// Bytes that came over those connections.
+    pub bytes_received: u64,
+}
+
+/// A world of simulated hosts. Dropped, all of them are gone. It lives in the tokio runtime that it is made in.
+///
+/// Each host needs one file descriptor, and one more for each connection: for a thousand hosts, raise `ulimit -n` first where it
+/// is 1024.
+pub struct Sim {
+    options: SimOptions,
+    fleet: Option<Arc<Fleet>>,
+    dir: TempDir,
+    stop: CancellationToken,
+    _end: DropGuard,
+}
+
+impl Sim {
+    /// A world whose hosts become Nodes of the cluster of `admin`, a client that may impersonate anybody.
+    pub fn start(admin: kube::Client, options: SimOptions) -> Result<Self> {
+        Self::new(Some(admin), options)
+    }
+
+    /// A world without a cluster: kubelets run and do nothing.
+    pub fn without_cluster(options: SimOptions) -> Result<Self> {
+        Self::new(None, options)
+    }
+
+    fn new(admin: Option<kube::Client>, options: SimOptions) -> Result<Self> {
+        let mut builder = tempfile::Builder::new();
+        builder.prefix("simulated-hosts-");
+        let dir = match &options.dir {
+            Some(parent) => builder.tempdir_in(parent),
+            None => builder.tempdir(),
+        }
+        .context("cannot make a directory for simulated hosts")?;
+        let stop = CancellationToken::new();
+        let fleet = admin.map(|client| Fleet::start(client, options.clone(), stop.clone()));
+        Ok(Self { options, fleet, dir, _end: stop.clone().drop_guard(), stop })
+    }
+
+    /// Makes a host and switches it on. Its name must be new.
+    pub async fn host(&self, options: HostOptions) -> Result<SimHost> {
+        let common = &self.options;
+        let dir = self.dir.path().join(&options.name);
+        std::fs::create_dir(&dir).with_context(|| format!("cannot make host {:?}", options.name))?;
+        let (listener, address) = listen(common.port).await?;
+        let machine = Machine::new(Parts {
+            address,
+            dir,
+            user: options.user.unwrap_or_else(|| common.user.clone()),
+            authorized_keys: options.authorized_keys.unwrap_or_else(|| common.authorized_keys.clone()),
+            host_key: new_key(),
+            link: options.link.unwrap_or(common.link),
+            process_start: options.process_start.unwrap_or(common.process_start),
+            restart: common.restart,
+            boot: options.boot.unwrap_or(common.boot),
+            name: options.name,
+        })?;
+        machine.change(|s| s.faults = options.faults);
+        tokio::spawn(machine.clone().listen(listener, self.stop.clone()));
+        if let Some(fleet) = &self.fleet {
+            fleet.add(machine.clone());
+        }
+        Ok(SimHost { machine })
+    }
+}
+
+/// One simulated host.
+#[derive(Clone)]
+pub struct SimHost {
+    machine: Arc<Machine>,
+}
+
+impl SimHost {
+    /// Host name.
+    pub fn name(&self) -> &str {
+        &self.machine.parts().name
+    }
+
+    /// Address, out of 127.0.0.0/8.
+    pub fn address(&self) -> IpAddr {
+        self.machine.parts().address.ip()
+    }
+
+    /// SSH port.
+    pub fn port(&self) -> u16 {
+        self.machine.parts().address.port()
+    }
+
+    /// The host key that it shows now.
+    pub fn host_key(&self) -> PublicKey {
+        self.machine.current_host_key().public_key().clone()
+    }
+
+    /// The directory that is its `C:\`.
+    pub fn drive_c(&self) -> &Path {
+        self.machine.drive()
+    }
+
+    /// Breaks something, from now on.
+    pub fn fault(&self, fault: Fault) {
+        self.machine.change(|s| s.faults.push(fault));
+    }
+
+    /// Mends everything.
+    pub fn mend(&self) {
+        self.machine.change(|s| s.faults.clear());
+    }
+
+    /// What has happened to it since it was made.
+    pub fn stats(&self) -> Stats {
+        self.machine.stats()
+    }
+
+    /// Restarts it, as a person with the power button would.
+    pub fn reboot(&self) {
+        self.machine.restart();
+    }
+
+    /// Pulls the plug: connections end, the port refuses, kubelet sends nothing any more.
+    pub fn power_off(&self) {
+        self.machine.power_off();
+    }
+
+    /// Switches it on again, with a new boot id.
+    pub fn power_on(&self) {
+        self.machine.power_on();
+    }
+
+    /// Restarts so far, and one. This is its boot id.
+    pub fn boots(&self) -> u32 {
+        self.machine.state().borrow().boots
+    }
+
+    /// How long its kubelet takes from its next start to its Node.
+    pub fn set_boot_delay(&self, boot: Duration) {
+        self.machine.change(|s| s.boot = boot);
+    }
+
+    /// Its Windows: services, variables, trusted certificates and facts, to look at and to change as an administrator on the
+    /// host would. What [`Fault`]s govern is set again when one comes or goes.
+    pub fn windows(&self) -> &FakeHost {
+        self.machine.windows().host()
+    }
+
+    /// State of its Windows services.
+    pub fn services(&self) -> BTreeMap<String, ServiceState> {
+        self.windows().state().services.iter().map(|(name, s)| (name.clone(), s.state)).collect()
+    }
+}
+
+fn new_key() -> PrivateKey {
+    let seed: [u8; 32] = rand::random();
+    let pair = russh::keys::ssh_key::private::Ed25519Keypair::from_seed(&seed);
+    debug_assert_eq!(Algorithm::Ed25519, PrivateKey::from(pair.clone()).algorithm());
+    PrivateKey::from(pair)
+}
+
+/// Listens on an address that no other host has, not even of another process.
+async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    // Each process begins elsewhere, so that they seldom meet.
+    let net = 16 + u8::try_from(std::process::id() % 200)?;
+    for _ in 0..10_000 {
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let [_, _, high, low] = (number / 250 * 256 + number % 250 + 1).to_be_bytes();
+        let address = SocketAddr::from((Ipv4Addr::new(127, net, high, low), port));
+        match TcpListener::bind(address).await {
+            Ok(listener) => return Ok((listener, address)),
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
+            Err(e) => {
+                return Err(e).with_context(|| format!("cannot listen on {address}; for many hosts, raise `ulimit -n`"));
+            }
+        }
+    }
+    bail!("no free address on port {port}; something listens there on all addresses")
+}

@@ -1,0 +1,173 @@
+//! Pods on simulated Nodes: bound, they run; deleted, they end. One watch for all hosts.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use futures::StreamExt as _;
+use k8s_openapi::{api::core::v1::Pod, jiff::Timestamp};
+use kube::{
+    Api, Resource as _,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+    core::Request,
+    runtime::watcher,
+};
+use serde::de::IgnoredAny;
+use serde_json::{Value, json};
+use tokio::{sync::mpsc, time::sleep};
+
+use super::{
+    fleet::{Fleet, Identity, events, insist},
+    machine::lock,
+};
+
+/// What a kubelet needs to know of a Pod.
+#[derive(Clone, Debug)]
+struct Bound {
+    namespace: String,
+    name: String,
+    uid: String,
+    node: String,
+    containers: Vec<(String, String)>,
+    host_network: bool,
+    runs: bool,
+    /// Grace period, if it is to end.
+    ends: Option<Duration>,
+}
+
+impl Bound {
+    fn read(pod: Pod) -> Option<Self> {
+        let spec = pod.spec?;
+        let phase = pod.status.and_then(|s| s.phase);
+        let grace = pod.metadata.deletion_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0);
+        Some(Self {
+            namespace: pod.metadata.namespace?,
+            name: pod.metadata.name?,
+            uid: pod.metadata.uid?,
+            node: spec.node_name?,
+            containers: spec.containers.into_iter().map(|c| (c.name, c.image.unwrap_or_default())).collect(),
+            host_network: spec.host_network.unwrap_or(false),
+            runs: phase.is_some_and(|p| p != "Pending"),
+            ends: pod.metadata.deletion_timestamp.map(|_| Duration::from_secs(grace)),
+        })
+    }
+
+    fn running(&self, address: &str) -> Value {
+        let now = Timestamp::now().to_string();
+        let condition = |kind| json!({ "type": kind, "status": "True", "lastTransitionTime": now });
+        let containers: Vec<Value> = self
+            .containers
+            .iter()
+            .map(|(name, image)| {
+                json!({
+                    "name": name, "image": image, "imageID": "", "ready": true, "started": true, "restartCount": 0,
+                    "state": { "running": { "startedAt": now } },
+                })
+            })
+            .collect();
+        let conditions: Vec<Value> = ["PodScheduled", "Initialized", "ContainersReady", "Ready"].map(condition).into();
+        let mut status = json!({
+            "phase": "Running",
+            "hostIP": address,
+            "startTime": now,
+            "conditions": conditions,
+            "containerStatuses": containers,
+        });
+        if self.host_network {
+            status["podIP"] = json!(address);
+        }
+        json!({ "status": status })
+    }
+}
+
+/// Does for all Pods what their kubelets would do. `came_up` tells of Nodes whose kubelets have come up.
+pub(super) async fn run(fleet: Arc<Fleet>, mut came_up: mpsc::UnboundedReceiver<String>) {
+    let api: Api<Pod> = Api::all(fleet.client().clone());
+    let mut events = std::pin::pin!(events(watcher(api, watcher::Config::default().fields("spec.nodeName!="))));
+    let mut pods: HashMap<String, Bound> = HashMap::new();
+    let busy = Arc::new(Mutex::new(HashSet::new()));
+    let mut listed = HashSet::new();
+    loop {
+        tokio::select! {
+            event = events.next() => match event {
+                None => return,
+                Some(watcher::Event::Init) => listed.clear(),
+                Some(watcher::Event::InitDone) => pods.retain(|uid, _| listed.contains(uid)),
+                Some(watcher::Event::Delete(pod)) => {
+                    pods.remove(pod.metadata.uid.as_deref().unwrap_or_default());
+                }
+                Some(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => {
+                    if let Some(bound) = Bound::read(pod) {
+                        listed.insert(bound.uid.clone());
+                        attend(&fleet, &busy, &bound);
+                        pods.insert(bound.uid.clone(), bound);
+                    }
+                }
+            },
+            node = came_up.recv() => match node {
+                None => return,
+                Some(node) => pods.values().filter(|p| p.node == node).for_each(|p| attend(&fleet, &busy, p)),
+            },
+        }
+    }
+}
+
+fn attend(fleet: &Arc<Fleet>, busy: &Arc<Mutex<HashSet<(String, bool)>>>, pod: &Bound) {
+    let Some(address) = fleet.live_address(&pod.node) else { return };
+    if pod.ends.is_none() && pod.runs {
+        return;
+    }
+    let task = (pod.uid.clone(), pod.ends.is_some());
+    if !lock(busy).insert(task.clone()) {
+        return;
+    }
+    let (pod, busy) = (pod.clone(), busy.clone());
+    fleet.spawn(|fleet| async move {
+        match pod.ends {
+            Some(grace) => end(&fleet, &pod, grace).await,
+            None => start(&fleet, &pod, &address).await,
+        }
+        lock(&busy).remove(&task);
+    });
+}
+
+async fn start(fleet: &Fleet, pod: &Bound, address: &str) {
+    let patch = Patch::Strategic(pod.running(address));
+    let request = || {
+        Request::new(Pod::url_path(&(), Some(&pod.namespace))).patch_subresource(
+            "status",
+            &pod.name,
+            &PatchParams::default(),
+            &patch,
+        )
+    };
+    insist("pod status", || until_gone(fleet, pod, request())).await;
+}
+
+async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
+    sleep(grace.min(fleet.options().termination)).await;
+    let params = DeleteParams {
+        grace_period_seconds: Some(0),
+        preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }),
+        ..DeleteParams::default()
+    };
+    let request = || Request::new(Pod::url_path(&(), Some(&pod.namespace))).delete(&pod.name, &params);
+    insist("pod deletion", || until_gone(fleet, pod, request())).await;
+}
+
+/// Sends a request, unless the kubelet has stopped. That the Pod is gone or another one is what was wanted.
+async fn until_gone(
+    fleet: &Fleet,
+    pod: &Bound,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> kube::Result<()> {
+    if fleet.live_address(&pod.node).is_none() {
+        return Ok(());
+    }
+    match fleet.send::<IgnoredAny>(&Identity::kubelet(&pod.node), request).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other.map(drop),
+    }
+}

@@ -1,0 +1,278 @@
+//! The SFTP subsystem of a simulated host: version 3 with the extensions of OpenSSH that matter, over a directory.
+
+use std::{
+    collections::HashMap,
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt as _,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use russh_sftp::{
+    protocol::{
+        Attrs, Data, ExtendedReply, File as Entry, FileAttributes, Handle, Name, OpenFlags, Packet, Status, StatusCode,
+        Version,
+    },
+    server::StatusReply,
+};
+
+use super::{
+    drive::{Place, place, spell},
+    fault::Fault,
+    machine::Machine,
+};
+
+/// As OpenSSH's: the largest packet, read and write.
+const MAX_PACKET: u32 = 256 << 10;
+const MAX_DATA: u32 = MAX_PACKET - 1024;
+
+/// One SFTP session.
+pub(super) struct Session {
+    machine: Arc<Machine>,
+    windows: bool,
+    open: HashMap<String, Open>,
+    next: u64,
+}
+
+enum Open {
+    File(File),
+    /// Entries that are still to be told.
+    Dir(Vec<Entry>),
+}
+
+type Reply<T> = Result<T, StatusReply>;
+
+impl Session {
+    pub(super) fn new(machine: Arc<Machine>) -> Self {
+        let windows = !machine.has(&Fault::NotWindows);
+        Self { machine, windows, open: HashMap::new(), next: 0 }
+    }
+
+    fn path(&self, path: &str) -> Reply<PathBuf> {
+        match place(path, self.windows) {
+            Place::Below(parts) if self.windows => Ok(super::drive::find(self.machine.drive(), &parts)),
+            Place::Below(parts) => Ok(parts.iter().fold(self.machine.linux(), |dir, part| dir.join(part))),
+            Place::Root if !self.windows => Ok(self.machine.linux()),
+            Place::Root | Place::Nowhere => Err(StatusCode::NoSuchFile.into()),
+        }
+    }
+
+    /// A place where something is to be made.
+    fn path_to_write(&self, path: &str) -> Reply<PathBuf> {
+        let found = self.path(path)?;
+        let root = if self.windows { self.machine.drive().to_path_buf() } else { self.machine.linux() };
+        if found == root || (!self.windows && found.parent() == Some(&root)) {
+            return Err(StatusCode::PermissionDenied.into());
+        }
+        self.need_space()?;
+        Ok(found)
+    }
+
+    fn need_space(&self) -> Reply<()> {
+        if self.machine.has(&Fault::DiskFull) {
+            // OpenSSH on Windows says no more than this.
+            return Err(StatusCode::Failure.into());
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, id: u32, what: Open) -> Handle {
+        self.next += 1;
+        let handle = self.next.to_string();
+        self.open.insert(handle.clone(), what);
+        Handle { id, handle }
+    }
+
+    fn file(&self, handle: &str) -> Reply<&File> {
+        match self.open.get(handle) {
+            Some(Open::File(file)) => Ok(file),
+            _ => Err(StatusCode::Failure.with_message("no such handle")),
+        }
+    }
+
+    fn rename_over(&self, old: &str, new: &str, replace: bool) -> Reply<()> {
+        let (old, new) = (self.path(old)?, self.path_to_write(new)?);
+        // Version 3 has no word for replacing, and OpenSSH refuses it.
+        if !replace && new.exists() {
+            return Err(StatusCode::Failure.into());
+        }
+        fs::rename(old, new).map_err(status)
+    }
+}
+
+/// How OpenSSH puts an error of the operating system.
+fn status(error: io::Error) -> StatusReply {
+    match error.kind() {
+        io::ErrorKind::NotFound => StatusCode::NoSuchFile,
+        io::ErrorKind::PermissionDenied => StatusCode::PermissionDenied,
+        _ => StatusCode::Failure,
+    }
+    .into()
+}
+
+fn done(id: u32) -> Status {
+    Status { id, status_code: StatusCode::Ok, error_message: "Success".into(), language_tag: String::new() }
+}
+
+fn attributes(path: &PathBuf) -> Reply<FileAttributes> {
+    Ok(FileAttributes::from(&fs::metadata(path).map_err(status)?))
+}
+
+/// The strings that an extended request begins with.
+fn strings(mut data: &[u8]) -> Reply<Vec<String>> {
+    let mut found = Vec::new();
+    while let Some((length, rest)) = data.split_first_chunk::<4>() {
+        let text = rest.get(..u32::from_be_bytes(*length) as usize).ok_or(StatusCode::BadMessage)?;
+        found.push(String::from_utf8(text.to_vec()).map_err(|_| StatusCode::BadMessage)?);
+        data = &rest[text.len()..];
+    }
+    Ok(found)
+}
+
+impl russh_sftp::server::Handler for Session {
+    type Error = StatusReply;
+
+    fn unimplemented(&self) -> StatusReply {
+        StatusCode::OpUnsupported.into()
+    }
+
+    async fn init(&mut self, _version: u32, _extensions: HashMap<String, String>) -> Reply<Version> {
+        let mut version = Version::new();
+        for name in ["posix-rename@openssh.com", "limits@openssh.com", "fsync@openssh.com"] {
+            version.extensions.insert(name.into(), "1".into());
+        }
+        Ok(version)
+    }
+
+    async fn open(&mut self, id: u32, filename: String, flags: OpenFlags, _: FileAttributes) -> Reply<Handle> {
+        let path =
+            if flags.contains(OpenFlags::CREATE) { self.path_to_write(&filename)? } else { self.path(&filename)? };
+        // Windows would open a directory as little as OpenSSH does.
+        if path.is_dir() {
+            return Err(StatusCode::Failure.into());
+        }
+        let file = OpenOptions::from(flags).open(path).map_err(status)?;
+        Ok(self.keep(id, Open::File(file)))
+    }
+
+    async fn close(&mut self, id: u32, handle: String) -> Reply<Status> {
+        self.open.remove(&handle).ok_or(StatusCode::Failure)?;
+        Ok(done(id))
+    }
+
+    async fn read(&mut self, id: u32, handle: String, offset: u64, len: u32) -> Reply<Data> {
+        let mut data = vec![0; len.min(MAX_DATA) as usize];
+        let n = self.file(&handle)?.read_at(&mut data, offset).map_err(status)?;
+        if n == 0 {
+            return Err(StatusCode::Eof.into());
+        }
+        data.truncate(n);
+        Ok(Data { id, data })
+    }
+
+    async fn write(&mut self, id: u32, handle: String, offset: u64, data: Vec<u8>) -> Reply<Status> {
+        self.need_space()?;
+        self.file(&handle)?.write_all_at(&data, offset).map_err(status)?;
+        Ok(done(id))
+    }
+
+    async fn lstat(&mut self, id: u32, path: String) -> Reply<Attrs> {
+        self.stat(id, path).await
+    }
+
+    async fn stat(&mut self, id: u32, path: String) -> Reply<Attrs> {
+        if place(&path, self.windows) == Place::Root {
+            return Ok(Attrs { id, attrs: FileAttributes::dummy() });
+        }
+        Ok(Attrs { id, attrs: attributes(&self.path(&path)?)? })
+    }
+
+    async fn fstat(&mut self, id: u32, handle: String) -> Reply<Attrs> {
+        let metadata = self.file(&handle)?.metadata().map_err(status)?;
+        Ok(Attrs { id, attrs: FileAttributes::from(&metadata) })
+    }
+
+    async fn setstat(&mut self, id: u32, path: String, attrs: FileAttributes) -> Reply<Status> {
+        let path = self.path(&path)?;
+        if let Some(size) = attrs.size {
+            let file = OpenOptions::new().write(true).open(&path).map_err(status)?;
+            file.set_len(size).map_err(status)?;
+        }
+        attributes(&path)?;
+        Ok(done(id))
+    }
+
+    async fn fsetstat(&mut self, id: u32, handle: String, attrs: FileAttributes) -> Reply<Status> {
+        let file = self.file(&handle)?;
+        if let Some(size) = attrs.size {
+            file.set_len(size).map_err(status)?;
+        }
+        Ok(done(id))
+    }
+
+    async fn opendir(&mut self, id: u32, path: String) -> Reply<Handle> {
+        if self.windows && place(&path, true) == Place::Root {
+            return Ok(self.keep(id, Open::Dir(vec![Entry::new("C:", FileAttributes::dummy())])));
+        }
+        let mut entries = Vec::new();
+        for entry in fs::read_dir(self.path(&path)?).map_err(status)? {
+            let entry = entry.map_err(status)?;
+            let metadata = entry.metadata().map_err(status)?;
+            entries.push(Entry::new(entry.file_name().to_string_lossy(), FileAttributes::from(&metadata)));
+        }
+        Ok(self.keep(id, Open::Dir(entries)))
+    }
+
+    async fn readdir(&mut self, id: u32, handle: String) -> Reply<Name> {
+        match self.open.get_mut(&handle) {
+            Some(Open::Dir(entries)) if entries.is_empty() => Err(StatusCode::Eof.into()),
+            Some(Open::Dir(entries)) => {
+                let rest = entries.split_off(entries.len().min(100));
+                Ok(Name { id, files: std::mem::replace(entries, rest) })
+            }
+            _ => Err(StatusCode::Failure.into()),
+        }
+    }
+
+    async fn remove(&mut self, id: u32, filename: String) -> Reply<Status> {
+        fs::remove_file(self.path(&filename)?).map_err(status)?;
+        Ok(done(id))
+    }
+
+    async fn mkdir(&mut self, id: u32, path: String, _attrs: FileAttributes) -> Reply<Status> {
+        fs::create_dir(self.path_to_write(&path)?).map_err(status)?;
+        Ok(done(id))
+    }
+
+    async fn rmdir(&mut self, id: u32, path: String) -> Reply<Status> {
+        fs::remove_dir(self.path(&path)?).map_err(status)?;
+        Ok(done(id))
+    }
+
+    async fn realpath(&mut self, id: u32, path: String) -> Reply<Name> {
+        let spelt = spell(&place(&path, self.windows), self.windows);
+        Ok(Name { id, files: vec![Entry::dummy(spelt)] })
+    }
+
+    async fn rename(&mut self, id: u32, old: String, new: String) -> Reply<Status> {
+        self.rename_over(&old, &new, false)?;
+        Ok(done(id))
+    }
+
+    async fn extended(&mut self, id: u32, request: String, data: Vec<u8>) -> Reply<Packet> {
+        match (request.as_str(), strings(&data)?.as_slice()) {
+            ("limits@openssh.com", _) => {
+                let limits = [u64::from(MAX_PACKET), u64::from(MAX_DATA), u64::from(MAX_DATA), 1000];
+                Ok(ExtendedReply { id, data: limits.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())
+            }
+            ("posix-rename@openssh.com", [old, new]) => {
+                self.rename_over(old, new, true)?;
+                Ok(done(id).into())
+            }
+            // Nobody pulls this host's plug.
+            ("fsync@openssh.com", [handle]) => self.file(handle).map(|_| done(id).into()),
+            _ => Err(StatusCode::OpUnsupported.into()),
+        }
+    }
+}

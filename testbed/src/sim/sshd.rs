@@ -1,0 +1,139 @@
+//! The SSH server of a simulated host.
+
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
+
+use russh::{
+    Channel, ChannelId, MethodKind, MethodSet,
+    keys::{PrivateKey, ssh_key::PublicKey},
+    server::{Auth, ChannelOpenHandle, Config, Handle, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{fault::Fault, link::Metered, machine::Machine, sftp};
+
+/// Serves one connection until it ends or is cut.
+pub(super) async fn serve(machine: Arc<Machine>, wire: Metered) {
+    let config = Arc::new(config(machine.current_host_key()));
+    let link = machine.link();
+    let handler = Connection { machine, channels: HashMap::new(), over: CancellationToken::new() };
+    let session = if link.is_ideal() {
+        russh::server::run_stream(config, wire, handler).await
+    } else {
+        russh::server::run_stream(config, link.stretch(wire), handler).await
+    };
+    // That operators come and go is no news.
+    if let Ok(session) = session {
+        let _ = session.await;
+    }
+}
+
+fn config(key: PrivateKey) -> Config {
+    Config {
+        server_id: russh::SshId::Standard(Cow::Borrowed("SSH-2.0-OpenSSH_for_Windows_8.1")),
+        methods: MethodSet::from([MethodKind::PublicKey].as_slice()),
+        keys: vec![key],
+        auth_rejection_time: Duration::ZERO,
+        auth_rejection_time_initial: Some(Duration::ZERO),
+        // As OpenSSH's MaxAuthTries.
+        max_auth_attempts: 6,
+        // OpenSSH has 2 MiB and tops them up as they are used; this server tops up when half is used, so that of twice as
+        // much at least 2 MiB are always free.
+        window_size: 4 << 20,
+        maximum_packet_size: 32 << 10,
+        nodelay: true,
+        inactivity_timeout: None,
+        ..Config::default()
+    }
+}
+
+struct Connection {
+    machine: Arc<Machine>,
+    channels: HashMap<ChannelId, Channel<Msg>>,
+    over: CancellationToken,
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.over.cancel();
+    }
+}
+
+impl Connection {
+    fn judge(&self, user: &str, key: &PublicKey) -> Auth {
+        let welcome = !self.machine.has(&Fault::WrongKey) && self.machine.admits(user, key);
+        if welcome { Auth::Accept } else { Auth::reject() }
+    }
+}
+
+impl russh::server::Handler for Connection {
+    type Error = russh::Error;
+
+    async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Self::Error> {
+        Ok(self.judge(user, offer.public_key))
+    }
+
+    async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
+        Ok(self.judge(user, key.public_key))
+    }
+
+    async fn channel_open_session(
+        &mut self,
+        channel: Channel<Msg>,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.channels.insert(channel.id(), channel);
+        reply.accept().await;
+        Ok(())
+    }
+
+    async fn subsystem_request(&mut self, id: ChannelId, name: &str, session: &mut Session) -> Result<(), Self::Error> {
+        let Some(channel) = self.channels.remove(&id).filter(|_| name == "sftp") else {
+            return session.channel_failure(id);
+        };
+        session.channel_success(id)?;
+        russh_sftp::server::run(channel.into_stream(), sftp::Session::new(self.machine.clone())).await;
+        Ok(())
+    }
+
+    async fn exec_request(&mut self, id: ChannelId, command: &[u8], session: &mut Session) -> Result<(), Self::Error> {
+        let Some(mut channel) = self.channels.remove(&id) else { return session.channel_failure(id) };
+        session.channel_success(id)?;
+        let (machine, command, handle) =
+            (self.machine.clone(), String::from_utf8_lossy(command).into_owned(), session.handle());
+        let over = self.over.clone();
+        tokio::spawn(async move {
+            // Input is swallowed, as by shells that do; not to read it would hold up the whole connection.
+            let swallow = async { while channel.wait().await.is_some() {} };
+            let run = run(&machine, &command, id, &handle);
+            tokio::select! {
+                () = run => {}
+                () = over.cancelled() => {}
+                () = async { swallow.await; std::future::pending().await } => {}
+            }
+        });
+        Ok(())
+    }
+}
+
+async fn run(machine: &Arc<Machine>, command: &str, id: ChannelId, handle: &Handle) {
+    let exit = machine.execute(command).await;
+    let mut output = exit.output.into_bytes();
+    if machine.has(&Fault::GarbledOutput) {
+        output = garble(&output);
+    }
+    // The other side may be gone: then nobody wants to know.
+    let _ = handle.data(id, output).await;
+    let _ = handle.exit_status_request(id, exit.status).await;
+    let _ = handle.eof(id).await;
+    let _ = handle.close(id).await;
+}
+
+/// What a PowerShell of another language makes of output: a banner, UTF-16, and progress records.
+fn garble(output: &[u8]) -> Vec<u8> {
+    let mut noise = b"\xff\xfe".to_vec();
+    let banner = format!("Willkommen \u{2013} {}\r\n", String::from_utf8_lossy(output));
+    noise.extend(banner.encode_utf16().flat_map(u16::to_le_bytes));
+    noise.extend(b"#< CLIXML\r\n<Objs Version=\"1.1.0.1\"><Obj S=\"progress\" RefId=\"0\">\0\x80");
+    noise
+}

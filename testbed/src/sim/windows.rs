@@ -1,0 +1,176 @@
+//! What Windows is to a simulated host: wicd's fake host, over the directory that SFTP serves.
+//!
+//! The operator's verbs are run by wicd's own core, and services are kept by its service's own [`Keeper`]: not all the time,
+//! as that would be too much for hundreds of hosts, but whenever there is something to do.
+
+use std::{
+    net::IpAddr,
+    path::PathBuf,
+    sync::{Arc, LazyLock, Mutex},
+    time::{Duration, Instant},
+};
+
+use anyhow::Result;
+use api::host::{Feature, Machine, ServiceState, Verb, WICD_SERVICE, path};
+use serde_json::Value;
+use wicd::{
+    daemon::keeper::{Keeper, Report},
+    fake::{FakeHost, ServiceEvent},
+    host::{Host as _, StartType},
+    operation,
+};
+
+use super::{fault::Fault, machine::lock};
+
+/// Free space on `C:`.
+const DISK: u64 = 100 << 30;
+
+/// Passes after which a keeper that does not settle is left alone until something happens.
+const PASSES: usize = 20;
+
+/// Windows on one host.
+pub(super) struct Windows {
+    host: FakeHost,
+    keeper: Arc<Mutex<Keeper>>,
+    /// Node for which kubelet has been given a serving certificate.
+    served: Mutex<Option<String>>,
+}
+
+impl Windows {
+    /// `changed` is called after a service was started or stopped.
+    pub(super) fn new(
+        hostname: &str,
+        address: IpAddr,
+        drive: PathBuf,
+        changed: impl Fn(ServiceEvent, &str) + Send + Sync + 'static,
+    ) -> Self {
+        let host = FakeHost::new(drive).with_machine(|m| {
+            m.hostname = hostname.to_string();
+            m.machine_id = machine_id(hostname, address);
+            m.addresses = vec![address.to_string()];
+            m.default_address = Some(address.to_string());
+        });
+        let keeper = Arc::new(Mutex::new(Keeper::new(Arc::new(host.clone()))));
+        let (handle, started) = (host.clone(), keeper.clone());
+        host.on_service(move |event, service| {
+            if event == ServiceEvent::Started && service.name == WICD_SERVICE {
+                // A new process remembers nothing. While a verb runs, it keeps its hands off.
+                *lock(&started) = Keeper::new(Arc::new(handle.clone()));
+                settle(&started, None);
+            }
+            changed(event, &service.name);
+        });
+        Self { host, keeper, served: Mutex::default() }
+    }
+
+    pub(super) fn host(&self) -> &FakeHost {
+        &self.host
+    }
+
+    /// Says how the host stands.
+    pub(super) fn set_conditions(&self, boots: u32, faults: &[Fault]) {
+        let ahead = faults.iter().find_map(|f| match f {
+            Fault::ClockAhead(by) => Some(millis(*by)),
+            Fault::ClockBehind(by) => Some(-millis(*by)),
+            _ => None,
+        });
+        let mut state = self.host.state();
+        state.machine.boot_id = boots.to_string();
+        state.machine.clock_ms = ahead.unwrap_or(0);
+        state.machine.disk_free = if faults.contains(&Fault::DiskFull) { 0 } else { DISK };
+        state.machine.containers_feature =
+            if faults.contains(&Fault::NeedsReboot) { Feature::Disabled } else { Feature::Enabled };
+    }
+
+    /// Runs wicd for one verb. Returns whether the host is to be restarted.
+    pub(super) fn run(&self, verb: Verb, operation: &str) -> Result<bool> {
+        let restarts = self.host.state().reboots;
+        operation::serve(&self.host, verb, operation)?;
+        self.keep(None);
+        Ok(self.host.state().reboots != restarts)
+    }
+
+    /// What wicd's service does, if it runs: makes services and all else as they shall be. Returns how the host is then.
+    pub(super) fn keep(&self, node: Option<&Value>) -> Report {
+        if self.is_running(WICD_SERVICE) { settle(&self.keeper, node) } else { Report::default() }
+    }
+
+    /// The host itself.
+    pub(super) fn machine(&self) -> Machine {
+        self.host.state().machine.clone()
+    }
+
+    pub(super) fn is_running(&self, service: &str) -> bool {
+        self.host.state().services.get(service).is_some_and(|s| s.state == ServiceState::Running)
+    }
+
+    /// All services end at once.
+    pub(super) fn halt(&self) {
+        for service in self.host.state().services.values_mut() {
+            service.state = ServiceState::Stopped;
+        }
+    }
+
+    /// Services that start with the host start.
+    pub(super) fn boot(&self) {
+        let automatic = |start| start == StartType::Auto;
+        let names: Vec<String> =
+            self.host.state().services.values().filter(|s| automatic(s.start)).map(|s| s.name.clone()).collect();
+        for name in names {
+            if let Err(error) = self.host.start_service(&name) {
+                tracing::warn!(name, error = &error as &dyn std::error::Error, "a simulated service does not start");
+            }
+        }
+    }
+
+    /// Whether kubelet has its serving certificate for this Node. What was taken away from the host is gone.
+    pub(super) fn has_serving_certificate(&self, node: &str) -> bool {
+        let pki = self.host.path(path::KUBELET_PKI);
+        pki.is_ok_and(|dir| dir.join(SERVING).exists()) && lock(&self.served).as_deref() == Some(node)
+    }
+
+    /// Notes that kubelet has it: a file where kubelet keeps its own.
+    pub(super) fn keep_serving_certificate(&self, node: &str) {
+        let kept = self
+            .host
+            .path(path::KUBELET_PKI)
+            .map(|dir| std::fs::create_dir_all(&dir).and_then(|()| std::fs::write(dir.join(SERVING), "simulated\n")));
+        if let Ok(Ok(())) = kept {
+            *lock(&self.served) = Some(node.to_string());
+        }
+    }
+}
+
+impl Drop for Windows {
+    fn drop(&mut self) {
+        // It holds the host, and the host holds it.
+        self.host.on_service(|_, _| {});
+    }
+}
+
+/// Name of the file in which kubelet keeps its serving certificate.
+const SERVING: &str = "kubelet-server-current.pem";
+
+/// Passes until there is nothing left to do, or nothing can be done.
+fn settle(keeper: &Mutex<Keeper>, node: Option<&Value>) -> Report {
+    static SINCE: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let mut keeper = lock(keeper);
+    let mut report = Report::default();
+    for _ in 0..PASSES {
+        report = keeper.pass(node, SINCE.elapsed());
+        if report.settled {
+            break;
+        }
+    }
+    report
+}
+
+fn machine_id(hostname: &str, address: IpAddr) -> String {
+    use sha2::Digest as _;
+    let hex = hex::encode(sha2::Sha256::digest(format!("{hostname} {address}")));
+    format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32])
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
+}

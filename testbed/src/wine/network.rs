@@ -1,0 +1,117 @@
+//! The network between a control plane and its hosts.
+
+use std::{
+    fs::File,
+    net::Ipv4Addr,
+    process::Command,
+    sync::atomic::{AtomicU8, Ordering},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::binaries::{Run as _, cache_dir, lock_file};
+
+/// A bridge in this machine's network with a /24 of 198.18.0.0/15, the range for tests of network devices (RFC 2544).
+/// The bridge is `wnp<number>`, the hosts' cables are `wnp<number>h<host>`. Removed on drop; what a killed process left is
+/// removed by the next one that gets its number. Needs root.
+#[derive(Debug)]
+pub struct HostNetwork {
+    number: u8,
+    next_host: AtomicU8,
+    // The kernel gives up the lock of a process that dies: that is how the others know that a number is free.
+    _lock: File,
+}
+
+impl HostNetwork {
+    /// Makes a network that no other process uses.
+    pub fn create() -> Result<Self> {
+        let locks = cache_dir()?.join("networks");
+        for number in 1..=u8::MAX {
+            let lock = lock_file(&locks.join(number.to_string()))?;
+            if lock.try_lock().is_err() {
+                continue;
+            }
+            let network = Self { number, next_host: AtomicU8::new(2), _lock: lock };
+            let bridge = network.bridge();
+            let _ = ip(&["link", "del", &bridge]); // normally there is none
+            ip(&["link", "add", &bridge, "type", "bridge"]).context("make a bridge for the hosts")?;
+            ip(&["addr", "add", &format!("{}/24", network.gateway()), "dev", &bridge])?;
+            ip(&["link", "set", &bridge, "up"])?;
+            return Ok(network);
+        }
+        bail!("all networks for hosts are in use: {}", locks.display())
+    }
+
+    /// This machine's address in the network: what control planes for the hosts listen on.
+    pub fn gateway(&self) -> Ipv4Addr {
+        self.address(1)
+    }
+
+    fn bridge(&self) -> String {
+        format!("wnp{}", self.number)
+    }
+
+    fn address(&self, host: u8) -> Ipv4Addr {
+        Ipv4Addr::new(198, 18, self.number, host)
+    }
+
+    /// An address for one more host.
+    pub(super) fn reserve(&self) -> Result<Ipv4Addr> {
+        let next = |host: u8| (host < u8::MAX - 1).then_some(host + 1);
+        match self.next_host.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next) {
+            Ok(host) => Ok(self.address(host)),
+            Err(_) => bail!("no address left in the network of {}", self.gateway()),
+        }
+    }
+
+    /// Lays a cable to the network namespace of process `pid`, where it becomes `eth0` with a reserved `address`.
+    pub(super) fn connect(&self, pid: u32, address: Ipv4Addr) -> Result<Cable> {
+        let name = format!("{}h{}", self.bridge(), address.octets()[3]);
+        let namespace = pid.to_string();
+        ip(&["link", "add", &name, "type", "veth", "peer", "name", "eth0", "netns", &namespace])?;
+        let cable = Cable { name, address };
+        ip(&["link", "set", &cable.name, "master", &self.bridge(), "up"])?;
+        let inside = |args: &[&str]| Command::new("nsenter").args(["-n", "-t", &namespace, "ip"]).args(args).run();
+        inside(&["link", "set", "lo", "up"])?;
+        inside(&["addr", "add", &format!("{address}/24"), "dev", "eth0"])?;
+        inside(&["link", "set", "eth0", "up"])?;
+        inside(&["route", "add", "default", "via", &self.gateway().to_string()])?;
+        Ok(cable)
+    }
+}
+
+impl Drop for HostNetwork {
+    fn drop(&mut self) {
+        let _ = ip(&["link", "del", &self.bridge()]);
+    }
+}
+
+/// A host's connection to the network.
+#[derive(Debug)]
+pub(super) struct Cable {
+    name: String,
+    pub address: Ipv4Addr,
+}
+
+impl Cable {
+    /// Cuts the connection: packets vanish, as with a pulled cable.
+    pub fn cut(&self) -> Result<()> {
+        ip(&["link", "set", &self.name, "down"])
+    }
+
+    /// Undoes [`Cable::cut`].
+    pub fn mend(&self) -> Result<()> {
+        ip(&["link", "set", &self.name, "up"])
+    }
+}
+
+impl Drop for Cable {
+    fn drop(&mut self) {
+        // Normally gone by itself, with the namespace at its other end.
+        let _ = ip(&["link", "del", &self.name]);
+    }
+}
+
+fn ip(args: &[&str]) -> Result<()> {
+    Command::new("ip").args(args).run()
+}

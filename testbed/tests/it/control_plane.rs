@@ -1,0 +1,61 @@
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::{
+    Api, Client,
+    api::{ObjectMeta, PostParams},
+};
+use testbed::{ControlPlane, ControlPlaneOptions};
+
+async fn create_namespace(client: Client, name: &str) -> kube::Result<Namespace> {
+    let namespace =
+        Namespace { metadata: ObjectMeta { name: Some(name.to_owned()), ..Default::default() }, ..Default::default() };
+    Api::all(client).create(&PostParams::default(), &namespace).await
+}
+
+#[tokio::test]
+async fn administrator_may_and_a_stranger_may_not() -> Result<()> {
+    let control_plane = ControlPlane::shared().await?;
+    create_namespace(control_plane.client().await?, "it-admin").await?;
+
+    let stranger = control_plane.client_as("stranger", &["nobody", "strangers"]).await?;
+    match create_namespace(stranger, "it-stranger").await {
+        Err(kube::Error::Api(status)) => {
+            assert!(status.is_forbidden(), "{status:?}");
+            assert!(status.message.contains("User \"stranger\" cannot create"), "{}", status.message);
+        }
+        other => panic!("a stranger was not refused: {other:?}"),
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn kubectl_applies_and_reports() -> Result<()> {
+    let control_plane = ControlPlane::shared().await?;
+    let manifest = "{apiVersion: v1, kind: Namespace, metadata: {name: it-applied}}";
+    control_plane.apply_yaml(manifest).await?;
+    control_plane.apply_yaml(manifest).await?;
+    let output = control_plane.kubectl(&["get", "namespace", "it-applied", "-o", "name"]).await?;
+    assert_eq!(String::from_utf8(output.stdout)?, "namespace/it-applied\n");
+    assert!(!control_plane.kubectl(&["get", "namespace", "it-none"]).await?.status.success());
+    assert!(control_plane.apply_yaml("{apiVersion: v1, kind: Nothing, metadata: {name: x}}").await.is_err());
+
+    let version = control_plane.client().await?.apiserver_version().await?;
+    assert_eq!(version.git_version, testbed::binaries::KUBERNETES_VERSION);
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_run_side_by_side_and_one_can_be_restarted() -> Result<()> {
+    let shared = ControlPlane::shared().await?;
+    let other = ControlPlane::start(ControlPlaneOptions::default()).await?;
+    create_namespace(other.client().await?, "it-other").await?;
+    let of_shared: Api<Namespace> = Api::all(shared.client().await?);
+    assert!(of_shared.get_opt("it-other").await?.is_none());
+
+    other.stop_apiserver();
+    let namespaces: Api<Namespace> = Api::all(other.client().await?);
+    assert!(namespaces.get_opt("it-other").await.is_err());
+    other.restart_apiserver().await?;
+    assert!(namespaces.get_opt("it-other").await?.is_some());
+    Ok(())
+}

@@ -1,0 +1,7 @@
+//! Simulated hosts, seen as the operator sees them: over SSH, and as Nodes.
+
+mod faults;
+mod node;
+mod operator;
+mod scale;
+mod ssh;

@@ -1,0 +1,160 @@
+//! A hand-made operator: just enough SSH, SFTP and protocol to try a simulated host.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use api::host::{
+    Answer, Body, EXIT_ANSWERED, PROTOCOL, Request, answer_path, command, exe_path, operation_dir, request_path,
+};
+use russh::{
+    ChannelMsg, Preferred, cipher,
+    client::{self, AuthResult, Handle},
+    keys::{PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate, ssh_key::private::Ed25519Keypair},
+};
+use russh_sftp::client::SftpSession;
+use sha2::{Digest as _, Sha256};
+use testbed::sim::{HostOptions, Sim, SimHost, SimOptions};
+use tokio::io::AsyncWriteExt as _;
+
+/// What stands for `wicd.exe`: a simulated host cares only for its name.
+pub const EXE: &[u8] = b"MZ not really a program";
+
+pub fn key(seed: u8) -> PrivateKey {
+    PrivateKey::from(Ed25519Keypair::from_seed(&[seed; 32]))
+}
+
+/// Options of a world that admits `key(1)`.
+pub fn options() -> SimOptions {
+    SimOptions { authorized_keys: vec![key(1).public_key().clone()], ..SimOptions::default() }
+}
+
+/// A host without a cluster. The world ends with what comes first.
+pub async fn lonely_host(options: SimOptions) -> Result<(Sim, SimHost)> {
+    let sim = Sim::without_cluster(options)?;
+    let host = sim.host(HostOptions::named("win-1")).await?;
+    Ok((sim, host))
+}
+
+pub struct Connection {
+    ssh: Handle<Seen>,
+    pub host_key: PublicKey,
+}
+
+/// Takes any host key and remembers it.
+pub struct Seen(Arc<std::sync::Mutex<Option<PublicKey>>>);
+
+impl client::Handler for Seen {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+        if let PublicKeyOrCertificate::PublicKey { key, .. } = key {
+            *self.0.lock().expect("nobody panics with it") = Some(key.clone());
+        }
+        Ok(true)
+    }
+}
+
+impl Connection {
+    pub async fn open(host: &SimHost) -> Result<Self> {
+        Self::open_as(host, "Administrator", key(1)).await
+    }
+
+    pub async fn open_as(host: &SimHost, user: &str, key: PrivateKey) -> Result<Self> {
+        // As the operator prefers it; the default is slower by half.
+        let preferred = Preferred { cipher: Cow::Borrowed(&[cipher::AES_256_GCM]), ..Preferred::DEFAULT };
+        let config = client::Config { nodelay: true, preferred, ..client::Config::default() };
+        let seen = Arc::default();
+        let mut ssh = client::connect(config.into(), (host.address(), host.port()), Seen(Arc::clone(&seen))).await?;
+        let key = PrivateKeyWithHashAlg::new(key.into(), None);
+        let AuthResult::Success = ssh.authenticate_publickey(user, key).await? else {
+            anyhow::bail!("authentication refused");
+        };
+        let host_key = seen.lock().expect("nobody panics with it").clone().context("no host key")?;
+        Ok(Self { ssh, host_key })
+    }
+
+    pub async fn sftp(&self) -> Result<SftpSession> {
+        let channel = self.ssh.channel_open_session().await?;
+        channel.request_subsystem(true, "sftp").await?;
+        // 4 MiB under way: as many as the window of the host lets through, and more.
+        let config = russh_sftp::client::Config { max_concurrent_writes: 128, ..Default::default() };
+        Ok(SftpSession::new_with_config(channel.into_stream(), config).await?)
+    }
+
+    /// Exit status and output of a command.
+    pub async fn exec(&self, line: &str) -> Result<(u32, Vec<u8>)> {
+        let mut channel = self.ssh.channel_open_session().await?;
+        channel.exec(true, line).await?;
+        let (mut status, mut output) = (None, Vec::new());
+        while let Some(message) = channel.wait().await {
+            match message {
+                ChannelMsg::Data { data } => output.extend_from_slice(&data),
+                ChannelMsg::ExitStatus { exit_status } => status = Some(exit_status),
+                _ => {}
+            }
+        }
+        Ok((status.context("no exit status")?, output))
+    }
+
+    /// Uploads the program and returns its hash.
+    pub async fn upload_exe(&self) -> Result<String> {
+        let sha256 = hex::encode(Sha256::digest(EXE));
+        let sftp = self.sftp().await?;
+        for dir in [r"C:\k", r"C:\k\wicd", r"C:\k\wicd\operations", &format!(r"C:\k\wicd\{sha256}")] {
+            let dir = sftp_path(dir);
+            if !sftp.try_exists(&dir).await? {
+                sftp.create_dir(&dir).await?;
+            }
+        }
+        put(&sftp, &exe_path(&sha256), EXE).await?;
+        Ok(sha256)
+    }
+
+    /// One verb, from request to answer.
+    pub async fn verb(&self, exe: &str, id: &str, body: Body) -> Result<Answer> {
+        let verb = body.verb();
+        let sftp = self.sftp().await?;
+        let dir = sftp_path(&operation_dir(id));
+        if !sftp.try_exists(&dir).await? {
+            sftp.create_dir(&dir).await?;
+        }
+        let request = Request { protocol: PROTOCOL, operation: id.into(), epoch: 1, body };
+        put(&sftp, &request_path(id, verb), &serde_json::to_vec(&request)?).await?;
+        let (status, output) = self.exec(&command(exe, verb, id)).await?;
+        ensure!(status == EXIT_ANSWERED, "{} ended with {status}: {}", verb.as_str(), String::from_utf8_lossy(&output));
+        let answer = sftp.read(sftp_path(&answer_path(id, verb))).await?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+}
+
+pub async fn put(sftp: &SftpSession, windows_path: &str, content: &[u8]) -> Result<()> {
+    let mut file = sftp.create(sftp_path(windows_path)).await?;
+    file.write_all(content).await?;
+    file.close().await?;
+    Ok(())
+}
+
+pub fn sftp_path(windows_path: &str) -> String {
+    format!("/{}", windows_path.replace('\\', "/"))
+}
+
+/// Polls until it holds. The limit only ends a test that has failed.
+pub async fn eventually<T, F: Future<Output = Result<Option<T>>>>(
+    what: &str,
+    mut look: impl FnMut() -> F,
+) -> Result<T> {
+    let wait = async {
+        loop {
+            if let Some(found) = look().await? {
+                return Ok(found);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), wait).await.with_context(|| format!("never: {what}"))?
+}
+
+/// Facts without any files to look for.
+pub fn facts() -> Body {
+    Body::Facts(api::host::Facts::default())
+}

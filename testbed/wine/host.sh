@@ -1,0 +1,35 @@
+#!/bin/sh
+# host.sh: the first process of a Windows host. When it ends, the kernel ends everything else on the host.
+set -eu
+. "$SCRIPTS/machine.sh"
+
+echo "$pid" >"$DIR/pid.new"
+mv "$DIR/pid.new" "$DIR/pid" # now the cable can be laid
+until ip -4 addr show dev eth0 2>/dev/null | grep -q inet; do sleep 0.02; done
+
+mkdir -p /run/sshd
+mkfifo "$DIR/console"
+exec 3<>"$DIR/console" # never at its end
+
+# Each turn is one run of Windows, from its start to its end.
+boot=0
+while :; do
+    boot=$((boot + 1))
+    # Without a process that has the registry open. sed -i makes a new file: the template's stays as it is.
+    sed -i "s/^\"BootId\"=dword:.*/\"BootId\"=dword:$(printf %08x "$boot")/" "$WINEPREFIX/system.reg"
+
+    # Wine ends all services with the last ordinary process: this one stays. It ends when the session does, be it
+    # through ExitWindowsEx or `wineserver -k`.
+    "$WINE" cmd.exe <&3 &
+    session=$!
+    "$WINE" cmd.exe /c exit # returns when the services that start by themselves have been started
+    /usr/sbin/sshd -D -e -f "$DIR/sshd_config" 3<&- &
+    echo "$boot" >"$DIR/boots.new"
+    mv "$DIR/boots.new" "$DIR/boots"
+
+    wait "$session" || true
+    "$WINESERVER" -k || true
+    "$WINESERVER" -w || true # the registry is on disk
+    kill -KILL -1 || true # SSH sessions too: everything but this process
+    wait || true
+done

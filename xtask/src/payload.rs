@@ -1,0 +1,202 @@
+//! `cargo xtask payload`: makes the directory of everything that a host needs.
+
+mod go;
+mod parts;
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use api::payload::File;
+use controller::payload::Payload;
+use testbed::payload::{Content, Entry, LEVEL_RELEASE};
+
+use parts::{PARTS, Part, Source};
+
+/// Makes the payload: the programs and static files that hosts need, with their manifest.
+///
+/// What can be built from Go modules is built, at the versions pinned in xtask/payload. The rest is taken from a folder. What
+/// is in neither is left out, and so are the services that need it.
+#[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Directory to write; made if it does not exist.
+    #[arg(long, value_name = "DIR", required = true)]
+    out: Option<PathBuf>,
+    /// Folder with programs to take as they are, as csi-proxy.exe. They win over those that could be built.
+    #[arg(long, value_name = "FOLDER")]
+    from: Option<PathBuf>,
+    /// A kubelet.exe to take as it is.
+    #[arg(long, value_name = "PATH")]
+    kubelet: Option<PathBuf>,
+    /// Only these parts, as kubelet,kube-log-runner.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Compression level of zstd, 1 to 22.
+    #[arg(long, default_value_t = LEVEL_RELEASE, value_parser = clap::value_parser!(i32).range(1..=22))]
+    level: i32,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Checks every file of a payload against its manifest.
+    Verify {
+        /// The payload.
+        dir: PathBuf,
+    },
+}
+
+pub fn run(args: Args) -> Result<()> {
+    match (&args.command, &args.out) {
+        (Some(Command::Verify { dir }), _) => verify(dir),
+        (None, Some(out)) => make(&args, out),
+        (None, None) => bail!("name the directory to write with --out"),
+    }
+}
+
+fn make(args: &Args, out: &Path) -> Result<()> {
+    let parts = chosen(&args.only)?;
+    let mut entries = Vec::new();
+    let mut missing = Vec::new();
+    for (n, part) in parts.iter().enumerate() {
+        let step = format!("[{}/{}] {}", n + 1, parts.len(), part.name);
+        let given = given(part, args)?;
+        let content = match (&given, &part.source) {
+            (Some(path), _) => {
+                println!("{step}: taking {}", path.display());
+                Content::File(path.clone())
+            }
+            (None, Source::Go(program)) => Content::File(go::build(program, part.file_name(), &step)?),
+            (None, Source::Static(text)) => Content::Bytes((*text).into()),
+            (None, Source::Folder { .. }) => {
+                missing.push(part);
+                continue;
+            }
+        };
+        entries.push(Entry::with(part.destination, content).services(part.services).platforms(part.platforms));
+    }
+
+    println!("compressing {} files at level {}", entries.len(), args.level);
+    let manifest = testbed::payload::write_with(out, &entries, args.level, &|file| println!("  {}", sizes(file)))?;
+    let total: u64 = manifest.files.iter().map(|f| f.compressed_size).sum();
+    println!("{}: {} files, {} compressed", out.display(), manifest.files.len(), mib(total));
+    for part in missing {
+        if let Source::Folder { without } = part.source {
+            println!("without {}: {without} (put it into a folder and name that with --from)", part.file_name());
+        }
+    }
+    Ok(())
+}
+
+/// The parts with these names, or all.
+fn chosen(only: &[String]) -> Result<Vec<&'static Part>> {
+    let names: BTreeSet<&str> = only.iter().map(String::as_str).collect();
+    let known: Vec<&str> = PARTS.iter().map(|p| p.name).collect();
+    for name in &names {
+        ensure!(known.contains(name), "there is no part {name:?} of the payload; there are {}", known.join(", "));
+    }
+    Ok(PARTS.iter().filter(|p| names.is_empty() || names.contains(p.name)).collect())
+}
+
+/// The file that the user gives for a part, if any.
+fn given(part: &Part, args: &Args) -> Result<Option<PathBuf>> {
+    if let (true, Some(kubelet)) = (part.name == "kubelet", &args.kubelet) {
+        ensure!(kubelet.is_file(), "{} is not a file", kubelet.display());
+        return Ok(Some(kubelet.clone()));
+    }
+    let Some(folder) = &args.from else { return Ok(None) };
+    ensure!(folder.is_dir(), "{} is not a folder", folder.display());
+    Ok(Some(folder.join(part.file_name())).filter(|path| path.is_file()))
+}
+
+fn verify(dir: &Path) -> Result<()> {
+    let payload = Payload::open(dir).with_context(|| format!("{} is no good payload", dir.display()))?;
+    let files = &payload.manifest().files;
+    let mut bad = 0;
+    for file in files {
+        match payload.verify(&file.sha256) {
+            Ok(()) => println!("good  {}", sizes(file)),
+            Err(error) => {
+                bad += 1;
+                println!("BAD   {error}");
+            }
+        }
+    }
+    ensure!(bad == 0, "{bad} of {} files are bad", files.len());
+    println!("{} files are good", files.len());
+    Ok(())
+}
+
+fn sizes(file: &File) -> String {
+    format!("{:<46} {:>10} -> {:>10}  {}", file.path, mib(file.size), mib(file.compressed_size), &file.sha256[..16])
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people to read")]
+fn mib(bytes: u64) -> String {
+    format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        args: Args,
+    }
+
+    #[test]
+    fn arguments() {
+        for (line, good) in [
+            ("x --out d", true),
+            ("x --out d --from f --kubelet k --only a,b --level 3", true),
+            ("x verify d", true),
+            ("x", false),
+            ("x --out d --level 0", false),
+            ("x verify", false),
+            ("x --out d verify d", false),
+        ] {
+            assert_eq!(Cli::try_parse_from(line.split(' ')).is_ok(), good, "{line}");
+        }
+    }
+
+    #[test]
+    fn parts_can_be_chosen() {
+        assert_eq!(chosen(&[]).unwrap().len(), PARTS.len());
+        let two = chosen(&["kubelet".into(), "containerd".into()]).unwrap();
+        assert_eq!(two.len(), 2);
+        assert!(chosen(&["kublet".into()]).err().unwrap().to_string().contains("kubelet"));
+    }
+
+    #[test]
+    fn what_the_user_gives_wins_and_a_payload_of_it_is_good() {
+        let (from, out) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        std::fs::write(from.path().join("csi-proxy.exe"), "csi").unwrap();
+        std::fs::write(from.path().join("other-kubelet"), "kubelet").unwrap();
+        let args = Args {
+            command: None,
+            out: None,
+            from: Some(from.path().into()),
+            kubelet: Some(from.path().join("other-kubelet")),
+            only: ["csi-proxy", "hybrid-overlay-node", "kubelet", "containerd_conf"].map(String::from).into(),
+            level: 1,
+        };
+        make(&args, out.path()).unwrap();
+        verify(out.path()).unwrap();
+        let payload = Payload::open(out.path()).unwrap();
+        let destinations: Vec<&str> = payload.manifest().files.iter().map(|f| f.destination.as_str()).collect();
+        assert_eq!(
+            destinations,
+            [r"C:\k\containerd\containerd_conf.toml", r"C:\k\csi-proxy.exe", r"C:\k\kubelet.exe"],
+            "hybrid-overlay-node is left out"
+        );
+        std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
+        assert!(verify(out.path()).is_err());
+    }
+}

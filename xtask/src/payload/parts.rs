@@ -1,0 +1,215 @@
+//! What a payload is made of.
+
+use controller::render::program;
+
+use super::go::Program;
+
+/// One file of the payload.
+pub struct Part {
+    /// Name for `--only`.
+    pub name: &'static str,
+    /// Where it goes on a host.
+    pub destination: &'static str,
+    /// Where it comes from.
+    pub source: Source,
+    /// Services that have to be restarted when it changes. Programs that are started anew each time have none.
+    pub services: &'static [&'static str],
+    /// Platforms that need it; none means all.
+    pub platforms: &'static [&'static str],
+}
+
+/// Where a file comes from.
+pub enum Source {
+    /// Built.
+    Go(Program),
+    /// As it is here.
+    Static(&'static str),
+    /// From the user's folder: it is in no Go module that could be built.
+    Folder {
+        /// What is lost without it.
+        without: &'static str,
+    },
+}
+
+impl Part {
+    /// Name of the file, as `kubelet.exe`.
+    pub fn file_name(&self) -> &'static str {
+        self.destination.rsplit('\\').next().unwrap_or(self.destination)
+    }
+}
+
+const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
+     -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor}";
+const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
+
+const fn kubernetes(package: &'static str) -> Source {
+    Source::Go(Program { set: "kubernetes", module: "k8s.io/kubernetes", package, version: KUBERNETES_VERSION })
+}
+
+const fn cni(package: &'static str) -> Source {
+    Source::Go(Program { set: "cni", module: "github.com/containernetworking/plugins", package, version: CNI_VERSION })
+}
+
+/// All parts, those that build quickly first.
+pub const PARTS: &[Part] = &[
+    Part {
+        name: "containerd_conf",
+        destination: program::CONTAINERD_CONFIG,
+        source: Source::Static(include_str!("../../payload/static/containerd_conf.toml")),
+        services: &["containerd"],
+        platforms: &[],
+    },
+    Part {
+        name: "windows-exporter-webconfig",
+        destination: program::WINDOWS_EXPORTER_CONFIG,
+        source: Source::Static(include_str!("../../payload/static/windows-exporter-webconfig.yaml")),
+        services: &["windows_exporter"],
+        platforms: &[],
+    },
+    Part {
+        name: "csi-proxy",
+        destination: program::CSI_PROXY,
+        source: Source::Folder { without: "CSI drivers that need it cannot attach volumes on the nodes" },
+        services: &["csi-proxy"],
+        platforms: &[],
+    },
+    Part {
+        name: "hybrid-overlay-node",
+        destination: program::HYBRID_OVERLAY,
+        source: Source::Folder {
+            without: "no pod network on clusters with OVN-Kubernetes; others bring their own and do not need it",
+        },
+        services: &["hybrid-overlay-node"],
+        platforms: &[],
+    },
+    Part {
+        name: "azure-cloud-node-manager",
+        destination: program::AZURE_NODE_MANAGER,
+        source: Source::Folder { without: "nodes on Azure stay uninitialised; other platforms do not need it" },
+        services: &["cloud-node-manager"],
+        platforms: &["azure"],
+    },
+    Part {
+        name: "host-local",
+        destination: program::HOST_LOCAL,
+        source: cni("github.com/containernetworking/plugins/plugins/ipam/host-local"),
+        services: &[],
+        platforms: &[],
+    },
+    Part {
+        name: "win-bridge",
+        destination: program::WIN_BRIDGE,
+        source: cni("github.com/containernetworking/plugins/plugins/main/windows/win-bridge"),
+        services: &[],
+        platforms: &[],
+    },
+    Part {
+        name: "win-overlay",
+        destination: program::WIN_OVERLAY,
+        source: cni("github.com/containernetworking/plugins/plugins/main/windows/win-overlay"),
+        services: &[],
+        platforms: &[],
+    },
+    Part {
+        name: "kube-log-runner",
+        destination: program::LOG_RUNNER,
+        source: kubernetes("k8s.io/component-base/logs/kube-log-runner"),
+        services: &["kubelet", "kube-proxy"],
+        platforms: &[],
+    },
+    Part {
+        name: "windows_exporter",
+        destination: program::WINDOWS_EXPORTER,
+        source: Source::Go(Program {
+            set: "windows_exporter",
+            module: "github.com/prometheus-community/windows_exporter",
+            package: "github.com/prometheus-community/windows_exporter",
+            version: "-X github.com/prometheus/common/version.Version={bare}",
+        }),
+        services: &["windows_exporter"],
+        platforms: &[],
+    },
+    Part {
+        name: "ecr-credential-provider",
+        destination: program::ECR_CREDENTIAL_PROVIDER,
+        source: Source::Go(Program {
+            set: "ecr",
+            module: "k8s.io/cloud-provider-aws",
+            package: "k8s.io/cloud-provider-aws/cmd/ecr-credential-provider",
+            version: "-X main.gitVersion={version}",
+        }),
+        services: &[],
+        platforms: &["aws"],
+    },
+    Part {
+        name: "containerd-shim-runhcs-v1",
+        destination: program::SHIM,
+        source: Source::Go(Program {
+            set: "hcsshim",
+            module: "github.com/Microsoft/hcsshim",
+            package: "github.com/Microsoft/hcsshim/cmd/containerd-shim-runhcs-v1",
+            version: "-X main.version={version}",
+        }),
+        services: &["containerd"],
+        platforms: &[],
+    },
+    Part {
+        name: "containerd",
+        destination: program::CONTAINERD,
+        source: Source::Go(Program {
+            set: "containerd",
+            module: "github.com/containerd/containerd/v2",
+            package: "github.com/containerd/containerd/v2/cmd/containerd",
+            version: "-X github.com/containerd/containerd/v2/version.Version={version}",
+        }),
+        services: &["containerd"],
+        platforms: &[],
+    },
+    Part {
+        name: "kube-proxy",
+        destination: program::KUBE_PROXY,
+        source: kubernetes("k8s.io/kubernetes/cmd/kube-proxy"),
+        services: &["kube-proxy"],
+        platforms: &[],
+    },
+    Part {
+        name: "kubelet",
+        destination: program::KUBELET,
+        source: kubernetes("k8s.io/kubernetes/cmd/kubelet"),
+        services: &["kubelet"],
+        platforms: &[],
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn names_and_destinations_are_there_once() {
+        let names: BTreeSet<&str> = PARTS.iter().map(|p| p.name).collect();
+        let destinations: BTreeSet<&str> = PARTS.iter().map(|p| p.destination).collect();
+        assert_eq!((names.len(), destinations.len()), (PARTS.len(), PARTS.len()));
+    }
+
+    #[test]
+    fn every_program_is_a_tool_of_its_module() {
+        for part in PARTS {
+            let Source::Go(program) = &part.source else { continue };
+            let go_mod = std::fs::read_to_string(program.folder().join("go.mod")).unwrap();
+            assert!(go_mod.contains(program.package), "{}", part.name);
+            assert!(go_mod.contains(&format!("{} v", program.module)), "{}", part.name);
+            assert!(program.folder().join("go.sum").is_file(), "{}", part.name);
+        }
+    }
+
+    #[test]
+    fn the_exporter_serves_with_the_certificate_that_hosts_get() {
+        let text = include_str!("../../payload/static/windows-exporter-webconfig.yaml");
+        let config: serde_json::Value = serde_yaml::from_str(text).unwrap();
+        assert_eq!(config["tls_server_config"]["cert_file"], r"C:\k\tls\certs\tls.crt");
+        assert_eq!(config["tls_server_config"]["key_file"], r"C:\k\tls\certs\tls.key");
+    }
+}
