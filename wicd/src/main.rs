@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use api::host::Verb;
 use clap::{Parser, Subcommand};
 
-
 #[derive(Parser)]
 #[command(name = "wicd", version, about = "Configures a Windows host as a node and keeps it so")]
 struct Arguments {
@@ -78,7 +77,9 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     }
     match command {
         Command::Run => service::run_in_foreground().context("cannot run in the foreground")?,
-        _ => service::run().context("cannot run as a service; only the service manager can start it (try `wicd run`)")?,
+        _ => {
+            service::run().context("cannot run as a service; only the service manager can start it (try `wicd run`)")?
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -137,9 +137,8 @@ impl Kube {
                 cluster.certificate_authority_data = Some(base64(&String::from_utf8_lossy(&pem)));
             }
         }
-        let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
-            .await
-            .map_err(unusable)?;
+        let mut config =
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unusable)?;
         config.connect_timeout = Some(Duration::from_secs(10));
         config.read_timeout = Some(READ_TIMEOUT);
         kube::Client::try_from(config).map_err(call("make a client for the API server"))
@@ -210,10 +209,8 @@ impl Cluster for KubeCluster {
                 },
                 status: None,
             };
-            let made = requests
-                .create(&PostParams::default(), &request)
-                .await
-                .map_err(call("ask for a certificate"))?;
+            let made =
+                requests.create(&PostParams::default(), &request).await.map_err(call("ask for a certificate"))?;
             Ok(made.metadata.name.unwrap_or_default())
         }
         .boxed()
@@ -293,7 +290,8 @@ mod tests {
                 "status": {"conditions": conditions, "certificate": certificate}}))
             .unwrap()
         };
-        let denied = json!([{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True", "message": "no"}]);
+        let denied =
+            json!([{"type": "Approved", "status": "True"}, {"type": "Denied", "status": "True", "message": "no"}]);
         assert_eq!(issue(&request(denied, "x")), Issue::Refused("Denied: no".into()));
         assert_eq!(issue(&request(json!([{"type": "Approved", "status": "True"}]), "")), Issue::Pending);
         assert_eq!(issue(&request(json!([]), "chain")), Issue::Issued("chain".into()));

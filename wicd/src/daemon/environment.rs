@@ -61,7 +61,8 @@ mod tests {
     fn drift_is_mended_once_and_asks_for_a_restart() {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
-        host.state().env = [("HTTP_PROXY", "mine"), ("NO_PROXY", "x"), ("PATH", "y")].map(|(k, v)| (k.into(), v.into())).into();
+        host.state().env =
+            [("HTTP_PROXY", "mine"), ("NO_PROXY", "x"), ("PATH", "y")].map(|(k, v)| (k.into(), v.into())).into();
         let certified = rcgen::generate_simple_self_signed(["ca".to_string()]).unwrap();
         let desired = Desired {
             services: ServicesConfig {

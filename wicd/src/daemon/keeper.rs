@@ -181,7 +181,11 @@ impl Keeper {
                 Some(ServiceState::Running) => backoff.runs(now),
                 Some(ServiceState::Stopped) if backoff.stopped(now) => {
                     let wait = backoff.not_before.saturating_sub(now).as_secs();
-                    warn!(service = service.name, failures = backoff.failures, "ended unasked; starting it in {wait} s");
+                    warn!(
+                        service = service.name,
+                        failures = backoff.failures,
+                        "ended unasked; starting it in {wait} s"
+                    );
                 }
                 _ => {}
             }
@@ -266,7 +270,11 @@ impl Keeper {
                 }
                 self.odd.remove(&spec.name);
                 if let Some(read) = self.host.service(&spec.name)?.filter(|read| !is_as(read, spec)) {
-                    warn!(service = spec.name, command = read.command, "the service manager keeps it otherwise than it was written");
+                    warn!(
+                        service = spec.name,
+                        command = read.command,
+                        "the service manager keeps it otherwise than it was written"
+                    );
                     self.odd.insert(spec.name.clone(), (spec.clone(), read));
                 }
             }

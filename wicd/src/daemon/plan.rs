@@ -162,9 +162,8 @@ fn one(
         return Some(Waiting::Variable);
     };
     let spec = service.spec(command);
-    let same = actual.is_some_and(|a| {
-        !differs(service, a) && a.description == spec.description && a.start == spec.start
-    });
+    let same =
+        actual.is_some_and(|a| !differs(service, a) && a.description == spec.description && a.start == spec.start);
     if state == ServiceState::Pending && actual.is_some_and(|a| differs(service, a)) {
         return Some(Waiting::Pending);
     }

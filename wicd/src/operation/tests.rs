@@ -174,7 +174,7 @@ impl Bed {
     pub fn start_body(&self, v: &str, applied: &Answer) -> Start {
         let certificates = applied.requests.iter().map(|(kind, csr)| (*kind, self.sign(csr, 86400))).collect();
         self.write(&api::host::exe_path(&exe(v)), b"exe");
-        Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600 }
+        Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600, ..Start::default() }
     }
 
     /// Brings the host to version `v`, all the way.
