@@ -125,7 +125,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), wait).await.unwrap_or_else(|_| panic!("never came: {what}"));
+    tokio::time::timeout(Duration::from_mins(1), wait).await.unwrap_or_else(|_| panic!("never came: {what}"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
