@@ -92,13 +92,12 @@ pub fn paths(kind: CertificateKind) -> &'static [&'static str] {
 
 /// A certificate request (PEM) for the key that waits, which is made if there is none. Asking again gives the same key.
 pub fn request(host: &dyn Host, kind: CertificateKind, node: &str) -> Result<String, CertificateError> {
-    let key = match waiting_key(host, kind)? {
-        Some(key) => key,
-        None => {
-            let key = KeyPair::generate().map_err(CertificateError::Crypto)?;
-            files::write(host, key_path(kind), key.serialize_pem().as_bytes(), Access::Protected)?;
-            key
-        }
+    let key = if let Some(key) = waiting_key(host, kind)? {
+        key
+    } else {
+        let key = KeyPair::generate().map_err(CertificateError::Crypto)?;
+        files::write(host, key_path(kind), key.serialize_pem().as_bytes(), Access::Protected)?;
+        key
     };
     let mut params = CertificateParams::default();
     let (name, organisation) = subject(kind, node);

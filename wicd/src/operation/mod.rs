@@ -151,11 +151,11 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
     };
     fence(host, request.epoch)?;
     match &request.body {
-        Body::Facts(_) => Ok(Outcome::Done),
         Body::Stage(body) => stage::stage(host, body),
         Body::Apply(body) => apply::apply(host, request, body, report),
         Body::Start(body) => start::start(host, body, report),
-        Body::Reboot(_) => Ok(Outcome::Done),
+        // There is nothing to do but to look; see `serve`.
+        Body::Facts(_) | Body::Reboot(_) => Ok(Outcome::Done),
         Body::Cleanup(_) => cleanup::cleanup(host, report),
     }
 }

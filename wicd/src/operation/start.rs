@@ -10,12 +10,12 @@ use super::{Failure, Report};
 use crate::certificates;
 use crate::files::{self, Access};
 use crate::host::{Host, Recovery, ServiceSpec, StartType};
-use crate::owned::Owned;
+use crate::owned::{Owned, is_tagged};
 
 /// What the service is told by the operator besides [`path::DESIRED`]: [`Settings`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
 /// How long the service may take until it says that it runs. It says so before it does anything else.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Content of [`SETTINGS`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
         start: StartType::Auto,
         recovery: Some(Recovery {
             delays: [10, 30, 60, 120].map(Duration::from_secs).to_vec(),
-            reset: Duration::from_secs(300),
+            reset: Duration::from_mins(5),
         }),
     }
 }
@@ -56,13 +56,16 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     files::write_json(host, SETTINGS, &settings, Access::Inherited)?;
 
     let spec = service_spec(&body.wicd_sha256);
-    Owned::update(host, |owned| {
-        owned.services.insert(spec.name.clone());
-    })?;
-    // It reads its command line only when it starts.
-    if host.service(WICD_SERVICE)?.is_some_and(|s| s.command != spec.command) {
-        for dependent in host.stop_service(WICD_SERVICE)? {
-            report.warn(format!("service {dependent} depends on {WICD_SERVICE} and was stopped with it"));
+    let mut owned = Owned::load_or_adopt(host)?;
+    owned.services.insert(spec.name.clone());
+    owned.save(host)?;
+    // It reads its command line, and looks at once which services to start, only when it starts.
+    if !body.restart.is_empty() || host.service(WICD_SERVICE)?.is_some_and(|s| s.command != spec.command) {
+        stop(host, WICD_SERVICE, report)?;
+    }
+    for name in &body.restart {
+        if host.service(name)?.is_some_and(|s| owned.is_ours(&s)) {
+            stop(host, name, report)?;
         }
     }
     host.put_service(&spec)?;
@@ -70,6 +73,16 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     wait_until_running(host, PATIENCE)?;
     remove_other_exes(host, &body.wicd_sha256)?;
     Ok(Outcome::Done)
+}
+
+/// Stops a service. wicd's service starts ours again, and only ours.
+fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure> {
+    for dependent in host.stop_service(name)? {
+        if !host.service(&dependent)?.is_some_and(|s| is_tagged(&s)) {
+            report.warn(format!("service {dependent}, which is not ours, was stopped because it depends on {name}"));
+        }
+    }
+    Ok(())
 }
 
 fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure> {

@@ -92,6 +92,24 @@ fn another_exe_is_taken_up_and_the_old_one_goes() {
     assert_eq!(stops.lock().unwrap().len(), 2, "nothing differs, so nothing is restarted");
 }
 
+#[test]
+fn services_that_must_start_afresh_are_stopped_before_wicds_service_starts() {
+    let bed = Bed::new();
+    bed.join("1");
+    for (name, description) in [("kubelet", "OpenShift managed kubelet"), ("spooler", "Prints")] {
+        bed.host.state().services.insert(name.into(), service(name, description, &[]));
+    }
+    let events = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let seen = events.clone();
+    bed.host.on_service(move |event, service| seen.lock().unwrap().push((event, service.name.clone())));
+    let restart = ["kubelet", "spooler", "missing"].map(String::from).to_vec();
+    let body = Start { restart, wicd_sha256: exe("1"), ..Start::default() };
+    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
+    use crate::fake::ServiceEvent::{Started, Stopped};
+    let expected = [(Stopped, WICD_SERVICE), (Stopped, "kubelet"), (Started, WICD_SERVICE)];
+    assert_eq!(*events.lock().unwrap(), expected.map(|(event, name)| (event, name.to_string())));
+}
+
 /// A host of WMCO's: its service is turned into ours.
 #[test]
 fn the_service_of_wmco_is_taken_over() {
@@ -126,5 +144,34 @@ fn a_service_that_does_not_stay_up_is_told() {
         let failure = wait_until_running(&bed.host, Duration::ZERO).unwrap_err();
         assert_eq!(failure.reason, "ServiceFailed");
         assert!(failure.message.contains(part), "{}", failure.message);
+    }
+}
+
+/// Wherever it is broken off, starting again leads to a service that runs with the certificates and no key that waits.
+#[test]
+fn start_converges_after_a_crash_anywhere() {
+    let arrange = || {
+        let bed = Bed::new();
+        let body = applied(&bed, "1");
+        (bed, Body::Start(body))
+    };
+    let (straight, body) = arrange();
+    straight.host.fail_after(None);
+    assert_eq!(straight.run(body).outcome, Outcome::Done);
+    let calls = straight.host.state().calls;
+    assert!(calls > 30, "{calls}");
+    for n in 0..calls {
+        let (bed, body) = arrange();
+        bed.host.fail_after(Some(n));
+        bed.run(body.clone());
+        bed.host.fail_after(None);
+        assert_eq!(bed.run(body.clone()).outcome, Outcome::Done, "after call {n}");
+        assert_eq!(bed.rest(), straight.rest(), "after call {n}");
+        let Body::Start(Start { certificates, .. }) = body else { unreachable!() };
+        for (kind, chain) in certificates {
+            let pem = bed.read(certificates::paths(kind)[0]).unwrap();
+            assert!(pem.starts_with(chain.trim_end()) && pem.contains("PRIVATE KEY"), "{kind:?} after call {n}");
+            assert!(!bed.exists(certificates::key_path(kind)), "{kind:?} after call {n}");
+        }
     }
 }

@@ -98,7 +98,7 @@ pub fn wanted(v: &str) -> Apply {
                 watched_environment_vars: ["HTTP_PROXY", "NO_PROXY"].map(String::from).into(),
                 ..ServicesConfig::default()
             },
-            trusted_ca: TRUSTED.with(|pem| pem.clone()),
+            trusted_ca: TRUSTED.with(Clone::clone),
             ..Desired::default()
         },
         files: payload_files(v).into_iter().map(|(f, _)| f).collect(),
@@ -165,7 +165,7 @@ impl Bed {
     pub fn sign(&self, request: &str, seconds: i64) -> String {
         let mut params = CertificateSigningRequestParams::from_pem(request).unwrap();
         let now = std::time::SystemTime::now();
-        params.params.not_before = (now - Duration::from_secs(60)).into();
+        params.params.not_before = (now - Duration::from_mins(1)).into();
         params.params.not_after = (now + Duration::from_secs(seconds.unsigned_abs())).into();
         params.signed_by(&self.ca).unwrap().pem()
     }
