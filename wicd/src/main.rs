@@ -77,9 +77,7 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     }
     match command {
         Command::Run => service::run_in_foreground().context("cannot run in the foreground")?,
-        _ => {
-            service::run().context("cannot run as a service; only the service manager can start it (try `wicd run`)")?
-        }
+        _ => service::run().context("cannot run as a service; only the service manager can start it")?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,1 +1,171 @@
+use std::sync::atomic::Ordering;
 
+use api::host::ServiceState;
+use api::services::Service;
+use serde_json::json;
+use tokio_util::sync::CancellationToken;
+
+use super::super::fake_cluster::FakeCluster;
+use super::*;
+use crate::fake::FakeHost;
+
+#[test]
+fn names_of_config_maps() {
+    for (version, expected) in [
+        ("10.18.0-abc123", true),
+        ("v1", true),
+        ("", false),
+        ("../x", false),
+        ("a..b", false),
+        ("a/b", false),
+        ("A", false),
+        ("-a", false),
+        ("a-", false),
+        ("a\n", false),
+        (&"a".repeat(300), false),
+    ] {
+        assert_eq!(config_map_name(version).is_some(), expected, "{version:?}");
+    }
+}
+
+#[test]
+fn what_is_written_on_the_node() {
+    let node = |annotations: Value, ready: &str| {
+        json!({"metadata": {"annotations": annotations},
+        "status": {"conditions": [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": ready}]}})
+    };
+    let report = |version: &str, settled, reboot: Option<&str>| Report {
+        version: Some(version.into()),
+        settled,
+        reboot: reboot.map(String::from),
+    };
+    let (wants, restart) =
+        (json!({key::DESIRED_VERSION: "v2"}), json!({key::DESIRED_VERSION: "v2", key::REBOOT_REQUIRED: ""}));
+    let stamp = vec![(key::VERSION, "v2")];
+    let cases = [
+        ("done", wants.clone(), "True", report("v2", true, None), stamp.clone()),
+        (
+            "said already",
+            json!({key::DESIRED_VERSION: "v2", key::VERSION: "v2"}),
+            "True",
+            report("v2", true, None),
+            vec![],
+        ),
+        (
+            "from an older one",
+            json!({key::DESIRED_VERSION: "v2", key::VERSION: "v1"}),
+            "True",
+            report("v2", true, None),
+            stamp,
+        ),
+        ("not Ready", wants.clone(), "Unknown", report("v2", true, None), vec![]),
+        ("not settled", wants.clone(), "True", report("v2", false, None), vec![]),
+        ("still another version", wants.clone(), "True", report("v1", true, None), vec![]),
+        ("nobody asks", json!({}), "True", report("v2", true, None), vec![]),
+        ("no annotations", Value::Null, "True", report("v2", true, None), vec![]),
+        // Contract section 8, item 6: nothing is stamped while a restart is awaited.
+        ("a restart is needed", wants, "True", report("v2", true, Some("x")), vec![(key::REBOOT_REQUIRED, "")]),
+        ("and that is said already", restart.clone(), "True", report("v2", true, Some("x")), vec![]),
+        ("somebody else awaits one", restart, "True", report("v2", true, None), vec![]),
+    ];
+    for (name, on_node, ready, report, expected) in cases {
+        let got = annotations(&node(on_node, ready), &report);
+        let got: Vec<_> = got.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        assert_eq!(got, expected, "{name}");
+    }
+}
+
+fn config(command: &str) -> ServicesConfig {
+    let service = Service { name: "kubelet".into(), path: command.into(), bootstrap: true, ..Service::default() };
+    ServicesConfig { services: vec![service], ..ServicesConfig::default() }
+}
+
+/// A host that follows v1, and an API server.
+struct Bed {
+    _dir: tempfile::TempDir,
+    host: FakeHost,
+    cluster: FakeCluster,
+    stop: CancellationToken,
+}
+
+impl Bed {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        let desired = Desired {
+            node_name: "win-1".into(),
+            namespace: "ns".into(),
+            version: "v1".into(),
+            services: config("kubelet v1"),
+            ..Desired::default()
+        };
+        files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
+        Self { _dir: dir, host, cluster: FakeCluster::new(), stop: CancellationToken::new() }
+    }
+
+    fn start(&self) -> tokio::task::JoinHandle<()> {
+        let cluster = Arc::new(self.cluster.clone());
+        tokio::spawn(super::super::run(Arc::new(self.host.clone()), cluster, self.stop.clone()))
+    }
+
+    fn publish(&self, version: &str, config: &ServicesConfig) {
+        let name = format!("windows-services-{version}");
+        self.cluster.config_maps.lock().unwrap().insert(name, config.to_data());
+    }
+
+    fn command(&self) -> String {
+        self.host.service("kubelet").unwrap().filter(|s| s.state == ServiceState::Running).unwrap_or_default().command
+    }
+}
+
+/// Awaits a condition.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let wait = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), wait).await.unwrap_or_else(|_| panic!("never came: {what}"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_joins_follows_and_stops() {
+    let bed = Bed::new();
+    // Without an API server the host comes up with what it had (contract section 8, item 3).
+    bed.cluster.down.store(true, Ordering::SeqCst);
+    let daemon = bed.start();
+    until("the service runs without an API server", || bed.command() == "kubelet v1").await;
+
+    // The Node is missing at first: that is normal.
+    bed.cluster.down.store(false, Ordering::SeqCst);
+    until("a connection", || bed.cluster.connections.load(Ordering::SeqCst) > 1).await;
+    bed.cluster.set_node(&[(key::DESIRED_VERSION, "v1")]);
+    until("v1 is stamped", || bed.cluster.annotation(key::VERSION).as_deref() == Some("v1")).await;
+
+    bed.publish("v2", &config("kubelet v2"));
+    bed.cluster.set_node(&[(key::DESIRED_VERSION, "v2"), (key::VERSION, "v1")]);
+    until("v2 is stamped", || bed.cluster.annotation(key::VERSION).as_deref() == Some("v2")).await;
+    assert_eq!(bed.command(), "kubelet v2");
+    let copy: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
+    assert_eq!((copy.version.as_str(), copy.node_name.as_str()), ("v2", "win-1"));
+
+    // Contract section 8, item 2: stop means stop. The services go on.
+    bed.stop.cancel();
+    tokio::time::timeout(Duration::from_secs(30), daemon).await.unwrap().unwrap();
+    assert_eq!(bed.command(), "kubelet v2");
+    assert_eq!(bed.cluster.patches.lock().unwrap().len(), 2, "each version is stamped once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_config_map_that_cannot_be_used_leaves_the_last_good_copy() {
+    let bed = Bed::new();
+    let node = json!({"metadata": {"annotations": {key::DESIRED_VERSION: "v2"}}});
+    let identity: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
+    let host: Arc<dyn Host> = Arc::new(bed.host.clone());
+    let report = Report { version: Some("v1".into()), ..Report::default() };
+    let reason = async || sync(&host, &bed.cluster, &identity, &node, &report).await.unwrap_err().reason();
+    assert_eq!(reason().await, "ConfigMapMissing");
+    bed.publish("v2", &config("two\nlines"));
+    assert_eq!(reason().await, "ServicesInvalid");
+    assert_eq!(files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(), identity);
+}

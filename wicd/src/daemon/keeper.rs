@@ -16,7 +16,7 @@ use super::environment;
 use super::order::start_order;
 use super::plan::{Action, Plan, Waiting, Wanted, plan};
 use super::variables::{self, HostFacts};
-use crate::host::{Host, HostError};
+use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
 use crate::operation::pending_reboot;
 use crate::owned::Owned;
 use crate::{files, lock};
@@ -46,6 +46,8 @@ pub struct Keeper {
     settled: Option<(Vec<Wanted>, u32)>,
     waiting: BTreeMap<String, Waiting>,
     complaints: BTreeMap<String, String>,
+    /// Services that read back otherwise than they were written: as written, and as read back.
+    odd: BTreeMap<String, (ServiceSpec, ServiceInfo)>,
     moving: bool,
 }
 
@@ -60,6 +62,7 @@ impl Keeper {
             settled: None,
             waiting: BTreeMap::new(),
             complaints: BTreeMap::new(),
+            odd: BTreeMap::new(),
             moving: false,
         }
     }
@@ -85,6 +88,7 @@ impl Keeper {
         self.moving = false;
         // An operation of the operator may be half-way through its files: services wait until it is done.
         let Some(_lock) = lock::take(&*self.host, Duration::ZERO)? else {
+            self.moving = true;
             let version = self.desired.as_ref().map(|d| d.version.clone());
             return Ok(Report { version, ..Report::default() });
         };
@@ -157,7 +161,7 @@ impl Keeper {
             return Ok(false);
         }
         for service in wanted {
-            let actual = self.host.service(&service.name)?;
+            let actual = self.host.service(&service.name)?.map(|a| self.as_written(a));
             if actual.is_none_or(|a| {
                 a.state != ServiceState::Running || service.command.as_ref().is_some_and(|c| *c != a.command)
             }) {
@@ -169,7 +173,7 @@ impl Keeper {
 
     /// Looks at all services and does what can be done at once. Returns whether there was nothing to do.
     fn services(&mut self, mut wanted: Vec<Wanted>, now: Duration) -> Result<bool, HostError> {
-        let all = self.host.services()?;
+        let all: Vec<ServiceInfo> = self.host.services()?.into_iter().map(|s| self.as_written(s)).collect();
         for service in &mut wanted {
             let state = all.iter().find(|a| a.name.eq_ignore_ascii_case(&service.name)).map(|a| a.state);
             let backoff = self.backoffs.entry(service.name.clone()).or_default();
@@ -264,6 +268,15 @@ impl Keeper {
                 if self.host.put_service(spec)? {
                     info!(service = spec.name, command = spec.command, "configured");
                 }
+                self.odd.remove(&spec.name);
+                if let Some(read) = self.host.service(&spec.name)?.filter(|read| !is_as(read, spec)) {
+                    warn!(
+                        service = spec.name,
+                        command = read.command,
+                        "the service manager keeps it otherwise than it was written"
+                    );
+                    self.odd.insert(spec.name.clone(), (spec.clone(), read));
+                }
             }
             Action::Start(service) => {
                 info!(service, "starting");
@@ -271,6 +284,19 @@ impl Keeper {
             }
         }
         Ok(())
+    }
+
+    /// Writing a service again does not help if it reads back otherwise than it was written: then it would be stopped,
+    /// written and started for ever. So what reads back as it did after we wrote it counts as what we wrote.
+    fn as_written(&self, mut actual: ServiceInfo) -> ServiceInfo {
+        if let Some((spec, read)) = self.odd.get(&actual.name)
+            && actual.command == read.command
+            && actual.dependencies == read.dependencies
+        {
+            actual.command.clone_from(&spec.command);
+            actual.dependencies.clone_from(&spec.dependencies);
+        }
+        actual
     }
 
     /// Says what is wrong, once for each new problem.
@@ -281,6 +307,10 @@ impl Keeper {
             self.complaints.insert(about.to_owned(), text);
         }
     }
+}
+
+fn is_as(actual: &ServiceInfo, spec: &ServiceSpec) -> bool {
+    actual.command == spec.command && actual.dependencies == spec.dependencies
 }
 
 #[cfg(test)]
@@ -504,5 +534,16 @@ mod tests {
         bed.settle();
         bed.host.state().refused.insert("services ".into());
         assert!(bed.pass().settled, "the list of all services is not asked for");
+    }
+
+    #[test]
+    fn what_reads_back_otherwise_is_not_written_for_ever() {
+        let mut bed = Bed::new();
+        let written = ServiceSpec { name: "x".into(), command: "a  b".into(), ..ServiceSpec::default() };
+        let read = ServiceInfo { name: "x".into(), command: "a b".into(), ..ServiceInfo::default() };
+        bed.keeper.odd.insert("x".into(), (written, read.clone()));
+        assert_eq!(bed.keeper.as_written(read.clone()).command, "a  b");
+        let changed = ServiceInfo { command: "c".into(), ..read };
+        assert_eq!(bed.keeper.as_written(changed.clone()), changed, "what somebody else wrote is seen");
     }
 }

@@ -7,6 +7,8 @@
 pub mod backoff;
 pub mod cluster;
 pub mod environment;
+#[cfg(test)]
+mod fake_cluster;
 pub mod follow;
 pub mod keeper;
 pub mod log;

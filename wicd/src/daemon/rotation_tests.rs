@@ -1,1 +1,83 @@
+use std::sync::Mutex;
 
+use proptest::prelude::*;
+
+use super::super::fake_cluster::FakeCluster;
+use super::*;
+use crate::fake::FakeHost;
+use crate::files::Access;
+use crate::operation::tests::Bed;
+
+#[test]
+fn dues() {
+    let current = Current { not_before: 1000, not_after: 2000, seed: 100 };
+    assert_eq!(current.renew_at(), 1800);
+    for (now, due) in [(0, Due::Later), (1799, Due::Later), (1800, Due::Now), (1999, Due::Now), (2000, Due::Over)] {
+        assert_eq!(current.due(now), due, "{now}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn renewal_is_after_70_to_90_percent_of_the_life(not_before in 0_i64..1 << 40, life in 0_i64..1 << 40, seed in any::<u64>()) {
+        let at = Current { not_before, not_after: not_before + life, seed }.renew_at();
+        prop_assert!(at >= not_before + life * 7 / 10 && at <= not_before + life * 9 / 10);
+    }
+
+    #[test]
+    fn any_file_is_read_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Current::read(&bytes);
+    }
+}
+
+/// A host with a desired state, and an API server that does so with requests.
+fn bed(issuing: impl Fn(&Bed, &str) -> Issue + Send + Sync + 'static) -> (Bed, Arc<dyn Host>, FakeCluster) {
+    let (bed, signer) = (Bed::new(), Mutex::new(Bed::new()));
+    let host: FakeHost = bed.host.clone();
+    let desired = Desired { node_name: "win-1".into(), ..Desired::default() };
+    files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
+    let cluster = FakeCluster::new();
+    *cluster.issuing.lock().unwrap() = Box::new(move |request| issuing(&signer.lock().unwrap(), request));
+    (bed, Arc::new(host), cluster)
+}
+
+#[tokio::test]
+async fn a_certificate_is_renewed() {
+    let (bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
+    renew(&host, &cluster).await.unwrap();
+    let pem = files::read(&bed.host, path::WICD_CERT).unwrap().unwrap();
+    let now = jiff::Timestamp::now().as_second();
+    assert_eq!(Current::read(&pem).unwrap().due(now), Due::Later);
+    let text = String::from_utf8(pem).unwrap();
+    let key = KeyPair::from_pem(&text[text.find("-----BEGIN PRIVATE KEY").unwrap()..]).unwrap();
+    assert_eq!(key.algorithm(), &rcgen::PKCS_ECDSA_P256_SHA256);
+    assert!(
+        certificates::has_good(&bed.host, CertificateKind::Wicd, "win-1", now).unwrap(),
+        "name and validity are right"
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_ours_is_not_installed() {
+    let (bed, host, cluster) = bed(|signer, _| {
+        let other = KeyPair::generate().unwrap();
+        Issue::Issued(signer.sign(&CertificateParams::default().serialize_request(&other).unwrap().pem().unwrap(), 60))
+    });
+    assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateMismatch");
+    *cluster.issuing.lock().unwrap() = Box::new(|_| Issue::Refused("Denied: no".into()));
+    assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "RequestRefused");
+    *cluster.issuing.lock().unwrap() = Box::new(|_| Issue::Issued("junk".into()));
+    assert_eq!(renew(&host, &cluster).await.unwrap_err().reason(), "CertificateInvalid");
+    assert_eq!(files::read(&bed.host, path::WICD_CERT).unwrap(), None);
+}
+
+#[tokio::test]
+async fn another_certificate_is_told() {
+    let (_bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
+    renew(&host, &cluster).await.unwrap();
+    let (changed, mut seen) = watch::channel(0);
+    tokio::select! {
+        () = rotate(host, Arc::new(cluster), changed) => unreachable!(),
+        told = seen.changed() => told.unwrap(),
+    }
+}

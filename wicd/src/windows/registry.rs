@@ -51,3 +51,12 @@ pub fn exclude_from_defender(program: &str) -> Result<(), HostError> {
         .map_err(plain)
         .map_err(failed())
 }
+
+/// Services that a service depends on, as the service manager stores them.
+pub fn dependencies(service: &str) -> Vec<String> {
+    let list = LOCAL_MACHINE
+        .open(format!(r"SYSTEM\CurrentControlSet\Services\{service}"))
+        .and_then(|key| key.get_multi_string("DependOnService"));
+    // The end of the list is read as empty texts.
+    list.unwrap_or_default().into_iter().filter(|d| !d.is_empty()).collect()
+}

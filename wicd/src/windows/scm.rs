@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use api::host::ServiceState;
 use windows_sys::Win32::Foundation::{
-    ERROR_INSUFFICIENT_BUFFER, ERROR_MORE_DATA, ERROR_SERVICE_ALREADY_RUNNING, ERROR_SERVICE_CANNOT_ACCEPT_CTRL,
-    ERROR_SERVICE_DOES_NOT_EXIST, ERROR_SERVICE_MARKED_FOR_DELETE, ERROR_SERVICE_NOT_ACTIVE,
+    ERROR_INSUFFICIENT_BUFFER, ERROR_INVALID_LEVEL, ERROR_MORE_DATA, ERROR_SERVICE_ALREADY_RUNNING,
+    ERROR_SERVICE_CANNOT_ACCEPT_CTRL, ERROR_SERVICE_DOES_NOT_EXIST, ERROR_SERVICE_MARKED_FOR_DELETE,
+    ERROR_SERVICE_NOT_ACTIVE,
 };
 use windows_sys::Win32::System::Services as win;
 
@@ -120,7 +121,11 @@ pub fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     };
     let failed = || HostError::system("query service", name);
     let status = status(&service).map_err(failed())?;
-    let config = config(&service).map_err(failed())?;
+    let mut config = config(&service).map_err(failed())?;
+    if config.dependencies.is_empty() {
+        // Wine keeps them and does not tell them; on Windows there is nothing more in the registry.
+        config.dependencies = super::registry::dependencies(name);
+    }
     let description = description(&service).map_err(failed())?;
     Ok(Some(ServiceInfo {
         name: name.to_owned(),
@@ -239,7 +244,11 @@ fn set_recovery(service: &Handle, delays: &[u32], reset: u32) -> io::Result<()> 
     set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS, &info)?;
     // Without the flag a process that ends with an error of its own is not restarted, only one that crashes.
     let flag = win::SERVICE_FAILURE_ACTIONS_FLAG { fFailureActionsOnNonCrashFailures: 1 };
-    set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS_FLAG, &flag)
+    match set_config2(service, win::SERVICE_CONFIG_FAILURE_ACTIONS_FLAG, &flag) {
+        // Wine knows the actions (and never takes them), but not the flag.
+        Err(e) if is(&e, ERROR_INVALID_LEVEL) => Ok(()),
+        other => other,
+    }
 }
 
 fn start_raw(start: StartType) -> u32 {

@@ -1,0 +1,129 @@
+//! An API server that is a few fields, for the tests of this module.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use futures::future::BoxFuture;
+use futures::stream::{self, BoxStream};
+use futures::{FutureExt, StreamExt};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use super::cluster::{Cluster, ClusterError, Connect, Issue};
+
+type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
+
+/// A handle: clones are the same API server.
+#[derive(Clone)]
+pub struct FakeCluster(Arc<Inner>);
+
+pub struct Inner {
+    pub node: watch::Sender<Option<Value>>,
+    pub config_maps: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
+    pub down: AtomicBool,
+    pub connections: AtomicU32,
+    /// What is made of a certificate request.
+    pub issuing: Mutex<Issuing>,
+    request: Mutex<String>,
+    pub patches: Mutex<Vec<BTreeMap<&'static str, String>>>,
+}
+
+impl std::ops::Deref for FakeCluster {
+    type Target = Inner;
+    fn deref(&self) -> &Inner {
+        &self.0
+    }
+}
+
+impl FakeCluster {
+    pub fn new() -> Self {
+        Self(Arc::new(Inner {
+            node: watch::channel(None).0,
+            config_maps: Mutex::default(),
+            down: AtomicBool::new(false),
+            connections: AtomicU32::new(0),
+            issuing: Mutex::new(Box::new(|_| Issue::Pending)),
+            request: Mutex::default(),
+            patches: Mutex::default(),
+        }))
+    }
+
+    /// A Ready Node with these annotations.
+    pub fn set_node(&self, annotations: &[(&str, &str)]) {
+        let annotations: BTreeMap<_, _> = annotations.iter().copied().collect();
+        self.node.send_replace(Some(json!({"metadata": {"name": "win-1", "annotations": annotations},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]}})));
+    }
+
+    pub fn annotation(&self, key: &str) -> Option<String> {
+        self.node.borrow().as_ref()?["metadata"]["annotations"][key].as_str().map(String::from)
+    }
+}
+
+fn unreachable() -> ClusterError {
+    ClusterError::Call { action: "reach the API server", source: "connection refused".into() }
+}
+
+impl Connect for FakeCluster {
+    fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>> {
+        async move {
+            self.connections.fetch_add(1, Ordering::SeqCst);
+            if self.down.load(Ordering::SeqCst) {
+                return Err(unreachable());
+            }
+            Ok(Arc::new(self.clone()) as Arc<dyn Cluster>)
+        }
+        .boxed()
+    }
+}
+
+impl Cluster for FakeCluster {
+    fn watch_node(&self, _name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>> {
+        let mut seen = self.node.subscribe();
+        seen.mark_changed();
+        stream::unfold(seen, |mut seen| async move {
+            seen.changed().await.ok()?;
+            let node = seen.borrow_and_update().clone();
+            Some((Ok(node), seen))
+        })
+        .boxed()
+    }
+
+    fn config_map<'a>(
+        &'a self,
+        _namespace: &'a str,
+        name: &'a str,
+    ) -> BoxFuture<'a, Result<Option<BTreeMap<String, String>>, ClusterError>> {
+        async move { Ok(self.config_maps.lock().unwrap().get(name).cloned()) }.boxed()
+    }
+
+    fn annotate<'a>(
+        &'a self,
+        _node: &'a str,
+        annotations: BTreeMap<&'static str, String>,
+    ) -> BoxFuture<'a, Result<(), ClusterError>> {
+        async move {
+            self.patches.lock().unwrap().push(annotations.clone());
+            self.node.send_modify(|node| {
+                for (key, value) in annotations {
+                    node.as_mut().unwrap()["metadata"]["annotations"][key] = value.into();
+                }
+            });
+            Ok(())
+        }
+        .boxed()
+    }
+
+    fn request_certificate(&self, pem: String, _seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>> {
+        async move {
+            *self.request.lock().unwrap() = pem;
+            Ok("csr-wicd-x".into())
+        }
+        .boxed()
+    }
+
+    fn certificate<'a>(&'a self, _request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>> {
+        async move { Ok((self.issuing.lock().unwrap())(&self.request.lock().unwrap())) }.boxed()
+    }
+}
