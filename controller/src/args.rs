@@ -52,7 +52,7 @@ pub struct Run {
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
     /// Level of the log, as `info` or `info,controller::ssh=debug`.
-    #[arg(long, env = "LOG_LEVEL", default_value = "info")]
+    #[arg(long, env = "LOG_LEVEL", default_value = "info,kube_runtime=warn")]
     pub log_level: String,
     /// URL of the API server as hosts reach it. Found out on OpenShift; else the one that the operator itself uses.
     #[arg(long)]

@@ -138,7 +138,12 @@ async fn openshift(
 ) -> Result<Option<DynamicObject>, ClusterError> {
     let resource = ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(group, version, kind), plural);
     let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
-    api.get_opt("cluster").await.map_err(failed("what cluster this is"))
+    match api.get("cluster").await {
+        Ok(object) => Ok(Some(object)),
+        // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(failed("what cluster this is")(error)),
+    }
 }
 
 async fn service_cidr(client: &Client) -> Result<String, ClusterError> {

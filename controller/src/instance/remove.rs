@@ -145,6 +145,7 @@ async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Fl
         State::Waiting | State::Refused => {}
     }
     let what = match (progress.remaining, blockers.is_empty()) {
+        (0, true) => "no pod left; waiting until no new one can be on its way".to_string(),
         (1, true) => "1 pod left".to_string(),
         (n, true) => format!("{n} pods left"),
         (n, false) => format!("{n} left; {blockers}"),

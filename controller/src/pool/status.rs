@@ -77,7 +77,7 @@ pub(crate) fn next(
         nodes: count(seen.hosts),
         ready_nodes: count(ready.len()),
         available_nodes: count(names(&|m| m.slot.available && !m.slot.leaving).len()),
-        up_to_date_nodes: count(names(&|m| m.ready && current(m).as_deref() == Some(version)).len()),
+        up_to_date_nodes: count(names(&|m| m.ready && !m.slot.leaving && current(m).as_deref() == Some(version)).len()),
         unavailable_nodes: count(names(&|m| m.slot.joined && !m.slot.available).len()),
         joining_nodes: count(joining.len()),
         removing_nodes: count(leaving.len()),

@@ -350,7 +350,7 @@ fn handshake_error(target: &Target, end: End) -> SshError {
                 }
                 other => tail::excerpt(&other.to_string()),
             };
-            SshError::HandshakeFailed { address, why, source: error }
+            SshError::HandshakeFailed { address, why, source: Box::new(error) }
         }
     }
 }

@@ -40,7 +40,7 @@ pub enum SshError {
         address: String,
         why: String,
         #[source]
-        source: russh::Error,
+        source: Box<russh::Error>,
     },
     /// The host proved another key than the known one. Someone may be in between.
     #[error(

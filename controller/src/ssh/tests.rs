@@ -9,7 +9,6 @@ use std::{
     time::Duration,
 };
 
-use futures::FutureExt;
 use tokio::net::TcpListener;
 
 use self::host::{Host, Running, ed25519, identity, public};
@@ -114,7 +113,7 @@ async fn rsa_keys_log_in_without_sha1() {
 async fn the_host_key_decides() {
     // The host prefers its RSA key; it has two.
     let rsa = russh::keys::decode_secret_key(keys::RSA_PKCS1, None).unwrap();
-    let running = Host { host_keys: vec![rsa.clone(), ed25519(1)], ..Host::default() }.start().await;
+    let running = Host { own_keys: vec![rsa.clone(), ed25519(1)], ..Host::default() }.start().await;
     let (own, other) = (public(&ed25519(1)), public(&ed25519(9)));
     let ecdsa = super::HostKey::parse(keys::ECDSA_PUBLIC).unwrap();
     for check in [
@@ -183,11 +182,11 @@ async fn a_host_that_stops_in_the_middle_of_the_handshake_times_out() {
 
 #[tokio::test]
 async fn reaches_hosts_over_ipv6_and_by_name() {
-    let running = Host { listen: "[::1]:0", ..Host::default() }.start().await;
-    for address in ["::1", "[::1]", "localhost"] {
+    for (listen, address) in [("[::1]:0", "::1"), ("[::1]:0", "[::1]"), ("127.0.0.1:0", "localhost")] {
+        let running = Host { listen, ..Host::default() }.start().await;
         let target = Target { address: address.to_owned(), ..running.target() };
         let connection = Connection::connect(&target).await.unwrap();
-        assert!(connection.peer_address().is_ipv6());
+        assert_eq!(connection.peer_address(), running.address.ip());
     }
 }
 
@@ -264,13 +263,18 @@ async fn an_upload_that_was_cut_goes_on_where_it_was() {
 
 #[tokio::test]
 async fn a_failed_write_is_told_and_leaves_the_old_file() {
-    let running = Host { disk: 100_000, ..Host::default() }.start().await;
-    let connection = connected(&running).await;
-    connection.write(r"C:\k\x", b"old").await.unwrap();
-    let error = connection.write(r"C:\k\x", &bytes(200_000)).await.unwrap_err();
-    assert_eq!(error.reason(), "TransferFailed", "{error}");
-    assert_eq!(connection.read(r"C:\k\x", 10).await.unwrap().as_deref(), Some(&b"old"[..]));
+    // Without statvfs, a full disk is but a failure.
+    for (extensions, reason) in [(true, "DiskFull"), (false, "TransferFailed")] {
+        let running = Host { disk: 100_000, extensions, ..Host::default() }.start().await;
+        let connection = connected(&running).await;
+        connection.write(r"C:\k\x", b"old").await.unwrap();
+        let error = connection.write(r"C:\k\x", &bytes(200_000)).await.unwrap_err();
+        assert_eq!(error.reason(), reason, "{error}");
+        assert_eq!(connection.read(r"C:\k\x", 10).await.unwrap().as_deref(), Some(&b"old"[..]));
+    }
 
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
     let mut short = Cursor::new(b"abc");
     let error = connection.upload(r"C:\k\y", 10, &mut short, |_| ()).await.unwrap_err();
     assert_eq!(error.reason(), "SourceUnreadable");
@@ -285,11 +289,20 @@ async fn a_host_without_sftp_says_so() {
 }
 
 #[tokio::test]
-async fn a_connection_ends_when_it_is_dropped() {
+async fn a_connection_ends_when_it_is_closed_or_dropped() {
     let running = Host::default().start().await;
-    let connection = connected(&running).await;
-    connection.write(r"C:\k\x", b"1").await.unwrap();
-    assert!(connection.exec("hang", TIME).now_or_never().is_none());
-    drop(connection);
-    assert_eq!(connected(&running).await.read(r"C:\k\x", 9).await.unwrap().as_deref(), Some(&b"1"[..]));
+    let mut open = running.open.clone();
+    for close in [true, false] {
+        let connection = connected(&running).await;
+        connection.write(r"C:\k\x", b"1").await.unwrap();
+        let command = tokio::time::timeout(Duration::from_millis(100), connection.exec("hang", TIME)).await;
+        assert!(command.is_err());
+        assert_eq!(*open.borrow(), 1);
+        if close {
+            connection.close().await;
+        } else {
+            drop(connection);
+        }
+        tokio::time::timeout(TIME, open.wait_for(|n| *n == 0)).await.unwrap().unwrap();
+    }
 }

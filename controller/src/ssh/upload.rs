@@ -15,15 +15,18 @@ use super::{
     session::{CHUNK, Sftp},
 };
 
-/// Write requests of one upload that are on their way at once: 2 MiB, which is what OpenSSH's server takes ahead on a
-/// channel. Fewer waste a long line, more only wait here.
-const DEPTH: usize = 64;
+/// Write requests of one upload that are on their way at once: 3 MiB. OpenSSH's server takes 2 MiB ahead on a channel, and
+/// that window must never stand open while requests wait for answers. Measured with 256 MiB on loopback against OpenSSH
+/// 9.2, whose own sftp and scp took 4.2 s at 20 ms round trip and 1.4 to 1.9 s without: 64 requests 5.1 s, 96 3.7 s and
+/// 1.3 s, 128 3.8 s.
+const DEPTH: usize = 96;
 
 /// Each upload may always have this many on their way, so that none waits for another host's.
 const GUARANTEED: usize = 2;
 
-/// Beyond those, all uploads of the process share this many: 6 MiB. With what the SSH library queues and keeps for each
-/// connection, it decides the memory of many uploads at once.
+/// Beyond those, all uploads of the process share this many: 6 MiB. It decides the memory of many uploads at once, as the
+/// SSH library keeps buffers of the size that it once needed: 100 uploads together peaked at 47 MiB (1 MiB each) and
+/// 60 MiB (20 MiB each), with 16 MiB to share at 67 and 81 MiB. A connection that uploads nothing takes 75 KiB.
 const SHARED: usize = 192;
 
 static BUDGET: Semaphore = Semaphore::const_new(SHARED);
@@ -117,15 +120,15 @@ pub(super) async fn send(
         let filled = &mut buffer[..wanted];
         source.read_exact(filled).await.map_err(Failure::Source)?;
         for chunk in filled.chunks(sftp.chunk) {
-            let permit = loop {
-                if let Some(permit) = admit(writes.len()) {
-                    break permit;
+            let leave = loop {
+                if let Some(leave) = admit(writes.len()) {
+                    break leave;
                 }
                 if let Some(written) = writes.next().await {
                     confirm(written?);
                 }
             };
-            writes.push(write(sftp, handle, offset, chunk.to_vec(), permit));
+            writes.push(write(sftp, handle, offset, chunk.to_vec(), leave));
             offset += chunk.len() as u64;
             // A request is sent when it is first polled.
             while let Some(Some(written)) = writes.next().now_or_never() {
@@ -139,22 +142,22 @@ pub(super) async fn send(
     Ok(())
 }
 
-/// Leave for one more write request, given as long as the request is on its way; none if one must end first.
-fn admit(on_their_way: usize) -> Option<Option<SemaphorePermit<'static>>> {
+/// Leave to send one more write request, held for as long as the request is on its way.
+enum Leave {
+    Guaranteed,
+    Shared(#[expect(dead_code, reason = "given back when dropped")] SemaphorePermit<'static>),
+}
+
+/// `None` if a request must end first.
+fn admit(on_their_way: usize) -> Option<Leave> {
     match on_their_way {
-        0..GUARANTEED => Some(None),
-        GUARANTEED..DEPTH => BUDGET.try_acquire().ok().map(Some),
+        0..GUARANTEED => Some(Leave::Guaranteed),
+        GUARANTEED..DEPTH => BUDGET.try_acquire().ok().map(Leave::Shared),
         _ => None,
     }
 }
 
-async fn write(
-    sftp: &Sftp,
-    handle: &str,
-    offset: u64,
-    data: Vec<u8>,
-    _permit: Option<SemaphorePermit<'static>>,
-) -> Result<usize, Failure> {
+async fn write(sftp: &Sftp, handle: &str, offset: u64, data: Vec<u8>, _leave: Leave) -> Result<usize, Failure> {
     let length = data.len();
     sftp.raw.write(handle, offset, data).await.map_err(Failure::Remote)?;
     Ok(length)

@@ -23,7 +23,7 @@ pub fn wicd_exe() -> Result<PathBuf> {
         None => workspace.join("target"),
     }
     .join("windows");
-    say("building wicd.exe (minutes the first time)");
+    say("bringing wicd.exe up to date (minutes the first time)");
     let mut cargo = if rustup_has_target(workspace) {
         Command::new("cargo")
     } else {

@@ -295,7 +295,8 @@ async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
             Ok(listener) => return Ok((listener, address)),
             Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
             Err(e) => {
-                return Err(e).with_context(|| format!("cannot listen on {address}; for many hosts, raise `ulimit -n`"));
+                return Err(e)
+                    .with_context(|| format!("cannot listen on {address}; for many hosts, raise `ulimit -n`"));
             }
         }
     }

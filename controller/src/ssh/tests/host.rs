@@ -15,11 +15,14 @@ use std::{
 
 use russh::{
     Channel, ChannelId,
-    keys::{Algorithm, PrivateKey, PublicKey, ssh_key::private::Ed25519Keypair},
+    keys::{
+        Algorithm, PrivateKey, PublicKey,
+        ssh_key::{LineEnding, private::Ed25519Keypair},
+    },
     server::{self, Auth, ChannelOpenHandle, Msg, Session, VerifiedPublicKey},
 };
 use russh_sftp::protocol::{Attrs, Data, FileAttributes, Handle, Name, OpenFlags, Packet, Status, StatusCode, Version};
-use tokio::net::TcpListener;
+use tokio::{net::TcpListener, sync::watch};
 
 use crate::ssh::{HostKey, HostKeyCheck, Identity, Target};
 
@@ -28,19 +31,19 @@ pub(crate) fn ed25519(seed: u8) -> PrivateKey {
 }
 
 pub(crate) fn pem(key: &PrivateKey) -> String {
-    key.to_openssh(Default::default()).unwrap().to_string()
+    key.to_openssh(LineEnding::default()).unwrap().to_string()
 }
 
 pub(crate) fn identity(key: &PrivateKey) -> Arc<Identity> {
     Arc::new(Identity::from_pem("a key", pem(key).as_bytes()).unwrap())
 }
 
-/// How the host behaves. The keys are seeds of Ed25519 keys.
+/// How the host behaves.
 pub(crate) struct Host {
-    pub(crate) host_keys: Vec<PrivateKey>,
+    pub(crate) own_keys: Vec<PrivateKey>,
     pub(crate) authorized: Vec<PublicKey>,
     pub(crate) listen: &'static str,
-    /// Whether posix-rename and limits are offered.
+    /// Whether OpenSSH's posix-rename, limits and statvfs are offered.
     pub(crate) extensions: bool,
     pub(crate) sftp: bool,
     /// Bytes that can be written before the connection is cut.
@@ -52,7 +55,7 @@ pub(crate) struct Host {
 impl Default for Host {
     fn default() -> Self {
         Self {
-            host_keys: vec![ed25519(1)],
+            own_keys: vec![ed25519(1)],
             authorized: vec![ed25519(2).public_key().clone()],
             listen: "127.0.0.1:0",
             extensions: true,
@@ -67,7 +70,10 @@ impl Default for Host {
 pub(crate) struct Running {
     pub(crate) root: tempfile::TempDir,
     pub(crate) address: SocketAddr,
+    /// How many connections there ever were.
     pub(crate) connections: Arc<AtomicUsize>,
+    /// How many there are.
+    pub(crate) open: watch::Receiver<usize>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -106,7 +112,7 @@ impl Host {
         let listener = TcpListener::bind(self.listen).await.unwrap();
         let address = listener.local_addr().unwrap();
         let config = Arc::new(server::Config {
-            keys: self.host_keys.clone(),
+            keys: self.own_keys.clone(),
             auth_rejection_time: Duration::ZERO,
             nodelay: true,
             ..server::Config::default()
@@ -119,6 +125,7 @@ impl Host {
         });
         let connections = Arc::<AtomicUsize>::default();
         let count = Arc::clone(&connections);
+        let (now_open, open) = watch::channel(0);
         let task = tokio::spawn(async move {
             loop {
                 let (stream, _) = listener.accept().await.unwrap();
@@ -127,15 +134,17 @@ impl Host {
                 let wire = Arc::new(stream.try_clone().unwrap());
                 let stream = tokio::net::TcpStream::from_std(stream).unwrap();
                 let login = Login { shared: Arc::clone(&shared), wire, channels: HashMap::new() };
-                let config = Arc::clone(&config);
+                let (config, now_open) = (Arc::clone(&config), now_open.clone());
+                now_open.send_modify(|n| *n += 1);
                 tokio::spawn(async move {
                     if let Ok(session) = server::run_stream(config, stream, login).await {
                         let _ = session.await;
                     }
+                    now_open.send_modify(|n| *n -= 1);
                 });
             }
         });
-        Running { root, address, connections, task }
+        Running { root, address, connections, open, task }
     }
 }
 
@@ -278,8 +287,10 @@ impl russh_sftp::server::Handler for Files {
     async fn init(&mut self, _version: u32, _extensions: HashMap<String, String>) -> Result<Version, StatusCode> {
         let mut version = Version::new();
         if self.shared.host.extensions {
-            for name in ["posix-rename@openssh.com", "limits@openssh.com"] {
-                version.extensions.insert(name.to_owned(), "1".to_owned());
+            for (name, revision) in
+                [("posix-rename@openssh.com", "1"), ("limits@openssh.com", "1"), ("statvfs@openssh.com", "2")]
+            {
+                version.extensions.insert(name.to_owned(), revision.to_owned());
             }
         }
         Ok(version)
@@ -291,6 +302,13 @@ impl russh_sftp::server::Handler for Files {
                 id,
                 data: [34_000_u64, 1000, 1000, 0].iter().flat_map(|n| n.to_be_bytes()).collect(),
             })),
+            "statvfs@openssh.com" => {
+                let free = u64::try_from(self.shared.disk.load(Ordering::Relaxed)).unwrap_or(0);
+                Ok(Packet::ExtendedReply(russh_sftp::protocol::ExtendedReply {
+                    id,
+                    data: [1, 1, free, free, free, 0, 0, 0, 0, 0, 255].iter().flat_map(|n| n.to_be_bytes()).collect(),
+                }))
+            }
             "posix-rename@openssh.com" => {
                 let length = u32::from_be_bytes(data[..4].try_into().unwrap()) as usize;
                 let name = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
