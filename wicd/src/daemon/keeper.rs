@@ -136,13 +136,14 @@ impl Keeper {
         let facts = HostFacts { node_name: &desired.node_name, node_ip: &desired.node_ip };
         let mut wanted = Vec::new();
         for service in start_order(&desired.services.services) {
+            let about = format!("variables of {}", service.name);
             let command = match variables::command(service, facts, node) {
                 Ok(command) => {
-                    self.complaints.remove(&service.name);
+                    self.complaints.remove(&about);
                     Some(command)
                 }
                 Err(e) => {
-                    self.complain(&service.name, &e);
+                    self.complain(&about, &e);
                     None
                 }
             };
