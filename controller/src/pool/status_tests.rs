@@ -1,0 +1,253 @@
+//! Situations of a pool, and what a person, kstatus and Argo CD read of them.
+
+use std::sync::Arc;
+
+use api::{
+    Failures, Host, Inventory, Operation, Phase, Rollout, WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus,
+    WindowsNodePoolSpec, conditions::find,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+use crate::plan::grants::Slot;
+
+const VERSION: &str = "1-a";
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn pool(hosts: usize) -> WindowsNodePool {
+    let hosts =
+        (0..hosts).map(|n| Host { name: format!("h{n}"), address: format!("10.0.0.{n}"), ..Host::default() }).collect();
+    let spec = WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..WindowsNodePoolSpec::default() };
+    let mut pool = WindowsNodePool::new("p", spec);
+    pool.metadata.generation = Some(7);
+    pool
+}
+
+fn member(name: &str, phase: Phase) -> Member {
+    let joined = matches!(phase, Phase::Ready | Phase::NotReady);
+    let failures = (phase == Phase::Failed).then(|| Failures {
+        count: 3,
+        step: "Connect".into(),
+        last_reason: "ConnectTimeout".into(),
+        last_message: "no answer within 15 s".into(),
+        ..Failures::default()
+    });
+    let status = WindowsInstanceStatus {
+        phase: Some(phase),
+        current_version: joined.then(|| VERSION.into()),
+        failures,
+        ..WindowsInstanceStatus::default()
+    };
+    let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
+    instance.metadata.creation_timestamp = Some(Time(Timestamp::from_second(999_990).unwrap()));
+    instance.status = Some(status);
+    let ready = phase == Phase::Ready;
+    let slot =
+        Slot { name: name.into(), joined, available: ready, leaving: phase == Phase::Removing, ..Slot::default() };
+    Member { instance: Arc::new(instance), slot, ready }
+}
+
+fn described(pool: &WindowsNodePool, members: &[Member], problems: &[Problem]) -> WindowsNodePoolStatus {
+    let decision = Decision::default();
+    let hosts = pool.spec.hosts().len();
+    let seen = Seen { hosts, problems, members, decision: &decision, deleting: false };
+    next(pool, &seen, VERSION, None, now())
+}
+
+/// What kstatus makes of a status: the rules of its generic reader.
+fn kstatus(pool: &WindowsNodePool, status: &WindowsNodePoolStatus) -> &'static str {
+    if status.observed_generation != pool.metadata.generation {
+        return "InProgress";
+    }
+    for condition in &status.conditions {
+        match (condition.type_.as_str(), condition.status.as_str()) {
+            ("Reconciling", "True") => return "InProgress",
+            ("Stalled", "True") => return "Failed",
+            _ => {}
+        }
+    }
+    match find(&status.conditions, kind::READY).map(|c| c.status.as_str()) {
+        Some("False") => "InProgress",
+        _ => "Current",
+    }
+}
+
+fn conflict() -> Problem {
+    Problem {
+        host: "h1".into(),
+        reason: "HostConflict",
+        message: "host h1: address 10.0.0.0 port 22 is that of h0 already".into(),
+    }
+}
+
+#[test]
+fn situations() {
+    use Phase::{Failed, Joining, NotReady, Pending, Ready, Removing};
+    let of =
+        |phases: &[Phase]| phases.iter().enumerate().map(|(n, p)| member(&format!("h{n}"), *p)).collect::<Vec<_>>();
+    for (about, members, problems, ready, reason, k, message) in [
+        ("no hosts", of(&[]), vec![], "True", "Succeeded", "Current", "0 of 0 nodes Ready"),
+        ("all well", of(&[Ready, Ready]), vec![], "True", "Succeeded", "Current", "2 of 2 nodes Ready"),
+        (
+            "joining",
+            of(&[Ready, Joining]),
+            vec![],
+            "Unknown",
+            "Progressing",
+            "InProgress",
+            "1 of 2 nodes Ready; 1 joining: h1",
+        ),
+        (
+            "waiting for a turn",
+            of(&[Joining, Pending]),
+            vec![],
+            "Unknown",
+            "Progressing",
+            "InProgress",
+            "0 of 2 nodes Ready; 1 joining: h0; 1 waiting to join: h1",
+        ),
+        (
+            "one failed",
+            of(&[Ready, Failed]),
+            vec![],
+            "False",
+            "NodesFailed",
+            "InProgress",
+            "1 of 2 nodes Ready; 1 of 2 failed: h1: Connect: no answer within 15 s",
+        ),
+        (
+            "a node is not Ready",
+            of(&[Ready, NotReady]),
+            vec![],
+            "False",
+            "NodesNotReady",
+            "InProgress",
+            "1 of 2 nodes Ready; not Ready: h1",
+        ),
+        (
+            "leaving",
+            of(&[Ready, Removing]),
+            vec![],
+            "Unknown",
+            "Progressing",
+            "InProgress",
+            "1 of 2 nodes Ready; 1 leaving: h1",
+        ),
+        (
+            "a conflict needs a person",
+            of(&[Ready]),
+            vec![conflict()],
+            "False",
+            "HostConflict",
+            "Failed",
+            "1 of 1 nodes Ready; host h1: address 10.0.0.0 port 22 is that of h0 already",
+        ),
+    ] {
+        let pool = pool(members.len());
+        let status = described(&pool, &members, &problems);
+        let c = find(&status.conditions, kind::READY).unwrap();
+        assert_eq!((c.status.as_str(), c.reason.as_str(), c.message.as_str()), (ready, reason, message), "{about}");
+        assert_eq!(kstatus(&pool, &status), k, "{about}");
+        let both = [kind::RECONCILING, kind::STALLED].iter().all(|t| find(&status.conditions, t).is_some());
+        assert!(!both, "{about}: Reconciling and Stalled exclude each other");
+        assert!(status.conditions.iter().all(|c| !c.reason.is_empty() && c.observed_generation == Some(7)), "{about}");
+    }
+}
+
+#[test]
+fn saying_it_twice_changes_nothing() {
+    let mut pool = pool(2);
+    let members = [member("h0", Phase::Ready), member("h1", Phase::Failed)];
+    let first = described(&pool, &members, &[]);
+    pool.status = Some(first.clone());
+    let seen = Seen { hosts: 2, problems: &[], members: &members, decision: &Decision::default(), deleting: false };
+    assert_eq!(next(&pool, &seen, VERSION, None, Timestamp::from_second(1_000_500).unwrap()), first);
+}
+
+#[test]
+fn counters() {
+    let members = [
+        member("h0", Phase::Ready),
+        member("h1", Phase::Failed),
+        member("h2", Phase::Joining),
+        member("h3", Phase::NotReady),
+    ];
+    let s = described(&pool(4), &members, &[]);
+    assert_eq!(
+        (s.nodes, s.ready_nodes, s.up_to_date_nodes, s.unavailable_nodes, s.failed_nodes, s.joining_nodes),
+        (4, 1, 1, 1, 1, 1)
+    );
+    assert_eq!(s.failed_node_names, ["h1"]);
+}
+
+#[test]
+fn a_message_does_not_grow_with_the_pool() {
+    let members: Vec<Member> = (0..500).map(|n| member(&format!("h{n:03}"), Phase::Failed)).collect();
+    let s = described(&pool(500), &members, &[]);
+    assert!(s.conditions.iter().all(|c| c.message.len() < 400), "{:?}", s.conditions);
+    assert_eq!(s.failed_node_names.len(), 10);
+}
+
+#[test]
+fn paused_is_not_reconciling() {
+    let mut pool = pool(2);
+    pool.spec.rollout = Some(Rollout { paused: Some(true), ..Rollout::default() });
+    let s = described(&pool, &[member("h0", Phase::Ready), member("h1", Phase::Pending)], &[]);
+    let ready = find(&s.conditions, kind::READY).unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Paused"));
+    assert!(find(&s.conditions, kind::RECONCILING).is_none());
+    assert_eq!(kstatus(&pool, &s), "Current");
+}
+
+#[test]
+fn what_takes_too_long_is_stalled_but_goes_on() {
+    let mut pool = pool(1);
+    pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
+    let failed = |age: i64| {
+        let mut m = member("h0", Phase::Failed);
+        let at = Time(Timestamp::from_second(1_000_000 - age).unwrap());
+        Arc::get_mut(&mut m.instance).unwrap().metadata.creation_timestamp = Some(at);
+        m
+    };
+    assert!(find(&described(&pool, &[failed(59)], &[]).conditions, kind::STALLED).is_none());
+    let stalled = described(&pool, &[failed(61)], &[]);
+    let c = find(&stalled.conditions, kind::STALLED).unwrap();
+    assert_eq!(c.reason, "ProgressDeadlineExceeded");
+    assert!(c.message.contains("no answer within 15 s"), "{}", c.message);
+}
+
+#[test]
+fn a_removal_that_takes_too_long_is_stalled() {
+    let mut pool = pool(0);
+    pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
+    let mut m = member("h0", Phase::Removing);
+    let start = Timestamp::from_second(999_900).unwrap().to_string();
+    Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap().operation = Some(Operation {
+        id: "remove-1".into(),
+        type_: api::GrantType::Remove,
+        step: "Drain".into(),
+        step_start_time: start.clone(),
+        start_time: start,
+        epoch: 1,
+        pre_cordoned: false,
+        boot_id_before: None,
+        drain: None,
+    });
+    let s = described(&pool, &[m], &[]);
+    assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "ProgressDeadlineExceeded");
+}
+
+#[test]
+fn a_warning_is_beside_everything_else() {
+    let pool = pool(1);
+    let members = [member("h0", Phase::Ready)];
+    let decision = Decision::default();
+    let seen = Seen { hosts: 1, problems: &[], members: &members, decision: &decision, deleting: false };
+    let warning = ("ApiServerTooOld", "the API server is version 1.30".to_string());
+    let s = next(&pool, &seen, VERSION, Some(&warning), now());
+    assert_eq!(find(&s.conditions, kind::WARNING).unwrap().reason, "ApiServerTooOld");
+    assert!(api::conditions::is_true(&s.conditions, kind::READY));
+}
