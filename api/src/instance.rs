@@ -16,6 +16,7 @@ use crate::SecretKeyRef;
     kind = "WindowsInstance",
     plural = "windowsinstances",
     shortname = "wi",
+    doc = "One host of a pool: what the pool wants of it, and what the operator has found and is doing. Written by the operator only; to change a host, change its pool.",
     category = "windows",
     status = "WindowsInstanceStatus",
     derive = "PartialEq",

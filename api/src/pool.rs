@@ -16,6 +16,7 @@ use crate::{IntOrPercent, names};
     kind = "WindowsNodePool",
     plural = "windowsnodepools",
     shortname = "wnp",
+    doc = "A set of Windows hosts that shall be nodes of this cluster, how to reach them, what their nodes shall look like, and how careful to be.",
     category = "windows",
     status = "WindowsNodePoolStatus",
     derive = "PartialEq",
@@ -173,7 +174,8 @@ pub struct Ssh {
     pub command_timeout_seconds: Option<i32>,
 }
 
-/// Which host keys are believed.
+/// Which host keys are believed. TrustOnFirstUse if not set: the first key that a host shows is remembered, and no other is
+/// believed afterwards. Strict: only keys that are declared, on the host or in the known hosts Secret.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HostKeyPolicy {
     /// Only keys that are declared: on the host, or in the known hosts Secret.
@@ -335,7 +337,8 @@ pub struct Drain {
     pub pod_rules: Option<Vec<PodRule>>,
 }
 
-/// What to do when a drain takes too long.
+/// What to do when a drain takes too long. Wait if not set: go on waiting, and say so. Abort: give the drain up, lift the cordon,
+/// try again later. Force: delete the pods that are left, whatever their budgets say, with the grace period that they ask for.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum OnTimeout {
     /// Go on waiting, and say so.
@@ -365,7 +368,7 @@ pub struct PodRule {
     pub order: Option<i32>,
 }
 
-/// What a drain does with a pod.
+/// What a drain does with a pod. Drain: evict it. Skip: leave it. WaitCompleted: wait until it ends by itself.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum PodBehavior {
     /// Evict it.
@@ -377,7 +380,8 @@ pub enum PodBehavior {
     WaitCompleted,
 }
 
-/// What happens to hosts that leave.
+/// What happens to hosts when they leave the pool or the pool is deleted. Deconfigure if not set: drain the node, take away
+/// everything that the operator put on the host, delete the Node. Orphan: leave host and Node as they are, running.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DeletionPolicy {
     /// Drain the node, take away everything that the operator put on the host, delete the Node.

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use api::{WindowsInstance, WindowsNodePool};
 use k8s_openapi::api::core::v1::Node;
-use kube::{Client, runtime::reflector::{ObjectRef, Store}};
+use kube::{
+    Client,
+    runtime::reflector::{ObjectRef, Store},
+};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 

@@ -51,7 +51,14 @@ impl Events {
 
     /// Says something about an object. `reason` is a PascalCase word, `action` what was being done. Never fails: an event
     /// that cannot be written is logged.
-    pub fn say<K: Resource<DynamicType = ()>>(&self, object: &K, level: Level, reason: &'static str, action: &str, note: &str) {
+    pub fn say<K: Resource<DynamicType = ()>>(
+        &self,
+        object: &K,
+        level: Level,
+        reason: &'static str,
+        action: &str,
+        note: &str,
+    ) {
         self.say_of(object.object_ref(&()), level, reason, action, note);
     }
 

@@ -108,10 +108,8 @@ impl Election {
 
     async fn try_acquire(&self, seen: &mut Option<(Option<String>, Instant)>) -> kube::Result<Option<i64>> {
         let Some(lease) = self.api.get_opt(&self.name).await? else {
-            let fresh = Lease {
-                metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() },
-                spec: None,
-            };
+            let fresh =
+                Lease { metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }, spec: None };
             return match self.write(fresh, self.spec(1, None)).await {
                 Ok(_) => Ok(Some(1)),
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
@@ -174,7 +172,9 @@ impl Election {
     async fn renew(&self, epoch: i64) -> kube::Result<Option<String>> {
         let lease = self.api.get(&self.name).await?;
         let spec = lease.spec.clone().unwrap_or_default();
-        if spec.holder_identity.as_deref() != Some(&self.identity) || i64::from(spec.lease_transitions.unwrap_or(0)) != epoch {
+        if spec.holder_identity.as_deref() != Some(&self.identity)
+            || i64::from(spec.lease_transitions.unwrap_or(0)) != epoch
+        {
             return Ok(Some(spec.holder_identity.unwrap_or_default()));
         }
         let next = self.spec(spec.lease_transitions.unwrap_or(0), spec.acquire_time);
@@ -186,7 +186,9 @@ impl Election {
         let give_back = async {
             let lease = self.api.get(&self.name).await?;
             let spec = lease.spec.clone().unwrap_or_default();
-            if spec.holder_identity.as_deref() == Some(&self.identity) && i64::from(spec.lease_transitions.unwrap_or(0)) == epoch {
+            if spec.holder_identity.as_deref() == Some(&self.identity)
+                && i64::from(spec.lease_transitions.unwrap_or(0)) == epoch
+            {
                 let next = LeaseSpec { holder_identity: None, lease_duration_seconds: Some(1), ..spec };
                 self.write(lease, next).await?;
             }

@@ -1,14 +1,218 @@
-//! The legacy `username` annotation: see `contract` in the docs of the annotation key.
+//! The `windowsmachineconfig.openshift.io/username` annotation of Nodes, as the Windows Machine Config Operator writes and
+//! reads it, so that a cluster can be taken over and handed back.
+//!
+//! An OpenPGP message (RFC 4880), symmetric, whose passphrase is the private key exactly as its Secret has it: a v4
+//! session key packet (AES-128; iterated and salted SHA-256) and an integrity-protected v1 data packet with the name as literal
+//! data. ASCII armor without its first and last line, and with `<wmcoMarker>` in place of newlines; old releases stored the
+//! whole block, labelled `ENCRYPTED DATA`. It hides nothing from anyone who may read the Secret.
 
-/// The annotation could not be made.
-#[derive(Debug, thiserror::Error)]
+use std::io::Read as _;
+
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use pgp::{
+    composed::{Esk, Message, MessageBuilder},
+    crypto::{hash::HashAlgorithm, sym::SymmetricKeyAlgorithm},
+    packet::SymKeyEncryptedSessionKey,
+    types::{Password, StringToKey},
+};
+use rand_core_06::OsRng;
+
+const NEWLINE: &str = "<wmcoMarker>";
+/// Coded form of 65,536 bytes, as the other operator has it.
+const HASHED_BYTES: u8 = 96;
+/// Longest annotation that is looked at, in bytes; one for a Windows user name is about 200.
+const MAX_ANNOTATION: usize = 8 << 10;
+/// Longest user name, in bytes.
+const MAX_USERNAME: u64 = 1 << 10;
+
+/// The annotation could not be made or read. Neither says anything of what is inside.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LegacyError {
     /// OpenPGP refused.
-    #[error("the user name could not be encrypted")]
+    #[error("the user name could not be encrypted for the username annotation")]
     Encrypt,
+    /// The annotation is not what any release writes.
+    #[error("the username annotation is damaged: remove it from the Node, and it is written anew")]
+    Malformed,
+    /// It was made with another key, or changed since.
+    #[error(
+        "the username annotation was made with another private key: remove it from the Node, and it is written anew"
+    )]
+    WrongKey,
 }
 
-/// Encrypts a user name.
-pub fn encrypt_username(_username: &str, _pem: &[u8]) -> Result<String, LegacyError> {
-    Err(LegacyError::Encrypt)
+impl LegacyError {
+    /// A stable word for events and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Encrypt => "UsernameNotEncrypted",
+            Self::Malformed => "UsernameAnnotationMalformed",
+            Self::WrongKey => "UsernameAnnotationOfOtherKey",
+        }
+    }
+}
+
+/// Encrypts a user name for the annotation. `pem` is the private key exactly as its Secret has it.
+pub fn encrypt_username(username: &str, pem: &[u8]) -> Result<String, LegacyError> {
+    let armored = encrypt(username, pem).map_err(|_| LegacyError::Encrypt)?;
+    let lines: Vec<&str> = armored.lines().filter(|line| !line.is_empty() && !line.starts_with("-----")).collect();
+    Ok(lines.join(NEWLINE))
+}
+
+fn encrypt(username: &str, pem: &[u8]) -> pgp::errors::Result<String> {
+    let s2k = StringToKey::new_iterated(OsRng, HashAlgorithm::Sha256, HASHED_BYTES);
+    let message = MessageBuilder::from_bytes("", username.as_bytes().to_vec());
+    let mut message = message.seipd_v1(OsRng, SymmetricKeyAlgorithm::AES128);
+    message.encrypt_with_password(s2k, &Password::from(pem))?;
+    message.to_armored_string(OsRng, armor_options())
+}
+
+fn armor_options() -> pgp::composed::ArmorOptions<'static> {
+    pgp::composed::ArmorOptions { headers: None, include_checksum: true }
+}
+
+/// Reads the annotation of a Node, in either encoding. `pem` is the private key exactly as its Secret has it.
+pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, LegacyError> {
+    let message = dearmor(annotation).ok_or(LegacyError::Malformed)?;
+    let message = Message::from_bytes(message.as_slice()).map_err(|_| LegacyError::Malformed)?;
+    if !is_cheap(&message) {
+        return Err(LegacyError::Malformed);
+    }
+    let message = message.decrypt_with_password(&Password::from(pem)).map_err(|_| LegacyError::WrongKey)?;
+    let Message::Literal { .. } = &message else {
+        return Err(LegacyError::Malformed);
+    };
+    let mut name = Vec::new();
+    // Only at its end is the message known to be whole.
+    message.take(MAX_USERNAME + 1).read_to_end(&mut name).map_err(|_| LegacyError::WrongKey)?;
+    if name.len() as u64 > MAX_USERNAME {
+        return Err(LegacyError::Malformed);
+    }
+    String::from_utf8(name).map_err(|_| LegacyError::Malformed)
+}
+
+/// A Node's annotation is written by whoever may write the Node: it must not choose a key derivation that takes gigabytes.
+fn is_cheap(message: &Message<'_>) -> bool {
+    let Message::Encrypted { esk, .. } = message else { return false };
+    matches!(
+        esk.as_slice(),
+        [Esk::SymKeyEncryptedSessionKey(SymKeyEncryptedSessionKey::V4 {
+            s2k: StringToKey::IteratedAndSalted { .. },
+            ..
+        })]
+    )
+}
+
+/// The message in an armor with or without its first and last line, under any label. The checksum is left alone: the message has
+/// a better one.
+fn dearmor(annotation: &str) -> Option<Vec<u8>> {
+    if annotation.len() > MAX_ANNOTATION {
+        return None;
+    }
+    let text = annotation.replace(NEWLINE, "\n");
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with("-----") && !line.starts_with('='));
+    BASE64_STANDARD.decode(lines.collect::<String>()).ok().filter(|message| !message.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Go's OpenPGP, with the key `secret key` and the name `Administrator`: partial lengths below 512.
+    const BY_GO: &str = "wx4EBwMIAQIDBAUGBwhgnGZh2echnbAT2yZ9ZXbo3e3S5gHmgBkUo6p9pUdmq0mN<wmcoMarker>\
+        5fZWKar0/Tr6FyVhxTWLCSboCspo2yQUSkJ2L4Nw3GEzp7bIw0Bv7oVi1PYWgCJg<wmcoMarker>\
+        owPgcAA=<wmcoMarker>=Cuoe";
+    /// The same with [`PEM`] and `FACTORY\svc-nodes`.
+    const BY_GO_WITH_PEM: &str = "wx4EBwMI90anHMhMrP5gdWaMAEAhKXhL8HsIkeM7HK3S5gG26904G0m/n8vbGMvt<wmcoMarker>\
+        XdGL9s8rhFIbE4gAS0+8nSacYudEgZpbVBdrPAF2sCxv7U6rpvamuUvn+uV6Qcjk<wmcoMarker>\
+        9+7ibp3XhOH7iQA=<wmcoMarker>=gQaU";
+    const KEY: &[u8] = b"secret key";
+    const PEM: &[u8] = b"-----BEGIN OPENSSH PRIVATE KEY-----\nc2VjcmV0\n-----END OPENSSH PRIVATE KEY-----\n";
+
+    #[test]
+    fn what_is_written_is_read() {
+        for name in ["Administrator", r"FACTORY\svc-nodes", "Übung 7", "", &"a".repeat(1000)] {
+            let annotation = encrypt_username(name, PEM).unwrap();
+            assert!(!annotation.contains(['\n', '-']), "{annotation}");
+            assert!(annotation.rsplit(NEWLINE).next().unwrap().starts_with('='), "no checksum: {annotation}");
+            assert_eq!(decrypt_username(&annotation, PEM).as_deref(), Ok(name));
+        }
+    }
+
+    #[test]
+    fn both_encodings_of_the_other_operator_are_read() {
+        assert_eq!(decrypt_username(BY_GO, KEY).as_deref(), Ok("Administrator"));
+        assert_eq!(decrypt_username(BY_GO_WITH_PEM, PEM).as_deref(), Ok(r"FACTORY\svc-nodes"));
+        let block = BY_GO.replace(NEWLINE, "\n");
+        let block = format!("-----BEGIN ENCRYPTED DATA-----\n\n{block}\n-----END ENCRYPTED DATA-----");
+        assert_eq!(decrypt_username(&block, KEY).as_deref(), Ok("Administrator"));
+        assert_eq!(decrypt_username(&block.replace('\n', NEWLINE), KEY).as_deref(), Ok("Administrator"));
+    }
+
+    #[test]
+    fn what_gnupg_writes_is_read() {
+        // gpg 2.2 --symmetric --cipher-algo AES128 --s2k-digest-algo SHA256 --compress-algo none --armor
+        let by_gnupg = "jA0EBwMItItHpozwoKRg0j4BkIGQHrP0ZNLcOQxWyogdK6YncXqJWhNGU2Oazm27<wmcoMarker>ObpTw5v9PnYBrSpPDji0zixN/LzI20kBkt2vpyQNUA==<wmcoMarker>=Y7a4";
+        assert_eq!(decrypt_username(by_gnupg, KEY).as_deref(), Ok("Administrator"));
+    }
+
+    #[test]
+    fn another_key_reads_nothing() {
+        for key in [&b"secret kex"[..], b"", b"secret key\n", PEM] {
+            assert_eq!(decrypt_username(BY_GO, key), Err(LegacyError::WrongKey));
+        }
+    }
+
+    #[test]
+    fn costly_and_strange_messages_are_refused_before_any_key_is_derived() {
+        let password = Password::from(KEY);
+        let argon2 = StringToKey::new_argon2(OsRng, 1, 1, 3);
+        for (what, s2k, how_many) in [
+            ("a memory-hard derivation", argon2, 1),
+            ("two session keys", StringToKey::new_iterated(OsRng, HashAlgorithm::Sha256, 96), 2),
+        ] {
+            let mut message = MessageBuilder::from_bytes("", "x").seipd_v1(OsRng, SymmetricKeyAlgorithm::AES128);
+            for _ in 0..how_many {
+                message.encrypt_with_password(s2k.clone(), &password).unwrap();
+            }
+            let armored = message.to_armored_string(OsRng, armor_options()).unwrap();
+            assert_eq!(decrypt_username(&armored, KEY), Err(LegacyError::Malformed), "{what}");
+        }
+        let plain = MessageBuilder::from_bytes("", "x").to_armored_string(OsRng, armor_options()).unwrap();
+        assert_eq!(decrypt_username(&plain, KEY), Err(LegacyError::Malformed));
+        assert_eq!(decrypt_username(&"A".repeat(MAX_ANNOTATION + 1), KEY), Err(LegacyError::Malformed));
+        let long = encrypt_username(&"a".repeat(1025), KEY).unwrap();
+        assert_eq!(decrypt_username(&long, KEY), Err(LegacyError::Malformed));
+    }
+
+    #[test]
+    fn errors_tell_no_secret() {
+        for error in [LegacyError::Encrypt, LegacyError::Malformed, LegacyError::WrongKey] {
+            let text = format!("{error} {error:?} {}", error.reason());
+            assert!(!text.contains("secret key") && !text.contains("Administrator"), "{text}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn garbage_is_an_error(text in ".{0,300}", bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+            prop_assert!(decrypt_username(&text, KEY).is_err());
+            prop_assert!(decrypt_username(&BASE64_STANDARD.encode(bytes), KEY).is_err());
+        }
+
+        /// Nothing but the name comes out of a message that somebody changed: lengths in packet headers may be said in several ways.
+        #[test]
+        fn a_changed_message_is_an_error_or_the_same(at in 0_usize..200, to in any::<u8>()) {
+            let mut message = dearmor(BY_GO).unwrap();
+            let at = at % message.len();
+            message[at] = to;
+            // A longer derivation is allowed, but slow in a debug build.
+            prop_assume!(at != 14);
+            if let Ok(name) = decrypt_username(&BASE64_STANDARD.encode(message), KEY) {
+                prop_assert_eq!(name, "Administrator");
+            }
+        }
+    }
 }

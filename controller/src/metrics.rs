@@ -79,7 +79,12 @@ impl Default for Metrics {
         registry.register("nodes", "Hosts by pool and state", nodes.clone());
         let step_seconds: Family<StepLabel, Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(0.1, 2.5, 10)));
-        registry.register_with_unit("step_duration", "Duration of the steps of operations", Unit::Seconds, step_seconds.clone());
+        registry.register_with_unit(
+            "step_duration",
+            "Duration of the steps of operations",
+            Unit::Seconds,
+            step_seconds.clone(),
+        );
         let failures = Family::default();
         registry.register("failures", "Failed attempts by reason", failures.clone());
         let ssh_connections = Counter::default();

@@ -2,13 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{
-    Taint,
-    host::ConfigFile,
-    names::SERVICES_CONFIG_MAP_PREFIX,
-    payload::File,
-    services::ServicesConfig,
-};
+use api::{Taint, host::ConfigFile, names::SERVICES_CONFIG_MAP_PREFIX, payload::File, services::ServicesConfig};
 use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::Role};
 use kube::{
     Api, Client, ResourceExt,

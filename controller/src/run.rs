@@ -12,7 +12,9 @@ use anyhow::{Context as _, bail};
 use api::{WindowsInstance, WindowsNodePool, names::key};
 use futures::{StreamExt, future::join_all};
 use jiff::Timestamp;
-use k8s_openapi::{api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition};
+use k8s_openapi::{
+    api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
 use kube::{
     Api, Client, Config, ResourceExt,
     api::{ListParams, Patch, PatchParams},
@@ -112,9 +114,15 @@ impl Leader {
             tracing::warn!("{message}");
         }
         let Some(release) = self.release().await else { return Ok(()) };
-        tracing::info!(version = release.version, payload = release.payload_digest, files = release.files.len(), "hosts get this");
+        tracing::info!(
+            version = release.version,
+            payload = release.payload_digest,
+            files = release.files.len(),
+            "hosts get this"
+        );
 
-        let (pools, [pools_for_pools, pools_for_instances], watch_pools) = watch(self.client.clone(), watcher::Config::default());
+        let (pools, [pools_for_pools, pools_for_instances], watch_pools) =
+            watch(self.client.clone(), watcher::Config::default());
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
             watch(self.client.clone(), watcher::Config::default());
         let windows = watcher::Config::default().labels("kubernetes.io/os=windows");
@@ -214,7 +222,8 @@ impl Leader {
             let status = pool::refuse(&pool, reason, message, Timestamp::now());
             if pool.status.as_ref() != Some(&status) {
                 let patch = json!({"status": {"conditions": status.conditions, "observedGeneration": status.observed_generation}});
-                let params = PatchParams { field_manager: Some(api::names::MANAGER_POOL.into()), ..PatchParams::default() };
+                let params =
+                    PatchParams { field_manager: Some(api::names::MANAGER_POOL.into()), ..PatchParams::default() };
                 pools.patch_status(&pool.name_any(), &params, &Patch::Merge(patch)).await?;
             }
         }
@@ -222,7 +231,12 @@ impl Leader {
     }
 }
 
-async fn run_pools(cx: Arc<Context>, pools: Changes<WindowsNodePool>, instances: Changes<WindowsInstance>, nodes: Changes<Node>) {
+async fn run_pools(
+    cx: Arc<Context>,
+    pools: Changes<WindowsNodePool>,
+    instances: Changes<WindowsInstance>,
+    nodes: Changes<Node>,
+) {
     let store = cx.pools.clone();
     let all = cx.pools.clone();
     // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
@@ -258,7 +272,12 @@ async fn run_instances(
         })
         .watches_shared_stream(pools, move |pool: Arc<WindowsNodePool>| {
             let name = pool.name_any();
-            by_pool.state().into_iter().filter(|i| i.spec.pool_ref.name == name).map(|i| ObjectRef::from_obj(&*i)).collect::<Vec<_>>()
+            by_pool
+                .state()
+                .into_iter()
+                .filter(|i| i.spec.pool_ref.name == name)
+                .map(|i| ObjectRef::from_obj(&*i))
+                .collect::<Vec<_>>()
         })
         .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
         .run(instance::reconcile, instance::error_policy, cx)
@@ -271,7 +290,9 @@ async fn approve(cx: Arc<Context>) {
     let operator = loop {
         match csr::operator_user(&cx.client).await {
             Ok(user) => break user,
-            Err(error) => tracing::warn!(%error, "who we are cannot be found out; certificates are approved afterwards"),
+            Err(error) => {
+                tracing::warn!(%error, "who we are cannot be found out; certificates are approved afterwards")
+            }
         }
         tokio::select! {
             () = tokio::time::sleep(RELEASE_RETRY) => {}
@@ -280,19 +301,20 @@ async fn approve(cx: Arc<Context>) {
     };
     let instances = cx.instances.clone();
     let told = cx.clone();
-    let on_verdict = move |verdict: &csr::Verdict, request: &k8s_openapi::api::certificates::v1::CertificateSigningRequest| {
-        let (label, event) = match verdict {
-            csr::Verdict::NotOurs => return,
-            csr::Verdict::Wait { .. } => ("Wait".to_string(), None),
-            csr::Verdict::Approve(_) => ("Approve".to_string(), None),
-            csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
+    let on_verdict =
+        move |verdict: &csr::Verdict, request: &k8s_openapi::api::certificates::v1::CertificateSigningRequest| {
+            let (label, event) = match verdict {
+                csr::Verdict::NotOurs => return,
+                csr::Verdict::Wait { .. } => ("Wait".to_string(), None),
+                csr::Verdict::Approve(_) => ("Approve".to_string(), None),
+                csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
+            };
+            told.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
+            if let Some((reason, message)) = event {
+                told.metrics.wrote("CertificateSigningRequest");
+                told.events.say(request, Level::Warning, reason, "Deny", &message);
+            }
         };
-        told.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
-        if let Some((reason, message)) = event {
-            told.metrics.wrote("CertificateSigningRequest");
-            told.events.say(request, Level::Warning, reason, "Deny", &message);
-        }
-    };
     let claims = move |name: &str| instance::claims::lookup(&instances, name);
     csr::run(cx.client.clone(), claims, on_verdict, operator, cx.proven.clone(), cx.stop.clone()).await;
 }

@@ -30,8 +30,14 @@ pub fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
     let (filter, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);
     match format {
-        LogFormat::Json => registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init(),
-        LogFormat::Text => registry.with(fmt::layer().with_target(false).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr)).try_init(),
+        LogFormat::Json => {
+            registry.with(fmt::layer().json().flatten_event(true).with_writer(std::io::stderr)).try_init()
+        }
+        LogFormat::Text => registry
+            .with(
+                fmt::layer().with_target(false).with_ansi(std::io::stderr().is_terminal()).with_writer(std::io::stderr),
+            )
+            .try_init(),
     }
     .context("the log is set up already")?;
     Ok(LogLevel(handle))

@@ -1,7 +1,16 @@
 //! Tasks for developers and CI: `cargo xtask <task>`. Each has a file of its own, with its arguments and a `run`.
 
+mod check;
+mod deny;
+mod r#gen;
 mod payload;
 
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, ensure};
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
@@ -13,11 +22,31 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    Check(check::Args),
+    Deny(deny::Args),
+    Gen(r#gen::Args),
     Payload(payload::Args),
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
+        Task::Check(args) => check::run(&args),
+        Task::Deny(args) => deny::run(&args),
+        Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),
     }
+}
+
+/// The folder that holds the workspace's Cargo.toml. Cargo says at run time where it is; what is compiled in may be the path of
+/// another clone that shares its target folder.
+fn workspace_root() -> PathBuf {
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    xtask.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// Runs a program to its end; an exit status other than 0 is an error.
+fn execute(command: &mut Command) -> anyhow::Result<()> {
+    let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
+    ensure!(status.success(), "{}: {status}", command.get_program().display());
+    Ok(())
 }

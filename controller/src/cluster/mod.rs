@@ -69,7 +69,9 @@ pub fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
             "ApiServerTooOld",
-            format!("the API server is version 1.{minor}; versions before 1.{OLDEST_MINOR} are not tested. Upgrade the cluster"),
+            format!(
+                "the API server is version 1.{minor}; versions before 1.{OLDEST_MINOR} are not tested. Upgrade the cluster"
+            ),
         )),
         (Some(_), Some(_)) => None,
         _ => Some(("ApiServerVersionUnknown", format!("the API server calls itself {major:?}.{minor:?}"))),
@@ -94,7 +96,8 @@ pub async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cl
         None => service_cidr(client).await?,
     };
     let cluster_dns = tenth_address(&service_cidr).map(|ip| vec![ip.to_string()])?;
-    let hybrid = operator.as_ref().and_then(|o| o.data.pointer("/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig"));
+    let hybrid =
+        operator.as_ref().and_then(|o| o.data.pointer("/spec/defaultNetwork/ovnKubernetesConfig/hybridOverlayConfig"));
     let vxlan_port = hybrid
         .and_then(|h| h.get("hybridOverlayVXLANPort"))
         .and_then(Value::as_u64)
@@ -103,11 +106,19 @@ pub async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cl
         Some(choice) => choice == NetworkArg::OvnHybrid,
         None => hybrid.is_some(),
     };
-    let platform = text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
+    let platform =
+        text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
     let exporter_tls = exporter_tls(client, &args.namespace).await;
     Ok(Cluster {
         api_server,
-        api_ca: config_map_key(client, &args.namespace, "kube-root-ca.crt", "ca.crt", "the cluster's CA (kube-root-ca.crt)").await?,
+        api_ca: config_map_key(
+            client,
+            &args.namespace,
+            "kube-root-ca.crt",
+            "ca.crt",
+            "the cluster's CA (kube-root-ca.crt)",
+        )
+        .await?,
         kubelet_client_ca: config_map_key(
             client,
             "kube-system",

@@ -1,7 +1,10 @@
 //! What is proven of a host, for the verdict on its certificate requests.
 
 use api::{WindowsInstance, WindowsInstanceStatus};
-use kube::{ResourceExt, runtime::reflector::{ObjectRef, Store}};
+use kube::{
+    ResourceExt,
+    runtime::reflector::{ObjectRef, Store},
+};
 
 use crate::csr::Claim;
 

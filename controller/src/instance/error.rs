@@ -1,6 +1,8 @@
 //! Why a step on a host failed.
 
-use crate::{csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError};
+use crate::{
+    csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError,
+};
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
 #[derive(Debug, thiserror::Error)]
@@ -52,13 +54,17 @@ pub enum StepError {
         source: kube::Error,
     },
     /// The machine at the address is no Windows host.
-    #[error("the machine at {address} has no C:\\Windows: it is no Windows host, or its SSH server does not serve files; check the address")]
+    #[error(
+        "the machine at {address} has no C:\\Windows: it is no Windows host, or its SSH server does not serve files; check the address"
+    )]
     NotWindows {
         /// Address of the host.
         address: String,
     },
     /// The clock of the host is far off.
-    #[error("the clock of the host is {seconds} s {direction}; certificates would not be valid: set the host's time service right")]
+    #[error(
+        "the clock of the host is {seconds} s {direction}; certificates would not be valid: set the host's time service right"
+    )]
     ClockSkew {
         /// By how much.
         seconds: u64,
@@ -66,7 +72,9 @@ pub enum StepError {
         direction: &'static str,
     },
     /// Two entries lead to one machine.
-    #[error("the address leads to the machine that instance {other} is already (machine id {machine_id}); take one of the two out of the inventory")]
+    #[error(
+        "the address leads to the machine that instance {other} is already (machine id {machine_id}); take one of the two out of the inventory"
+    )]
     SameMachine {
         /// The instance that has it.
         other: String,
@@ -74,7 +82,9 @@ pub enum StepError {
         machine_id: String,
     },
     /// A Node of that name is somebody else's.
-    #[error("there is a Node named {name} that is not this host's; give the host another name, or delete that Node if it is a leftover")]
+    #[error(
+        "there is a Node named {name} that is not this host's; give the host another name, or delete that Node if it is a leftover"
+    )]
     NodeNameTaken {
         /// The name.
         name: String,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, net::IpAddr, time::Duration};
 
 use api::{
-    Grant, HostFacts, NodeRef, PinnedHostKey,
+    Grant, HostFacts, NodeRef, PinnedHostKey, WindowsInstance,
     host::{self, Body, CertificateKind, HostState, Outcome, Verb},
     names::key,
     payload,
@@ -11,7 +11,10 @@ use api::{
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::{core::v1::Node, rbac::v1::{ClusterRole, ClusterRoleBinding}},
+    api::{
+        core::v1::Node,
+        rbac::v1::{ClusterRole, ClusterRoleBinding},
+    },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
 use kube::{
@@ -59,10 +62,8 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         }
         let wanted = wanted(work)?;
         let node = if registering || seen.is_some() { own_node(work).await? } else { None };
-        let node_seen = node.as_ref().map(|n| NodeSeen {
-            ready: ready(n).0,
-            version: n.annotations().get(key::VERSION).cloned(),
-        });
+        let node_seen =
+            node.as_ref().map(|n| NodeSeen { ready: ready(n).0, version: n.annotations().get(key::VERSION).cloned() });
         let step = match next(&wanted, node_seen.as_ref(), seen.as_ref(), registering, Timestamp::now()) {
             Next::Joined => {
                 if let Some(session) = session {
@@ -173,11 +174,17 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
     };
     let same = |other: &HostFacts| {
         !facts.machine_id.is_empty()
-            && (&other.machine_id, &other.hostname, &other.boot_id) == (&facts.machine_id, &facts.hostname, &facts.boot_id)
+            && (&other.machine_id, &other.hostname, &other.boot_id)
+                == (&facts.machine_id, &facts.hostname, &facts.boot_id)
     };
     let name = work.name();
+    // Of two that meet here the one that is a node goes on, or else the first by name: never both, never neither.
+    let first = |other: &WindowsInstance| {
+        other.name_any() < name || other.status.as_ref().is_some_and(|s| s.current_version.is_some())
+    };
     let twin = work.cx.instances.state().into_iter().find(|other| {
-        other.name_any() != name && other.status.as_ref().and_then(|s| s.facts.as_ref()).is_some_and(same)
+        let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
+        other.name_any() != name && facts.is_some_and(same) && first(other)
     });
     if let Some(twin) = twin {
         return Err(StepError::SameMachine { other: twin.name_any(), machine_id: facts.machine_id });
@@ -284,7 +291,13 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
     }
     let why = StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("it was asked for")).to_string();
     work.begin(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
-    work.cx.events.say(&work.instance, Level::Normal, "Rebooting", Step::Reboot.as_str(), &format!("restarting the host: {why}"));
+    work.cx.events.say(
+        &work.instance,
+        Level::Normal,
+        "Rebooting",
+        Step::Reboot.as_str(),
+        &format!("restarting the host: {why}"),
+    );
     match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
         // The connection breaking is how a restart looks from here.
         Ok(_) | Err(StepError::Ssh(_) | StepError::NoAnswer { .. }) => Ok(Flow::After(REBOOT_POLL)),

@@ -68,7 +68,9 @@ pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodeP
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{InstanceHost, PinnedHostKey, SecretRef, Ssh, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec};
+    use api::{
+        InstanceHost, PinnedHostKey, SecretRef, Ssh, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec,
+    };
     use std::collections::BTreeMap;
 
     const DECLARED: &str = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
@@ -89,7 +91,11 @@ mod tests {
             let host = InstanceHost { host_key: declared.then(|| DECLARED.into()), ..InstanceHost::default() };
             let mut i = WindowsInstance::new("w", WindowsInstanceSpec { host, ..WindowsInstanceSpec::default() });
             i.metadata.annotations = allowed.then(|| BTreeMap::from([(key::TRUST_HOST_KEY.into(), ALLOWED.into())]));
-            let host_key = seen.then(|| PinnedHostKey { public_key: SEEN.into(), key_type: "ssh-ed25519".into(), ..PinnedHostKey::default() });
+            let host_key = seen.then(|| PinnedHostKey {
+                public_key: SEEN.into(),
+                key_type: "ssh-ed25519".into(),
+                ..PinnedHostKey::default()
+            });
             i.status = Some(WindowsInstanceStatus { host_key, ..WindowsInstanceStatus::default() });
             i
         };
@@ -107,6 +113,9 @@ mod tests {
         assert_eq!(belief(&instance(false, false, true), &pool(true), None), Belief::KnownHosts("known".into()));
         assert!(is_pinned(&belief(&instance(false, false, true), &pool(false), Some(&node(false)))));
         assert!(is_pinned(&belief(&instance(false, false, false), &pool(false), Some(&node(true)))));
-        assert_eq!(belief(&instance(false, false, false), &pool(false), Some(&node(false))), Belief::Check(HostKeyCheck::TrustOnFirstUse));
+        assert_eq!(
+            belief(&instance(false, false, false), &pool(false), Some(&node(false))),
+            Belief::Check(HostKeyCheck::TrustOnFirstUse)
+        );
     }
 }

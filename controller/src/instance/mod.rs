@@ -93,7 +93,10 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
             return remove::abandon(work).await;
         }
         let Some(grant) = grant.filter(|g| g.type_ != GrantType::Provision) else {
-            work.say(&Situation::Waiting { leaving: true, why: "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)" });
+            work.say(&Situation::Waiting {
+                leaving: true,
+                why: "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)",
+            });
             return Ok(Flow::Rest);
         };
         if let Some(wait) = work.waits() {
@@ -125,10 +128,15 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         // Somebody deleted the Node: the host has to register again.
         work.status.current_version = None;
         work.status.node_ref = None;
-        work.say(&Situation::Waiting { leaving: false, why: "its Node was deleted; the host will be made to register again" });
+        work.say(&Situation::Waiting {
+            leaving: false,
+            why: "its Node was deleted; the host will be made to register again",
+        });
         return Ok(Flow::Rest);
     };
-    if !node::belongs(&node, &work.status.facts.clone().unwrap_or_default()) {
+    // A host may get another address; its Node is still the one that it made.
+    let same = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
+    if !same && !node::belongs(&node, &work.status.facts.clone().unwrap_or_default()) {
         let says = "the Node of this name is not this host's any more: it shows none of the host's addresses";
         work.say(&Situation::Node { ready: false, says, up_to_date: true });
         return Ok(Flow::Rest);

@@ -91,7 +91,8 @@ fn changes(
     had: &BTreeSet<String>,
 ) -> serde_json::Map<String, Value> {
     let set = wants.iter().filter(|(k, v)| has.get(*k) != Some(v)).map(|(k, v)| (k.clone(), json!(v)));
-    let unset = had.iter().filter(|k| has.contains_key(*k) && !wants.contains_key(*k)).map(|k| (k.clone(), Value::Null));
+    let unset =
+        had.iter().filter(|k| has.contains_key(*k) && !wants.contains_key(*k)).map(|k| (k.clone(), Value::Null));
     set.chain(unset).collect()
 }
 
@@ -140,7 +141,8 @@ pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == "Ready") {
         Some(c) => {
-            let says = c.message.clone().filter(|m| !m.is_empty()).unwrap_or_else(|| format!("node is Ready: {}", c.status));
+            let says =
+                c.message.clone().filter(|m| !m.is_empty()).unwrap_or_else(|| format!("node is Ready: {}", c.status));
             (c.status == "True", c.last_transition_time.as_ref().map(|t| t.0), says)
         }
         None => (false, None, "kubelet has not reported yet".into()),
@@ -214,7 +216,8 @@ mod tests {
 
     #[test]
     fn what_a_person_changed_is_put_right() {
-        let wanted = Wanted { labels: strings(&[("x", "1")]), taints: vec![taint("os", "Windows")], ..Wanted::default() };
+        let wanted =
+            Wanted { labels: strings(&[("x", "1")]), taints: vec![taint("os", "Windows")], ..Wanted::default() };
         let fresh = node(json!({"metadata": {"name": "w"}}));
         let done = apply(&fresh, &patch(&fresh, &wanted).unwrap());
         let mut bent = done.clone();
@@ -235,10 +238,17 @@ mod tests {
 
     #[test]
     fn a_node_of_the_same_name_may_be_somebody_elses() {
-        let facts = HostFacts { node_ip: "10.0.0.1".into(), addresses: vec!["10.0.0.1".into(), "10.1.0.1".into()], ..HostFacts::default() };
+        let facts = HostFacts {
+            node_ip: "10.0.0.1".into(),
+            addresses: vec!["10.0.0.1".into(), "10.1.0.1".into()],
+            ..HostFacts::default()
+        };
         let with = |os: &str, address: &str| {
-            let addresses = if address.is_empty() { json!([]) } else { json!([{"type": "InternalIP", "address": address}]) };
-            node(json!({"metadata": {"name": "w", "labels": {"kubernetes.io/os": os}}, "status": {"addresses": addresses}}))
+            let addresses =
+                if address.is_empty() { json!([]) } else { json!([{"type": "InternalIP", "address": address}]) };
+            node(
+                json!({"metadata": {"name": "w", "labels": {"kubernetes.io/os": os}}, "status": {"addresses": addresses}}),
+            )
         };
         for (os, address, expected) in [
             ("windows", "10.0.0.1", true),

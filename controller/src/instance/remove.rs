@@ -130,7 +130,13 @@ async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Fl
         work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
     }
     for forced in &progress.forced {
-        work.cx.events.say(&work.instance, Level::Warning, "DrainForced", "Drain", &format!("deleted against its budget: {forced}"));
+        work.cx.events.say(
+            &work.instance,
+            Level::Warning,
+            "DrainForced",
+            "Drain",
+            &format!("deleted against its budget: {forced}"),
+        );
     }
     let blockers = progress.blockers.join("; ");
     match progress.state {

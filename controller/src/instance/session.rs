@@ -53,7 +53,12 @@ pub struct Login {
 
 impl Session {
     /// Logs in. Nothing is changed on the host yet: the caller stores the host key first.
-    pub async fn open(cx: &Arc<Context>, instance: &WindowsInstance, operation: &str, login: Login) -> Result<Self, StepError> {
+    pub async fn open(
+        cx: &Arc<Context>,
+        instance: &WindowsInstance,
+        operation: &str,
+        login: Login,
+    ) -> Result<Self, StepError> {
         // The semaphore is never closed.
         let slot = cx.connections.clone().acquire_owned().await.map_err(|_| StepError::NoAddress)?;
         let target = Target {
@@ -134,7 +139,8 @@ impl Session {
         }
         let bytes = self.connection.read(&answer_path, MAX_ANSWER).await?;
         let bytes = bytes.ok_or_else(|| StepError::no_answer(verb, exit.status, &exit.log))?;
-        let answer: Answer = serde_json::from_slice(&bytes).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
+        let answer: Answer =
+            serde_json::from_slice(&bytes).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
         if answer.protocol != PROTOCOL || answer.operation != self.operation {
             return Err(StepError::BadAnswer { verb: verb.as_str() });
         }
@@ -146,7 +152,10 @@ impl Session {
 
     /// Has the host look at itself.
     pub async fn look(&self, files: &[File]) -> Result<HostState, StepError> {
-        self.ask(Body::Facts(host::Facts { files: files.to_vec() })).await?.state.ok_or(StepError::BadAnswer { verb: "facts" })
+        self.ask(Body::Facts(host::Facts { files: files.to_vec() }))
+            .await?
+            .state
+            .ok_or(StepError::BadAnswer { verb: "facts" })
     }
 
     /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. What was sent before

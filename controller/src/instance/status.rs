@@ -42,7 +42,12 @@ pub enum Situation<'a> {
 }
 
 /// Brings phase and conditions in line with the situation. `failures` must be in the status already.
-pub fn describe(status: &mut WindowsInstanceStatus, situation: &Situation<'_>, generation: Option<i64>, now: Timestamp) {
+pub fn describe(
+    status: &mut WindowsInstanceStatus,
+    situation: &Situation<'_>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     status.observed_generation = generation;
     let failures = status.failures.clone();
     let conditions = &mut status.conditions;
@@ -64,7 +69,13 @@ pub fn describe(status: &mut WindowsInstanceStatus, situation: &Situation<'_>, g
         }
         Situation::Failed { leaving } => {
             let f = failures.unwrap_or_default();
-            let message = format!("{}: {} (failed {}; next try {})", f.step, f.last_message, times(f.count), clock(&f.next_retry_time));
+            let message = format!(
+                "{}: {} (failed {}; next try {})",
+                f.step,
+                f.last_message,
+                times(f.count),
+                clock(&f.next_retry_time)
+            );
             put(kind::READY, Status::False, &f.last_reason, &message);
             (if *leaving { Phase::Removing } else { Phase::Failed }, Some((reason::PROGRESSING_WITH_RETRY, message)))
         }
@@ -87,7 +98,12 @@ pub fn describe(status: &mut WindowsInstanceStatus, situation: &Situation<'_>, g
 }
 
 /// Says whether the host answered at the last attempt.
-pub fn reached(status: &mut WindowsInstanceStatus, answer: Result<(), (&str, &str)>, generation: Option<i64>, now: Timestamp) {
+pub fn reached(
+    status: &mut WindowsInstanceStatus,
+    answer: Result<(), (&str, &str)>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
     let (s, why, message) = match answer {
         Ok(()) => (Status::True, "Connected", ""),
         Err((why, message)) => (Status::False, why, message),
@@ -132,12 +148,48 @@ mod tests {
     fn the_message_answers_the_questions() {
         let node = |ready, says| Situation::Node { ready, says, up_to_date: true };
         for (situation, failures, phase, ready, message) in [
-            (Situation::Waiting { leaving: false, why: "waits for its turn" }, None, Phase::Pending, "Unknown", "waits for its turn"),
-            (Situation::Working { leaving: false, step: "Upload", what: "sending 4 files" }, None, Phase::Joining, "Unknown", "Upload: sending 4 files"),
-            (Situation::Working { leaving: true, step: "Drain", what: "2 pods left" }, failed(), Phase::Removing, "Unknown", "Drain: 2 pods left (failed 2 times before: ConnectTimeout)"),
-            (Situation::Failed { leaving: false }, failed(), Phase::Failed, "False", "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)"),
-            (node(true, "kubelet is posting ready status"), None, Phase::Ready, "True", "kubelet is posting ready status"),
-            (node(false, "Kubelet stopped posting node status."), None, Phase::NotReady, "False", "Kubelet stopped posting node status."),
+            (
+                Situation::Waiting { leaving: false, why: "waits for its turn" },
+                None,
+                Phase::Pending,
+                "Unknown",
+                "waits for its turn",
+            ),
+            (
+                Situation::Working { leaving: false, step: "Upload", what: "sending 4 files" },
+                None,
+                Phase::Joining,
+                "Unknown",
+                "Upload: sending 4 files",
+            ),
+            (
+                Situation::Working { leaving: true, step: "Drain", what: "2 pods left" },
+                failed(),
+                Phase::Removing,
+                "Unknown",
+                "Drain: 2 pods left (failed 2 times before: ConnectTimeout)",
+            ),
+            (
+                Situation::Failed { leaving: false },
+                failed(),
+                Phase::Failed,
+                "False",
+                "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)",
+            ),
+            (
+                node(true, "kubelet is posting ready status"),
+                None,
+                Phase::Ready,
+                "True",
+                "kubelet is posting ready status",
+            ),
+            (
+                node(false, "Kubelet stopped posting node status."),
+                None,
+                Phase::NotReady,
+                "False",
+                "Kubelet stopped posting node status.",
+            ),
         ] {
             let status = described(&situation, failures);
             let c = find(&status.conditions, kind::READY).unwrap();

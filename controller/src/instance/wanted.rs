@@ -37,13 +37,17 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
     if wants_user {
         match work.cx.secrets.keys(&host.private_keys).await {
             Ok((keys, _)) => {
-                let taken = |k: &&std::sync::Arc<crate::secrets::Key>| Some(k.identity.public_key_hash()) == work.status.public_key_hash;
+                let taken = |k: &&std::sync::Arc<crate::secrets::Key>| {
+                    Some(k.identity.public_key_hash()) == work.status.public_key_hash
+                };
                 let Some(k) = keys.iter().find(taken) else {
                     return Wanted { labels, annotations, annotations_if_missing: if_missing, taints: pool.taints() };
                 };
                 match legacy::encrypt_username(&host.username, &k.pem) {
                     Ok(text) => drop(if_missing.insert(key::USERNAME.into(), text)),
-                    Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out"),
+                    Err(error) => {
+                        tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out")
+                    }
                 }
             }
             Err(error) => tracing::debug!(%error, "the legacy user annotation is left for later"),

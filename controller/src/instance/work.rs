@@ -97,7 +97,19 @@ impl Work {
     }
 
     fn observe_step(&mut self, step: &str) {
-        let known = ["Connect", "Upload", "Configure", "Reboot", "Certify", "Start", "Register", "Cordon", "Drain", "Deconfigure", "DeleteNode"];
+        let known = [
+            "Connect",
+            "Upload",
+            "Configure",
+            "Reboot",
+            "Certify",
+            "Start",
+            "Register",
+            "Cordon",
+            "Drain",
+            "Deconfigure",
+            "DeleteNode",
+        ];
         if let Some(step) = known.into_iter().find(|k| *k == step) {
             let label = crate::metrics::StepLabel { step };
             self.cx.metrics.step_seconds.get_or_create(&label).observe(self.step_began.elapsed().as_secs_f64());
@@ -184,7 +196,9 @@ impl Work {
         });
         self.cx.metrics.wrote("WindowsInstance");
         let params = PatchParams::apply(MANAGER_INSTANCE).force();
-        api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await.map_err(StepError::api("store the status"))?;
+        api.patch_status(&self.name(), &params, &Patch::Apply(patch))
+            .await
+            .map_err(StepError::api("store the status"))?;
         self.stored = self.status.clone();
         Ok(())
     }

@@ -35,7 +35,11 @@ pub struct Problem {
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
 /// stops nobody but itself. `known` are the instances of all pools: who was there first keeps name and address.
-pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, known: &[Known]) -> (BTreeMap<String, InstanceHost>, Vec<Problem>) {
+pub fn resolve(
+    pool: &str,
+    spec: &WindowsNodePoolSpec,
+    known: &[Known],
+) -> (BTreeMap<String, InstanceHost>, Vec<Problem>) {
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
     let owners: BTreeMap<&str, &Known> = known.iter().map(|k| (k.name.as_str(), k)).collect();
     let has_instance = |h: &Host| owners.get(h.name.as_str()).is_some_and(|k| k.pool == pool);
@@ -56,7 +60,10 @@ pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, known: &[Known]) -> (BTre
             continue;
         }
         if let Some(owner) = owners.get(entry.name.as_str()).filter(|k| k.pool != pool) {
-            refuse("HostConflict", format!("host {} belongs to pool {} already; take it out of one of the two", entry.name, owner.pool));
+            refuse(
+                "HostConflict",
+                format!("host {} belongs to pool {} already; take it out of one of the two", entry.name, owner.pool),
+            );
             continue;
         }
         if let Some(Err(error)) = entry.host_key.as_deref().map(HostKeyCheck::pinned) {
@@ -64,14 +71,18 @@ pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, known: &[Known]) -> (BTre
             continue;
         }
         if !is_address(&entry.address) {
-            let message = format!("host {}: {:?} is no IPv4 or IPv6 address and no DNS name", entry.name, entry.address);
+            let message =
+                format!("host {}: {:?} is no IPv4 or IPv6 address and no DNS name", entry.name, entry.address);
             refuse("InvalidInventory", message);
             continue;
         }
         let port = entry.port.unwrap_or_else(|| i32::from(ssh.port()));
         let place = (canonical(&entry.address), port);
         if let Some(other) = taken.get(&place) {
-            let message = format!("host {}: address {} port {port} is that of {other} already; take one of the two out", entry.name, entry.address);
+            let message = format!(
+                "host {}: address {} port {port} is that of {other} already; take one of the two out",
+                entry.name, entry.address
+            );
             refuse("HostConflict", message);
             continue;
         }
@@ -96,7 +107,9 @@ pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, known: &[Known]) -> (BTre
 
 /// One form for each address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
 fn canonical(address: &str) -> String {
-    address.parse::<IpAddr>().map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
+    address
+        .parse::<IpAddr>()
+        .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
 /// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one.
@@ -137,16 +150,69 @@ mod tests {
         let other_port = Host { port: Some(2222), ..host("b", "10.0.0.1") };
         for (about, hosts, others, used, refused) in [
             ("all fine", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![], vec!["a", "b"], vec![]),
-            ("same address", vec![host("a", "10.0.0.1"), host("b", "10.0.0.1")], vec![], vec!["a"], vec![("b", "HostConflict")]),
+            (
+                "same address",
+                vec![host("a", "10.0.0.1"), host("b", "10.0.0.1")],
+                vec![],
+                vec!["a"],
+                vec![("b", "HostConflict")],
+            ),
             ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], vec!["a", "b"], vec![]),
-            ("same address, written otherwise", vec![host("a", "fd00::1"), host("b", "fd00:0:0::1"), host("c", "X.example.com"), host("d", "x.example.com.")], vec![], vec!["a", "c"], vec![("b", "HostConflict"), ("d", "HostConflict")]),
-            ("the newcomer stands first in the list", vec![host("new", "10.0.0.1"), host("old", "10.0.0.1")], vec![known("old", "10.0.0.1", "p")], vec!["old"], vec![("new", "HostConflict")]),
-            ("address in another pool", vec![host("a", "10.0.0.1")], vec![known("x", "10.0.0.1", "q")], vec![], vec![("a", "HostConflict")]),
-            ("name in another pool", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![known("a", "10.9.9.9", "q")], vec!["b"], vec![("a", "HostConflict")]),
-            ("our own instance is no conflict", vec![host("a", "10.0.0.1")], vec![known("a", "10.0.0.1", "p")], vec!["a"], vec![]),
-            ("listed twice", vec![host("a", "10.0.0.1"), host("a", "10.0.0.2")], vec![], vec!["a"], vec![("a", "HostConflict")]),
+            (
+                "same address, written otherwise",
+                vec![
+                    host("a", "fd00::1"),
+                    host("b", "fd00:0:0::1"),
+                    host("c", "X.example.com"),
+                    host("d", "x.example.com."),
+                ],
+                vec![],
+                vec!["a", "c"],
+                vec![("b", "HostConflict"), ("d", "HostConflict")],
+            ),
+            (
+                "the newcomer stands first in the list",
+                vec![host("new", "10.0.0.1"), host("old", "10.0.0.1")],
+                vec![known("old", "10.0.0.1", "p")],
+                vec!["old"],
+                vec![("new", "HostConflict")],
+            ),
+            (
+                "address in another pool",
+                vec![host("a", "10.0.0.1")],
+                vec![known("x", "10.0.0.1", "q")],
+                vec![],
+                vec![("a", "HostConflict")],
+            ),
+            (
+                "name in another pool",
+                vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")],
+                vec![known("a", "10.9.9.9", "q")],
+                vec!["b"],
+                vec![("a", "HostConflict")],
+            ),
+            (
+                "our own instance is no conflict",
+                vec![host("a", "10.0.0.1")],
+                vec![known("a", "10.0.0.1", "p")],
+                vec!["a"],
+                vec![],
+            ),
+            (
+                "listed twice",
+                vec![host("a", "10.0.0.1"), host("a", "10.0.0.2")],
+                vec![],
+                vec!["a"],
+                vec![("a", "HostConflict")],
+            ),
             ("bad key", vec![bad_key], vec![], vec![], vec![("k", "InvalidInventory")]),
-            ("bad address", vec![host("a", "10.0.0.256"), host("b", "-x.example.com"), host("c", "a..b")], vec![], vec![], vec![("a", "InvalidInventory"), ("b", "InvalidInventory"), ("c", "InvalidInventory")]),
+            (
+                "bad address",
+                vec![host("a", "10.0.0.256"), host("b", "-x.example.com"), host("c", "a..b")],
+                vec![],
+                vec![],
+                vec![("a", "InvalidInventory"), ("b", "InvalidInventory"), ("c", "InvalidInventory")],
+            ),
         ] {
             let (hosts, problems) = resolve("p", &spec(hosts), &others);
             assert_eq!(hosts.keys().map(String::as_str).collect::<Vec<_>>(), used, "{about}");
@@ -159,14 +225,30 @@ mod tests {
         let key = |name: &str| SecretKeyRef { name: name.into(), key: None };
         let mut spec = spec(vec![
             host("a", "10.0.0.1"),
-            Host { port: Some(2222), username: Some("bob".into()), private_key_secret_ref: Some(key("own")), ..host("b", "10.0.0.2") },
+            Host {
+                port: Some(2222),
+                username: Some("bob".into()),
+                private_key_secret_ref: Some(key("own")),
+                ..host("b", "10.0.0.2")
+            },
         ]);
         let (hosts, _) = resolve("p", &spec, &[]);
-        assert_eq!((hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys[0].name.as_str()), (22, "Administrator", "cloud-private-key"));
-        spec.ssh = Some(Ssh { port: Some(22022), username: Some("core".into()), private_key_secret_refs: Some(vec![key("x"), key("y")]), ..Ssh::default() });
+        assert_eq!(
+            (hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys[0].name.as_str()),
+            (22, "Administrator", "cloud-private-key")
+        );
+        spec.ssh = Some(Ssh {
+            port: Some(22022),
+            username: Some("core".into()),
+            private_key_secret_refs: Some(vec![key("x"), key("y")]),
+            ..Ssh::default()
+        });
         let (hosts, _) = resolve("p", &spec, &[]);
         assert_eq!((hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys.len()), (22022, "core", 2));
-        assert_eq!((hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys[0].name.as_str()), (2222, "bob", "own"));
+        assert_eq!(
+            (hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys[0].name.as_str()),
+            (2222, "bob", "own")
+        );
     }
 
     proptest! {

@@ -78,8 +78,10 @@ pub fn decide(slots: &[Slot], limits: Limits, now: Timestamp) -> Decision {
     let unavailable = u32::try_from(sorted.iter().filter(|s| busy(s)).count()).unwrap_or(u32::MAX);
     let mut budget = limits.max_unavailable.saturating_sub(unavailable);
     let mut undisturbed = limits.max_concurrent.saturating_sub(
-        u32::try_from(sorted.iter().filter(|s| s.leaving && s.grant == Some(GrantType::Remove) && !s.available).count())
-            .unwrap_or(u32::MAX),
+        u32::try_from(
+            sorted.iter().filter(|s| s.leaving && s.grant == Some(GrantType::Remove) && !s.available).count(),
+        )
+        .unwrap_or(u32::MAX),
     );
     for slot in sorted.iter().filter(|s| s.leaving) {
         let wanted = if limits.orphan { GrantType::Orphan } else { GrantType::Remove };
@@ -151,22 +153,72 @@ mod tests {
         let orphan = Limits { orphan: true, ..LIMITS };
         let dead = |name| Slot { available: false, ..node(name) };
         for (name, slots, limits, expected) in [
-            ("new hosts up to the limit, by name", vec![new("c"), new("a"), new("b")], LIMITS, vec![("a", Some(Provision)), ("b", Some(Provision))]),
-            ("a slot that is taken counts", vec![granted(new("a"), Provision), new("b"), new("c")], LIMITS, vec![("b", Some(Provision))]),
-            ("who waits gives its slot away", vec![waiting(granted(new("a"), Provision)), new("b"), new("c")], LIMITS, vec![("a", None), ("b", Some(Provision)), ("c", Some(Provision))]),
+            (
+                "new hosts up to the limit, by name",
+                vec![new("c"), new("a"), new("b")],
+                LIMITS,
+                vec![("a", Some(Provision)), ("b", Some(Provision))],
+            ),
+            (
+                "a slot that is taken counts",
+                vec![granted(new("a"), Provision), new("b"), new("c")],
+                LIMITS,
+                vec![("b", Some(Provision))],
+            ),
+            (
+                "who waits gives its slot away",
+                vec![waiting(granted(new("a"), Provision)), new("b"), new("c")],
+                LIMITS,
+                vec![("a", None), ("b", Some(Provision)), ("c", Some(Provision))],
+            ),
             ("who waits is not taken", vec![waiting(new("a"))], LIMITS, vec![]),
             ("who has joined gives its slot back", vec![granted(node("a"), Provision)], LIMITS, vec![("a", None)]),
             ("nothing to do", vec![node("a"), node("b")], LIMITS, vec![]),
             ("paused: nothing new", vec![new("a"), leaving(node("b"))], paused, vec![]),
-            ("paused: what has begun goes on", vec![granted(new("a"), Provision), granted(leaving(node("b")), Remove)], paused, vec![]),
-            ("one at a time leaves", vec![leaving(node("a")), leaving(node("b")), node("c")], LIMITS, vec![("a", Some(Remove))]),
-            ("one that leaves already counts", vec![granted(leaving(node("a")), Remove), leaving(node("b"))], LIMITS, vec![]),
+            (
+                "paused: what has begun goes on",
+                vec![granted(new("a"), Provision), granted(leaving(node("b")), Remove)],
+                paused,
+                vec![],
+            ),
+            (
+                "one at a time leaves",
+                vec![leaving(node("a")), leaving(node("b")), node("c")],
+                LIMITS,
+                vec![("a", Some(Remove))],
+            ),
+            (
+                "one that leaves already counts",
+                vec![granted(leaving(node("a")), Remove), leaving(node("b"))],
+                LIMITS,
+                vec![],
+            ),
             ("a dead node takes the budget of the others", vec![dead("a"), leaving(node("b"))], LIMITS, vec![]),
-            ("but is itself removed for nothing", vec![leaving(dead("a")), node("b")], LIMITS, vec![("a", Some(Remove))]),
-            ("who never joined is removed for nothing", vec![dead("x"), leaving(new("a")), leaving(new("b")), leaving(new("c"))], LIMITS, vec![("a", Some(Remove)), ("b", Some(Remove))]),
-            ("orphans go at once", vec![leaving(node("a")), leaving(node("b"))], orphan, vec![("a", Some(Orphan)), ("b", Some(Orphan))]),
+            (
+                "but is itself removed for nothing",
+                vec![leaving(dead("a")), node("b")],
+                LIMITS,
+                vec![("a", Some(Remove))],
+            ),
+            (
+                "who never joined is removed for nothing",
+                vec![dead("x"), leaving(new("a")), leaving(new("b")), leaving(new("c"))],
+                LIMITS,
+                vec![("a", Some(Remove)), ("b", Some(Remove))],
+            ),
+            (
+                "orphans go at once",
+                vec![leaving(node("a")), leaving(node("b"))],
+                orphan,
+                vec![("a", Some(Orphan)), ("b", Some(Orphan))],
+            ),
             ("a removal that has begun is finished", vec![granted(leaving(node("a")), Remove)], orphan, vec![]),
-            ("leaving in the middle of joining", vec![granted(leaving(new("a")), Provision)], LIMITS, vec![("a", Some(Remove))]),
+            (
+                "leaving in the middle of joining",
+                vec![granted(leaving(new("a")), Provision)],
+                LIMITS,
+                vec![("a", Some(Remove))],
+            ),
         ] {
             let expected: Vec<_> = expected.into_iter().map(|(n, g)| (n.to_string(), g)).collect();
             assert_eq!(changes(&slots, limits), expected, "{name}");

@@ -90,7 +90,13 @@ const SPARE_SECONDS: i64 = 3600;
 
 /// Chooses the next step. `registering` says that the services were started in this operation already, so that only the
 /// Node is to be waited for and no connection is needed.
-pub fn next(wanted: &Wanted, node: Option<&NodeSeen>, host: Option<&HostSeen>, registering: bool, now: Timestamp) -> Next {
+pub fn next(
+    wanted: &Wanted,
+    node: Option<&NodeSeen>,
+    host: Option<&HostSeen>,
+    registering: bool,
+    now: Timestamp,
+) -> Next {
     let node_is_right = node.is_some_and(|n| n.ready && n.version.as_deref() == Some(&wanted.version));
     let Some(host) = host else {
         return match registering {
@@ -135,7 +141,13 @@ mod tests {
     const NOW: i64 = 1_000_000;
 
     fn wanted() -> Wanted {
-        Wanted { node_name: "win-1".into(), version: "1-a".into(), payload: "p".into(), configs: "c".into(), wicd: "w".into() }
+        Wanted {
+            node_name: "win-1".into(),
+            version: "1-a".into(),
+            payload: "p".into(),
+            configs: "c".into(),
+            wicd: "w".into(),
+        }
     }
 
     fn finished() -> HostSeen {
@@ -177,20 +189,66 @@ mod tests {
             ("nothing is in place", but(|s| s.state.marker = None), Configure),
             ("another version is in place", but(|s| s.state.marker.as_mut().unwrap().version = "0".into()), Configure),
             ("another payload is in place", but(|s| s.state.marker.as_mut().unwrap().payload = "0".into()), Configure),
-            ("another configuration is in place", but(|s| s.state.marker.as_mut().unwrap().configs = "0".into()), Configure),
+            (
+                "another configuration is in place",
+                but(|s| s.state.marker.as_mut().unwrap().configs = "0".into()),
+                Configure,
+            ),
             ("it was another node", but(|s| s.state.marker.as_mut().unwrap().node_name = "0".into()), Configure),
             ("in place, but the keys were made by an operator that died", but(no_certificates), Configure),
-            ("a certificate is about to end", but(|s| { s.state.certificates.insert(CertificateKind::Wicd, NOW + 3599); }), Configure),
-            ("keys are made, a restart is needed", but(|s| { no_certificates(s); s.requests = pem(); s.state.reboot_required = Some("Containers".into()); }), Reboot),
-            ("keys are made", but(|s| { no_certificates(s); s.requests = pem(); }), Certify),
-            ("one is issued", but(|s| { no_certificates(s); s.requests = pem(); s.issued = pem(); s.issued.remove(&CertificateKind::Wicd); }), Certify),
-            ("both are issued", but(|s| { no_certificates(s); s.requests = pem(); s.issued = pem(); }), Start),
+            (
+                "a certificate is about to end",
+                but(|s| {
+                    s.state.certificates.insert(CertificateKind::Wicd, NOW + 3599);
+                }),
+                Configure,
+            ),
+            (
+                "keys are made, a restart is needed",
+                but(|s| {
+                    no_certificates(s);
+                    s.requests = pem();
+                    s.state.reboot_required = Some("Containers".into());
+                }),
+                Reboot,
+            ),
+            (
+                "keys are made",
+                but(|s| {
+                    no_certificates(s);
+                    s.requests = pem();
+                }),
+                Certify,
+            ),
+            (
+                "one is issued",
+                but(|s| {
+                    no_certificates(s);
+                    s.requests = pem();
+                    s.issued = pem();
+                    s.issued.remove(&CertificateKind::Wicd);
+                }),
+                Certify,
+            ),
+            (
+                "both are issued",
+                but(|s| {
+                    no_certificates(s);
+                    s.requests = pem();
+                    s.issued = pem();
+                }),
+                Start,
+            ),
             ("wicd is stopped", but(|s| s.state.wicd = ServiceState::Stopped), Start),
             ("another wicd runs", but(|s| s.state.wicd_sha256 = Some("old".into())), Start),
             ("all runs, but somebody deleted the Node", finished(), Start),
             ("all was started", but(|s| s.started = true), Register),
         ] {
-            assert_eq!(next(&wanted(), None, Some(&seen), false, Timestamp::from_second(NOW).unwrap()), Next::Do(expected), "{name}");
+            assert_eq!(
+                next(&wanted(), None, Some(&seen), false, Timestamp::from_second(NOW).unwrap()),
+                Next::Do(expected),
+                "{name}"
+            );
         }
     }
 

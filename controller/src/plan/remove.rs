@@ -88,12 +88,28 @@ mod tests {
             ("cordoned", Seen { cordoned: true, ..node }, Do(Drain)),
             ("somebody lifts the cordon in the middle", Seen { drained: true, begun: Some(Drain), ..node }, Do(Cordon)),
             ("drained", Seen { cordoned: true, drained: true, ..node }, Do(Deconfigure)),
-            ("the operator died while deconfiguring", Seen { cordoned: true, begun: Some(Deconfigure), ..node }, Do(Deconfigure)),
-            ("clean", Seen { cordoned: true, drained: true, clean: true, begun: Some(Deconfigure), ..node }, Do(DeleteNode)),
-            ("the operator died before the Node was deleted", Seen { cordoned: true, begun: Some(DeleteNode), ..node }, Do(DeleteNode)),
+            (
+                "the operator died while deconfiguring",
+                Seen { cordoned: true, begun: Some(Deconfigure), ..node },
+                Do(Deconfigure),
+            ),
+            (
+                "clean",
+                Seen { cordoned: true, drained: true, clean: true, begun: Some(Deconfigure), ..node },
+                Do(DeleteNode),
+            ),
+            (
+                "the operator died before the Node was deleted",
+                Seen { cordoned: true, begun: Some(DeleteNode), ..node },
+                Do(DeleteNode),
+            ),
             ("the Node is gone", Seen { touched: true, clean: true, ..Seen::default() }, Gone),
             ("the Node was deleted by hand", Seen { touched: true, ..Seen::default() }, Do(Deconfigure)),
-            ("it is deleted and the operator died", Seen { touched: true, begun: Some(DeleteNode), ..Seen::default() }, Gone),
+            (
+                "it is deleted and the operator died",
+                Seen { touched: true, begun: Some(DeleteNode), ..Seen::default() },
+                Gone,
+            ),
             ("the host was never reached", Seen::default(), Gone),
         ] {
             assert_eq!(next(seen), expected, "{name}");

@@ -5,8 +5,8 @@ mod status;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
-    DeletionPolicy, Desired, Grant, GrantType, InstanceHost, PoolRef, WindowsInstance, WindowsInstanceSpec, WindowsNodePool,
-    WindowsNodePoolStatus,
+    DeletionPolicy, Desired, Grant, GrantType, InstanceHost, PoolRef, WindowsInstance, WindowsInstanceSpec,
+    WindowsNodePool, WindowsNodePoolStatus,
     names::{FINALIZER_INSTANCE, FINALIZER_POOL, MANAGER_POOL, key},
 };
 use futures::{StreamExt, stream};
@@ -113,7 +113,8 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     tell_of(&problems, &pool, &cx);
 
     // Status.
-    let seen = status::Seen { hosts: hosts.len(), problems: &problems, members: &members, decision: &decision, deleting };
+    let seen =
+        status::Seen { hosts: hosts.len(), problems: &problems, members: &members, decision: &decision, deleting };
     let next = status::next(&pool, &seen, &cx.release.version, cx.warning.as_ref(), now);
     store(&pool, next, &cx).await?;
     record(&name, &members, &cx);
@@ -205,7 +206,13 @@ fn new_instance(pool: &WindowsNodePool, host: &InstanceHost, version: &str) -> W
     }
 }
 
-fn member(instance: &Arc<WindowsInstance>, unwanted: bool, node: Option<&Node>, min_ready: Duration, now: Timestamp) -> Member {
+fn member(
+    instance: &Arc<WindowsInstance>,
+    unwanted: bool,
+    node: Option<&Node>,
+    min_ready: Duration,
+    now: Timestamp,
+) -> Member {
     let status = instance.status.clone().unwrap_or_default();
     let joined = status.current_version.is_some();
     let (ready, since, _) = node.map_or((false, None, String::new()), node::ready);
@@ -226,10 +233,7 @@ fn member(instance: &Arc<WindowsInstance>, unwanted: bool, node: Option<&Node>, 
 fn soonest_available(members: &[Member], min_ready: Duration, now: Timestamp, cx: &Context) -> Option<Timestamp> {
     let span = jiff::SignedDuration::try_from(min_ready).ok()?;
     let waiting = members.iter().filter(|m| m.ready && !m.slot.available);
-    waiting
-        .filter_map(|m| node::ready(&*cx.node(&m.slot.name)?).1?.checked_add(span).ok())
-        .filter(|at| *at > now)
-        .min()
+    waiting.filter_map(|m| node::ready(&*cx.node(&m.slot.name)?).1?.checked_add(span).ok()).filter(|at| *at > now).min()
 }
 
 /// One write of an instance. The writes of a look are independent of one another.
@@ -298,7 +302,8 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
 
 fn new_grant(instance: &WindowsInstance, type_: GrantType, now: Timestamp) -> Grant {
     let granted_time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let seed = format!("{} {} {}", instance.uid().unwrap_or_default(), instance.resource_version().unwrap_or_default(), now);
+    let seed =
+        format!("{} {} {}", instance.uid().unwrap_or_default(), instance.resource_version().unwrap_or_default(), now);
     let hash = hex::encode(Sha256::digest(seed));
     let verb = match type_ {
         GrantType::Provision => "join",
@@ -334,7 +339,8 @@ async fn write_finalizers(pool: &WindowsNodePool, cx: &Context, finalizers: &[St
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
     cx.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-    gone_is_fine(api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await).map_err(failed("store the pool's finalizer"))
+    gone_is_fine(api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await)
+        .map_err(failed("store the pool's finalizer"))
 }
 
 /// Stores the status if it differs. `uncleanHosts` is not ours to write.
@@ -355,7 +361,8 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &Context
     });
     cx.metrics.wrote("WindowsNodePool");
     let params = PatchParams::apply(MANAGER_POOL).force();
-    gone_is_fine(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await).map_err(failed("store the pool's status"))
+    gone_is_fine(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await)
+        .map_err(failed("store the pool's status"))
 }
 
 fn record(pool: &str, members: &[Member], cx: &Context) {
@@ -379,7 +386,8 @@ mod tests {
     use api::{Host, Inventory, WindowsNodePoolSpec};
 
     fn pool(hosts: &[(&str, &str)]) -> WindowsNodePool {
-        let hosts = hosts.iter().map(|(n, a)| Host { name: (*n).into(), address: (*a).into(), ..Host::default() }).collect();
+        let hosts =
+            hosts.iter().map(|(n, a)| Host { name: (*n).into(), address: (*a).into(), ..Host::default() }).collect();
         let inventory = Inventory { hosts: Some(hosts) };
         WindowsNodePool::new("p", WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() })
     }
@@ -407,7 +415,11 @@ mod tests {
 
     #[test]
     fn what_is_no_longer_set_is_taken_back() {
-        let old = InstanceHost { host_key: Some("k".into()), labels: BTreeMap::from([("a".into(), "1".into())]), ..InstanceHost::default() };
+        let old = InstanceHost {
+            host_key: Some("k".into()),
+            labels: BTreeMap::from([("a".into(), "1".into())]),
+            ..InstanceHost::default()
+        };
         let new = InstanceHost { labels: BTreeMap::from([("b".into(), "2".into())]), ..InstanceHost::default() };
         let value = replaced(&old, &new);
         assert!(value["hostKey"].is_null() && value["labels"]["a"].is_null());

@@ -64,7 +64,8 @@ pub(crate) fn next(
     let stuck = names(&|m| m.slot.leaving && m.instance.status.as_ref().is_some_and(|s| s.failures.is_some()));
     let not_ready = names(&|m| m.slot.joined && !m.ready && !m.slot.leaving);
     let joining = names(&|m| !m.slot.joined && !m.slot.leaving && phase(m) == Some(Phase::Joining));
-    let waiting = names(&|m| !m.slot.joined && !m.slot.leaving && !matches!(phase(m), Some(Phase::Joining | Phase::Failed)));
+    let waiting =
+        names(&|m| !m.slot.joined && !m.slot.leaving && !matches!(phase(m), Some(Phase::Joining | Phase::Failed)));
     let leaving = names(&|m| m.slot.leaving);
     let ready = names(&|m| m.ready && !m.slot.leaving);
     let overdue = names(&|m| is_overdue(m, pool, now));
@@ -89,7 +90,9 @@ pub(crate) fn next(
         effective: Some(pool.spec.effective()),
         conditions: before.conditions,
     };
-    let mut put = |type_, s: Status, why: &str, message: &str| set(&mut status.conditions, type_, s, why, message, generation, now);
+    let mut put = |type_, s: Status, why: &str, message: &str| {
+        set(&mut status.conditions, type_, s, why, message, generation, now)
+    };
 
     let problem = seen.problems.first();
     match problem {
@@ -112,7 +115,10 @@ pub(crate) fn next(
     let trouble: Option<(String, String)> = if let Some(first) = problem {
         Some((first.reason.into(), format!("{}{}", first.message, more(seen.problems.len()))))
     } else if !failed.is_empty() {
-        Some((reason::NODES_FAILED.into(), format!("{} of {} failed: {}{}", failed.len(), seen.members.len(), told(&failed), more(failed.len()))))
+        Some((
+            reason::NODES_FAILED.into(),
+            format!("{} of {} failed: {}{}", failed.len(), seen.members.len(), told(&failed), more(failed.len())),
+        ))
     } else if !not_ready.is_empty() {
         Some((reason::NODES_NOT_READY.into(), format!("not Ready: {}", some(&not_ready))))
     } else {
@@ -130,20 +136,31 @@ pub(crate) fn next(
     match outdated.is_empty() && failing.is_empty() && joining.is_empty() && waiting.is_empty() {
         true => put(kind::UPDATED, Status::True, "AllNodesUpdated", ""),
         false if !outdated.is_empty() => {
-            put(kind::UPDATED, Status::False, reason::OUTDATED, &format!("follow another version: {}", some(&outdated)));
+            put(
+                kind::UPDATED,
+                Status::False,
+                reason::OUTDATED,
+                &format!("follow another version: {}", some(&outdated)),
+            );
         }
         false => put(kind::UPDATED, Status::False, reason::PROVISIONING, ""),
     }
 
     // What is happening.
     let mut doing = Vec::new();
-    for (names, verb) in [(&joining, "joining"), (&leaving, "leaving"), (&failing, "tried again later"), (&waiting, "waiting to join")] {
+    for (names, verb) in
+        [(&joining, "joining"), (&leaving, "leaving"), (&failing, "tried again later"), (&waiting, "waiting to join")]
+    {
         if !names.is_empty() {
             doing.push(format!("{} {verb}: {}", names.len(), some(names)));
         }
     }
     let act = doing.join("; ");
-    let why = if joining.is_empty() && failing.is_empty() && waiting.is_empty() { reason::REMOVING } else { reason::PROVISIONING };
+    let why = if joining.is_empty() && failing.is_empty() && waiting.is_empty() {
+        reason::REMOVING
+    } else {
+        reason::PROVISIONING
+    };
     match act.is_empty() {
         true => put(kind::UPDATING, Status::False, reason::UP_TO_DATE, ""),
         false => put(kind::UPDATING, Status::True, why, &act),
@@ -154,7 +171,10 @@ pub(crate) fn next(
     let hopeful = act.is_empty() || (failing.is_empty() && stuck.is_empty());
     let stalled = if !overdue.is_empty() {
         let limit = pool.spec.rollout().progress_deadline().as_secs();
-        Some((reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), format!("for more than {limit} s: {}", told_or_names(&overdue, &told))))
+        Some((
+            reason::PROGRESS_DEADLINE_EXCEEDED.to_string(),
+            format!("for more than {limit} s: {}", told_or_names(&overdue, &told)),
+        ))
     } else {
         problem.map(|first| (first.reason.to_string(), first.message.clone()))
     };
@@ -186,7 +206,15 @@ pub(crate) fn next(
         None => remove(&mut status.conditions, kind::WARNING),
     }
     if seen.deleting {
-        set(&mut status.conditions, kind::READY, Status::Unknown, "Deleting", &format!("being deleted; {act}"), generation, now);
+        set(
+            &mut status.conditions,
+            kind::READY,
+            Status::Unknown,
+            "Deleting",
+            &format!("being deleted; {act}"),
+            generation,
+            now,
+        );
     }
     status
 }
@@ -205,10 +233,9 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, now: Timestamp) -> bool {
         (_, Some(operation)) if member.slot.leaving => since(&operation.start_time),
         (true, _) => None,
         // Operations of a host that fails are short; the host has been on its way since it was first wanted.
-        (false, _) => status
-            .and_then(|s| s.failures.as_ref())
-            .and_then(|_| member.instance.creation_timestamp())
-            .map(|t| t.0),
+        (false, _) => {
+            status.and_then(|s| s.failures.as_ref()).and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
+        }
     };
     began.is_some_and(|t| std::time::Duration::try_from(now.duration_since(t)).unwrap_or_default() > limit)
 }
@@ -225,3 +252,6 @@ pub fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Timestamp) 
     status
 }
 
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;
