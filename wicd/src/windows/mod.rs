@@ -19,6 +19,7 @@ mod registry;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod scm;
 pub mod service;
+#[expect(unsafe_code, reason = "Windows' own interface")]
 mod trust;
 #[expect(unsafe_code, reason = "reads the texts that Windows gives")]
 mod wide;

@@ -1,8 +1,14 @@
 //! The machine's store of trusted root certificates.
 
+use std::io;
+use std::ptr::null;
+
+use schannel::RawPointer;
 use schannel::cert_context::CertContext;
 use schannel::cert_store::{CertAdd, CertStore};
+use windows_sys::Win32::Security::Cryptography::{CERT_STORE_CTRL_COMMIT, CertControlStore};
 
+use super::wide::check;
 use crate::host::HostError;
 
 const STORE: &str = "the machine's ROOT certificate store";
@@ -26,10 +32,19 @@ pub fn trust(der: &[u8]) -> Result<(), HostError> {
 
 /// Removes exactly this certificate.
 pub fn untrust(der: &[u8]) -> Result<(), HostError> {
-    // Deleting while the store is being listed would break the list.
-    let found: Vec<CertContext> = store()?.certs().filter(|c| c.to_der() == der).collect();
+    let failed = || HostError::system("remove a certificate from", STORE);
+    // The store must be open while something is deleted from it, and must not be listed meanwhile.
+    let store = store()?;
+    let found: Vec<CertContext> = store.certs().filter(|c| c.to_der() == der).collect();
     for certificate in found {
-        certificate.delete().map_err(HostError::system("remove a certificate from", STORE))?;
+        certificate.delete().map_err(failed())?;
+        commit(&store).map_err(failed())?;
     }
     Ok(())
+}
+
+/// Windows writes at once. Wine writes additions when the store is closed, and deletions only when it is told to.
+fn commit(store: &CertStore) -> io::Result<()> {
+    // SAFETY: the store is open; this kind of control takes no parameter.
+    check(unsafe { CertControlStore(store.as_ptr(), 0, CERT_STORE_CTRL_COMMIT, null()) })
 }
