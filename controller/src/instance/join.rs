@@ -91,7 +91,13 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
             (Step::Configure, Some(session), Some(seen)) => configure(work, session, seen).await?,
             (Step::Reboot, Some(session), Some(seen)) => return reboot(work, session, &seen.state).await,
             (Step::Certify, _, Some(seen)) => certify(work, seen).await?,
-            (Step::Start, Some(session), Some(seen)) => start(work, session, seen, node.is_none()).await?,
+            (Step::Start, Some(session), Some(seen)) => {
+                // Where there is a Node, its annotation tells wicd which version to follow: it must not tell of an older one.
+                if let Some(node) = &node {
+                    dress(work, node).await?;
+                }
+                start(work, session, seen, node.is_none()).await?;
+            }
             // Every other step is chosen only with an open connection.
             (_, _, _) => return Err(StepError::NoAddress),
         }
