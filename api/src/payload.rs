@@ -112,7 +112,7 @@ impl Manifest {
 /// Digest of a set of files: what they contain and where they go. The order does not matter.
 pub fn digest(files: &[File]) -> String {
     let lines: BTreeSet<String> = files.iter().map(|f| format!("{} {}\n", f.sha256, f.destination)).collect();
-    hex::encode(lines.iter().fold(Sha256::new(), |h, line| h.chain_update(line)).finalize())
+    hex::encode(lines.iter().fold(Sha256::new(), Digest::chain_update).finalize())
 }
 
 /// Whether `text` is a SHA-256 in lower-case hex.

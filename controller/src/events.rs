@@ -22,8 +22,11 @@ use kube::{
 
 use crate::metrics::Metrics;
 
-const SAY_AGAIN_AFTER: Duration = Duration::from_secs(600);
+const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 const NOTE_LIMIT: usize = 1000;
+
+/// What was said: of which object, the reason, the note.
+type Saying = (String, &'static str, String);
 
 /// Whether an event tells of trouble.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +43,7 @@ pub struct Events {
     client: Client,
     identity: String,
     metrics: Arc<Metrics>,
-    said: Arc<Mutex<HashMap<(String, &'static str, String), Instant>>>,
+    said: Arc<Mutex<HashMap<Saying, Instant>>>,
 }
 
 impl Events {
@@ -96,7 +99,7 @@ impl Events {
         });
     }
 
-    fn is_new(&self, key: (String, &'static str, String)) -> bool {
+    fn is_new(&self, key: Saying) -> bool {
         let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let now = Instant::now();
         said.retain(|_, at| now.duration_since(*at) < SAY_AGAIN_AFTER);

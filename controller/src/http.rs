@@ -58,9 +58,10 @@ pub async fn serve(
 }
 
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {
-    match health.ready.load(Ordering::Relaxed) {
-        true => (StatusCode::OK, "ok\n"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "starting: the caches are not filled yet\n"),
+    if health.ready.load(Ordering::Relaxed) {
+        (StatusCode::OK, "ok\n")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "starting: the caches are not filled yet\n")
     }
 }
 

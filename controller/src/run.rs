@@ -291,7 +291,7 @@ async fn approve(cx: Arc<Context>) {
         match csr::operator_user(&cx.client).await {
             Ok(user) => break user,
             Err(error) => {
-                tracing::warn!(%error, "who we are cannot be found out; certificates are approved afterwards")
+                tracing::warn!(%error, "who we are cannot be found out; certificates are approved afterwards");
             }
         }
         tokio::select! {

@@ -77,11 +77,14 @@ pub struct Key {
     pub pem: Zeroizing<Vec<u8>>,
 }
 
+/// A key, and when it was read.
+type Remembered = (Instant, Arc<Key>);
+
 /// Reads Secrets.
 pub struct Secrets {
     api: Api<Secret>,
     namespace: String,
-    seen: Mutex<HashMap<(String, String), (Instant, Arc<Key>)>>,
+    seen: Mutex<HashMap<(String, String), Remembered>>,
 }
 
 impl Secrets {

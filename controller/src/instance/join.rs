@@ -41,13 +41,13 @@ use crate::{
 };
 
 /// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
-const MAX_CLOCK_SKEW: Duration = Duration::from_secs(300);
+const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// A host that restarts is asked this often whether it is back.
 const REBOOT_POLL: Duration = Duration::from_secs(5);
 /// While nothing happens to the Node, it is looked at this often.
 const REGISTER_POLL: Duration = Duration::from_secs(30);
 /// kubelet's first certificate; it rotates it by itself.
-const KUBELET_CERTIFICATE: Duration = Duration::from_secs(24 * 3600);
+const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
 /// Goes on with making the host a node, until it is one or there is something to wait for.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {

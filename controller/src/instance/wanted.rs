@@ -46,7 +46,7 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
                 match legacy::encrypt_username(&host.username, &k.pem) {
                     Ok(text) => drop(if_missing.insert(key::USERNAME.into(), text)),
                     Err(error) => {
-                        tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out")
+                        tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out");
                     }
                 }
             }

@@ -82,10 +82,8 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
 
     // Validate.
-    let (hosts, problems) = match deleting {
-        true => (BTreeMap::new(), Vec::new()),
-        false => hosts::resolve(&name, &pool.spec, &known),
-    };
+    let (hosts, problems) =
+        if deleting { (BTreeMap::new(), Vec::new()) } else { hosts::resolve(&name, &pool.spec, &known) };
 
     // Plan.
     let changes = changes(&hosts, &mine, &cx.release.version, &pool);

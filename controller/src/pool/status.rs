@@ -91,7 +91,7 @@ pub(crate) fn next(
         conditions: before.conditions,
     };
     let mut put = |type_, s: Status, why: &str, message: &str| {
-        set(&mut status.conditions, type_, s, why, message, generation, now)
+        set(&mut status.conditions, type_, s, why, message, generation, now);
     };
 
     let problem = seen.problems.first();
@@ -161,22 +161,23 @@ pub(crate) fn next(
     } else {
         reason::PROVISIONING
     };
-    match act.is_empty() {
-        true => put(kind::UPDATING, Status::False, reason::UP_TO_DATE, ""),
-        false => put(kind::UPDATING, Status::True, why, &act),
+    if act.is_empty() {
+        put(kind::UPDATING, Status::False, reason::UP_TO_DATE, "");
+    } else {
+        put(kind::UPDATING, Status::True, why, &act);
     }
 
     // The sum of it, for those who read one condition only. It is Unknown, not False, as long as the operator gets on.
     let nodes = format!("{} of {} nodes Ready", ready.len(), seen.hosts);
     let hopeful = act.is_empty() || (failing.is_empty() && stuck.is_empty());
-    let stalled = if !overdue.is_empty() {
+    let stalled = if overdue.is_empty() {
+        problem.map(|first| (first.reason.to_string(), first.message.clone()))
+    } else {
         let limit = pool.spec.rollout().progress_deadline().as_secs();
         Some((
             reason::PROGRESS_DEADLINE_EXCEEDED.to_string(),
             format!("for more than {limit} s: {}", told_or_names(&overdue, &told)),
         ))
-    } else {
-        problem.map(|first| (first.reason.to_string(), first.message.clone()))
     };
     match (&trouble, act.is_empty()) {
         (None, true) => put(kind::READY, Status::True, if paused { reason::PAUSED } else { reason::SUCCEEDED }, &nodes),
