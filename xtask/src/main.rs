@@ -1,6 +1,8 @@
 //! Tasks for developers and CI: `cargo xtask <task>`. Each has a file of its own, with its arguments and a `run`.
 
+mod bench;
 mod check;
+mod demo;
 mod deny;
 mod r#gen;
 mod payload;
@@ -22,7 +24,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
+    Bench(bench::Args),
     Check(check::Args),
+    Demo(demo::Args),
     Deny(deny::Args),
     Gen(r#gen::Args),
     Payload(payload::Args),
@@ -30,7 +34,9 @@ enum Task {
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
+        Task::Bench(args) => bench::run(&args),
         Task::Check(args) => check::run(&args),
+        Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
         Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),

@@ -1,21 +1,28 @@
 //! A world for the operator: a control plane of its own, simulated hosts, a payload, and the operator as a process.
 
-use std::{path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
-use api::{Host, Inventory, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions};
+use anyhow::{Context as _, Result, bail, ensure};
+use api::{Host, Inventory, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
+use k8s_openapi::{
+    api::{core::v1::Node, events::v1::Event},
+    apimachinery::pkg::apis::meta::v1::Condition,
+};
 use kube::{
     Api, Client, ResourceExt,
     api::{ListParams, Patch, PatchParams},
 };
 use russh::keys::PrivateKey;
-use serde_json::json;
+use serde_json::{Value, json};
 use testbed::{
     ControlPlane, ControlPlaneOptions, Operator, OperatorOptions,
     deployment::{self, within},
     payload::{self, Entry},
     sim::{HostOptions, Sim, SimHost, SimOptions},
 };
+
+/// How long anything may take on a busy machine. Nothing is proven by it; it ends a test that would never end.
+pub const LIMIT: Duration = Duration::from_secs(90);
 
 /// The world.
 pub struct World {
@@ -25,12 +32,19 @@ pub struct World {
     pub control_plane: ControlPlane,
     pub options: OperatorOptions,
     pub key: PrivateKey,
-    _files: tempfile::TempDir,
+    pub files: tempfile::TempDir,
 }
 
 impl World {
     /// Makes it, with the operator running. `args` are further arguments of the operator.
     pub async fn new(sim: SimOptions, args: &[&str]) -> Result<Self> {
+        let world = Self::without_leader(sim, args).await?;
+        world.operator.leads().await?;
+        Ok(world)
+    }
+
+    /// As [`World::new`], and does not wait until the operator leads.
+    pub async fn without_leader(sim: SimOptions, args: &[&str]) -> Result<Self> {
         let control_plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
         deployment::install(&control_plane).await?;
         let key = deployment::new_key()?;
@@ -45,12 +59,18 @@ impl World {
             args: ["--backoff-base", "1s", "--backoff-max", "4s"].iter().chain(args).map(ToString::to_string).collect(),
         };
         let kubelet = Entry::new(r"C:\k\kubelet.exe", b"kubelet".to_vec()).services(&["kubelet"]);
-        let containerd = Entry::new(r"C:\k\containerd\containerd.exe", b"containerd".to_vec()).services(&["containerd"]);
+        let containerd =
+            Entry::new(r"C:\k\containerd\containerd.exe", b"containerd".to_vec()).services(&["containerd"]);
         payload::write(&options.payload, &[kubelet, containerd], payload::LEVEL_FAST)?;
         std::fs::write(&options.wicd, b"wicd, for hosts that only look at its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
-        operator.leads().await?;
-        Ok(Self { operator, sim, client, control_plane, options, key, _files: files })
+        Ok(Self { operator, sim, client, control_plane, options, key, files })
+    }
+
+    /// Starts another operator in the place of the one that is there, which is ended if it still runs.
+    pub async fn new_operator(&mut self) -> Result<()> {
+        self.operator = Operator::start(&self.control_plane, &self.options)?;
+        self.operator.leads().await
     }
 
     pub async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
@@ -68,21 +88,120 @@ impl World {
         Ok(())
     }
 
+    /// Takes all hosts out of a pool. (Server-side apply cannot: where the last owned item of a list goes, the API server drops
+    /// the list and what it is in, and then misses the `spec`.)
+    pub async fn empty(&self, name: &str) -> Result<()> {
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        let patch = json!({"spec": {"inventory": {"hosts": []}}});
+        pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Applies a pool and waits until it is Ready with so many nodes.
+    pub async fn join(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
+        let count = i32::try_from(spec.hosts().len())?;
+        self.apply(name, spec).await?;
+        self.until(name, "all are Ready", |p| is_ready(p) && p.status.as_ref().is_some_and(|s| s.ready_nodes == count))
+            .await
+    }
+
     pub async fn pool(&self, name: &str) -> Result<WindowsNodePool> {
         Ok(Api::all(self.client.clone()).get(name).await?)
     }
 
-    pub async fn instances(&self) -> Result<Vec<WindowsInstance>> {
-        Ok(Api::all(self.client.clone()).list(&ListParams::default()).await?.items)
+    pub async fn instance(&self, name: &str) -> Result<Option<WindowsInstance>> {
+        Ok(Api::all(self.client.clone()).get_opt(name).await?)
     }
 
-    /// Waits until something is so of a pool, and shows how all stands if it never is.
-    pub async fn until(&self, seconds: u64, what: &str, pool: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
-        let result = within(Duration::from_secs(seconds), what, || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) }).await;
-        if let Err(error) = result {
-            bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
-        }
+    pub async fn node(&self, name: &str) -> Result<Option<Node>> {
+        Ok(Api::all(self.client.clone()).get_opt(name).await?)
+    }
+
+    pub async fn edit_node(&self, name: &str, patch: Value) -> Result<()> {
+        Api::<Node>::all(self.client.clone()).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
+    }
+
+    /// Annotates an instance, as a person does.
+    pub async fn annotate(&self, name: &str, key: &str, value: &str) -> Result<()> {
+        let patch = json!({"metadata": {"annotations": {key: value}}});
+        let instances = Api::<WindowsInstance>::all(self.client.clone());
+        instances.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Waits until something is so, and shows how all stands if it never is.
+    pub async fn eventually<F: Future<Output = bool>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
+        let Err(error) = within(LIMIT, what, ask).await else { return Ok(()) };
+        bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
+    }
+
+    /// Waits until something is so of a pool.
+    pub async fn until(&self, pool: &str, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
+        self.eventually(what, || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) }).await
+    }
+
+    /// Waits until something is so of an instance, and returns the instance as it then is.
+    pub async fn until_instance(
+        &self,
+        name: &str,
+        what: &str,
+        is_so: impl Fn(&WindowsInstance) -> bool,
+    ) -> Result<WindowsInstance> {
+        let found = std::sync::Mutex::new(None);
+        self.eventually(&format!("{name}: {what}"), || async {
+            let instance = self.instance(name).await.ok().flatten().filter(|i| is_so(i));
+            let is_so = instance.is_some();
+            *found.lock().unwrap() = instance;
+            is_so
+        })
+        .await?;
+        found.into_inner().unwrap().context("it was there a moment ago")
+    }
+
+    /// Waits until an instance is a Ready node.
+    pub async fn until_joined(&self, name: &str) -> Result<WindowsInstance> {
+        self.until_instance(name, "is a Ready node", |i| {
+            i.metadata.deletion_timestamp.is_none() && has(&status(i).conditions, kind::READY, "True", "Succeeded")
+        })
+        .await
+    }
+
+    /// Waits until an instance says that it failed for this reason, and returns the message.
+    pub async fn until_failed(&self, name: &str, reason: &str) -> Result<String> {
+        let failed = |i: &WindowsInstance| has(&status(i).conditions, kind::READY, "False", reason);
+        let instance = self.until_instance(name, reason, failed).await?;
+        Ok(ready_condition(&instance)?.message)
+    }
+
+    /// Waits until instance and Node are gone, and checks that the host has nothing of ours left.
+    pub async fn until_gone(&self, host: &SimHost) -> Result<()> {
+        let name = host.name();
+        self.eventually(&format!("{name} is gone"), || async {
+            matches!(self.instance(name).await, Ok(None)) && matches!(self.node(name).await, Ok(None))
+        })
+        .await?;
+        ensure!(!host.drive_c().join("k").exists(), "{name} still has a C:\\k");
+        ensure!(host.services().is_empty(), "{name} still has services: {:?}", host.services());
+        Ok(())
+    }
+
+    /// Waits for an event of this reason about an object of this name, and returns its note.
+    pub async fn until_event(&self, name: &str, reason: &str) -> Result<String> {
+        let found = std::sync::Mutex::new(None);
+        self.eventually(&format!("an event {reason} about {name}"), || async {
+            let all = Api::<Event>::all(self.client.clone()).list(&ListParams::default()).await;
+            let fits = |e: &Event| {
+                e.reason.as_deref() == Some(reason)
+                    && e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(name))
+            };
+            let event = all.ok().and_then(|all| all.items.into_iter().find(fits));
+            let is_there = event.is_some();
+            *found.lock().unwrap() = event;
+            is_there
+        })
+        .await?;
+        found.into_inner().unwrap().and_then(|e| e.note).context("the event says nothing")
     }
 
     /// What a person would look at.
@@ -102,36 +221,65 @@ fn tail(log: &str) -> String {
     lines[lines.len().saturating_sub(60)..].join("\n")
 }
 
+/// An entry for a host.
+pub fn entry(host: &SimHost) -> Host {
+    Host {
+        name: host.name().into(),
+        address: host.address().to_string(),
+        port: Some(i32::from(host.port())),
+        ..Host::default()
+    }
+}
+
 /// A pool of these hosts.
 pub fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
-    let hosts = hosts.iter().map(|h| Host {
-        name: h.name().into(),
-        address: h.address().to_string(),
-        port: Some(i32::from(h.port())),
-        ..Host::default()
-    });
-    WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts.collect()) }, ..WindowsNodePoolSpec::default() }
+    let hosts = hosts.iter().map(entry).collect();
+    WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..WindowsNodePoolSpec::default() }
+}
+
+/// A pool of these hosts with some of its fields, as JSON.
+pub fn spec_with(hosts: &[SimHost], fields: Value) -> WindowsNodePoolSpec {
+    let mut value = json!(spec(hosts));
+    value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    serde_json::from_value(value).unwrap()
 }
 
 pub fn is_ready(pool: &WindowsNodePool) -> bool {
     let status = pool.status.clone().unwrap_or_default();
-    status.observed_generation == pool.metadata.generation && conditions::is_true(&status.conditions, conditions::kind::READY)
+    status.observed_generation == pool.metadata.generation && conditions::is_true(&status.conditions, kind::READY)
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn hosts_join_and_leave() -> Result<()> {
-    let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("win", 3).await?;
-    world.apply("factory", &spec(&hosts)).await?;
-    world.until(60, "all are Ready", "factory", |p| is_ready(p) && p.status.as_ref().is_some_and(|s| s.ready_nodes == 3)).await?;
-    println!("{}", world.show().await);
-    println!("{:?}", hosts[0].stats());
-    let mut fewer = spec(&hosts[..2]);
-    fewer.rollout = Some(serde_json::from_value(json!({"maxUnavailable": 2}))?);
-    world.apply("factory", &fewer).await?;
-    let gone = || async { world.instances().await.is_ok_and(|i| i.iter().all(|i| i.name_any() != "win-2")) };
-    within(Duration::from_secs(30), "the third is gone", gone).await.with_context(|| tail(&world.operator.log()))?;
-    println!("{}", world.show().await);
-    println!("{}", world.operator.log());
-    Ok(())
+pub fn status(instance: &WindowsInstance) -> api::WindowsInstanceStatus {
+    instance.status.clone().unwrap_or_default()
+}
+
+pub fn pool_status(pool: &WindowsNodePool) -> api::WindowsNodePoolStatus {
+    pool.status.clone().unwrap_or_default()
+}
+
+pub fn has(list: &[Condition], type_: &str, status: &str, reason: &str) -> bool {
+    conditions::find(list, type_).is_some_and(|c| c.status == status && c.reason == reason)
+}
+
+pub fn ready_condition(instance: &WindowsInstance) -> Result<Condition> {
+    conditions::find(&status(instance).conditions, kind::READY).cloned().context("it has no condition Ready")
+}
+
+pub fn is_cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true)
+}
+
+/// Whether this operator cordoned it.
+pub fn is_cordoned_by_us(node: &Node) -> bool {
+    node.annotations().contains_key(api::names::key::CORDONED_BY)
+}
+
+/// All Nodes.
+pub async fn nodes(client: &Client) -> Result<Vec<Node>> {
+    Ok(Api::<Node>::all(client.clone()).list(&ListParams::default()).await?.items)
+}
+
+/// Names of Nodes.
+pub fn names(nodes: &[Node]) -> BTreeSet<String> {
+    nodes.iter().map(ResourceExt::name_any).collect()
 }

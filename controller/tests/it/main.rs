@@ -3,6 +3,12 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
 
 mod access;
+mod bad_input;
 mod cluster;
+mod crash;
 mod csr;
 mod fleet;
+mod fleet_faults;
+mod removal;
+mod template;
+mod wine;
