@@ -1,0 +1,259 @@
+//! The operator dies at every step boundary, is told to stop, is two, and sleeps: it always converges.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use api::WindowsInstance;
+use futures::{StreamExt as _, TryStreamExt as _};
+use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
+use kube::{
+    Api, ResourceExt,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::json;
+use testbed::{
+    Operator,
+    deployment::NAMESPACE,
+    sim::{Fault, HostOptions, SimHost, SimOptions},
+};
+
+use crate::{
+    fleet::{World, is_cordoned, is_cordoned_by_us, nodes, spec, spec_with, status},
+    removal::{budget, pod},
+};
+
+/// Programs take long enough for a kill to land inside of a step.
+fn slow() -> SimOptions {
+    SimOptions {
+        process_start: Duration::from_millis(300),
+        termination: Duration::from_secs(1),
+        ..SimOptions::default()
+    }
+}
+
+/// Does something that makes the operator work on an instance, and kills the operator as soon as a step is seen.
+async fn kill_at(
+    world: &World,
+    name: &str,
+    step: &str,
+    act: impl Future<Output = Result<()>>,
+) -> Result<WindowsInstance> {
+    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let mut events = std::pin::pin!(watcher(instances, config).default_backoff());
+    while !matches!(events.try_next().await?, Some(watcher::Event::InitDone)) {}
+    act.await?;
+    let watch = async {
+        while let Some(event) = events.try_next().await? {
+            if let watcher::Event::Apply(instance) = event
+                && status(&instance).operation.is_some_and(|o| o.step == step)
+            {
+                world.operator.signal("KILL")?;
+                return Ok(instance);
+            }
+        }
+        bail!("the watch ended")
+    };
+    match tokio::time::timeout(crate::fleet::LIMIT, watch).await {
+        Ok(seen) => seen,
+        Err(_) => bail!("{name} never came to {step}\n{}\n{}", world.show().await, world.operator.log()),
+    }
+}
+
+/// Gathers the uids that Nodes have ever had, by name, until it is dropped.
+struct Uids {
+    seen: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<String>>>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Uids {
+    fn watch(world: &World) -> Self {
+        let seen = std::sync::Arc::<std::sync::Mutex<BTreeMap<String, Vec<String>>>>::default();
+        let (all, into) = (Api::<Node>::all(world.client.clone()), seen.clone());
+        let task = tokio::spawn(async move {
+            let mut nodes =
+                std::pin::pin!(watcher(all, watcher::Config::default()).default_backoff().applied_objects());
+            while let Some(node) = nodes.next().await {
+                if let Ok(node) = node {
+                    let mut seen = into.lock().unwrap();
+                    let uids = seen.entry(node.name_any()).or_default();
+                    if let Some(uid) = node.uid().filter(|uid| !uids.contains(uid)) {
+                        uids.push(uid);
+                    }
+                }
+            }
+        });
+        Self { seen, task }
+    }
+
+    fn of(&self, name: &str) -> Vec<String> {
+        self.seen.lock().unwrap().get(name).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Uids {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn no_cordon_of_ours(world: &World) -> Result<()> {
+    for node in nodes(&world.client).await? {
+        ensure!(!is_cordoned_by_us(&node) && !is_cordoned(&node), "a cordon stayed on {}", node.name_any());
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_join_survives_a_crash_at_every_step() -> Result<()> {
+    let mut world = World::new(slow(), &[]).await?;
+    let uids = Uids::watch(&world);
+    for step in ["Connect", "Upload", "Configure", "Reboot", "Certify", "Start", "Register"] {
+        let name = format!("at-{}", step.to_lowercase());
+        let faults = if step == "Reboot" { vec![Fault::NeedsReboot] } else { Vec::new() };
+        let boot = (step == "Register").then_some(Duration::from_secs(1));
+        let host = world.sim.host(HostOptions { faults, boot, ..HostOptions::named(&name) }).await?;
+        let pool = spec(std::slice::from_ref(&host));
+        let at = kill_at(&world, &name, step, world.apply(&name, &pool)).await?;
+        ensure!(status(&at).current_version.is_none(), "it had joined before {step}");
+        world.new_operator().await?;
+        world.until_joined(&name).await.with_context(|| format!("killed at {step}"))?;
+
+        let joined = world.instance(&name).await?.context("no instance")?;
+        ensure!(joined.uid() == at.uid(), "killed at {step}: it is another instance");
+        ensure!(uids.of(&name).len() == 1, "killed at {step}: Nodes {:?}", uids.of(&name));
+        let boots = if step == "Reboot" { 2 } else { 1 };
+        ensure!(host.boots() == boots, "killed at {step}: {} boots", host.boots());
+        no_cordon_of_ours(&world).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_removal_survives_a_crash_at_every_step() -> Result<()> {
+    let mut world = World::new(slow(), &[]).await?;
+    let mut hosts = world.hosts("win", 7).await?;
+    let fields = json!({"drain": {"timeoutSeconds": 2, "onTimeout": "Abort"}, "rollout": {"maxUnavailable": 2}});
+    world.join("factory", &spec_with(&hosts, fields.clone())).await?;
+    for step in ["Cordon", "Drain", "Deconfigure", "DeleteNode"] {
+        let host = hosts.remove(0);
+        pod(&world, "busy", host.name(), &[]).await?;
+        let fewer = spec_with(&hosts, fields.clone());
+        let at = kill_at(&world, host.name(), step, world.apply("factory", &fewer)).await?;
+        world.new_operator().await?;
+        world.until_gone(&host).await.with_context(|| format!("killed at {step}"))?;
+        ensure!(host.boots() == 1 && at.metadata.deletion_timestamp.is_some(), "killed at {step}");
+        no_cordon_of_ours(&world).await?;
+    }
+    whose_cordon_it_is_survives(&mut world, &mut hosts, &fields).await
+}
+
+/// Two drains that never end, of a node that a person has cordoned before and of one that nobody has. Both are given up:
+/// our cordon goes, the person's stays, though the operator that knew was killed.
+async fn whose_cordon_it_is_survives(
+    world: &mut World,
+    hosts: &mut Vec<SimHost>,
+    fields: &serde_json::Value,
+) -> Result<()> {
+    let (ours, persons) = (hosts.remove(0), hosts.remove(0));
+    for host in [&ours, &persons] {
+        pod(world, "guarded", host.name(), &[("app", "guarded")]).await?;
+    }
+    budget(world, "guard", "guarded").await?;
+    world.edit_node(persons.name(), json!({"spec": {"unschedulable": true}})).await?;
+    let fewer = spec_with(hosts, fields.clone());
+    kill_at(world, ours.name(), "Drain", world.apply("factory", &fewer)).await?;
+    world.new_operator().await?;
+    for (host, cordoned) in [(&ours, false), (&persons, true)] {
+        let name = host.name();
+        let message = world.until_failed(name, "DrainTimedOut").await?;
+        ensure!(message.contains("guard"), "the budget is not named: {message}");
+        world
+            .eventually(&format!("{name} is as it was before"), || async {
+                let node = world.node(name).await.ok().flatten();
+                node.is_some_and(|n| !is_cordoned_by_us(&n) && is_cordoned(&n) == cordoned)
+            })
+            .await?;
+    }
+    Ok(())
+}
+
+async fn lease(world: &World) -> Result<Lease> {
+    Ok(Api::namespaced(world.client.clone(), NAMESPACE).get(api::names::LEASE).await?)
+}
+
+fn holder(lease: &Lease) -> Option<String> {
+    lease.spec.as_ref().and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty())
+}
+
+fn epoch(lease: &Lease) -> i32 {
+    lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0)
+}
+
+/// Waits until a process has ended, and returns its exit code.
+async fn ended(operator: &mut Operator, limit: Duration) -> Result<Option<i32>> {
+    let wait = async {
+        loop {
+            if let Some(status) = operator.ended()? {
+                return Ok::<_, anyhow::Error>(status.code());
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let Ok(code) = tokio::time::timeout(limit, wait).await else { bail!("it still runs\n{}", operator.log()) };
+    code
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_leads_stops_when_told_and_yields_when_it_slept() -> Result<()> {
+    let mut world = World::new(slow(), &[]).await?;
+
+    // A second one stands by.
+    let second = Operator::start(&world.control_plane, &world.options)?;
+    world
+        .eventually("the second one stands by", || async {
+            second.get("/readyz").await.is_ok_and(|t| t.contains("200 OK"))
+        })
+        .await?;
+    ensure!(second.metric("windows_node_pool_leader").await? == 0.0, "two lead");
+
+    // Told to stop in the middle of a join, the first one ends well and gives the lease back.
+    let host = world.sim.host(HostOptions::named("stopped")).await?;
+    let before = lease(&world).await?;
+    world.apply("stopped", &spec(std::slice::from_ref(&host))).await?;
+    world.until_instance("stopped", "is on its way", |i| status(i).operation.is_some()).await?;
+    world.operator.signal("TERM")?;
+    let code = ended(&mut world.operator, Duration::from_secs(25)).await?;
+    ensure!(code == Some(0), "it ended with {code:?}\n{}", world.operator.log());
+    second.leads().await?;
+    let after = lease(&world).await?;
+    ensure!(holder(&after) != holder(&before) && epoch(&after) > epoch(&before), "{before:?} {after:?}");
+    world.operator = second;
+    world.until_joined("stopped").await?;
+    ensure!(host.boots() == 1, "it was restarted");
+
+    // The leader falls asleep in the middle of a join; another one takes over and finishes it; the sleeper wakes up and ends.
+    let third = Operator::start(&world.control_plane, &world.options)?;
+    let host = world
+        .sim
+        .host(HostOptions { process_start: Some(Duration::from_secs(1)), ..HostOptions::named("slept") })
+        .await?;
+    world.apply("slept", &spec(std::slice::from_ref(&host))).await?;
+    world
+        .until_instance("slept", "is on its way", |i| status(i).operation.is_some_and(|o| o.step != "Connect"))
+        .await?;
+    world.operator.signal("STOP")?;
+    third.leads().await?;
+    let mut sleeper = std::mem::replace(&mut world.operator, third);
+    world.until_joined("slept").await?;
+    let joined = status(&world.instance("slept").await?.context("no instance")?);
+    sleeper.signal("CONT")?;
+    let code = ended(&mut sleeper, crate::fleet::LIMIT).await?;
+    ensure!(code.is_some_and(|c| c != 0), "it ended with {code:?}");
+    ensure!(sleeper.log().contains("was lost to"), "{}", sleeper.log());
+    world.operator.check()?;
+    let now = status(&world.instance("slept").await?.context("no instance")?);
+    ensure!(now.current_version == joined.current_version && now.failures.is_none(), "the sleeper did harm: {now:?}");
+    ensure!(host.boots() == 1, "it was restarted");
+    Ok(())
+}

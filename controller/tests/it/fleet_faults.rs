@@ -1,0 +1,110 @@
+//! A hundred hosts, four of them broken: the others do not notice, the four say what is wrong, and mend themselves.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{conditions::kind, names::key};
+use jiff::Timestamp;
+use kube::ResourceExt;
+use russh::keys::HashAlg;
+use serde_json::json;
+use testbed::sim::{Fault, HostOptions, SimOptions};
+
+use crate::fleet::{World, has, pool_status, spec_with, status};
+
+const HOSTS: usize = 100;
+
+/// Broken hosts: which, the fault, the reason that is told, and what the message has to say.
+const BROKEN: [(&str, Fault, &str, &[&str]); 4] = [
+    ("win-7", Fault::Refuse, "ConnectRefused", &["refuses connections", "check that the OpenSSH server runs"]),
+    ("win-23", Fault::Hang, "ConnectTimeout", &["did not answer within 3 s", "check that the host is up"]),
+    ("win-42", Fault::ChangedHostKey, "HostKeyMismatch", &["host key", "changed", "trust-host-key", "SHA256:"]),
+    ("win-99", Fault::DiskFull, "DiskFull", &["disk is full", "free some space"]),
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let mut hosts = Vec::new();
+    for n in 0..HOSTS {
+        let name = format!("win-{n}");
+        let fault = BROKEN.iter().find(|b| b.0 == name).map(|b| match &b.1 {
+            // It shows its true key first, and fails afterwards, so that its key is pinned.
+            Fault::ChangedHostKey => Fault::ProgramsFail(3),
+            fault => fault.clone(),
+        });
+        hosts.push(
+            world.sim.host(HostOptions { faults: fault.into_iter().collect(), ..HostOptions::named(name) }).await?,
+        );
+    }
+    let host = |name: &str| hosts.iter().find(|h| h.name() == name).context("no such host");
+    let fields = json!({"ssh": {"connectTimeoutSeconds": 3}, "provisioning": {"maxConcurrent": 25}});
+    world.apply("factory", &spec_with(&hosts, fields)).await?;
+
+    world.until_instance("win-42", "its key is pinned", |i| status(i).host_key.is_some()).await?;
+    host("win-42")?.fault(Fault::ChangedHostKey);
+    world.until("factory", "96 are Ready", |p| pool_status(p).ready_nodes == 96).await?;
+
+    for (name, _, reason, says) in BROKEN {
+        let message = world.until_failed(name, reason).await?;
+        for text in says.iter().chain(&["next try"]) {
+            ensure!(message.contains(text), "{name} does not say {text:?}: {message}");
+        }
+        let failed = world.instance(name).await?.context("no instance")?;
+        let failures = status(&failed).failures.context("no failures")?;
+        failures.next_retry_time.parse::<Timestamp>().context("not the time of the next attempt")?;
+        ensure!((failures.count, failures.last_reason.as_str()) >= (1, reason), "{failures:?}");
+    }
+    let mut broken: Vec<&str> = BROKEN.iter().map(|b| b.0).collect();
+    broken.sort_unstable();
+    world
+        .until("factory", "the pool tells of all four", |p| {
+            let s = pool_status(p);
+            s.failed_nodes == 4
+                && s.failed_node_names == broken
+                && s.nodes == 100
+                && has(&s.conditions, kind::DEGRADED, "True", "NodesFailed")
+                && has(&s.conditions, kind::READY, "False", "NodesFailed")
+                && has(&s.conditions, kind::RECONCILING, "True", "ProgressingWithRetry")
+        })
+        .await?;
+
+    for (name, ..) in BROKEN {
+        host(name)?.mend();
+    }
+    world.until("factory", "all are Ready", |p| pool_status(p).ready_nodes == 100 && crate::fleet::is_ready(p)).await?;
+    world
+        .until("factory", "nothing is wrong any more", |p| {
+            let s = pool_status(p);
+            s.failed_nodes == 0
+                && s.failed_node_names.is_empty()
+                && has(&s.conditions, kind::DEGRADED, "False", "AsExpected")
+        })
+        .await?;
+    for host in hosts.iter().filter(|h| !broken.contains(&h.name())) {
+        let stats = host.stats();
+        ensure!(stats.connections == 1 && stats.processes <= 4, "{}: {stats:?}", host.name());
+        ensure!(host.boots() == 1, "{} was restarted", host.name());
+    }
+    a_new_host_key_is_let_in_by_a_person(&world).await
+}
+
+/// The host was reinstalled: nobody but a person can know that.
+async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
+    let host = world
+        .sim
+        .host(HostOptions { faults: vec![Fault::ProgramsFail(3)], ..HostOptions::named("reinstalled") })
+        .await?;
+    world.apply("other", &spec_with(std::slice::from_ref(&host), json!({}))).await?;
+    world.until_failed("reinstalled", "NoAnswer").await?;
+    host.mend();
+    host.fault(Fault::ChangedHostKey);
+    let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
+    let message = world.until_failed("reinstalled", "HostKeyMismatch").await?;
+    ensure!(message.contains(&fingerprint), "the key to be let in is not told: {message}");
+    world.annotate("reinstalled", key::TRUST_HOST_KEY, &fingerprint).await?;
+    world.until_joined("reinstalled").await?;
+    let pinned = world.instance("reinstalled").await?.context("no instance")?;
+    ensure!(status(&pinned).host_key.is_some_and(|k| k.fingerprint == fingerprint), "the new key is not pinned");
+    let node = world.node("reinstalled").await?.context("no Node")?;
+    ensure!(node.annotations().contains_key(key::SSH_HOST_KEY), "the legacy annotation is missing");
+    Ok(())
+}

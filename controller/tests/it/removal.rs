@@ -1,0 +1,280 @@
+//! Taking hosts out: gently, within the budget, and completely.
+
+use std::sync::{Arc, Mutex};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePool, conditions, conditions::kind, names::key};
+use futures::StreamExt as _;
+use k8s_openapi::api::{
+    core::v1::{Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::json;
+use testbed::sim::{HostOptions, SimOptions};
+
+use crate::fleet::{World, has, is_cordoned, is_cordoned_by_us, pool_status, spec, spec_with, status};
+
+/// Seconds that pods ask for to end.
+const GRACE: i64 = 7;
+
+/// A pod that nobody makes again, running on this node.
+pub async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    let labels: std::collections::BTreeMap<_, _> = labels.iter().copied().collect();
+    let name = format!("{prefix}-{node}");
+    let pod = json!({
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "nodeName": node, "terminationGracePeriodSeconds": GRACE,
+            "containers": [{"name": "c", "image": "example.com/image"}],
+            "tolerations": [{"operator": "Exists"}],
+        },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod)?).await?;
+    let phase = |p: Pod| p.status.and_then(|s| s.phase);
+    world
+        .eventually(&format!("the pod {name} runs"), || async {
+            pods.get(&name).await.is_ok_and(|p| phase(p).as_deref() == Some("Running"))
+        })
+        .await
+}
+
+/// A budget that allows nothing for the pods with this label `app`.
+pub async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
+    let budget = json!({
+        "metadata": {"name": name},
+        "spec": {"minAvailable": 9, "selector": {"matchLabels": {"app": app}}},
+    });
+    budgets.create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
+    world
+        .eventually(&format!("the budget {name} is in force"), || async {
+            let status = budgets.get(name).await.ok().and_then(|b| b.status);
+            status.is_some_and(|s| s.observed_generation.is_some() && s.current_healthy == Some(1))
+        })
+        .await
+}
+
+/// What a watcher that knows nothing of the operator has seen.
+#[derive(Default)]
+struct Observed {
+    /// Nodes of the pool `budgeted` that are cordoned now.
+    cordoned: std::collections::BTreeSet<String>,
+    /// The most that ever were at once.
+    most_cordoned: usize,
+    /// Grace periods of pods that were told to end.
+    graces: Vec<(String, Option<i64>)>,
+}
+
+fn observe(world: &World) -> (Arc<Mutex<Observed>>, [tokio::task::JoinHandle<()>; 2]) {
+    let observed = Arc::<Mutex<Observed>>::default();
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let in_pool = watcher::Config::default().labels(&format!("{}=budgeted", key::POOL));
+    let seen = observed.clone();
+    let watch_nodes = tokio::spawn(async move {
+        let mut events = std::pin::pin!(watcher(nodes, in_pool).default_backoff());
+        while let Some(event) = events.next().await {
+            let mut seen = seen.lock().unwrap();
+            match event {
+                Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) if is_cordoned(&node) => {
+                    seen.cordoned.insert(node.name_any());
+                }
+                Ok(watcher::Event::Apply(node) | watcher::Event::Delete(node)) => {
+                    seen.cordoned.remove(&node.name_any());
+                }
+                _ => {}
+            }
+            seen.most_cordoned = seen.most_cordoned.max(seen.cordoned.len());
+        }
+    });
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    let seen = observed.clone();
+    let watch_pods = tokio::spawn(async move {
+        let mut pods = std::pin::pin!(watcher(pods, watcher::Config::default()).default_backoff().applied_objects());
+        while let Some(Ok(pod)) = pods.next().await {
+            if pod.metadata.deletion_timestamp.is_some() {
+                seen.lock().unwrap().graces.push((pod.name_any(), pod.metadata.deletion_grace_period_seconds));
+            }
+        }
+    });
+    (observed, [watch_nodes, watch_pods])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_leave() -> Result<()> {
+    let termination = std::time::Duration::from_millis(500);
+    let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
+    tokio::try_join!(
+        one_at_a_time_and_gently(&world),
+        a_budget_blocks(&world),
+        the_pool_is_deleted(&world),
+        orphans_go_on_running(&world),
+        the_host_is_out_of_reach(&world),
+        what_is_deleted_by_hand_comes_back(&world),
+    )?;
+    Ok(())
+}
+
+/// Three of four leave, one after the other; what a person put on a host stays there.
+async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
+    let hosts = world.hosts("budgeted", 4).await?;
+    world.join("budgeted", &spec(&hosts)).await?;
+    for host in &hosts[..3] {
+        pod(world, "gentle", host.name(), &[]).await?;
+        for file in ["Temp/mine.txt", "var/log/mine.log"] {
+            let path = host.drive_c().join(file);
+            std::fs::create_dir_all(path.parent().context("it has a parent")?)?;
+            std::fs::write(path, "a person's")?;
+        }
+    }
+    let (observed, watches) = observe(world);
+    world.apply("budgeted", &spec_with(&hosts[3..], json!({"rollout": {"maxUnavailable": 1}}))).await?;
+    for host in &hosts[..3] {
+        world.until_gone(host).await?;
+        for file in ["Temp/mine.txt", "var/log/mine.log"] {
+            ensure!(host.drive_c().join(file).exists(), "a person's {file} was deleted from {}", host.name());
+        }
+        ensure!(host.stats().connections == 2, "{}: {:?}", host.name(), host.stats());
+        world.until_event(host.name(), "Removed").await?;
+    }
+    world.until("budgeted", "one is left", |p| crate::fleet::is_ready(p) && pool_status(p).nodes == 1).await?;
+    let kept = world.node(hosts[3].name()).await?.context("the one that stays is gone")?;
+    ensure!(!is_cordoned(&kept), "the one that stays is cordoned");
+
+    watches.iter().for_each(tokio::task::JoinHandle::abort);
+    let observed = observed.lock().unwrap();
+    ensure!(observed.most_cordoned == 1, "{} were cordoned at once", observed.most_cordoned);
+    for host in &hosts[..3] {
+        let name = format!("gentle-{}", host.name());
+        let graces: Vec<_> = observed.graces.iter().filter(|g| g.0 == name).map(|g| g.1).collect();
+        ensure!(!graces.is_empty() && graces.iter().all(|g| *g == Some(GRACE)), "{name}: {graces:?}");
+    }
+    Ok(())
+}
+
+async fn a_budget_blocks(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("blocked")).await?;
+    world.join("blocked", &spec(std::slice::from_ref(&host))).await?;
+    pod(world, "cart", "blocked", &[("app", "cart")]).await?;
+    budget(world, "cart-budget", "cart").await?;
+    world.empty("blocked").await?;
+    let names_both = |text: &str| text.contains("default/cart-blocked") && text.contains("cart-budget");
+    world
+        .until_instance("blocked", "says what blocks it", |i| {
+            let drain = status(i).operation.and_then(|o| o.drain);
+            let told = |type_| conditions::find(&status(i).conditions, type_).is_some_and(|c| names_both(&c.message));
+            drain.is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(|b| names_both(b)))
+                && told(kind::READY)
+                && told(kind::RECONCILING)
+        })
+        .await?;
+    world
+        .until("blocked", "the pool says what blocks it", |p| {
+            has(&pool_status(p).conditions, kind::DEGRADED, "True", "DrainBlocked")
+        })
+        .await?;
+    let note = world.until_event("blocked", "DrainBlocked").await?;
+    ensure!(names_both(&note), "{note}");
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    ensure!(pods.get("cart-blocked").await?.metadata.deletion_timestamp.is_none(), "the budget was broken");
+
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
+    budgets.delete("cart-budget", &DeleteParams::default()).await?;
+    world.until_gone(&host).await
+}
+
+async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
+    world
+        .eventually(&format!("the pool {name} is gone"), || async {
+            let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+            matches!(pools.get_opt(name).await, Ok(None))
+        })
+        .await
+}
+
+async fn delete_pool(world: &World, name: &str) -> Result<()> {
+    Api::<WindowsNodePool>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+async fn the_pool_is_deleted(world: &World) -> Result<()> {
+    let hosts = world.hosts("deleted", 2).await?;
+    world.join("deleted", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": "100%"}}))).await?;
+    delete_pool(world, "deleted").await?;
+    until_pool_gone(world, "deleted").await?;
+    for host in &hosts {
+        world.until_gone(host).await?;
+    }
+    Ok(())
+}
+
+async fn orphans_go_on_running(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("orphan")).await?;
+    world.join("orphans", &spec_with(std::slice::from_ref(&host), json!({"deletionPolicy": "Orphan"}))).await?;
+    let before = host.services();
+    delete_pool(world, "orphans").await?;
+    until_pool_gone(world, "orphans").await?;
+    ensure!(world.instance("orphan").await?.is_none(), "the instance is still there");
+    let node = world.node("orphan").await?.context("the Node is gone")?;
+    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "the Node is cordoned");
+    ensure!(!before.is_empty() && host.services() == before, "{:?} {before:?}", host.services());
+    ensure!(host.stats().connections == 1, "the host was touched");
+    world.until_event("orphan", "Orphaned").await?;
+    Ok(())
+}
+
+async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("lost")).await?;
+    world.join("lost", &spec(std::slice::from_ref(&host))).await?;
+    host.power_off();
+    world.empty("lost").await?;
+    let message = world.until_failed("lost", "ConnectRefused").await?;
+    ensure!(message.starts_with("Deconfigure: "), "{message}");
+    world.until("lost", "the pool tells of it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
+
+    world.annotate("lost", key::ABANDON, "true").await?;
+    world
+        .eventually("instance and Node are gone", || async {
+            matches!(world.instance("lost").await, Ok(None)) && matches!(world.node("lost").await, Ok(None))
+        })
+        .await?;
+    for name in ["lost"] {
+        let note = world.until_event(name, "RemovedUnclean").await?;
+        ensure!(note.contains(&host.address().to_string()), "{note}");
+    }
+    let unclean = |p: &WindowsNodePool| pool_status(p).unclean_hosts.iter().map(|h| h.name.clone()).collect::<Vec<_>>();
+    world.until("lost", "the host is noted as unclean", |p| unclean(p) == ["lost"]).await?;
+
+    // It comes back, with all that is still on it, and is forgiven.
+    host.power_on();
+    world.join("lost", &spec(std::slice::from_ref(&host))).await?;
+    world.until("lost", "it is forgiven", |p| unclean(p).is_empty()).await
+}
+
+async fn what_is_deleted_by_hand_comes_back(world: &World) -> Result<()> {
+    let hosts = world.hosts("again", 2).await?;
+    world.join("again", &spec_with(&hosts, json!({"rollout": {"maxUnavailable": 2}}))).await?;
+    let (instance, node) = (hosts[0].name(), hosts[1].name());
+
+    let first = world.instance(instance).await?.context("no instance")?;
+    let instances: Api<api::WindowsInstance> = Api::all(world.client.clone());
+    instances.delete(instance, &DeleteParams::default()).await?;
+    let old_node = world.node(node).await?.context("no Node")?;
+    Api::<Node>::all(world.client.clone()).delete(node, &DeleteParams::default()).await?;
+
+    world.until_instance(instance, "is another one", |i| i.uid() != first.uid()).await?;
+    world.until_joined(instance).await?;
+    world
+        .eventually("the Node is there again", || async {
+            world.node(node).await.is_ok_and(|n| n.is_some_and(|n| n.uid() != old_node.uid()))
+        })
+        .await?;
+    world.until_joined(node).await?;
+    ensure!(hosts.iter().all(|h| h.boots() == 1), "a host was restarted");
+    world.until("again", "all are Ready", |p| crate::fleet::is_ready(p) && pool_status(p).ready_nodes == 2).await
+}

@@ -1,0 +1,364 @@
+//! The whole path with nothing simulated but Windows itself: the real operator, API server, OpenSSH, `wicd.exe` and kubelet,
+//! on hosts that are Wine.
+
+use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use api::{
+    host::{WICD_SERVICE, path as host_path},
+    names::key,
+};
+use k8s_openapi::{
+    api::{certificates::v1::CertificateSigningRequest, coordination::v1::Lease, core::v1::Node},
+    jiff::Timestamp,
+};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, ObjectMeta},
+};
+use serde_json::{Value, json};
+use testbed::{
+    ControlPlane, ControlPlaneOptions, Operator, OperatorOptions,
+    binaries::{Platform, host_kubelet, wicd_exe},
+    deployment::{self, OPERATOR, within},
+    payload::{self, Content, Entry},
+    wine::{HostNetwork, Process, Shell, WineHost, WineOptions, available},
+};
+
+const POOL: &str = "factory";
+/// A variable that the operator sets on hosts here, because setting it takes a restart; and what its owner had in it on one host.
+const VARIABLE: (&str, &str, &str) = ("NO_PROXY", "198.18.0.0/15", "owner.example");
+/// Files of the host's owner, below `C:\`.
+const OWNERS_FILES: [&str; 3] = ["Temp/mine.txt", "var/log/mine.log", "k/mine.txt"];
+const PATIENCE: Duration = Duration::from_mins(2);
+
+struct World {
+    hosts: [WineHost; 2],
+    operator: Option<Operator>,
+    options: OperatorOptions,
+    client: Client,
+    control_plane: ControlPlane,
+    files: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Result<Self> {
+        let files = tempfile::tempdir()?;
+        let control_plane = ControlPlane::start(ControlPlaneOptions {
+            network: Some(Arc::new(HostNetwork::create()?)),
+            apiserver_flags: audit(files.path())?,
+            ..ControlPlaneOptions::default()
+        })
+        .await?;
+        deployment::install(&control_plane).await?;
+        let key = deployment::new_key()?;
+        deployment::store_key(&control_plane, &key).await?;
+        let options = options(&control_plane, files.path())?;
+        let plain = WineHost::start(&control_plane, WineOptions::new("wine-a"));
+        let hostile = WineOptions { shell: Shell::Hostile, build: 26100, ..WineOptions::new("wine-b") };
+        let hostile = WineHost::start(&control_plane, hostile);
+        let (plain, hostile) = tokio::try_join!(plain, hostile)?;
+        let hosts = [plain, hostile];
+        for host in &hosts {
+            host.authorize(&key.public_key().to_openssh()?)?;
+            for file in OWNERS_FILES {
+                let file = host.drive_c().join(file);
+                fs::create_dir_all(file.parent().context("a file has a folder")?)?;
+                fs::write(file, "mine")?;
+            }
+        }
+        cmd(&hosts[0], &format!(r#"reg add "{ENVIRONMENT}" /v {} /d {}"#, VARIABLE.0, VARIABLE.2)).await?;
+        let operator = Operator::start(&control_plane, &options)?;
+        operator.leads().await?;
+        let client = control_plane.client().await?;
+        Ok(Self { hosts, operator: Some(operator), options, client, control_plane, files })
+    }
+
+    /// `kubectl apply` of a pool of these hosts, as a person does it, then `kubectl wait`.
+    async fn pool(&self, hosts: &[&WineHost]) -> Result<()> {
+        let list = hosts.iter().map(|h| json!({"name": h.name(), "address": h.address().to_string()}));
+        let pool = json!({
+            "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
+            "kind": "WindowsNodePool",
+            "metadata": {"name": POOL},
+            "spec": {"inventory": {"hosts": list.collect::<Vec<_>>()}},
+        });
+        let file = self.files.path().join("pool.yaml");
+        fs::write(&file, serde_yaml::to_string(&pool)?)?;
+        self.kubectl(&["apply", "-f", file.to_str().context("path is not UTF-8")?]).await?;
+        let (pool, limit) = (format!("wnp/{POOL}"), format!("--timeout={}s", PATIENCE.as_secs()));
+        self.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
+    }
+
+    async fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let output = self.control_plane.kubectl(args).await?;
+        ensure!(output.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    async fn node(&self, host: &WineHost) -> Result<Node> {
+        Ok(Api::all(self.client.clone()).get(host.name()).await?)
+    }
+
+    async fn wait<F: Future<Output = Result<bool>>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
+        within(PATIENCE, what, || async { ask().await.unwrap_or(false) }).await
+    }
+
+    /// What a person would look at when something is wrong.
+    async fn show(&self) -> String {
+        let mut text = String::new();
+        for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {
+            text += &self.kubectl(&args).await.unwrap_or_default();
+        }
+        if let Some(operator) = &self.operator {
+            text += &format!("\n--- operator\n{}", tail(&operator.log(), 80));
+        }
+        for host in &self.hosts {
+            text += &format!("\n--- {}: {:?}\n", host.name(), host.services().await);
+            for log in ["wicd/windows-instance-config-daemon.exe.INFO", "../../../../log"] {
+                let log = host.drive_c().join("var/log").join(log);
+                text += &tail(&fs::read_to_string(log).unwrap_or_default(), 60);
+            }
+        }
+        text
+    }
+}
+
+const ENVIRONMENT: &str = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment";
+
+/// Has the API server write down who decided certificate requests.
+fn audit(dir: &Path) -> Result<Vec<String>> {
+    let policy = json!({
+        "apiVersion": "audit.k8s.io/v1",
+        "kind": "Policy",
+        "omitStages": ["RequestReceived"],
+        "rules": [{"level": "Metadata", "resources": [
+            {"group": "certificates.k8s.io", "resources": ["certificatesigningrequests/approval"]}
+        ]}],
+    });
+    let file = dir.join("audit-policy.yaml");
+    fs::write(&file, serde_yaml::to_string(&policy)?)?;
+    Ok(vec![
+        format!("--audit-policy-file={}", file.display()),
+        format!("--audit-log-path={}", dir.join("audit.log").display()),
+        "--audit-log-mode=blocking".to_owned(),
+    ])
+}
+
+fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
+    let kubelet =
+        Entry::with(r"C:\k\kubelet.exe", Content::File(host_kubelet(Platform::Windows)?)).services(&["kubelet"]);
+    payload::write(&dir.join("payload"), &[kubelet], payload::LEVEL_FAST)?;
+    // Wine takes a rooted path without a drive for one of Linux.
+    let patch = json!({"podLogsDir": r"C:\var\log\pods", "volumePluginDir": r"C:\k\volume-plugins"});
+    fs::write(dir.join("kubelet.json"), patch.to_string())?;
+    let args = [
+        ("--api-server", control_plane.server()),
+        ("--kubelet-config-patch", dir.join("kubelet.json").display().to_string()),
+        ("--no-proxy", VARIABLE.1.to_owned()),
+        ("--backoff-base", "1s".to_owned()),
+    ];
+    Ok(OperatorOptions {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
+        payload: dir.join("payload"),
+        wicd: wicd_exe()?,
+        args: args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect(),
+    })
+}
+
+async fn cmd(host: &WineHost, line: &str) -> Result<String> {
+    let output = host.cmd(line).await?;
+    ensure!(output.status.success(), "{line} on {}: {output:?}", host.name());
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+fn tail(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
+    conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
+}
+
+async fn is_running(host: &WineHost, service: &str) -> Result<bool> {
+    Ok(host.services().await?.iter().any(|s| s.name == service && s.state == "RUNNING"))
+}
+
+async fn process(host: &WineHost, part: &str) -> Result<Option<Process>> {
+    Ok(host.processes().await?.into_iter().find(|p| p.command.contains(part)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wine_hosts_become_nodes_and_leave() -> Result<()> {
+    if let Err(reason) = available() {
+        eprintln!("skipped: {reason}");
+        return Ok(());
+    }
+    let mut world = World::new().await?;
+    let result = story(&mut world).await;
+    if let Err(error) = result {
+        bail!("{error:?}\n{}", world.show().await);
+    }
+    Ok(())
+}
+
+async fn story(world: &mut World) -> Result<()> {
+    let clock = std::time::Instant::now();
+    let done = |what: &str| println!("{:>6.1} s  {what}", clock.elapsed().as_secs_f32());
+    let [a, b] = &world.hosts;
+    world.pool(&[a, b]).await.context("both hosts become nodes")?;
+    done("two nodes are Ready");
+    for host in [a, b] {
+        joined(world, host).await.with_context(|| format!("{} joined", host.name()))?;
+    }
+    requests_were_approved_by_the_operator(world).await?;
+    done("both joined as they should");
+    services_are_kept(world, b).await.context("services are kept")?;
+    done("services are kept");
+    // From here on nobody helps.
+    if let Some(operator) = world.operator.take() {
+        operator.kill();
+    }
+    let [a, b] = &world.hosts;
+    comes_up_without_a_cluster(world, b).await.context("a host comes up without a cluster")?;
+    done("a host came up without a cluster");
+    let operator = Operator::start(&world.control_plane, &world.options)?;
+    operator.leads().await?;
+    world.operator = Some(operator);
+    leaves(world, a, b).await.context("one host leaves")?;
+    done("one host is gone");
+    Ok(())
+}
+
+async fn joined(world: &World, host: &WineHost) -> Result<()> {
+    for service in [WICD_SERVICE, "kubelet"] {
+        ensure!(is_running(host, service).await?, "{service} does not run: {:?}", host.services().await?);
+    }
+    let node = world.node(host).await?;
+    ensure!(is_ready(&node), "the Node is not Ready");
+    let annotations = node.annotations();
+    ensure!(annotations.get(key::VERSION).is_some(), "no version");
+    assert_eq!(annotations.get(key::VERSION), annotations.get(key::DESIRED_VERSION));
+    assert!(!annotations.contains_key(key::REBOOT_REQUIRED));
+    let by_wicd = node.managed_fields().iter().filter(|entry| {
+        let fields =
+            entry.fields_v1.as_ref().map(|f| &f.0["f:metadata"]["f:annotations"][format!("f:{}", key::VERSION)]);
+        fields.is_some_and(|f| !f.is_null())
+    });
+    let writers: Vec<_> = by_wicd.filter_map(|entry| entry.manager.clone()).collect();
+    assert_eq!(writers, ["wicd"], "who wrote the version");
+    assert_eq!(node.labels().get("kubernetes.io/os").map(String::as_str), Some("windows"));
+    assert_eq!(node.labels().get(key::POOL).map(String::as_str), Some(POOL));
+    // The variable was set, and the restart that this takes is what the join made.
+    assert_eq!(host.boots(), 2);
+    let variable = cmd(host, &format!(r#"reg query "{ENVIRONMENT}" /v {}"#, VARIABLE.0)).await?;
+    ensure!(variable.contains(VARIABLE.1), "{variable}");
+    Ok(())
+}
+
+/// By what the API server wrote down, not by what a condition claims.
+async fn requests_were_approved_by_the_operator(world: &World) -> Result<()> {
+    let log = fs::read_to_string(world.files.path().join("audit.log"))?;
+    let mut approvers = BTreeMap::new();
+    for line in log.lines() {
+        let entry: Value = serde_json::from_str(line)?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        if entry["responseStatus"]["code"] == 200 {
+            approvers.insert(text(&entry["objectRef"]["name"]), text(&entry["user"]["username"]));
+        }
+    }
+    let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
+    let requests = requests.list(&ListParams::default()).await?.items;
+    for host in &world.hosts {
+        for signer in ["kubernetes.io/kube-apiserver-client-kubelet", "kubernetes.io/kubelet-serving"] {
+            let subject = format!("system:node:{}", host.name());
+            let serving = requests.iter().any(|r| {
+                r.spec.signer_name == signer
+                    && String::from_utf8_lossy(&pem_body(&r.spec.request.0)).contains(&subject)
+                    && r.status.as_ref().is_some_and(|s| s.certificate.is_some())
+            });
+            ensure!(serving, "{subject} has no certificate of {signer}");
+        }
+    }
+    for request in &requests {
+        let approver = approvers.get(&request.name_any()).map(String::as_str);
+        assert_eq!(approver, Some(OPERATOR), "who decided {}", request.name_any());
+    }
+    Ok(())
+}
+
+/// The DER of a PEM text; names in it are plain text.
+fn pem_body(pem: &[u8]) -> Vec<u8> {
+    x509_parser::pem::parse_x509_pem(pem).map(|(_, pem)| pem.contents).unwrap_or_default()
+}
+
+async fn services_are_kept(world: &World, host: &WineHost) -> Result<()> {
+    // Somebody stops kubelet: wicd starts it again.
+    cmd(host, "sc stop kubelet").await?;
+    world.wait("kubelet has stopped", async || Ok(process(host, "kubelet.exe").await?.is_none())).await?;
+    world.wait("wicd starts kubelet again", async || is_running(host, "kubelet").await).await?;
+    let kubelet = process(host, "kubelet.exe").await?.context("no kubelet")?;
+    // wicd stops when it is told to, leaving what it keeps alone, and goes on when it is started.
+    cmd(host, &format!("sc stop {WICD_SERVICE}")).await?;
+    world
+        .wait("the process of wicd has ended", async || Ok(process(host, "wicd.exe service").await?.is_none()))
+        .await?;
+    assert_eq!(process(host, "kubelet.exe").await?, Some(kubelet));
+    cmd(host, &format!("sc start {WICD_SERVICE}")).await?;
+    world.wait("wicd runs again", async || is_running(host, WICD_SERVICE).await).await
+}
+
+async fn comes_up_without_a_cluster(world: &World, host: &WineHost) -> Result<()> {
+    world.control_plane.stop_apiserver();
+    host.reboot().await?;
+    world.wait("wicd started kubelet", async || is_running(host, "kubelet").await).await?;
+    let started = Timestamp::now();
+    world.control_plane.restart_apiserver().await?;
+    let leases: Api<Lease> = Api::namespaced(world.client.clone(), "kube-node-lease");
+    world
+        .wait("the Node is Ready again", async || {
+            let lease = leases.get(host.name()).await?;
+            let renewed = lease.spec.and_then(|spec| spec.renew_time);
+            Ok(renewed.is_some_and(|time| time.0 > started) && is_ready(&world.node(host).await?))
+        })
+        .await
+}
+
+async fn leaves(world: &World, leaver: &WineHost, stays: &WineHost) -> Result<()> {
+    let before = (stays.processes().await?, uid(&world.node(stays).await?.metadata));
+    world.pool(&[stays]).await?;
+    let gone = async || Ok(!world.kubectl(&["get", "wi,nodes", "-o", "name"]).await?.contains(leaver.name()));
+    world.wait("instance and Node are gone", gone).await?;
+    let names: Vec<String> = leaver.services().await?.into_iter().map(|s| s.name).collect();
+    ensure!(!names.iter().any(|name| [WICD_SERVICE, "kubelet"].contains(&name.as_str())), "{names:?}");
+    for service in [WICD_SERVICE, "kubelet"] {
+        let key = leaver.cmd(&format!(r"reg query HKLM\System\CurrentControlSet\Services\{service}")).await?;
+        ensure!(!key.status.success(), "the registry still has {service}");
+    }
+    let variable = cmd(leaver, &format!(r#"reg query "{ENVIRONMENT}" /v {}"#, VARIABLE.0)).await?;
+    ensure!(variable.contains(VARIABLE.2) && !variable.contains(VARIABLE.1), "{variable}");
+    let ours: Vec<Process> =
+        leaver.processes().await?.into_iter().filter(|p| p.command.starts_with(host_path::ROOT)).collect();
+    ensure!(ours.is_empty(), "{ours:?}");
+    for file in OWNERS_FILES {
+        assert_eq!(fs::read_to_string(leaver.drive_c().join(file))?, "mine", "{file}");
+    }
+    let left = |folder: &str| -> Result<Vec<String>> {
+        let entries = fs::read_dir(leaver.drive_c().join(folder))?.collect::<Result<Vec<_>, _>>()?;
+        Ok(entries.iter().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect())
+    };
+    assert_eq!(left("k")?, ["mine.txt"]);
+    assert_eq!(left("var/log")?, ["mine.log"]);
+    assert_eq!(left("var")?, ["log"]);
+    // The other one has not noticed.
+    let node = world.node(stays).await?;
+    assert_eq!((stays.processes().await?, uid(&node.metadata)), before);
+    ensure!(is_ready(&node), "the other Node is not Ready");
+    Ok(())
+}
+
+fn uid(metadata: &ObjectMeta) -> Option<String> {
+    metadata.uid.clone()
+}
