@@ -87,7 +87,7 @@ pub struct InstanceHost {
     pub private_keys: Vec<SecretKeyRef>,
     /// Labels for this host's Node alone.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(extend("maxProperties" = 32))]
     pub labels: BTreeMap<String, String>,
 }
 

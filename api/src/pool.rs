@@ -109,7 +109,7 @@ pub struct Host {
     pub private_key_secret_ref: Option<SecretKeyRef>,
     /// Labels for this host's Node, beside those of the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[schemars(extend("maxProperties" = 32))]
     pub labels: Option<BTreeMap<String, String>>,
 }
 
@@ -207,11 +207,11 @@ pub struct NodeTemplate {
 pub struct TemplateMetadata {
     /// Labels of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     pub labels: Option<BTreeMap<String, String>>,
     /// Annotations of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
