@@ -45,7 +45,9 @@ fn cargo(args: &[&str]) -> Result<()> {
 fn clippy_for_windows() -> Result<()> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace_root()).output()?.stdout;
     if !Path::new(String::from_utf8(sysroot)?.trim()).join("lib/rustlib").join(WINDOWS).is_dir() {
-        println!("LEFT OUT: the Rust toolchain has no {WINDOWS}, and rustup could not add it. The tests build wicd.exe nonetheless.");
+        println!(
+            "LEFT OUT: the Rust toolchain has no {WINDOWS}, and rustup could not add it. The tests build wicd.exe nonetheless."
+        );
         return Ok(());
     }
     cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS, "--", "-D", "warnings"])
@@ -79,7 +81,9 @@ struct Tally {
 impl Tally {
     /// Adds up lines as `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.02s`.
     fn add(&mut self, line: &str) {
-        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else { return };
+        let Some((_, counts)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". ")) else {
+            return;
+        };
         for count in counts.split("; ") {
             match count.split_once(' ').map(|(number, what)| (number.parse().unwrap_or(0), what)) {
                 Some((n, "passed")) => self.passed += n,

@@ -15,7 +15,9 @@ pub struct Args {}
 /// Runs cargo-deny.
 pub fn run(_: &Args) -> Result<()> {
     let manifest = workspace_root().join("Cargo.toml");
-    execute(Command::new(program()?).arg("--manifest-path").arg(manifest).args(["check", "bans", "licenses", "sources"]))
+    execute(
+        Command::new(program()?).arg("--manifest-path").arg(manifest).args(["check", "bans", "licenses", "sources"]),
+    )
 }
 
 /// The pinned cargo-deny.

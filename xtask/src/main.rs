@@ -26,6 +26,8 @@ enum Task {
     Deny(deny::Args),
     Gen(r#gen::Args),
     Payload(payload::Args),
+    /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
+    Setup,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -34,6 +36,7 @@ fn main() -> anyhow::Result<()> {
         Task::Deny(args) => deny::run(&args),
         Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),
+        Task::Setup => testbed::setup::setup(),
     }
 }
 
