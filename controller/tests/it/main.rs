@@ -4,5 +4,7 @@
 
 mod access;
 mod cluster;
+mod crd;
 mod csr;
+mod deploy;
 mod fleet;
