@@ -17,7 +17,7 @@ fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefin
     for version in &mut crd.spec.versions {
         let root = version.schema.as_mut().and_then(|s| s.open_api_v3_schema.as_mut());
         let Some(root) = root else { continue };
-        without_defaults(root);
+        tidy(root);
         if let Some(status) = root.properties.as_mut().and_then(|p| p.get_mut("status")) {
             status.default = Some(JSON(serde_json::json!({"observedGeneration": -1})));
             status.nullable = None;
@@ -26,14 +26,18 @@ fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefin
     crd
 }
 
-fn without_defaults(schema: &mut JSONSchemaProps) {
+/// Takes defaults out, and line breaks out of the paragraphs of descriptions: kubectl breaks lines itself.
+fn tidy(schema: &mut JSONSchemaProps) {
     schema.default = None;
-    schema.properties.iter_mut().flat_map(|p| p.values_mut()).for_each(without_defaults);
+    if let Some(description) = &mut schema.description {
+        *description = description.split("\n\n").map(|text| text.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
+    }
+    schema.properties.iter_mut().flat_map(|p| p.values_mut()).for_each(tidy);
     if let Some(JSONSchemaPropsOrArray::Schema(items)) = &mut schema.items {
-        without_defaults(items);
+        tidy(items);
     }
     if let Some(JSONSchemaPropsOrBool::Schema(values)) = &mut schema.additional_properties {
-        without_defaults(values);
+        tidy(values);
     }
 }
 
@@ -55,6 +59,14 @@ mod tests {
             }
             Value::Array(list) => list.iter().for_each(|v| walk(v, path, found)),
             _ => {}
+        }
+    }
+
+    #[test]
+    fn descriptions_have_whole_paragraphs() {
+        for crd in super::crds() {
+            let text = serde_json::to_string(&crd).unwrap();
+            assert!(!text.replace("\\n\\n", "").contains("\\n"), "{text}");
         }
     }
 

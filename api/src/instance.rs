@@ -30,13 +30,13 @@ use crate::SecretKeyRef;
     printcolumn(name = "Since", type_ = "date", json_path = ".status.operation.stepStartTime"),
     printcolumn(name = "Failures", type_ = "integer", json_path = ".status.failures.count"),
     printcolumn(name = "Next-Try", type_ = "string", json_path = ".status.failures.nextRetryTime"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.host.address", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name", priority = 1),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.currentVersion", priority = 1),
     printcolumn(name = "OS-Build", type_ = "string", json_path = ".status.facts.osBuild", priority = 1),
-    printcolumn(name = "Hostname", type_ = "string", json_path = ".status.facts.hostname", priority = 1)
+    printcolumn(name = "Hostname", type_ = "string", json_path = ".status.facts.hostname", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message")
 )]
 #[serde(rename_all = "camelCase")]
 pub struct WindowsInstanceSpec {
@@ -87,7 +87,7 @@ pub struct InstanceHost {
     pub private_keys: Vec<SecretKeyRef>,
     /// Labels for this host's Node alone.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    #[schemars(length(max = 32))]
+    #[schemars(extend("maxProperties" = 32))]
     pub labels: BTreeMap<String, String>,
 }
 

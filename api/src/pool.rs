@@ -28,14 +28,14 @@ use crate::{IntOrPercent, names};
     printcolumn(name = "Failed", type_ = "integer", json_path = ".status.failedNodes"),
     printcolumn(name = "Updating", type_ = "string", json_path = ".status.conditions[?(@.type==\"Updating\")].status"),
     printcolumn(name = "Degraded", type_ = "string", json_path = ".status.conditions[?(@.type==\"Degraded\")].status"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message"),
     printcolumn(name = "Joining", type_ = "integer", json_path = ".status.joiningNodes", priority = 1),
     printcolumn(name = "Removing", type_ = "integer", json_path = ".status.removingNodes", priority = 1),
     printcolumn(name = "Allowed", type_ = "integer", json_path = ".status.allowedDisruptions", priority = 1),
     printcolumn(name = "MaxUnavailable", type_ = "string", json_path = ".status.effective.maxUnavailable", priority = 1),
     printcolumn(name = "Paused", type_ = "string", json_path = ".status.conditions[?(@.type==\"Paused\")].status", priority = 1),
-    printcolumn(name = "Version", type_ = "string", json_path = ".status.desiredVersion", priority = 1)
+    printcolumn(name = "Version", type_ = "string", json_path = ".status.desiredVersion", priority = 1),
+    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
+    printcolumn(name = "Status", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].message")
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -109,7 +109,7 @@ pub struct Host {
     pub private_key_secret_ref: Option<SecretKeyRef>,
     /// Labels for this host's Node, beside those of the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
+    #[schemars(extend("maxProperties" = 32))]
     pub labels: Option<BTreeMap<String, String>>,
 }
 
@@ -207,11 +207,11 @@ pub struct NodeTemplate {
 pub struct TemplateMetadata {
     /// Labels of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     pub labels: Option<BTreeMap<String, String>>,
     /// Annotations of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 64))]
+    #[schemars(extend("maxProperties" = 64))]
     pub annotations: Option<BTreeMap<String, String>>,
 }
 

@@ -30,6 +30,8 @@ enum Task {
     Deny(deny::Args),
     Gen(r#gen::Args),
     Payload(payload::Args),
+    /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
+    Setup,
 }
 
 fn main() -> anyhow::Result<()> {
@@ -40,6 +42,7 @@ fn main() -> anyhow::Result<()> {
         Task::Deny(args) => deny::run(&args),
         Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),
+        Task::Setup => testbed::setup::setup(),
     }
 }
 

@@ -4,14 +4,11 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-/// Objects that Kubernetes documents: they get a link and no section.
-const KNOWN: [(&str, &str); 2] = [
-    (
-        "matchExpressions",
-        "[label selector](https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors)",
-    ),
-    ("lastTransitionTime", "[condition](https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/)"),
-];
+/// A field by which an object is known that Kubernetes documents: it gets a link and no section.
+const KNOWN: [(&str, &str); 2] =
+    [("matchExpressions", "[label selector]"), ("lastTransitionTime", "[condition](#conditions)")];
+const LINKS: &str =
+    "[label selector]: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors";
 
 /// What condition types mean, from the docs of `api::conditions::kind`. Which kind they are for is the prefix there.
 const CONDITIONS: &str = include_str!("../../../api/src/conditions.rs");
@@ -38,6 +35,9 @@ pub fn page(crd: &Value) -> String {
     }
     conditions(&mut page, kind);
     columns(&mut page, &version["additionalPrinterColumns"]);
+    if page.contains("[label selector]") {
+        let _ = write!(page, "\n{LINKS}");
+    }
     page.trim_end().to_owned() + "\n"
 }
 
@@ -111,7 +111,9 @@ fn meaning(field: &Value) -> String {
         parts.push(format!("One entry for each `{}`.", keys.join("` and `")));
     }
     parts.extend(limits(field));
-    parts.extend(list(&field["x-kubernetes-validations"]).iter().map(|rule| sentence(text(&rule["message"]))));
+    if field["properties"].is_null() {
+        parts.extend(list(&field["x-kubernetes-validations"]).iter().map(|rule| sentence(text(&rule["message"]))));
+    }
     if let Some(pattern) = field["pattern"].as_str() {
         parts.push(format!("Pattern: `{pattern}`"));
     }

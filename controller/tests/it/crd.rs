@@ -1,0 +1,443 @@
+//! What the API server takes for a pool and an instance, and what it refuses.
+
+use std::collections::BTreeSet;
+
+use anyhow::Result;
+use api::{WindowsInstance, WindowsNodePool};
+use kube::{
+    Api, Client,
+    api::{DynamicObject, ListParams, Patch, PatchParams, PostParams},
+    core::ApiResource,
+};
+use serde_json::{Value, json};
+
+use crate::cluster::{operator, shared};
+
+/// Either taken, or refused with a message that has this in it.
+#[derive(Clone, Copy)]
+enum Verdict {
+    Taken,
+    Refused(&'static str),
+}
+use Verdict::{Refused, Taken};
+
+/// Untyped, so that the API server sees what the types could not say.
+fn pools(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &ApiResource::erase::<WindowsNodePool>(&()))
+}
+
+fn instances(client: Client) -> Api<DynamicObject> {
+    Api::all_with(client, &ApiResource::erase::<WindowsInstance>(&()))
+}
+
+fn host(name: &str) -> Value {
+    json!({"name": name, "address": "10.0.0.1"})
+}
+
+/// A valid pool with `patch` merged into its spec.
+fn pool(name: &str, patch: &Value) -> Value {
+    let mut spec = json!({"inventory": {"hosts": [host("win-1")]}});
+    merge(&mut spec, patch);
+    let (group, kind) = ("windowsmachineconfig.openshift.io/v1alpha1", "WindowsNodePool");
+    json!({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec})
+}
+
+/// RFC 7386.
+fn merge(target: &mut Value, patch: &Value) {
+    let Some(patch) = patch.as_object() else {
+        *target = patch.clone();
+        return;
+    };
+    if !target.is_object() {
+        *target = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            target.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut target[key], value);
+        }
+    }
+}
+
+fn judge(case: &str, result: kube::Result<DynamicObject>, verdict: Verdict) -> Option<String> {
+    match (result, verdict) {
+        (Ok(_), Taken) => None,
+        (Err(kube::Error::Api(status)), Refused(why)) if status.message.contains(why) => None,
+        (Ok(_), Refused(why)) => Some(format!("{case}: taken, but should be refused with {why:?}")),
+        (Err(kube::Error::Api(status)), Refused(why)) => {
+            Some(format!("{case}: wanted {why:?}, got {}", status.message))
+        }
+        (Err(kube::Error::Api(status)), Taken) => Some(format!("{case}: refused: {}", status.message)),
+        (Err(error), _) => Some(format!("{case}: {error}")),
+    }
+}
+
+/// Creates each pool without keeping it.
+async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
+    let pools = pools(shared().await?.client().await?);
+    let dry_run = PostParams { dry_run: true, ..PostParams::default() };
+    let mut wrong = Vec::new();
+    for (case, body, verdict) in cases {
+        let object: DynamicObject = serde_json::from_value(body)?;
+        wrong.extend(judge(&case, pools.create(&dry_run, &object).await, verdict));
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    Ok(())
+}
+
+fn specs(cases: &[(&str, Value, Verdict)]) -> Vec<(String, Value, Verdict)> {
+    cases.iter().map(|(case, patch, verdict)| ((*case).to_owned(), pool("case", patch), *verdict)).collect()
+}
+
+#[tokio::test]
+async fn inventory() -> Result<()> {
+    let hosts = |hosts: Vec<Value>| json!({"inventory": {"hosts": hosts}});
+    let many = |n: usize| hosts((0..n).map(|i| host(&format!("win-{i}"))).collect());
+    let source = "exactly one source of hosts";
+    check(specs(&[
+        ("one host", json!({}), Taken),
+        ("no host", hosts(vec![]), Taken),
+        ("no source", json!({"inventory": {"hosts": null}}), Refused(source)),
+        ("a thousand hosts", many(1000), Taken),
+        ("too many hosts", many(1001), Refused("must have at most 1000 items")),
+        ("two hosts of a name", hosts(vec![host("win-1"), host("win-1")]), Refused("Duplicate value")),
+        ("two hosts", hosts(vec![host("win-1"), host("win-2")]), Taken),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn fields_of_a_host() -> Result<()> {
+    let one = |patch: Value| {
+        let mut host = host("win-1");
+        merge(&mut host, &patch);
+        json!({"inventory": {"hosts": [host]}})
+    };
+    let mut cases = Vec::new();
+    let mut add = |field: &'static str, value: Value, verdict: Verdict| {
+        cases.push((format!("{field} {value}"), pool("case", &one(json!({field: value}))), verdict));
+    };
+    let long = "a".repeat(64);
+    for name in ["a", "7", "win-1", &long[..63]] {
+        add("name", json!(name), Taken);
+    }
+    for name in ["Win-1", "win_1", "win.1", "-win", "win-", "win 1", "wïn"] {
+        add("name", json!(name), Refused("should match"));
+    }
+    add("name", json!(""), Refused("should be at least 1 chars"));
+    add("name", json!(long), Refused("may not be more than 63"));
+    for address in
+        ["10.0.0.1", "2001:db8::1", "::1", "::ffff:10.0.0.1", "win-1", "win-1.example.com", "WIN-1.Example.COM"]
+    {
+        add("address", json!(address), Taken);
+    }
+    for address in ["10.0.0.1 ", "a b", "user@host", "[::1]", "10.0.0.1/24", "host:22", "fe80::1%eth0", "-host", "a\nb"]
+    {
+        add("address", json!(address), Refused("should match"));
+    }
+    add("address", json!(""), Refused("should be at least 1 chars"));
+    add("address", Value::Null, Refused("Required value"));
+    for (port, verdict) in
+        [(0, Refused("greater than or equal to 1")), (65536, Refused("less than or equal to 65535")), (22, Taken)]
+    {
+        add("port", json!(port), verdict);
+    }
+    for user in ["Administrator", r"FACTORY\svc", "svc@factory.example.com", "Büro"] {
+        add("username", json!(user), Taken);
+    }
+    for user in ["a b", "a:b", "a\"b", "a/b"] {
+        add("username", json!(user), Refused("should match"));
+    }
+    add("username", json!(""), Refused("should be at least 1 chars"));
+    let fingerprint = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+    for host_key in
+        [fingerprint, &format!("{fingerprint}="), key, "ecdsa-sha2-nistp256 AAAA", "sk-ssh-ed25519@openssh.com AAAA="]
+    {
+        add("hostKey", json!(host_key), Taken);
+    }
+    for host_key in [
+        "",
+        "SHA256:short",
+        "MD5:00:11",
+        "AAAA",
+        "ssh-ed25519",
+        "ssh-ed25519  AAAA",
+        &format!("{key} comment"),
+        &format!("{key}\n"),
+    ] {
+        add("hostKey", json!(host_key), Refused("should match"));
+    }
+    let labels = |n: usize| (0..n).map(|i| (format!("l{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
+    add("labels", json!(labels(32)), Taken);
+    add("labels", json!(labels(33)), Refused("must have at most 32 items"));
+    add("privateKeySecretRef", json!({"name": "s"}), Taken);
+    add("privateKeySecretRef", json!({"name": ""}), Refused("should be at least 1 chars"));
+    add("privateKeySecretRef", json!({}), Refused("Required value"));
+    check(cases).await
+}
+
+#[tokio::test]
+async fn ssh() -> Result<()> {
+    let key = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    let with_key = json!({"name": "win-1", "address": "10.0.0.1", "hostKey": key});
+    let strict = |patch: Value| {
+        let mut spec = json!({"ssh": {"hostKeyPolicy": "Strict"}});
+        merge(&mut spec, &patch);
+        spec
+    };
+    let ssh = |patch: Value| json!({"ssh": patch});
+    let needs = "hostKeyPolicy Strict needs ssh.knownHostsRef";
+    check(specs(&[
+        ("strict with nothing", strict(json!({})), Refused(needs)),
+        ("strict with known hosts", strict(json!({"ssh": {"knownHostsRef": {"name": "known"}}})), Taken),
+        ("strict with a key on the host", strict(json!({"inventory": {"hosts": [with_key]}})), Taken),
+        (
+            "strict with a key on one host of two",
+            strict(json!({"inventory": {"hosts": [with_key, host("win-2")]}})),
+            Refused(needs),
+        ),
+        ("first use", ssh(json!({"hostKeyPolicy": "TrustOnFirstUse"})), Taken),
+        ("any key", ssh(json!({"hostKeyPolicy": "Any"})), Refused("Unsupported value")),
+        ("no keys", ssh(json!({"privateKeySecretRefs": []})), Refused("should have at least 1 items")),
+        ("eight keys", ssh(json!({"privateKeySecretRefs": vec![json!({"name": "k"}); 8]})), Taken),
+        (
+            "nine keys",
+            ssh(json!({"privateKeySecretRefs": vec![json!({"name": "k"}); 9]})),
+            Refused("must have at most 8 items"),
+        ),
+        ("no time to connect", ssh(json!({"connectTimeoutSeconds": 0})), Refused("greater than or equal to 1")),
+        ("little time to connect", ssh(json!({"connectTimeoutSeconds": 1})), Taken),
+        ("no time for commands", ssh(json!({"commandTimeoutSeconds": 9})), Refused("greater than or equal to 10")),
+        ("time for commands", ssh(json!({"commandTimeoutSeconds": 7200})), Taken),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
+    let mut cases = Vec::new();
+    let mut add = |what: &'static str, key: &str, verdict: Verdict| {
+        let patch = json!({"template": {"metadata": {what: {key: "x"}}}});
+        cases.push((format!("{what} {key}"), pool("case", &patch), verdict));
+    };
+    for key in [
+        "line",
+        "example.com/line",
+        "node-role.kubernetes.io/factory",
+        "node.kubernetes.io/instance-type",
+        "topology.kubernetes.io/zone",
+    ] {
+        add("labels", key, Taken);
+    }
+    for key in [
+        "kubernetes.io/os",
+        "beta.kubernetes.io/os",
+        "kubernetes.io/hostname",
+        "node-restriction.kubernetes.io/a",
+        "k8s.io/a",
+        "x.k8s.io/a",
+        "windowsmachineconfig.openshift.io/byoh",
+    ] {
+        add("labels", key, Refused("belong to others; only node-role.kubernetes.io/"));
+        add("annotations", key, Refused("annotations with a key under"));
+    }
+    add("annotations", "example.com/contact", Taken);
+    add("annotations", "contact", Taken);
+    add("annotations", "node.kubernetes.io/a", Refused("annotations with a key under"));
+    let many = |n: usize| (0..n).map(|i| (format!("k{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
+    for what in ["labels", "annotations"] {
+        for (n, verdict) in [(64, Taken), (65, Refused("must have at most 64 items"))] {
+            let patch = json!({"template": {"metadata": {what: many(n)}}});
+            cases.push((format!("{n} {what}"), pool("case", &patch), verdict));
+        }
+    }
+    check(cases).await
+}
+
+#[tokio::test]
+async fn taints() -> Result<()> {
+    let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
+    let taints = |list: Vec<Value>| json!({"template": {"spec": {"taints": list}}});
+    let others = "taints with a key under";
+    check(specs(&[
+        ("none", taints(vec![]), Taken),
+        ("plain", taints(vec![taint("os")]), Taken),
+        ("with a prefix", taints(vec![taint("example.com/a_b.C")]), Taken),
+        ("kubelet's", taints(vec![taint("node.kubernetes.io/unschedulable")]), Refused(others)),
+        ("the operator's", taints(vec![taint("windowsmachineconfig.openshift.io/a")]), Refused(others)),
+        ("like kubelet's", taints(vec![taint("x.node.kubernetes.io/a")]), Taken),
+        ("bad key", taints(vec![taint("a b")]), Refused("should match")),
+        ("two prefixes", taints(vec![taint("a/b/c")]), Refused("should match")),
+        (
+            "bad value",
+            taints(vec![json!({"key": "a", "value": "b c", "effect": "NoExecute"})]),
+            Refused("should match"),
+        ),
+        ("value", taints(vec![json!({"key": "a", "value": "b", "effect": "PreferNoSchedule"})]), Taken),
+        ("bad effect", taints(vec![json!({"key": "a", "effect": "Never"})]), Refused("Unsupported value")),
+        ("no effect", taints(vec![json!({"key": "a"})]), Refused("Required value")),
+        ("the same twice", taints(vec![taint("a"), taint("a")]), Refused("Duplicate value")),
+        ("two effects", taints(vec![taint("a"), json!({"key": "a", "effect": "NoExecute"})]), Taken),
+        ("too many", taints((0..33).map(|i| taint(&format!("t{i}"))).collect()), Refused("must have at most 32 items")),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn rollout_and_drain() -> Result<()> {
+    let mut cases = Vec::new();
+    for value in [json!(1), json!(1000), json!("1%"), json!("99%"), json!("100%")] {
+        cases.push((
+            format!("maxUnavailable {value}"),
+            pool("case", &json!({"rollout": {"maxUnavailable": value}})),
+            Taken,
+        ));
+    }
+    for value in
+        [json!(0), json!(-1), json!("0%"), json!("101%"), json!("10"), json!("ten"), json!("1.5%"), json!(" 1%")]
+    {
+        let refused = Refused("must be a whole number of at least 1, or a percentage");
+        cases.push((
+            format!("maxUnavailable {value}"),
+            pool("case", &json!({"rollout": {"maxUnavailable": value}})),
+            refused,
+        ));
+    }
+    let drain = |drain: Value| json!({"drain": drain});
+    let force = "onTimeout Force deletes pods against their budgets";
+    cases.extend(specs(&[
+        ("a fraction", json!({"rollout": {"maxUnavailable": 1.5}}), Refused("must be of type integer")),
+        ("wait for ever", drain(json!({"onTimeout": "Wait", "timeoutSeconds": 0})), Taken),
+        ("abort", drain(json!({"onTimeout": "Abort"})), Taken),
+        ("force in a minute", drain(json!({"onTimeout": "Force", "timeoutSeconds": 60})), Taken),
+        ("force too soon", drain(json!({"onTimeout": "Force", "timeoutSeconds": 59})), Refused(force)),
+        ("force at a time unsaid", drain(json!({"onTimeout": "Force"})), Refused(force)),
+        ("force never", drain(json!({"onTimeout": "Force", "timeoutSeconds": 0})), Refused(force)),
+        ("kill", drain(json!({"onTimeout": "Kill"})), Refused("Unsupported value")),
+        ("no grace", drain(json!({"gracePeriodSeconds": 0})), Refused("greater than or equal to 1")),
+        ("a rule", drain(json!({"podRules": [{"behavior": "Skip", "selector": {"matchLabels": {"a": "b"}}}]})), Taken),
+        ("a rule for nothing", drain(json!({"podRules": [{}]})), Refused("Required value")),
+        (
+            "too many rules",
+            drain(json!({"podRules": vec![json!({"behavior": "Drain"}); 33]})),
+            Refused("must have at most 32 items"),
+        ),
+        ("joins", json!({"provisioning": {"maxConcurrent": 100}}), Taken),
+        ("no joins", json!({"provisioning": {"maxConcurrent": 0}}), Refused("greater than or equal to 1")),
+        ("too many joins", json!({"provisioning": {"maxConcurrent": 101}}), Refused("less than or equal to 100")),
+        ("deadline", json!({"rollout": {"progressDeadlineSeconds": 59}}), Refused("greater than or equal to 60")),
+        ("orphan", json!({"deletionPolicy": "Orphan"}), Taken),
+        ("destroy", json!({"deletionPolicy": "Destroy"}), Refused("Unsupported value")),
+    ]));
+    check(cases).await
+}
+
+#[tokio::test]
+async fn a_pools_name_fits_into_a_label() -> Result<()> {
+    let case = |n: usize, verdict| (format!("{n} characters"), pool(&"p".repeat(n), &json!({})), verdict);
+    check(vec![case(63, Taken), case(64, Refused("the name of a pool is used as a label value"))]).await
+}
+
+#[tokio::test]
+async fn examples_are_taken() -> Result<()> {
+    let cases = api::examples().into_iter().map(|example| {
+        let mut pool = serde_json::to_value(example.pool).unwrap();
+        pool["metadata"] = json!({"name": example.name});
+        (example.name.to_owned(), pool, Taken)
+    });
+    check(cases.collect()).await
+}
+
+#[tokio::test]
+async fn the_api_server_adds_nothing_to_a_spec_and_says_that_the_status_is_not_yet_observed() -> Result<()> {
+    let pools = pools(shared().await?.client().await?);
+    // Every object that a default could hide in.
+    let spec = json!({"ssh": {}, "template": {"metadata": {}, "spec": {}}, "provisioning": {}, "rollout": {}, "drain": {"podRules": [{"behavior": "Drain"}]}});
+    let body = pool("crd-defaults", &spec);
+    let made = pools.create(&PostParams::default(), &serde_json::from_value(body.clone())?).await?;
+    assert_eq!(made.data["spec"], body["spec"]);
+    assert_eq!(made.data["status"], json!({"observedGeneration": -1}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn two_appliers_each_keep_their_own_hosts() -> Result<()> {
+    let pools = pools(shared().await?.client().await?);
+    let apply = async |manager: &str, hosts: &[&str]| {
+        let hosts: Vec<_> = hosts.iter().map(|name| host(name)).collect();
+        let body = pool("crd-appliers", &json!({"inventory": {"hosts": hosts}}));
+        pools.patch("crd-appliers", &PatchParams::apply(manager), &Patch::Apply(body)).await
+    };
+    apply("team-a", &["win-a1", "win-a2"]).await?;
+    apply("team-b", &["win-b1"]).await?;
+    let pool = apply("team-a", &["win-a1"]).await?;
+    let hosts = pool.data["spec"]["inventory"]["hosts"].as_array().unwrap();
+    let names: BTreeSet<_> = hosts.iter().filter_map(|host| host["name"].as_str()).collect();
+    assert_eq!(names, BTreeSet::from(["win-a1", "win-b1"]));
+    Ok(())
+}
+
+fn instance(name: &str, pool: &str) -> DynamicObject {
+    let host = json!({"name": name, "address": "10.0.0.1", "port": 22, "username": "Administrator", "privateKeys": [{"name": "k"}]});
+    let (group, kind) = ("windowsmachineconfig.openshift.io/v1alpha1", "WindowsInstance");
+    let spec = json!({"poolRef": {"name": pool}, "host": host});
+    serde_json::from_value(json!({"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}))
+        .unwrap()
+}
+
+#[tokio::test]
+async fn an_instance_has_the_name_of_its_host_and_keeps_it() -> Result<()> {
+    let instances = instances(operator(shared().await?).await?);
+    let made = instances.create(&PostParams::default(), &instance("crd-host", "crd")).await?;
+    assert_eq!(made.data["status"], json!({"observedGeneration": -1}));
+    let wrong = |patch: Value, verdict: Verdict| {
+        let instances = instances.clone();
+        async move {
+            let result = instances.patch("crd-host", &PatchParams::default(), &Patch::Merge(&patch)).await;
+            judge(&patch.to_string(), result, verdict)
+        }
+    };
+    let host = |patch: Value| json!({"spec": {"host": patch}});
+    let grant = |id: &str, kind: &str| json!({"spec": {"grant": {"id": id, "type": kind, "grantedTime": "2027-01-01T00:00:00Z"}}});
+    let verdicts = [
+        wrong(host(json!({"name": "other"})), Refused("a host keeps its name")).await,
+        wrong(host(json!({"address": "10.0.0.2"})), Taken).await,
+        wrong(grant("provision-1", "Provision"), Taken).await,
+        wrong(grant("Provision 1", "Provision"), Refused("should match")).await,
+        wrong(grant("provision-1", "Format"), Refused("Unsupported value")).await,
+    ];
+    assert_eq!(verdicts.into_iter().flatten().collect::<Vec<_>>(), Vec::<String>::new());
+
+    let mut misnamed = instance("crd-host-2", "crd");
+    misnamed.metadata.name = Some("crd-host-3".into());
+    let result = instances.create(&PostParams::default(), &misnamed).await;
+    assert_eq!(judge("misnamed", result, Refused("the name of an instance is the name of its host")), None);
+    Ok(())
+}
+
+#[tokio::test]
+async fn instances_are_found_by_pool_and_phase() -> Result<()> {
+    let control_plane = shared().await?;
+    let instances = instances(operator(control_plane).await?);
+    for (name, pool, phase) in
+        [("crd-f1", "crd-f", "Ready"), ("crd-f2", "crd-f", "Failed"), ("crd-g1", "crd-g", "Ready")]
+    {
+        instances.create(&PostParams::default(), &instance(name, pool)).await?;
+        let status = Patch::Merge(json!({"status": {"phase": phase}}));
+        instances.patch_status(name, &PatchParams::default(), &status).await?;
+    }
+    for (selector, expected) in [
+        ("spec.poolRef.name=crd-f", &["crd-f1", "crd-f2"][..]),
+        ("spec.poolRef.name=crd-f,status.phase=Ready", &["crd-f1"]),
+        ("spec.poolRef.name=crd-g,status.phase!=Ready", &[]),
+    ] {
+        let found = instances.list(&ListParams::default().fields(selector)).await?;
+        let names: Vec<_> = found.items.iter().filter_map(|i| i.metadata.name.as_deref()).collect();
+        assert_eq!(names, expected, "{selector}");
+        let output = control_plane.kubectl(&["get", "wi", "-o", "name", "--field-selector", selector]).await?;
+        assert_eq!(String::from_utf8(output.stdout)?.lines().count(), expected.len(), "kubectl: {selector}");
+    }
+    Ok(())
+}

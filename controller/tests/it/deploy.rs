@@ -1,0 +1,65 @@
+//! The manifests in `deploy/`, as a person would apply them.
+
+use std::path::Path;
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::cluster::shared;
+
+/// What `kubectl kustomize` makes of a folder in `deploy/`.
+async fn rendered(folder: &str) -> Result<Vec<Value>> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy").join(folder);
+    let output = shared().await?.kubectl(&["kustomize", path.to_str().context("path is not UTF-8")?]).await?;
+    ensure!(output.status.success(), "{folder}: {}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text.split("\n---\n").map(serde_yaml::from_str).collect::<Result<_, _>>()?)
+}
+
+fn find<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    objects.iter().find(|object| object["kind"] == kind).unwrap_or_else(|| panic!("no {kind}"))
+}
+
+#[tokio::test]
+async fn overlays_render_and_the_api_server_takes_what_it_knows_of_them() -> Result<()> {
+    let control_plane = shared().await?;
+    for folder in ["base", "kubernetes", "openshift"] {
+        let objects = rendered(folder).await?;
+        // OpenShift's monitoring has a kind of its own.
+        let known: Vec<_> = objects.iter().filter(|object| object["kind"] != "ServiceMonitor").collect();
+        let text = known.iter().map(serde_yaml::to_string).collect::<Result<Vec<_>, _>>()?.join("---\n");
+        let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
+        std::fs::write(file.path(), text)?;
+        let path = file.path().to_str().context("path is not UTF-8")?;
+        let args = ["apply", "--server-side", "--dry-run=server", "--force-conflicts", "--validate=strict", "-f", path];
+        let output = control_plane.kubectl(&args).await?;
+        ensure!(output.status.success(), "{folder}: {}", String::from_utf8_lossy(&output.stderr));
+        let warnings = String::from_utf8_lossy(&output.stderr);
+        // The restricted pod security standard warns of what it would refuse.
+        ensure!(!warnings.contains("Warning"), "{folder}: {warnings}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_operators_container_has_the_arguments_and_ports_that_its_program_knows() -> Result<()> {
+    for folder in ["base", "kubernetes", "openshift"] {
+        let objects = rendered(folder).await?;
+        let container = &find(&objects, "Deployment")["spec"]["template"]["spec"]["containers"][0];
+        let mut command_line = vec!["windows-node-pools".to_owned()];
+        command_line
+            .extend(container["args"].as_array().context("args")?.iter().filter_map(Value::as_str).map(Into::into));
+        let cli = <controller::args::Cli as clap::Parser>::try_parse_from(&command_line)?;
+        let controller::args::Command::Run(run) = cli.command else { panic!("{folder}: {command_line:?}") };
+        assert_eq!(container["ports"][0]["containerPort"], run.listen.port());
+        for (probe, path) in [("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
+            assert_eq!(container[probe]["httpGet"]["path"], path, "{folder}");
+            assert_eq!(container[probe]["httpGet"]["port"], "metrics", "{folder}");
+        }
+        assert_eq!(container["image"], "windows-node-pools:latest", "{folder}");
+        let service = find(&objects, "Service");
+        let labels = &find(&objects, "Deployment")["spec"]["template"]["metadata"]["labels"];
+        assert_eq!(&service["spec"]["selector"], labels, "{folder}");
+    }
+    Ok(())
+}
