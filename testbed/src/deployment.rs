@@ -40,7 +40,10 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     // Established is said a little before the kinds are served.
     let (pools, instances) = (Api::<WindowsNodePool>::all(client.clone()), Api::<WindowsInstance>::all(client));
     let all = ListParams::default();
-    eventually("the kinds are served", || async { pools.list(&all).await.is_ok() && instances.list(&all).await.is_ok() }).await?;
+    eventually("the kinds are served", || async {
+        pools.list(&all).await.is_ok() && instances.list(&all).await.is_ok()
+    })
+    .await?;
     let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base");
     let base = base.to_str().context("path is not UTF-8")?;
     let output = control_plane.kubectl(&["apply", "--server-side", "-k", base]).await?;

@@ -3,7 +3,7 @@
 use std::{
     net::{SocketAddr, TcpListener},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, ExitStatus},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -36,7 +36,26 @@ pub struct OperatorOptions {
 pub struct Operator {
     daemon: Daemon,
     address: SocketAddr,
+    admin: SocketAddr,
     log: PathBuf,
+}
+
+/// Builds the operator in the profile of this program, which is xtask, and returns its path: it lies beside this program. Cargo's progress goes
+/// to standard error.
+///
+/// # Errors
+/// When it cannot be built.
+pub fn build() -> Result<PathBuf> {
+    let mut cargo = Command::new("cargo");
+    // Named together with the caller, dependencies have the features that they were built with for it: none is built twice.
+    let packages = ["build", "--locked", "-p", "controller", "-p", "xtask", "--bin", "windows-node-pools"];
+    cargo.current_dir(crate::binaries::workspace()).args(packages);
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().context("start cargo")?;
+    anyhow::ensure!(status.success(), "cargo built no operator: {status}");
+    Ok(std::env::current_exe()?.with_file_name("windows-node-pools"))
 }
 
 impl Operator {
@@ -66,7 +85,7 @@ impl Operator {
             .env_remove("HTTPS_PROXY")
             .env_remove("NO_PROXY");
         let daemon = Daemon::start("the operator", log.clone(), &command)?;
-        Ok(Self { daemon, address, log })
+        Ok(Self { daemon, address, admin, log })
     }
 
     /// Its process id.
@@ -77,6 +96,16 @@ impl Operator {
     /// Its log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Where `/metrics` and the like are.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Where the log level is changed: `PUT /log-level`.
+    pub fn admin_address(&self) -> SocketAddr {
+        self.admin
     }
 
     /// Where its log is.
@@ -92,6 +121,24 @@ impl Operator {
         self.daemon.check()
     }
 
+    /// Sends it a signal, as `TERM` or `STOP`.
+    ///
+    /// # Errors
+    /// When there is no such signal or process.
+    pub fn signal(&self, name: &str) -> Result<()> {
+        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status()?;
+        anyhow::ensure!(status.success(), "kill -s {name} failed");
+        Ok(())
+    }
+
+    /// Its exit status, if it has ended.
+    ///
+    /// # Errors
+    /// When that cannot be found out.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+        self.daemon.ended()
+    }
+
     /// Ends it as a crash does.
     pub fn kill(mut self) {
         self.daemon.kill();
@@ -103,7 +150,9 @@ impl Operator {
     /// When it does not answer.
     pub async fn get(&self, path: &str) -> Result<String> {
         let mut stream = TcpStream::connect(self.address).await?;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n").as_bytes()).await?;
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: operator\r\nConnection: close\r\n\r\n").as_bytes())
+            .await?;
         let mut text = String::new();
         stream.read_to_string(&mut text).await?;
         Ok(text)

@@ -1,0 +1,57 @@
+//! Ready instances that nothing happens to.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use testbed::sim::SimOptions;
+use tokio::time::sleep;
+
+use super::{
+    load,
+    process::Usage,
+    report::{Report, round},
+    world::World,
+};
+
+/// How many, and for how long.
+#[derive(clap::Args)]
+pub struct Args {
+    /// One JSON object a line instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Ready instances.
+    #[arg(long, default_value_t = 1000)]
+    hosts: u32,
+    /// Seconds.
+    #[arg(long, default_value_t = 300)]
+    seconds: u64,
+    /// Seconds from the last node's becoming Ready to the beginning.
+    #[arg(long, default_value_t = 15)]
+    settle: u64,
+}
+
+const WRITES: &str = "windows_node_pool_api_writes_total";
+const CONNECTIONS: &str = "windows_node_pool_ssh_connections_total";
+
+/// Lets hosts join, and then measures what the operator does.
+pub(super) async fn run(args: &Args) -> Result<()> {
+    let mut world = World::start(args.hosts, 1, SimOptions::default()).await?;
+    world.join(Duration::from_mins(20)).await?;
+    sleep(Duration::from_secs(args.settle)).await;
+    let load = load();
+    let operator = &world.operator;
+    let (writes, connections) = (operator.metric(WRITES).await?, operator.metric(CONNECTIONS).await?);
+    let before = Usage::of(operator.pid())?;
+    sleep(Duration::from_secs(args.seconds)).await;
+    let after = Usage::of(operator.pid())?;
+    Report::new(args.json).add(&[
+        ("hosts", args.hosts.into()),
+        ("seconds", args.seconds.into()),
+        ("ssh_connections", round(operator.metric(CONNECTIONS).await? - connections)),
+        ("api_writes", round(operator.metric(WRITES).await? - writes)),
+        ("cpu_seconds", round(after.cpu_seconds - before.cpu_seconds)),
+        ("rss_mib", round(after.rss_mib)),
+        ("load", load.into()),
+    ]);
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! Simulated hosts join.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::Value;
+use testbed::sim::{Link, SimHost, SimOptions, Stats};
+
+use super::{
+    load,
+    process::Usage,
+    report::{Report, round},
+    world::World,
+};
+
+/// The profiles, unless some are named.
+#[derive(clap::Args)]
+pub struct Args {
+    /// One JSON object a line instead of a table.
+    #[arg(long)]
+    json: bool,
+    /// Only these profiles.
+    #[arg(long, value_parser = PROFILES.map(|p| p.name))]
+    profile: Vec<String>,
+    /// Seconds after which hosts that are still not nodes are given up.
+    #[arg(long, default_value_t = 900)]
+    limit: u64,
+}
+
+/// Hosts and what they are like.
+#[derive(Clone, Copy, Debug)]
+struct Profile {
+    name: &'static str,
+    hosts: u32,
+    payload_mib: u64,
+    rtt: Duration,
+    process_start: Duration,
+    /// How long a kubelet takes from its start to its Node.
+    boot: Duration,
+}
+
+const PROFILES: [Profile; 7] = [
+    many("1", 1),
+    many("20", 20),
+    many("100", 100),
+    many("1000", 1000),
+    Profile { payload_mib: 235, boot: Duration::ZERO, ..many("payload", 20) },
+    Profile { payload_mib: 235, boot: Duration::ZERO, rtt: Duration::from_millis(20), ..many("latency", 1) },
+    Profile { boot: Duration::ZERO, process_start: Duration::from_millis(300), ..many("processes", 5) },
+];
+
+const fn many(name: &'static str, hosts: u32) -> Profile {
+    Profile {
+        name,
+        hosts,
+        payload_mib: 1,
+        rtt: Duration::ZERO,
+        process_start: Duration::ZERO,
+        boot: Duration::from_secs(5),
+    }
+}
+
+/// Runs the profiles, one after the other, each in a cluster of its own.
+pub(super) async fn run(args: &Args) -> Result<()> {
+    let mut report = Report::new(args.json);
+    let mut failed = Vec::new();
+    let chosen = |p: &&Profile| args.profile.is_empty() || args.profile.iter().any(|name| name == p.name);
+    for profile in PROFILES.iter().filter(chosen) {
+        match measure(profile, Duration::from_secs(args.limit)).await {
+            Ok(fields) => report.add(&fields),
+            Err(error) => {
+                eprintln!("{}: {error:#}", profile.name);
+                failed.push(profile.name);
+            }
+        }
+    }
+    if failed.is_empty() { Ok(()) } else { bail!("profiles failed: {}", failed.join(", ")) }
+}
+
+async fn measure(profile: &Profile, limit: Duration) -> Result<Vec<(&'static str, Value)>> {
+    let sim = SimOptions {
+        link: Link { rtt: profile.rtt, bandwidth: None },
+        process_start: profile.process_start,
+        boot: profile.boot,
+        ..SimOptions::default()
+    };
+    let mut world = World::start(profile.hosts, profile.payload_mib, sim).await?;
+    let load = load();
+    let seconds = world.join(limit).await?.as_secs_f64();
+    let usage = Usage::of(world.operator.pid())?;
+    let writes = world.operator.metric("windows_node_pool_api_writes_total").await?;
+    let hosts = f64::from(profile.hosts);
+    let stats: Vec<Stats> = world.hosts.iter().map(SimHost::stats).collect();
+    let mean = |of: fn(&Stats) -> u64| stats.iter().map(of).sum::<u64>() / u64::from(profile.hosts);
+    let per_host = |of: fn(&Stats) -> u64| {
+        let all = u32::try_from(stats.iter().map(of).sum::<u64>()).unwrap_or(u32::MAX);
+        round(f64::from(all) / hosts)
+    };
+    Ok(vec![
+        ("profile", profile.name.into()),
+        ("hosts", profile.hosts.into()),
+        ("payload_mib", profile.payload_mib.into()),
+        ("rtt_ms", profile.rtt.as_millis().try_into().unwrap_or(0_u64).into()),
+        ("process_start_ms", profile.process_start.as_millis().try_into().unwrap_or(0_u64).into()),
+        ("boot_ms", profile.boot.as_millis().try_into().unwrap_or(0_u64).into()),
+        ("seconds", round(seconds)),
+        ("peak_rss_mib", round(usage.peak_rss_mib)),
+        ("cpu_seconds", round(usage.cpu_seconds)),
+        ("api_writes_per_host", round(writes / hosts)),
+        ("ssh_connections_per_host", per_host(|s| s.connections)),
+        ("processes_per_host", per_host(|s| s.processes)),
+        ("bytes_sent_per_host", mean(|s| s.bytes_received).into()),
+        ("load", load.into()),
+    ])
+}

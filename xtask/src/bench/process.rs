@@ -1,0 +1,50 @@
+//! What a process has used, from `/proc`.
+
+use anyhow::{Context as _, Result};
+
+/// Ticks of a second in `/proc/<pid>/stat`. Linux says 100 to programs, however it counts.
+const TICKS: f64 = 100.0;
+
+/// What a process has used.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Usage {
+    /// Seconds of processor time, its own and the kernel's for it.
+    pub(super) cpu_seconds: f64,
+    /// Memory now, in MiB.
+    pub(super) rss_mib: f64,
+    /// The most memory that it ever had, in MiB.
+    pub(super) peak_rss_mib: f64,
+}
+
+impl Usage {
+    /// Of the process with this id.
+    pub(super) fn of(pid: u32) -> Result<Self> {
+        let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/{name}"));
+        parse(&read("stat")?, &read("status")?).with_context(|| format!("/proc/{pid} has another form"))
+    }
+}
+
+fn parse(stat: &str, status: &str) -> Option<Usage> {
+    // The name, in brackets, may hold anything.
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks = fields.get(11)?.parse::<f64>().ok()? + fields.get(12)?.parse::<f64>().ok()?;
+    let mib = |name: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(line.split_whitespace().next()?.parse::<f64>().ok()? / 1024.0)
+    };
+    Some(Usage { cpu_seconds: ticks / TICKS, rss_mib: mib("VmRSS:")?, peak_rss_mib: mib("VmHWM:")? })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_texts_of_the_kernel_are_read() {
+        let stat = "42 (a ) b) S 1 1 1 0 -1 4194304 1 1 1 1 150 50 0 0 20 0 1 0 1 1 1";
+        let status = "Name:\ta\nVmHWM:\t    2048 kB\nVmRSS:\t    1024 kB\n";
+        assert_eq!(parse(stat, status), Some(Usage { cpu_seconds: 2.0, rss_mib: 1.0, peak_rss_mib: 2.0 }));
+        assert_eq!(parse("", status), None);
+        assert_eq!(parse(stat, ""), None);
+    }
+}

@@ -1,0 +1,127 @@
+//! A control plane, simulated hosts and the operator as a process of its own.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use api::{
+    Host, Inventory, Provisioning, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec,
+    conditions::{find, kind},
+};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+use testbed::{
+    ControlPlane, ControlPlaneOptions, Operator, OperatorOptions, deployment, operator,
+    payload::{self, Content, Entry},
+    sim::{HostOptions, Sim, SimHost, SimOptions},
+};
+use tokio::{task::spawn_blocking, time::sleep};
+
+const POOL: &str = "bench";
+/// The most that a pool allows.
+const MAX_CONCURRENT: i32 = 100;
+/// Files of the payload, of the same size each.
+const FILES: [(&str, &str); 4] = [
+    (r"C:\k\kubelet.exe", "kubelet"),
+    (r"C:\k\kube-proxy.exe", "kubelet"),
+    (r"C:\k\containerd\containerd.exe", "containerd"),
+    (r"C:\k\containerd\containerd-shim-runhcs-v1.exe", "containerd"),
+];
+
+/// All that runs. The order is that in which things end.
+pub(super) struct World {
+    pub(super) operator: Operator,
+    pub(super) hosts: Vec<SimHost>,
+    _sim: Sim,
+    client: Client,
+    _control_plane: ControlPlane,
+    _files: tempfile::TempDir,
+}
+
+impl World {
+    /// Starts everything but the pool.
+    pub(super) async fn start(hosts: u32, payload_mib: u64, sim: SimOptions) -> Result<Self> {
+        let program = spawn_blocking(operator::build).await??;
+        // Nodes are not to be found dead: they send no heartbeats, which would be most of what the API server does.
+        let patient = vec!["--node-monitor-grace-period=24h".to_owned(), "--node-startup-grace-period=24h".to_owned()];
+        let options = ControlPlaneOptions { controller_manager_flags: patient, ..ControlPlaneOptions::default() };
+        let control_plane = ControlPlane::start(options).await?;
+        deployment::install(&control_plane).await?;
+        let key = deployment::new_key()?;
+        deployment::store_key(&control_plane, &key).await?;
+        let client = control_plane.client().await?;
+
+        let files = tempfile::tempdir()?;
+        let (dir, wicd) = (files.path().join("payload"), files.path().join("wicd.exe"));
+        std::fs::write(&wicd, "wicd, for hosts that only look at its hash")?;
+        let to = dir.clone();
+        spawn_blocking(move || {
+            let size = (payload_mib << 20) / FILES.len() as u64;
+            let entry = |(seed, (path, service)): (usize, &(&str, &str))| {
+                Entry::with(path, Content::Random { size, seed: seed as u64 }).services(&[service])
+            };
+            payload::write(&to, &FILES.iter().enumerate().map(entry).collect::<Vec<_>>(), payload::LEVEL_FAST)
+        })
+        .await??;
+
+        let sim = SimOptions { authorized_keys: vec![key.public_key().clone()], heartbeat: None, ..sim };
+        let sim = Sim::start(client.clone(), sim)?;
+        let names = (0..hosts).map(|n| HostOptions::named(format!("win-{n}")));
+        let hosts = stream::iter(names).map(|host| sim.host(host)).buffered(8).try_collect().await?;
+
+        let options = OperatorOptions { program, payload: dir, wicd, args: Vec::new() };
+        let operator = Operator::start(&control_plane, &options)?;
+        operator.leads().await?;
+        Ok(Self { operator, hosts, _sim: sim, client, _control_plane: control_plane, _files: files })
+    }
+
+    /// Applies the pool and waits until all its nodes are Ready. Returns how long that took.
+    pub(super) async fn join(&mut self, limit: Duration) -> Result<Duration> {
+        let hosts = self.hosts.iter().map(|h| Host {
+            name: h.name().into(),
+            address: h.address().to_string(),
+            port: Some(i32::from(h.port())),
+            ..Host::default()
+        });
+        let spec = WindowsNodePoolSpec {
+            inventory: Inventory { hosts: Some(hosts.collect()) },
+            provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT) }),
+            ..WindowsNodePoolSpec::default()
+        };
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        let begun = Instant::now();
+        let pool = WindowsNodePool::new(POOL, spec);
+        pools.patch(POOL, &PatchParams::apply("bench").force(), &Patch::Apply(&pool)).await?;
+        let mut told = begun;
+        loop {
+            self.operator.check()?;
+            let pool = pools.get(POOL).await?;
+            let status = pool.status.unwrap_or_default();
+            if usize::try_from(status.ready_nodes)? == self.hosts.len() {
+                return Ok(begun.elapsed());
+            }
+            if told.elapsed() > Duration::from_secs(15) {
+                told = Instant::now();
+                eprintln!("{:>4} s: {} Ready", begun.elapsed().as_secs(), status.ready_nodes);
+            }
+            if begun.elapsed() > limit {
+                bail!("{} of {} nodes are Ready\n{}", status.ready_nodes, self.hosts.len(), self.complaints().await?);
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// What instances that are not Ready say.
+    async fn complaints(&self) -> Result<String> {
+        let instances: Api<WindowsInstance> = Api::all(self.client.clone());
+        let instances = instances.list(&ListParams::default()).await.context("list the instances")?;
+        let say = |i: WindowsInstance| {
+            let conditions = i.status.unwrap_or_default().conditions;
+            let ready = find(&conditions, kind::READY).filter(|c| c.status != "True")?;
+            Some(format!("{}: {}", i.spec.host.name, ready.message))
+        };
+        Ok(instances.items.into_iter().filter_map(say).take(10).collect::<Vec<_>>().join("\n"))
+    }
+}

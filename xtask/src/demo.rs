@@ -1,0 +1,88 @@
+//! `cargo xtask demo`: from a fresh clone to Ready nodes, on this machine alone.
+
+mod guide;
+mod switches;
+mod table;
+mod world;
+
+use std::{
+    io::IsTerminal as _,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::time::sleep;
+
+use self::{switches::Switches, table::Table, world::World};
+
+/// How often the table looks at the cluster.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// Shows hosts becoming nodes: starts a control plane, hosts and the operator, applies a pool, and shows a live table. Then
+/// tells how to look around, until Ctrl-C. Nothing is left behind.
+#[derive(clap::Args)]
+pub struct Args {
+    /// End when all nodes are Ready, or when they are not within `--timeout`; the status says which.
+    #[arg(long)]
+    once: bool,
+    /// How many simulated hosts; 3 beside the 2 under Wine if not given, or 5 without Wine.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(0..=500))]
+    hosts: Option<u16>,
+    /// Only simulated hosts, even where Wine is there.
+    #[arg(long)]
+    simulated: bool,
+    /// With `--once`: seconds until all nodes must be Ready, counted from the application of the pool.
+    #[arg(long, default_value_t = 600)]
+    timeout: u64,
+}
+
+/// Runs the demo.
+pub fn run(args: &Args) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        tokio::select! {
+            // Dropped, it takes with it all that it started.
+            result = show(args) => result,
+            pressed = tokio::signal::ctrl_c() => {
+                pressed?;
+                println!("\nEnding everything.");
+                Ok(())
+            }
+        }
+    })
+}
+
+async fn show(args: &Args) -> Result<()> {
+    let begun = Instant::now();
+    let mut world = World::start(args.hosts, args.simulated).await?;
+    println!("\nApplying the pool {}: {} hosts are to become nodes.\n", world::POOL, world.count());
+    world.apply_pool().await?;
+    let applied = Instant::now();
+    let mut table = Table::new(std::io::stdout().is_terminal());
+    let mut view = world.look().await?;
+    while !table.draw(&view, world.count()) {
+        world.operator.check()?;
+        if args.once && applied.elapsed() > Duration::from_secs(args.timeout) {
+            table.finish(&view, world.count());
+            let log = world.operator.log();
+            let lines: Vec<&str> = log.lines().collect();
+            println!("\nThe end of the operator's log:\n{}", lines[lines.len().saturating_sub(30)..].join("\n"));
+            bail!("not all nodes are Ready after {} s", args.timeout);
+        }
+        sleep(LOOK).await;
+        view = world.look().await?;
+    }
+    table.finish(&view, world.count());
+    let (all, since_pool) = (begun.elapsed().as_secs_f64(), applied.elapsed().as_secs_f64());
+    println!("\nAll {} nodes are Ready: {since_pool:.1} s after the pool, {all:.1} s in all.", world.count());
+    if args.once {
+        return Ok(());
+    }
+    let switches = Switches::new(world.control_plane.dir()).context("cannot make the hosts' switches")?;
+    println!("\n{}", guide::text(&world.places()?));
+    loop {
+        switches.follow(&world)?;
+        world.operator.check()?;
+        sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,44 @@
+//! Power switches of the hosts, for people: a host is cut off while there is a file of its name.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::Result;
+
+use super::world::World;
+
+/// The folder of the switches.
+pub(super) struct Switches {
+    dir: PathBuf,
+    off: RefCell<BTreeSet<String>>,
+}
+
+impl Switches {
+    /// Makes the folder in `parent`.
+    pub(super) fn new(parent: &Path) -> Result<Self> {
+        let dir = parent.join("off");
+        fs::create_dir_all(&dir)?;
+        Ok(Self { dir, off: RefCell::default() })
+    }
+
+    /// Switches hosts as the files say.
+    pub(super) fn follow(&self, world: &World) -> Result<()> {
+        let wanted: BTreeSet<String> =
+            fs::read_dir(&self.dir)?.flatten().filter_map(|f| f.file_name().into_string().ok()).collect();
+        let before = self.off.replace(wanted.clone());
+        for name in wanted.difference(&before) {
+            let known = world.switch(name, false)?;
+            println!("{name}: {}", if known { "cut off" } else { "there is no such host" });
+        }
+        for name in before.difference(&wanted) {
+            if world.switch(name, true)? {
+                println!("{name}: reachable again");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! What the demo starts.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use api::{Host, Inventory, Provisioning, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
+use kube::{
+    Api, Client,
+    api::{ListParams, Patch, PatchParams},
+};
+use testbed::{
+    ControlPlane, ControlPlaneOptions, Operator, OperatorOptions, binaries, deployment, operator,
+    payload::{self, Content, Entry},
+    sim::{HostOptions, Sim, SimHost, SimOptions},
+    wine::{self, HostNetwork, WineHost, WineOptions},
+};
+use tokio::task::spawn_blocking;
+
+use super::{guide::Places, table::View};
+
+/// Name of the pool.
+pub(super) const POOL: &str = "demo";
+/// Names of the hosts under Wine.
+const WINE_HOSTS: [&str; 2] = ["wine-1", "wine-2"];
+/// Wine takes a rooted path without a drive for one of Linux.
+const WINE_KUBELET: &str = r#"{"podLogsDir": "C:\\var\\log\\pods", "volumePluginDir": "C:\\k\\volume-plugins"}"#;
+
+/// All that runs. The order is that in which things end.
+pub(super) struct World {
+    pub(super) operator: Operator,
+    wine: Vec<WineHost>,
+    simulated: Vec<SimHost>,
+    _sim: Sim,
+    client: Client,
+    pub(super) control_plane: ControlPlane,
+    _files: tempfile::TempDir,
+}
+
+impl World {
+    /// Builds what is not there yet, and starts everything but the pool.
+    pub(super) async fn start(hosts: Option<u16>, only_simulated: bool) -> Result<Self> {
+        let with_wine = match wine::available() {
+            _ if only_simulated => false,
+            Ok(()) => true,
+            Err(reason) => {
+                println!("Only simulated hosts: {reason}.");
+                false
+            }
+        };
+        say("building the operator");
+        let program = spawn_blocking(operator::build).await??;
+        say("building the control plane");
+        spawn_blocking(binaries::control_plane).await??;
+        let (exe, kubelet) = if with_wine {
+            say("building wicd.exe and kubelet.exe");
+            let exe = spawn_blocking(binaries::wicd_exe).await??;
+            let kubelet = spawn_blocking(|| binaries::host_kubelet(binaries::Platform::Windows)).await??;
+            (Some(exe), Content::File(kubelet))
+        } else {
+            // Simulated hosts only look at hashes. The size is that of a small part of a real payload.
+            (None, Content::Random { size: 4 << 20, seed: 1 })
+        };
+        let files = tempfile::tempdir()?;
+        let mut args = vec!["--backoff-base".to_owned(), "2s".to_owned(), "--backoff-max".to_owned(), "30s".to_owned()];
+        if with_wine {
+            let patch = files.path().join("kubelet.json");
+            std::fs::write(&patch, WINE_KUBELET)?;
+            args.extend(["--kubelet-config-patch".to_owned(), patch.display().to_string()]);
+        }
+        let options = OperatorOptions {
+            program,
+            payload: files.path().join("payload"),
+            wicd: exe.unwrap_or_else(|| files.path().join("wicd.exe")),
+            args,
+        };
+        if !options.wicd.exists() {
+            std::fs::write(&options.wicd, "wicd, for hosts that only look at its hash")?;
+        }
+        let to = options.payload.clone();
+        spawn_blocking(move || {
+            let kubelet = Entry::with(r"C:\k\kubelet.exe", kubelet).services(&["kubelet"]);
+            payload::write(&to, &[kubelet], payload::LEVEL_FAST)
+        })
+        .await??;
+
+        say("starting the control plane");
+        let network = with_wine.then(HostNetwork::create).transpose()?.map(Arc::new);
+        // A node whose host is cut off is not Ready after this time.
+        let controller_manager_flags = vec!["--node-monitor-grace-period=30s".to_owned()];
+        let control_plane =
+            ControlPlane::start(ControlPlaneOptions { network, controller_manager_flags, ..Default::default() })
+                .await?;
+        deployment::install(&control_plane).await?;
+        let key = deployment::new_key()?;
+        deployment::store_key(&control_plane, &key).await?;
+        let client = control_plane.client().await?;
+
+        say("starting the hosts");
+        let mut wine = Vec::new();
+        if with_wine {
+            let starting = WINE_HOSTS.map(|name| WineHost::start(&control_plane, WineOptions::new(name)));
+            wine = futures::future::try_join_all(starting).await?;
+            let public = key.public_key().to_openssh()?;
+            wine.iter().try_for_each(|host| host.authorize(&public))?;
+        }
+        let sim = SimOptions {
+            authorized_keys: vec![key.public_key().clone()],
+            // As a small machine takes, so that the table has something to show.
+            process_start: Duration::from_millis(300),
+            boot: Duration::from_secs(2),
+            heartbeat: Some(Duration::from_secs(5)),
+            ..SimOptions::default()
+        };
+        let sim = Sim::start(client.clone(), sim)?;
+        let mut simulated = Vec::new();
+        for n in 1..=hosts.unwrap_or(if with_wine { 3 } else { 5 }) {
+            simulated.push(sim.host(HostOptions::named(format!("sim-{n}"))).await?);
+        }
+
+        say("starting the operator");
+        let operator = Operator::start(&control_plane, &options)?;
+        operator.leads().await?;
+        Ok(Self { operator, wine, simulated, _sim: sim, client, control_plane, _files: files })
+    }
+
+    /// How many hosts there are.
+    pub(super) fn count(&self) -> usize {
+        self.wine.len() + self.simulated.len()
+    }
+
+    /// Applies the pool, as a person would.
+    pub(super) async fn apply_pool(&self) -> Result<()> {
+        let host = |name: &str, address: String, port: u16| Host {
+            name: name.into(),
+            address,
+            port: Some(i32::from(port)),
+            ..Host::default()
+        };
+        let wine = self.wine.iter().map(|h| host(h.name(), h.address().to_string(), h.port()));
+        let simulated = self.simulated.iter().map(|h| host(h.name(), h.address().to_string(), h.port()));
+        let spec = WindowsNodePoolSpec {
+            inventory: Inventory { hosts: Some(wine.chain(simulated).collect()) },
+            provisioning: Some(Provisioning { max_concurrent: Some(10) }),
+            ..WindowsNodePoolSpec::default()
+        };
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        let pool = WindowsNodePool::new(POOL, spec);
+        pools.patch(POOL, &PatchParams::apply("demo").force(), &Patch::Apply(&pool)).await?;
+        Ok(())
+    }
+
+    /// How all stands.
+    pub(super) async fn look(&self) -> Result<View> {
+        let pool = Api::<WindowsNodePool>::all(self.client.clone()).get_opt(POOL).await?;
+        let instances: Api<WindowsInstance> = Api::all(self.client.clone());
+        let mut instances = instances.list(&ListParams::default()).await?.items;
+        instances.sort_by_key(|i| self.names().position(|name| name == i.spec.host.name));
+        Ok(View { pool, instances })
+    }
+
+    /// Names of the hosts, in the order of the pool.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.wine.iter().map(WineHost::name).chain(self.simulated.iter().map(SimHost::name))
+    }
+
+    /// Cuts a host off, or lets it come back. Returns whether there is such a host.
+    pub(super) fn switch(&self, name: &str, on: bool) -> Result<bool> {
+        if let Some(host) = self.wine.iter().find(|h| h.name() == name) {
+            if on { host.mend_network()? } else { host.cut_network()? }
+        } else if let Some(host) = self.simulated.iter().find(|h| h.name() == name) {
+            if on { host.power_on() } else { host.power_off() }
+        } else {
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// What the guide names.
+    pub(super) fn places(&self) -> Result<Places> {
+        let kubectl = binaries::control_plane()?.kubectl;
+        Ok(Places {
+            dir: self.control_plane.dir().to_owned(),
+            bin: kubectl.parent().context("kubectl lies in a folder")?.to_owned(),
+            log: self.operator.log_path().file_name().unwrap_or_default().display().to_string(),
+            http: self.operator.address(),
+            admin: self.operator.admin_address(),
+            pool: POOL,
+            hosts: self.names().map(String::from).collect(),
+        })
+    }
+}
+
+fn say(what: &str) {
+    println!("==> {what}");
+}
