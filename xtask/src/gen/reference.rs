@@ -159,9 +159,9 @@ fn condition_types() -> Vec<(String, String)> {
     let (mut types, mut doc) = (Vec::new(), String::new());
     for line in module.lines().map(str::trim) {
         if let Some(more) = line.strip_prefix("///") {
-            doc = format!("{doc} {}", more.trim()).trim().to_owned();
+            doc.push_str(more);
         } else if let Some(name) = line.split('"').nth(1) {
-            types.push((name.to_owned(), std::mem::take(&mut doc)));
+            types.push((name.to_owned(), std::mem::take(&mut doc).trim().to_owned()));
         }
     }
     types
