@@ -1,7 +1,7 @@
 //! The services ConfigMap `windows-services-<version>`: which Windows services a host runs, in WMCO's format.
 //!
 //! Its data keys `services`, `files`, `environmentVars` and `watchedEnvironmentVars` each hold a JSON text. Ours adds to a
-//! service the optional fields `hostVariablesInCommand`; readers of the legacy format skip it.
+//! service the optional fields `hostVariablesInCommand` and `prepare`; readers of the legacy format skip them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -40,6 +40,9 @@ pub struct Service {
     /// Legacy; always empty in ours and never run, because no PowerShell is used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub powershell_pre_scripts: Vec<serde_json::Value>,
+    /// What the host must have before the service starts, that wicd makes. It takes the place of the legacy scripts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prepare: Option<Prepare>,
     /// Services that must run before this one.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<String>,
@@ -47,6 +50,26 @@ pub struct Service {
     pub bootstrap: bool,
     /// Lower ones start first.
     pub priority: u32,
+}
+
+/// What wicd makes before it starts a service.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub enum Prepare {
+    /// The configuration of CNI and of kube-proxy, and kube-proxy's own address in the pod network.
+    OvnHybridNetwork(OvnHybridNetwork),
+}
+
+/// What goes into the configuration of a host in the hybrid overlay of OVN-Kubernetes, beside what only the host knows.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct OvnHybridNetwork {
+    /// Service network, IPv4, as `172.30.0.0/16`.
+    pub service_cidr: String,
+    /// kubeconfig of kube-proxy on the host.
+    pub kubeconfig: String,
+    /// How much kube-proxy logs: klog's `-v`.
+    pub verbosity: u32,
 }
 
 /// A variable whose value is looked up in the Node.
@@ -307,6 +330,20 @@ mod tests {
         let config = ServicesConfig::from_data(&data).unwrap();
         assert_eq!(config.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["kubelet", "kube-proxy"]);
         assert_eq!(ServicesConfig::from_data(&config.to_data()).unwrap(), config);
+    }
+
+    #[test]
+    fn what_legacy_readers_do_not_know_is_left_out_where_it_says_nothing() {
+        let plain = serde_json::to_value(service("kubelet", 0, true, &[])).unwrap();
+        assert!(plain.get("prepare").is_none() && plain.get("hostVariablesInCommand").is_none());
+        let network = OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), kubeconfig: "k".into(), verbosity: 4 };
+        let prepared =
+            Service { prepare: Some(Prepare::OvnHybridNetwork(network)), ..service("kube-proxy", 1, false, &[]) };
+        let text = serde_json::to_string(&prepared).unwrap();
+        let expected =
+            r#""prepare":{"ovnHybridNetwork":{"serviceCidr":"172.30.0.0/16","kubeconfig":"k","verbosity":4}}"#;
+        assert!(text.contains(expected), "{text}");
+        assert_eq!(serde_json::from_str::<Service>(&text).unwrap(), prepared);
     }
 
     #[test]
