@@ -9,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use api::host::{Feature, Machine, ServiceState};
+use serde_json::Value;
 
-use crate::host::{Host, HostError, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{Adapter, HnsRequest, Host, HostError, ServiceInfo, ServiceSpec, path_parts};
 
 /// What happened to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,12 @@ pub struct State {
     pub reboots: u32,
     /// How often networks were removed and left-over processes were ended.
     pub sweeps: (u32, u32),
+    /// What HNS answers to `GET`, by path. Nothing else changes it.
+    pub hns: BTreeMap<String, Value>,
+    /// What else HNS was asked to do.
+    pub hns_posts: Vec<HnsRequest>,
+    /// Network adapters.
+    pub adapters: Vec<Adapter>,
     /// Programs that the antivirus leaves alone.
     pub excluded: BTreeSet<String>,
     /// What a started service's state is; [`ServiceState::Running`] unless a test says otherwise.
@@ -285,6 +292,19 @@ impl Host for FakeHost {
         state.machine.boot_id = (state.machine.boot_id.parse::<u64>().unwrap_or_default() + 1).to_string();
         state.machine.containers_feature = Feature::Enabled;
         Ok(())
+    }
+
+    fn hns(&self, request: &HnsRequest) -> Result<Value, HostError> {
+        let mut state = self.call("hns", &request.path)?;
+        if request.method == "GET" {
+            return Ok(state.hns.get(&request.path).cloned().unwrap_or_default());
+        }
+        state.hns_posts.push(request.clone());
+        Ok(Value::Null)
+    }
+
+    fn adapters(&self) -> Result<Vec<Adapter>, HostError> {
+        Ok(self.call("adapters", "")?.adapters.clone())
     }
 
     fn remove_networks(&self) -> Result<(), HostError> {

@@ -3,10 +3,12 @@
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use api::host::{Machine, ServiceState};
+use serde_json::Value;
 
 /// A Windows host. Every call is idempotent: what is there already is success.
 pub trait Host: Send + Sync {
@@ -51,12 +53,37 @@ pub trait Host: Send + Sync {
     fn enable_containers(&self) -> Result<bool, HostError>;
     /// Begins a restart and returns.
     fn reboot(&self) -> Result<(), HostError>;
+    /// Asks the Host Networking Service (HNS). Returns the `Output` of its answer, null if there is none; a refusal is an
+    /// error with HNS' own text. Not idempotent by itself: who asks looks first.
+    fn hns(&self, request: &HnsRequest) -> Result<Value, HostError>;
+    /// The network adapters in the host's own compartment.
+    fn adapters(&self) -> Result<Vec<Adapter>, HostError>;
     /// Removes the host's networks (HNS) that our services make.
     fn remove_networks(&self) -> Result<(), HostError>;
     /// Takes a program (Windows path) out of the antivirus' real-time checks. No antivirus is success.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
     /// Ends processes that outlive the services, as containerd's shims.
     fn kill_leftovers(&self) -> Result<(), HostError>;
+}
+
+/// A request to the Host Networking Service, as `HNSCall` of vmcompute.dll takes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HnsRequest {
+    /// `GET` or `POST`.
+    pub method: &'static str,
+    /// As `/networks`.
+    pub path: String,
+    /// JSON, empty for `GET`.
+    pub body: String,
+}
+
+/// A network adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// MAC address; empty if it has none.
+    pub mac: Vec<u8>,
+    /// IPv4 addresses, without loopback and link-local ones.
+    pub ipv4: Vec<Ipv4Addr>,
 }
 
 /// When a service starts.

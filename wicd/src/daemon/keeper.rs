@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{Desired, ServiceState, path};
+use api::services::Prepare;
 use serde_json::Value;
 use tracing::{error, info, warn};
 
 use super::backoff::Backoff;
 use super::environment;
+use super::network::{self, Progress};
 use super::order::start_order;
-use super::plan::{Action, Plan, Waiting, Wanted, plan};
+use super::plan::{Action, Plan, Prepared, Waiting, Wanted, plan};
 use super::variables::{self, HostFacts};
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
 use crate::operation::pending_reboot;
@@ -103,7 +105,7 @@ impl Keeper {
             true
         } else {
             environment::keep(&*self.host, &desired)?;
-            self.services(wanted, now)?
+            self.services(wanted, &desired, node, now)?
         };
         report.reboot = pending_reboot(&*self.host)?;
         self.complaints.remove("pass");
@@ -149,7 +151,8 @@ impl Keeper {
             };
             let hold = self.backoffs.get(&service.name).is_some_and(|b| !b.may_start(now));
             let dependencies = service.dependencies.clone();
-            wanted.push(Wanted { name: service.name.clone(), command, dependencies, hold });
+            let prepared = Prepared::Ready;
+            wanted.push(Wanted { name: service.name.clone(), command, dependencies, hold, prepared });
         }
         wanted
     }
@@ -173,10 +176,18 @@ impl Keeper {
     }
 
     /// Looks at all services and does what can be done at once. Returns whether there was nothing to do.
-    fn services(&mut self, mut wanted: Vec<Wanted>, now: Duration) -> Result<bool, HostError> {
+    fn services(
+        &mut self,
+        mut wanted: Vec<Wanted>,
+        desired: &Desired,
+        node: Option<&Value>,
+        now: Duration,
+    ) -> Result<bool, HostError> {
         let all: Vec<ServiceInfo> = self.host.services()?.into_iter().map(|s| self.as_written(s)).collect();
+        let owned = Owned::load_or_adopt(&*self.host)?;
         for service in &mut wanted {
-            let state = all.iter().find(|a| a.name.eq_ignore_ascii_case(&service.name)).map(|a| a.state);
+            let actual = all.iter().find(|a| a.name.eq_ignore_ascii_case(&service.name));
+            let (state, ours) = (actual.map(|a| a.state), actual.is_none_or(|a| owned.is_ours(a)));
             let backoff = self.backoffs.entry(service.name.clone()).or_default();
             match state {
                 Some(ServiceState::Running) => backoff.runs(now),
@@ -191,16 +202,56 @@ impl Keeper {
                 _ => {}
             }
             service.hold = !backoff.may_start(now);
+            if ours {
+                service.prepared = self.prepare(service, &all, desired, node);
+            }
         }
-        let owned = Owned::load_or_adopt(&*self.host)?;
         let plan = plan(&wanted, &all, &owned, !self.assured);
         self.tell_waiting(&plan);
         let done = self.execute(&plan, now)?;
-        self.moving = (done && !plan.actions.is_empty()) || plan.waiting.values().any(|w| *w == Waiting::Pending);
+        self.moving |= (done && !plan.actions.is_empty()) || plan.waiting.values().any(|w| *w == Waiting::Pending);
         let settled = plan.is_settled();
         self.assured |= done;
         self.settled = settled.then_some((wanted, 0));
         Ok(settled)
+    }
+
+    /// Makes what a service needs on the host, as far as that can be done at once.
+    fn prepare(&mut self, service: &Wanted, all: &[ServiceInfo], desired: &Desired, node: Option<&Value>) -> Prepared {
+        let services = &desired.services.services;
+        let prepare = services.iter().find(|s| s.name == service.name).and_then(|s| s.prepare.as_ref());
+        let Some(Prepare::OvnHybridNetwork(config)) = prepare else { return Prepared::Ready };
+        let state = |name: &str| all.iter().find(|a| a.name.eq_ignore_ascii_case(name)).map(|a| a.state);
+        let ours = |name: &str| services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
+        // A service that it depends on makes the network. That it does not run is said already.
+        if service.dependencies.iter().any(|d| ours(d) && state(d) != Some(ServiceState::Running)) {
+            return Prepared::NotYet;
+        }
+        let wish = network::Wish { config, node_name: &desired.node_name, node_subnet: network::node_subnet(node) };
+        let running = matches!(state(&service.name), Some(ServiceState::Running | ServiceState::Pending));
+        let about = format!("network of {}", service.name);
+        match network::prepare(&*self.host, wish, running) {
+            Ok(Progress::Ready) => {
+                self.complaints.remove(&about);
+                Prepared::Ready
+            }
+            Ok(Progress::Stale) => Prepared::Stale,
+            Ok(Progress::Moving) => {
+                self.moving = true;
+                Prepared::NotYet
+            }
+            Ok(Progress::Waiting(missing)) => {
+                if self.complaints.get(&about) != Some(&missing) {
+                    info!(service = service.name, "waiting: {missing}");
+                    self.complaints.insert(about, missing);
+                }
+                Prepared::NotYet
+            }
+            Err(e) => {
+                self.complain(&about, &e);
+                Prepared::NotYet
+            }
+        }
     }
 
     fn tell_waiting(&mut self, plan: &Plan) {
@@ -209,6 +260,8 @@ impl Keeper {
                 Waiting::Pending => info!(service, "waiting: it is on its way up or down"),
                 Waiting::Dependency => info!(service, "waiting: a service that it depends on does not run yet"),
                 Waiting::Variable => info!(service, "waiting: a variable in its command is not known yet"),
+                // What for has been said where it was found missing.
+                Waiting::Preparation => {}
                 Waiting::Failing => warn!(service, "waiting: it keeps failing; see its own log"),
                 Waiting::Foreign => error!(
                     service,

@@ -1,7 +1,8 @@
 use super::*;
-use crate::fake::FakeHost;
+use crate::fake::{FakeHost, ServiceEvent};
 use crate::files::Access;
-use api::services::{HostFact, HostVariable, NodeVariable, Service, ServicesConfig};
+use crate::host::Adapter;
+use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Service, ServicesConfig};
 use serde_json::json;
 
 struct Bed {
@@ -222,4 +223,77 @@ fn what_reads_back_otherwise_is_not_written_for_ever() {
     assert_eq!(bed.keeper.as_written(read.clone()).command, "a  b");
     let changed = ServiceInfo { command: "c".into(), ..read };
     assert_eq!(bed.keeper.as_written(changed.clone()), changed, "what somebody else wrote is seen");
+}
+
+#[test]
+fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts() {
+    const ID: &str = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
+    let mut bed = Bed::new();
+    let config = OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), ..OvnHybridNetwork::default() };
+    let mut services = three();
+    services[2].prepare = Some(Prepare::OvnHybridNetwork(config));
+    bed.desire("v1", services);
+    let conf = |bed: &Bed| files::read(&bed.host, network::KUBE_PROXY_CONF).unwrap();
+    let seen_at_start = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (seen, host) = (seen_at_start.clone(), bed.host.clone());
+    bed.host.on_service(move |event, service| {
+        if service.name == "kube-proxy" {
+            let conf = files::read(&host, network::KUBE_PROXY_CONF).unwrap();
+            let vip = conf
+                .and_then(|c| serde_json::from_slice::<Value>(&c).ok())
+                .map(|c| c["winkernel"]["sourceVip"].clone());
+            seen.lock().unwrap().push((event, vip.unwrap_or_default()));
+        }
+    });
+    let passes = |bed: &mut Bed| (0..5).for_each(|_| drop(bed.pass()));
+
+    // hybrid-overlay-node has not made the network yet: a wait, not a failure.
+    passes(&mut bed);
+    assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
+    let said = &bed.keeper.complaints["network of kube-proxy"];
+    assert!(said.contains("has not made the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
+    assert_eq!((bed.state("kube-proxy"), bed.state("kubelet")), (ServiceState::Stopped, ServiceState::Running));
+    assert_eq!(bed.keeper.backoffs["kube-proxy"].failures, 0);
+
+    // The network is there: CNI is configured, the endpoint is asked for, then attached.
+    let network = json!([{"ID": ID, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
+        "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]);
+    bed.host.state().hns.insert("/networks".into(), network);
+    bed.pass();
+    assert!(bed.keeper.is_moving(), "the endpoint is looked for soon");
+    assert!(files::read(&bed.host, network::CNI_CONF).unwrap().is_some());
+    let endpoint = |state: u8| json!([{"ID": "ab-1", "Name": network::ENDPOINT, "VirtualNetwork": ID, "MacAddress": "00-15-5D-00-00-09", "State": state}]);
+    bed.host.state().hns.insert("/endpoints".into(), endpoint(1));
+    bed.pass();
+    bed.host.state().hns.insert("/endpoints".into(), endpoint(2));
+    passes(&mut bed);
+    let asked: Vec<String> = bed.host.state().hns_posts.iter().map(|r| r.path.clone()).collect();
+    assert_eq!(asked, ["/endpoints", "/endpoints/ab-1/attach"]);
+    assert_eq!((conf(&bed), bed.state("kube-proxy")), (None, ServiceState::Stopped));
+
+    // Its adapter has an address: everything is there.
+    let adapter = |last| Adapter { mac: vec![0, 0x15, 0x5d, 0, 0, 9], ipv4: vec![[10, 132, 1, last].into()] };
+    bed.host.state().adapters = vec![adapter(2)];
+    bed.settle();
+    assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
+
+    // The endpoint gets another address later: kube-proxy is restarted with it, not written under.
+    bed.host.state().adapters = vec![adapter(3)];
+    for _ in 0..=THOROUGH {
+        bed.pass();
+    }
+    bed.settle();
+    let (started, stopped) = (ServiceEvent::Started, ServiceEvent::Stopped);
+    let expected = [(started, json!("10.132.1.2")), (stopped, json!("10.132.1.2")), (started, json!("10.132.1.3"))];
+    assert_eq!(*seen_at_start.lock().unwrap(), expected);
+
+    // HNS fails: kube-proxy goes on, and the reason is kept.
+    bed.host.state().refused.insert("hns /networks".into());
+    for _ in 0..=THOROUGH {
+        bed.pass();
+    }
+    assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
+    assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
+    bed.host.state().refused.clear();
+    bed.settle();
 }

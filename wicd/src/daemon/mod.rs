@@ -1,6 +1,7 @@
 //! The Windows service `windows-instance-config-daemon`: keeps the host true to what its Node's annotation names.
 //!
 //! * [`keeper`]: makes services, variables and certificates as the last good copy of the desired state says.
+//! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
 //! * [`follow`]: gets the desired state from the API server, and says there how far the host is.
 //! * [`rotation`]: renews wicd's own certificate.
 
@@ -12,6 +13,7 @@ mod fake_cluster;
 pub mod follow;
 pub mod keeper;
 pub mod log;
+pub mod network;
 pub mod order;
 pub mod plan;
 pub mod rotation;

@@ -22,6 +22,20 @@ pub struct Wanted {
     pub dependencies: Vec<String>,
     /// Whether it failed so recently that it is not to be started yet.
     pub hold: bool,
+    /// How far what it needs on the host is.
+    pub prepared: Prepared,
+}
+
+/// How far what a service needs on the host is, see [`api::services::Prepare`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Prepared {
+    /// All is there, or nothing is needed.
+    #[default]
+    Ready,
+    /// It runs with something that has to be changed; that is done when it has stopped.
+    Stale,
+    /// Not yet.
+    NotYet,
 }
 
 impl Wanted {
@@ -76,6 +90,8 @@ pub enum Waiting {
     Dependency,
     /// A variable in its command is not known.
     Variable,
+    /// What it needs on the host is not there yet.
+    Preparation,
     /// It has failed, and is started again later.
     Failing,
     /// Somebody else has made a service of this name.
@@ -120,7 +136,8 @@ pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Owned, assure: bool)
 
     // All stops come before all starts, the last started first.
     for service in wanted.iter().rev() {
-        if let Some(actual) = find(&now, &service.name).filter(|a| owned.is_ours(a) && differs(service, a))
+        let must_stop = |a: &&ServiceInfo| differs(service, a) || service.prepared == Prepared::Stale;
+        if let Some(actual) = find(&now, &service.name).filter(|a| owned.is_ours(a)).filter(must_stop)
             && actual.state == ServiceState::Running
         {
             let name = actual.name.clone();
@@ -171,7 +188,7 @@ fn one(
         actions.push(Action::Put(spec));
     }
     match state {
-        ServiceState::Running => None,
+        ServiceState::Running => (service.prepared != Prepared::Ready).then_some(Waiting::Preparation),
         ServiceState::Pending => Some(Waiting::Pending),
         ServiceState::Stopped | ServiceState::Missing => {
             // The service manager would start them too, but then a failure of theirs would be counted as one of this service.
@@ -181,6 +198,8 @@ fn one(
             });
             if blocked {
                 Some(Waiting::Dependency)
+            } else if service.prepared != Prepared::Ready {
+                Some(Waiting::Preparation)
             } else if service.hold {
                 Some(Waiting::Failing)
             } else {
@@ -226,6 +245,7 @@ mod tests {
             command: Some(format!(r"C:\k\{name}.exe")),
             dependencies: dependencies.iter().map(ToString::to_string).collect(),
             hold: false,
+            prepared: Prepared::Ready,
         }
     }
 
@@ -261,6 +281,7 @@ mod tests {
         let changed = |w: &Wanted| Wanted { command: Some("new".into()), ..w.clone() };
         let unknown = |w: &Wanted| Wanted { command: None, ..w.clone() };
         let hold = |w: &Wanted| Wanted { hold: true, ..w.clone() };
+        let prepared = |w: &Wanted, prepared| Wanted { prepared, ..w.clone() };
         let all = |states: [ServiceState; 3]| {
             [&c, &k, &p]
                 .into_iter()
@@ -342,6 +363,24 @@ mod tests {
                 vec![c.clone(), k.clone(), unknown(&p)],
                 all([Running, Running, Missing]),
                 vec!["kube-proxy: Variable"],
+            ),
+            (
+                "what it needs is not there yet",
+                vec![c.clone(), k.clone(), prepared(&p, Prepared::NotYet)],
+                all([Running, Running, Missing]),
+                vec!["put kube-proxy", "kube-proxy: Preparation"],
+            ),
+            (
+                "what it needs is not there any more: it goes on, and that is said",
+                vec![c.clone(), k.clone(), prepared(&p, Prepared::NotYet)],
+                running.clone(),
+                vec!["kube-proxy: Preparation"],
+            ),
+            (
+                "what it needs must change: that waits for its stop",
+                vec![c.clone(), k.clone(), prepared(&p, Prepared::Stale)],
+                running.clone(),
+                vec!["stop kube-proxy", "kube-proxy: Preparation"],
             ),
             (
                 "not wanted any more",

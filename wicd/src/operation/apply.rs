@@ -12,6 +12,7 @@ use super::stage::{Payloads, check};
 use super::state::{blob, foreign, missing};
 use super::{Failure, Report, chain, protect_root};
 use crate::certificates::{self, CertificateError};
+use crate::daemon::network;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::owned::{Owned, SERVICE_NAMES};
@@ -115,7 +116,8 @@ fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut O
     owned.services.extend(body.desired.services.services.iter().map(|s| s.name.clone()));
     // kubelet's certificates are for one cluster only: what an earlier kubelet left there is of no use to anybody.
     owned.trees.extend([path::WICD_CERTS, path::KUBELET_PKI].map(String::from));
-    for directory in STATE_TREES.into_iter().map(String::from).chain(log_directories(&body.desired)) {
+    let trees = STATE_TREES.into_iter().map(String::from).chain(network::trees(&body.desired.services));
+    for directory in trees.chain(log_directories(&body.desired)) {
         owned.claim_tree(host, &directory)?;
     }
     let first = [path::KUBELET_FIRST_CERT, certificates::key_path(api::host::CertificateKind::Kubelet)];

@@ -3,32 +3,49 @@
 use std::io;
 use std::ptr::null_mut;
 
+use serde_json::Value;
 use windows_sys::Win32::System::Com::CoTaskMemFree;
 
 use super::library::Library;
 use super::wide::{text, wide};
-use crate::host::HostError;
+use crate::daemon::network;
+use crate::host::{HnsRequest, HostError};
+
+const LIBRARY: &str = "vmcompute.dll";
 
 /// Networks that our services make; endpoints on them go with them. Legacy.
-const NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", "OVNKubernetesHybridOverlayNetwork"];
+const NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", network::HNS_NETWORK];
 
 /// Method, path, request, response.
 type HnsCall = unsafe extern "system" fn(*const u16, *const u16, *const u16, *mut *mut u16) -> i32;
 
 /// Removes the networks that our services make.
 pub fn remove_networks() -> Result<(), HostError> {
-    let Ok(library) = Library::load("vmcompute.dll") else { return Ok(()) };
-    // SAFETY: the type is the one that the library's users declare.
-    let call: HnsCall = unsafe { library.function(c"HNSCall") }.map_err(HostError::system("find", "HNSCall"))?;
-    let list = request(call, "GET", "/networks").map_err(HostError::system("list", "HNS networks"))?;
+    let Ok(library) = Library::load(LIBRARY) else { return Ok(()) };
+    let call = function(&library)?;
+    let list = request(call, "GET", "/networks", "").map_err(HostError::system("list", "HNS networks"))?;
     for (id, name) in ours(&list) {
-        request(call, "DELETE", &format!("/networks/{id}")).map_err(HostError::system("remove HNS network", name))?;
+        request(call, "DELETE", &format!("/networks/{id}"), "")
+            .map_err(HostError::system("remove HNS network", name))?;
     }
     Ok(())
 }
 
-fn request(call: HnsCall, method: &str, path: &str) -> io::Result<serde_json::Value> {
-    let (method, path, body) = (wide(method)?, wide(path)?, wide("")?);
+/// See [`crate::host::Host::hns`].
+pub fn ask(asked: &HnsRequest) -> Result<Value, HostError> {
+    let library = Library::load(LIBRARY).map_err(HostError::system("load", LIBRARY))?;
+    let what = format!("to {} {}", asked.method, asked.path);
+    request(function(&library)?, asked.method, &asked.path, &asked.body).map_err(HostError::system("get HNS", what))
+}
+
+fn function(library: &Library) -> Result<HnsCall, HostError> {
+    // SAFETY: the type is the one that the library's users declare.
+    unsafe { library.function(c"HNSCall") }.map_err(HostError::system("find", "HNSCall"))
+}
+
+/// The `Output` of the answer, null if there is none.
+fn request(call: HnsCall, method: &str, path: &str, body: &str) -> io::Result<Value> {
+    let (method, path, body) = (wide(method)?, wide(path)?, wide(body)?);
     let mut response: *mut u16 = null_mut();
     // SAFETY: all texts end with a zero; the response is null or a text that we give back.
     let (result, answer) = unsafe {
@@ -40,16 +57,16 @@ fn request(call: HnsCall, method: &str, path: &str) -> io::Result<serde_json::Va
     if result < 0 {
         return Err(io::Error::other(format!("HRESULT 0x{result:08x}")));
     }
-    let answer: serde_json::Value = serde_json::from_str(&answer)?;
+    let mut answer: Value = serde_json::from_str(&answer)?;
     if answer["Success"].as_bool() == Some(true) {
-        return Ok(answer);
+        return Ok(answer["Output"].take());
     }
     Err(io::Error::other(answer["Error"].as_str().unwrap_or("HNS refused").to_owned()))
 }
 
-/// Ids and names of our networks in the answer to a listing.
-fn ours(list: &serde_json::Value) -> Vec<(String, String)> {
-    let networks = list["Output"].as_array().map(Vec::as_slice).unwrap_or_default();
+/// Ids and names of our networks in a listing.
+fn ours(list: &Value) -> Vec<(String, String)> {
+    let networks = list.as_array().map(Vec::as_slice).unwrap_or_default();
     networks
         .iter()
         .filter_map(|n| Some((n["ID"].as_str()?, n["Name"].as_str()?)))

@@ -21,7 +21,7 @@ use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken}
 
 use super::dism;
 use super::wide::{check, check_code, error, is, plain, text_in, wide};
-use crate::host::HostError;
+use crate::host::{Adapter, HostError};
 
 const CRYPTOGRAPHY: &str = r"SOFTWARE\Microsoft\Cryptography";
 const CURRENT_VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
@@ -126,6 +126,23 @@ fn is_usable(address: IpAddr) -> bool {
 }
 
 fn addresses() -> io::Result<Vec<IpAddr>> {
+    let mut found: Vec<IpAddr> = listing()?.into_iter().flat_map(|(_, addresses)| addresses).collect();
+    found.sort_unstable();
+    found.dedup();
+    Ok(found)
+}
+
+/// The adapters in our own compartment, which is the host's.
+pub fn adapters() -> io::Result<Vec<Adapter>> {
+    let v4 = |a: IpAddr| if let IpAddr::V4(a) = a { Some(a) } else { None };
+    let adapter = |(mac, found): Listed| Adapter { mac, ipv4: found.into_iter().filter_map(v4).collect() };
+    Ok(listing()?.into_iter().map(adapter).collect())
+}
+
+/// MAC address and usable addresses of an adapter.
+type Listed = (Vec<u8>, Vec<IpAddr>);
+
+fn listing() -> io::Result<Vec<Listed>> {
     const FLAGS: u32 = GAA_FLAG_SKIP_ANYCAST | GAA_FLAG_SKIP_MULTICAST | GAA_FLAG_SKIP_DNS_SERVER;
     let mut buffer: Vec<u64> = vec![0; 4096];
     // Adapters may be added between two calls, so once more is not always enough.
@@ -147,22 +164,24 @@ fn addresses() -> io::Result<Vec<IpAddr>> {
 
 /// # Safety
 /// `adapter` is null or the head of a list as `GetAdaptersAddresses` makes it.
-unsafe fn listed(mut adapter: *const IP_ADAPTER_ADDRESSES_LH) -> Vec<IpAddr> {
-    let mut found = Vec::new();
+unsafe fn listed(mut adapter: *const IP_ADAPTER_ADDRESSES_LH) -> Vec<Listed> {
+    let mut all = Vec::new();
     // SAFETY: the caller promises well-formed lists, which end with null.
     unsafe {
         while !adapter.is_null() {
+            let mut found = Vec::new();
             let mut unicast = (*adapter).FirstUnicastAddress;
             while !unicast.is_null() {
                 found.extend(address(&(*unicast).Address).filter(|a| is_usable(*a)));
                 unicast = (*unicast).Next;
             }
+            let physical = (*adapter).PhysicalAddress;
+            let length = (*adapter).PhysicalAddressLength as usize;
+            all.push((physical[..length.min(physical.len())].to_vec(), found));
             adapter = (*adapter).Next;
         }
     }
-    found.sort_unstable();
-    found.dedup();
-    found
+    all
 }
 
 /// # Safety

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 
 use api::host::{Machine, ServiceState};
 
-use crate::host::{Host, HostError, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{Adapter, HnsRequest, Host, HostError, ServiceInfo, ServiceSpec, path_parts};
 
 /// containerd's shims go on when containerd stops.
 const LEFTOVER: &str = "containerd-shim-runhcs-v1.exe";
@@ -108,6 +108,14 @@ impl Host for WindowsHost {
 
     fn reboot(&self) -> Result<(), HostError> {
         power::reboot()
+    }
+
+    fn hns(&self, request: &HnsRequest) -> Result<serde_json::Value, HostError> {
+        hns::ask(request)
+    }
+
+    fn adapters(&self) -> Result<Vec<Adapter>, HostError> {
+        machine::adapters().map_err(HostError::system("list", "the network adapters"))
     }
 
     fn remove_networks(&self) -> Result<(), HostError> {

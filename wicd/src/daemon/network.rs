@@ -1,0 +1,311 @@
+//! What kube-proxy and CNI need of a host in the hybrid overlay of OVN-Kubernetes, made natively.
+//!
+//! `hybrid-overlay-node` makes the network [`HNS_NETWORK`] in the Host Networking Service (HNS). From it follow the
+//! configuration of CNI and an address of its own for kube-proxy, which it masks the sources of connections with: that of an HNS
+//! endpoint, attached to the host. One call of [`prepare`] looks and takes the one step that is next; [`steps`] decides.
+//!
+//! WMCO does this with a script (contract section 3.3): names of network and endpoint, paths and settings are its. Other than
+//! it, an endpoint that was made but not attached is attached later, and an address is taken only if it is in the network.
+
+use std::net::Ipv4Addr;
+
+use api::services::{OvnHybridNetwork, Prepare, ServicesConfig};
+use serde_json::{Value, json};
+use tracing::info;
+
+use crate::files::{self, Access};
+use crate::host::{Adapter, HnsRequest, Host, HostError};
+use crate::owned::Owned;
+
+/// The network that pods are in. Legacy.
+pub const HNS_NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
+/// The endpoint whose address is kube-proxy's. Legacy.
+pub const ENDPOINT: &str = "VIPEndpoint";
+/// Configuration of CNI. Legacy.
+pub const CNI_CONF: &str = r"C:\k\cni\config\cni.conf";
+/// Configuration of kube-proxy. Legacy.
+pub const KUBE_PROXY_CONF: &str = r"C:\k\kube-proxy.conf";
+/// Annotation of the Node with its own part of the pod network, as `10.132.1.0/24`. OVN-Kubernetes writes it.
+pub const NODE_SUBNET: &str = "k8s.ovn.org/hybrid-overlay-node-subnet";
+
+/// Where CNI looks for configuration, and where hybrid-overlay-node keeps its certificates and keys.
+const CNI_DIRECTORY: &str = r"C:\k\cni\config";
+/// The compartment of the host, as opposed to those of containers.
+const HOST_COMPARTMENT: u16 = 1;
+
+/// What shall be made.
+#[derive(Clone, Copy, Debug)]
+pub struct Wish<'a> {
+    /// From the services ConfigMap.
+    pub config: &'a OvnHybridNetwork,
+    /// Name of the Node.
+    pub node_name: &'a str,
+    /// Value of [`NODE_SUBNET`]. Without it, as without an API server, the subnet of the HNS network is taken, which
+    /// hybrid-overlay-node has made from it.
+    pub node_subnet: Option<&'a str>,
+}
+
+/// How the host is.
+#[derive(Clone, Debug, Default)]
+pub struct Seen {
+    /// HNS' list of networks.
+    pub networks: Value,
+    /// HNS' list of endpoints.
+    pub endpoints: Value,
+    /// Network adapters.
+    pub adapters: Vec<Adapter>,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// Content of [`CNI_CONF`], as soon as it is known: pods need it, not kube-proxy.
+    pub cni_conf: Option<String>,
+    /// For kube-proxy.
+    pub next: Next,
+}
+
+/// The next step for kube-proxy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// None: this is missing.
+    Wait(String),
+    /// Make the endpoint.
+    MakeEndpoint(HnsRequest),
+    /// Give the endpoint to the host.
+    AttachEndpoint(HnsRequest),
+    /// Write [`KUBE_PROXY_CONF`] with this content, which is all.
+    Write(String),
+}
+
+/// How far a call of [`prepare`] has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// All is as it shall be.
+    Ready,
+    /// The configuration that kube-proxy runs with must change; stop it, then call again.
+    Stale,
+    /// Something was done, the result is to be seen soon.
+    Moving,
+    /// This is missing.
+    Waiting(String),
+}
+
+/// Looks, and takes the next step. While kube-proxy is `running`, its configuration is not touched.
+///
+/// The caller holds the [`crate::lock`].
+pub fn prepare(host: &dyn Host, wish: Wish<'_>, running: bool) -> Result<Progress, HostError> {
+    let get = |path: &str| host.hns(&HnsRequest { method: "GET", path: path.into(), body: String::new() });
+    let seen = Seen { networks: get("/networks")?, endpoints: get("/endpoints")?, adapters: host.adapters()? };
+    let Steps { cni_conf, next } = steps(&seen, wish);
+    if let Some(conf) = cni_conf {
+        put(host, CNI_CONF, &conf)?;
+    }
+    match next {
+        Next::Wait(missing) => Ok(Progress::Waiting(missing)),
+        Next::MakeEndpoint(request) => {
+            info!(endpoint = ENDPOINT, "making the HNS endpoint of kube-proxy");
+            host.hns(&request).map(|_| Progress::Moving)
+        }
+        Next::AttachEndpoint(request) => {
+            info!(endpoint = ENDPOINT, "attaching the HNS endpoint of kube-proxy to the host");
+            host.hns(&request).map(|_| Progress::Moving)
+        }
+        Next::Write(conf) if running && !is(host, KUBE_PROXY_CONF, &conf)? => Ok(Progress::Stale),
+        Next::Write(conf) => put(host, KUBE_PROXY_CONF, &conf).map(|()| Progress::Ready),
+    }
+}
+
+/// What the Node says about its own part of the pod network, if it does.
+pub fn node_subnet(node: Option<&Value>) -> Option<&str> {
+    node?.get("metadata")?.get("annotations")?.get(NODE_SUBNET)?.as_str()
+}
+
+/// Directories whose whole content is ours if they are not there before us.
+pub fn trees(services: &ServicesConfig) -> Option<String> {
+    let prepared = |p: &Prepare| matches!(p, Prepare::OvnHybridNetwork(_));
+    services.services.iter().filter_map(|s| s.prepare.as_ref()).any(prepared).then(|| CNI_DIRECTORY.to_owned())
+}
+
+fn is(host: &dyn Host, path: &str, content: &str) -> Result<bool, HostError> {
+    Ok(files::read(host, path)?.as_deref() == Some(content.as_bytes()))
+}
+
+/// Writes a file of ours if it differs.
+fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
+    if is(host, path, content)? {
+        return Ok(());
+    }
+    let mut owned = Owned::load_or_adopt(host)?;
+    owned.claim_parents(host, path)?;
+    owned.files.insert(path.to_owned());
+    owned.save(host)?;
+    info!(path, "writing");
+    files::write(host, path, content.as_bytes(), Access::Inherited).map(drop)
+}
+
+/// Decides what to do. Everything that HNS tells is checked before it goes into a file or a request.
+pub fn steps(seen: &Seen, wish: Wish<'_>) -> Steps {
+    match Network::find(&seen.networks).and_then(|network| Ok((cni_conf(&network, wish)?, network))) {
+        Err(missing) => Steps { cni_conf: None, next: Next::Wait(missing) },
+        Ok((cni_conf, network)) => {
+            Steps { cni_conf: Some(cni_conf), next: next(&network, seen, wish).unwrap_or_else(Next::Wait) }
+        }
+    }
+}
+
+fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> {
+    let Some(endpoint) = list(&seen.endpoints).find(|e| e["Name"] == ENDPOINT && network.has(e)) else {
+        let body = json!({"Name": ENDPOINT, "VirtualNetwork": network.id}).to_string();
+        return Ok(Next::MakeEndpoint(HnsRequest { method: "POST", path: "/endpoints".into(), body }));
+    };
+    let untold = |what| format!("HNS does not tell the {what} of its endpoint {ENDPOINT}");
+    let mac = endpoint["MacAddress"].as_str().and_then(mac).ok_or_else(|| untold("MAC address"))?;
+    let Some(adapter) = seen.adapters.iter().find(|a| a.mac == mac) else {
+        // 2 and 3: attached. The adapter comes a moment later.
+        if matches!(endpoint["State"].as_u64(), Some(2 | 3)) {
+            return Err(format!("the host has no network adapter for the HNS endpoint {ENDPOINT} yet"));
+        }
+        let id = endpoint["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;
+        let body = json!({"SystemType": "Host", "CompartmentId": HOST_COMPARTMENT}).to_string();
+        return Ok(Next::AttachEndpoint(HnsRequest { method: "POST", path: format!("/endpoints/{id}/attach"), body }));
+    };
+    let address = adapter.ipv4.iter().find(|ip| network.subnet.contains(**ip));
+    let source_vip = address.ok_or_else(|| {
+        format!("the network adapter of the HNS endpoint {ENDPOINT} has no address in {} yet", network.subnet)
+    })?;
+    kube_proxy_conf(network, *source_vip, wish).map(Next::Write)
+}
+
+/// What is known of [`HNS_NETWORK`].
+struct Network {
+    id: String,
+    subnet: Ipv4Network,
+    /// The host's own address, through which the overlay goes.
+    provider: Ipv4Addr,
+}
+
+impl Network {
+    fn find(networks: &Value) -> Result<Self, String> {
+        let network = list(networks).find(|n| n["Name"] == HNS_NETWORK).ok_or_else(|| {
+            format!("hybrid-overlay-node has not made the network {HNS_NETWORK} yet (its log tells why)")
+        })?;
+        let untold = |what| format!("HNS does not tell the {what} of the network {HNS_NETWORK} yet");
+        let id = network["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;
+        let subnet = list(&network["Subnets"]).find_map(|s| Ipv4Network::parse(s["AddressPrefix"].as_str()?));
+        let provider = network["ManagementIP"].as_str().and_then(|ip| ip.parse().ok());
+        Ok(Self {
+            id: id.to_owned(),
+            subnet: subnet.ok_or_else(|| untold("IPv4 subnet"))?,
+            provider: provider.ok_or_else(|| untold("management address"))?,
+        })
+    }
+
+    /// Whether an endpoint is in it. One of which HNS does not say so is taken for ours, lest another be made again and again.
+    fn has(&self, endpoint: &Value) -> bool {
+        let digits = |id: &str| id.replace(['{', '}', '-'], "").to_ascii_lowercase();
+        endpoint["VirtualNetwork"].as_str().is_none_or(|id| digits(id) == digits(&self.id))
+    }
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().map(Vec::as_slice).unwrap_or_default().iter()
+}
+
+/// A GUID, or at least what is as harmless in a path.
+fn is_id(id: &str) -> bool {
+    (1..=64).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-')
+}
+
+/// From `00-15-5D-0A-0B-0C`.
+fn mac(text: &str) -> Option<Vec<u8>> {
+    let bytes = hex::decode(text.replace(['-', ':'], "")).ok()?;
+    (bytes.len() == 6).then_some(bytes)
+}
+
+/// As `10.132.0.0/24`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ipv4Network {
+    address: Ipv4Addr,
+    length: u32,
+}
+
+impl Ipv4Network {
+    fn parse(text: &str) -> Option<Self> {
+        let (address, length) = text.split_once('/')?;
+        let digits = length.bytes().all(|b| b.is_ascii_digit());
+        let length = length.parse().ok().filter(|l| digits && *l <= 32)?;
+        Some(Self { address: address.parse().ok()?, length })
+    }
+
+    /// `what` says where the text is from.
+    fn expect(text: &str, what: &str) -> Result<Self, String> {
+        let start: String = text.chars().take(50).collect();
+        Self::parse(text).ok_or_else(|| format!("a usable {what}: {start:?} is no IPv4 network as 10.132.0.0/24"))
+    }
+
+    fn contains(self, ip: Ipv4Addr) -> bool {
+        let differ = u32::from(self.address) ^ u32::from(ip);
+        differ.checked_shr(32 - self.length).unwrap_or(0) == 0
+    }
+}
+
+impl std::fmt::Display for Ipv4Network {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.address, self.length)
+    }
+}
+
+/// For the CNI plugin win-overlay, in the form of HNS' second interface.
+fn cni_conf(network: &Network, wish: Wish<'_>) -> Result<String, String> {
+    let services = Ipv4Network::expect(&wish.config.service_cidr, "service network in the services ConfigMap")?;
+    let policy =
+        |kind: &str, settings: Value| json!({"name": "EndpointPolicy", "value": {"type": kind, "settings": settings}});
+    let conf = json!({
+        "cniVersion": "0.2.0",
+        "name": HNS_NETWORK,
+        "type": "win-overlay",
+        "apiVersion": 2,
+        "capabilities": {"portMappings": true, "dns": true},
+        "ipam": {"type": "host-local", "subnet": network.subnet.to_string()},
+        "policies": [
+            // Out of the cluster, pods go with the host's address; to services with their own, through the overlay.
+            policy("OutBoundNAT", json!({
+                "exceptionList": [services.to_string()],
+                "destinationPrefix": "",
+                "needEncap": false,
+            })),
+            policy("SDNRoute", json!({
+                "exceptionList": [],
+                "destinationPrefix": services.to_string(),
+                "needEncap": true,
+            })),
+            policy("ProviderAddress", json!({"providerAddress": network.provider.to_string()})),
+        ],
+    });
+    Ok(format!("{conf:#}\n"))
+}
+
+/// Kind `KubeProxyConfiguration`, `kubeproxy.config.k8s.io/v1alpha1`, in JSON, which is YAML. What is not in it has its default.
+fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: Wish<'_>) -> Result<String, String> {
+    let subnet = match wish.node_subnet {
+        Some(text) => Ipv4Network::expect(text, &format!("annotation {NODE_SUBNET} of the Node"))?,
+        None => network.subnet,
+    };
+    let conf = json!({
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "featureGates": {"WinDSR": true, "WinOverlay": true},
+        "clientConnection": {"kubeconfig": wish.config.kubeconfig},
+        "logging": {"verbosity": wish.config.verbosity},
+        "hostnameOverride": wish.node_name,
+        "mode": "kernelspace",
+        "winkernel": {"networkName": HNS_NETWORK, "sourceVip": source_vip.to_string(), "enableDSR": true},
+        "clusterCIDR": subnet.to_string(),
+    });
+    Ok(format!("{conf:#}\n"))
+}
+
+#[cfg(test)]
+#[path = "network_tests.rs"]
+mod tests;

@@ -1,0 +1,336 @@
+use super::*;
+use crate::fake::FakeHost;
+use proptest::prelude::*;
+
+const ID: &str = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
+const ENDPOINT_ID: &str = "1f0e2d3c-4b5a-6978-8796-a5b4c3d2e1f0";
+
+fn config() -> OvnHybridNetwork {
+    OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), kubeconfig: r"C:\k\node-kubeconfig".into(), verbosity: 0 }
+}
+
+fn wish(config: &OvnHybridNetwork) -> Wish<'_> {
+    Wish { config, node_name: "win-1", node_subnet: Some("10.132.1.0/24") }
+}
+
+/// As HNS answers on a host where all is made.
+fn complete() -> Seen {
+    Seen {
+        networks: json!([
+            {"ID": "C08CB7B8-9B3C-408E-8E30-5E16A3AEB444", "Name": "nat", "Type": "nat", "ManagementIP": "10.0.0.7"},
+            {"ID": "00000000-0000-0000-0000-00000000BA5E", "Name": "BaseOVNKubernetesHybridOverlayNetwork",
+             "Subnets": [{"AddressPrefix": "100.64.0.0/30"}], "ManagementIP": "10.0.0.7"},
+            {"ID": ID, "Name": HNS_NETWORK, "Type": "Overlay", "ManagementIP": "10.0.0.7",
+             "Subnets": [{"AddressPrefix": "10.132.1.0/24", "GatewayAddress": "10.132.1.1",
+                          "Policies": [{"Type": "VSID", "VSID": 4097}]}]},
+        ]),
+        endpoints: json!([
+            {"ID": "aaaa", "Name": "cid_eth0", "MacAddress": "00-15-5D-00-00-01", "VirtualNetwork": ID},
+            {"ID": ENDPOINT_ID, "Name": ENDPOINT, "MacAddress": "00-15-5D-0a-0B-0C", "IPAddress": "10.132.1.2",
+             "VirtualNetwork": ID.to_lowercase(), "State": 2},
+        ]),
+        adapters: vec![
+            Adapter { mac: vec![], ipv4: vec![] },
+            Adapter { mac: vec![0, 0x15, 0x5d, 1, 2, 3], ipv4: vec![Ipv4Addr::new(10, 0, 0, 7)] },
+            Adapter { mac: vec![0, 0x15, 0x5d, 10, 11, 12], ipv4: vec![Ipv4Addr::new(10, 132, 1, 2)] },
+        ],
+    }
+}
+
+fn written(steps: &Steps) -> (Value, Value) {
+    let Steps { cni_conf: Some(cni), next: Next::Write(proxy) } = steps else { panic!("{steps:?}") };
+    (serde_json::from_str(cni).unwrap(), serde_json::from_str(proxy).unwrap())
+}
+
+/// The fields and values that WMCO's script writes (contract section 3.3).
+#[test]
+fn both_files() {
+    let (cni, proxy) = written(&steps(&complete(), wish(&config())));
+    let policy = |value: Value| json!({"name": "EndpointPolicy", "value": value});
+    assert_eq!(
+        cni,
+        json!({
+            "cniVersion": "0.2.0",
+            "name": "OVNKubernetesHybridOverlayNetwork",
+            "type": "win-overlay",
+            "apiVersion": 2,
+            "capabilities": {"portMappings": true, "dns": true},
+            "ipam": {"type": "host-local", "subnet": "10.132.1.0/24"},
+            "policies": [
+                policy(json!({"type": "OutBoundNAT", "settings":
+                    {"exceptionList": ["172.30.0.0/16"], "destinationPrefix": "", "needEncap": false}})),
+                policy(json!({"type": "SDNRoute", "settings":
+                    {"exceptionList": [], "destinationPrefix": "172.30.0.0/16", "needEncap": true}})),
+                policy(json!({"type": "ProviderAddress", "settings": {"providerAddress": "10.0.0.7"}})),
+            ],
+        })
+    );
+    assert_eq!(
+        proxy,
+        json!({
+            "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+            "kind": "KubeProxyConfiguration",
+            "featureGates": {"WinDSR": true, "WinOverlay": true},
+            "clientConnection": {"kubeconfig": r"C:\k\node-kubeconfig"},
+            "logging": {"verbosity": 0},
+            "hostnameOverride": "win-1",
+            "mode": "kernelspace",
+            "winkernel": {
+                "networkName": "OVNKubernetesHybridOverlayNetwork",
+                "sourceVip": "10.132.1.2",
+                "enableDSR": true,
+            },
+            "clusterCIDR": "10.132.1.0/24",
+        })
+    );
+}
+
+#[test]
+fn where_the_subnet_of_kube_proxy_is_from() {
+    for (annotation, expected) in [(Some("10.132.9.0/24"), "10.132.9.0/24"), (None, "10.132.1.0/24")] {
+        let (cni, proxy) = written(&steps(&complete(), Wish { node_subnet: annotation, ..wish(&config()) }));
+        assert_eq!(proxy["clusterCIDR"], expected);
+        assert_eq!(cni["ipam"]["subnet"], "10.132.1.0/24", "pods get addresses that the network has");
+    }
+    let node = json!({"metadata": {"annotations": {NODE_SUBNET: "10.132.1.0/24"}}});
+    assert_eq!(node_subnet(Some(&node)), Some("10.132.1.0/24"));
+    assert_eq!(node_subnet(Some(&json!({"metadata": {}}))), None);
+    assert_eq!(node_subnet(None), None);
+}
+
+#[test]
+fn table() {
+    type Change = fn(&mut Seen);
+    const NO_NETWORK: &str = "hybrid-overlay-node has not made the network OVNKubernetesHybridOverlayNetwork yet";
+    // What is waited for or done, and whether the configuration of CNI is there already.
+    let cases: [(&str, Change, &str, bool); 20] = [
+        ("complete", |_| (), "write", true),
+        ("HNS has nothing", |s| s.networks = Value::Null, NO_NETWORK, false),
+        ("no network", |s| s.networks = json!([]), NO_NETWORK, false),
+        ("only others", |s| drop(s.networks.as_array_mut().unwrap().pop()), NO_NETWORK, false),
+        ("no list", |s| s.networks = json!({"Name": HNS_NETWORK}), NO_NETWORK, false),
+        ("no id", |s| s.networks[2]["ID"] = json!(7), "id of the network", false),
+        ("id leads elsewhere", |s| s.networks[2]["ID"] = json!("../x"), "id of the network", false),
+        ("no subnet", |s| s.networks[2]["Subnets"] = json!([]), "IPv4 subnet", false),
+        ("IPv6", |s| s.networks[2]["Subnets"][0]["AddressPrefix"] = json!("fd00::/64"), "IPv4 subnet", false),
+        ("no address yet", |s| s.networks[2]["ManagementIP"] = json!(""), "management address", false),
+        ("no endpoint", |s| s.endpoints = Value::Null, "POST /endpoints", true),
+        ("endpoint of others", |s| s.endpoints[1]["Name"] = json!("x"), "POST /endpoints", true),
+        ("endpoint of an older network", |s| s.endpoints[1]["VirtualNetwork"] = json!("0"), "POST /endpoints", true),
+        ("network of the endpoint unknown", |s| s.endpoints[1]["VirtualNetwork"] = Value::Null, "write", true),
+        ("no MAC address", |s| s.endpoints[1]["MacAddress"] = json!("x"), "MAC address of its endpoint", true),
+        (
+            "not attached",
+            |s| {
+                s.adapters.clear();
+                s.endpoints[1]["State"] = json!(1);
+            },
+            "POST /endpoints/1f0e2d3c-4b5a-6978-8796-a5b4c3d2e1f0/attach",
+            true,
+        ),
+        ("attached a moment ago", |s| s.adapters.clear(), "no network adapter for the HNS endpoint", true),
+        (
+            "not attached, and a bad id",
+            |s| {
+                s.adapters.clear();
+                s.endpoints[1]["State"] = Value::Null;
+                s.endpoints[1]["ID"] = json!("a/b");
+            },
+            "id of its endpoint",
+            true,
+        ),
+        ("no address", |s| s.adapters[2].ipv4.clear(), "has no address in 10.132.1.0/24 yet", true),
+        (
+            "an address that it gave itself",
+            |s| s.adapters[2].ipv4 = vec![Ipv4Addr::new(192, 168, 1, 2)],
+            "has no address in 10.132.1.0/24 yet",
+            true,
+        ),
+    ];
+    for (name, change, expected, has_cni) in cases {
+        let mut seen = complete();
+        change(&mut seen);
+        let steps = steps(&seen, wish(&config()));
+        let next = match &steps.next {
+            Next::Wait(missing) => missing.clone(),
+            Next::MakeEndpoint(r) | Next::AttachEndpoint(r) => format!("{} {}", r.method, r.path),
+            Next::Write(_) => "write".into(),
+        };
+        let exact = expected.starts_with("POST") || expected == "write";
+        assert!(if exact { next == expected } else { next.contains(expected) }, "{name}: {next}");
+        assert_eq!(steps.cni_conf.is_some(), has_cni, "{name}");
+    }
+}
+
+#[test]
+fn requests() {
+    let mut seen = complete();
+    seen.adapters.clear();
+    seen.endpoints[1]["State"] = json!(1);
+    let Next::AttachEndpoint(attach) = steps(&seen, wish(&config())).next else { panic!() };
+    let body: Value = serde_json::from_str(&attach.body).unwrap();
+    assert_eq!(body, json!({"SystemType": "Host", "CompartmentId": 1}));
+    seen.endpoints = json!([]);
+    let Next::MakeEndpoint(make) = steps(&seen, wish(&config())).next else { panic!() };
+    let body: Value = serde_json::from_str(&make.body).unwrap();
+    assert_eq!(body, json!({"Name": "VIPEndpoint", "VirtualNetwork": ID}));
+}
+
+#[test]
+fn what_the_cluster_says_is_checked_too() {
+    for bad in
+        ["", "10.0.0.0", "10.0.0.0/33", "10.0.0.0/+8", "fd00::/64", "10.0.0.0/24\nmode: x", "10.0.0.0/24,fd00::/64"]
+    {
+        let config = OvnHybridNetwork { service_cidr: bad.into(), ..config() };
+        let Steps { cni_conf: None, next: Next::Wait(why) } = steps(&complete(), wish(&config)) else {
+            panic!("{bad}")
+        };
+        assert!(why.contains("services ConfigMap") && !why.contains('\n'), "{why}");
+
+        let good = self::config();
+        let next = steps(&complete(), Wish { node_subnet: Some(bad), ..wish(&good) }).next;
+        let Next::Wait(why) = next else { panic!("{bad}") };
+        assert!(why.contains(NODE_SUBNET) && !why.contains('\n'), "{why}");
+    }
+}
+
+#[test]
+fn networks_contain_addresses() {
+    for (network, ip, expected) in [
+        ("10.132.1.0/24", [10, 132, 1, 255], true),
+        ("10.132.1.0/24", [10, 132, 2, 0], false),
+        ("10.132.1.7/24", [10, 132, 1, 1], true),
+        ("10.132.1.0/32", [10, 132, 1, 0], true),
+        ("10.132.1.0/32", [10, 132, 1, 1], false),
+        ("0.0.0.0/0", [203, 0, 113, 1], true),
+    ] {
+        assert_eq!(Ipv4Network::parse(network).unwrap().contains(ip.into()), expected, "{network} {ip:?}");
+    }
+}
+
+fn hns(host: &FakeHost, seen: &Seen) {
+    let mut state = host.state();
+    state.hns.insert("/networks".into(), seen.networks.clone());
+    state.hns.insert("/endpoints".into(), seen.endpoints.clone());
+    state.adapters.clone_from(&seen.adapters);
+}
+
+#[test]
+fn files_are_written_once_and_are_ours() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = FakeHost::new(dir.path());
+    let config = config();
+    hns(&host, &complete());
+    assert_eq!(prepare(&host, wish(&config), false).unwrap(), Progress::Ready);
+    let owned = Owned::load(&host).unwrap().unwrap();
+    assert_eq!(owned.files, [CNI_CONF, KUBE_PROXY_CONF].map(String::from).into());
+    assert!(owned.directories.contains(CNI_DIRECTORY), "{owned:?}");
+
+    let modified = || {
+        let time = |path| std::fs::metadata(host.path(path).unwrap()).unwrap().modified().unwrap();
+        [CNI_CONF, KUBE_PROXY_CONF, api::host::path::OWNED].map(time)
+    };
+    let before = modified();
+    assert_eq!(prepare(&host, wish(&config), true).unwrap(), Progress::Ready);
+    assert_eq!(modified(), before);
+    assert!(host.state().hns_posts.is_empty());
+}
+
+#[test]
+fn a_running_kube_proxy_keeps_its_configuration() {
+    let dir = tempfile::tempdir().unwrap();
+    let host = FakeHost::new(dir.path());
+    let config = config();
+    let mut seen = complete();
+    hns(&host, &seen);
+    prepare(&host, wish(&config), false).unwrap();
+    let before = files::read(&host, KUBE_PROXY_CONF).unwrap();
+    seen.adapters[2].ipv4 = vec![Ipv4Addr::new(10, 132, 1, 77)];
+    hns(&host, &seen);
+    assert_eq!(prepare(&host, wish(&config), true).unwrap(), Progress::Stale);
+    assert_eq!(files::read(&host, KUBE_PROXY_CONF).unwrap(), before);
+    assert_eq!(prepare(&host, wish(&config), false).unwrap(), Progress::Ready);
+    assert!(String::from_utf8(files::read(&host, KUBE_PROXY_CONF).unwrap().unwrap()).unwrap().contains("10.132.1.77"));
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        "[0-9a-fA-F./:-]{0,20}".prop_map(Value::from),
+        ".{0,12}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 16, 4, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            prop::collection::btree_map("[A-Za-z]{0,8}", inner, 0..4).prop_map(Value::from_iter),
+        ]
+    })
+}
+
+/// Places in the answers of HNS.
+const PLACES: [&str; 12] = [
+    "",
+    "/2",
+    "/2/ID",
+    "/2/Name",
+    "/2/Subnets",
+    "/2/Subnets/0",
+    "/2/Subnets/0/AddressPrefix",
+    "/2/ManagementIP",
+    "/1",
+    "/1/MacAddress",
+    "/1/ID",
+    "/1/State",
+];
+
+proptest! {
+    /// Whatever HNS answers: no panic, requests lead to endpoints only, and files hold nothing but what they shall.
+    #[test]
+    fn odd_answers_do_no_harm(
+        changes in prop::collection::vec((any::<bool>(), prop::sample::select(PLACES.to_vec()), any_json()), 0..4),
+        macs in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..3),
+        keep in any::<bool>(),
+        subnet in proptest::option::of(".{0,20}"),
+    ) {
+        let mut seen = complete();
+        for (endpoints, place, value) in changes {
+            let list = if endpoints { &mut seen.endpoints } else { &mut seen.networks };
+            if let Some(at) = list.pointer_mut(place) {
+                *at = value;
+            }
+        }
+        if !keep {
+            seen.adapters.clear();
+        }
+        seen.adapters.extend(macs.into_iter().map(|mac| Adapter { mac, ipv4: vec![] }));
+        let steps = steps(&seen, Wish { node_subnet: subnet.as_deref(), ..wish(&config()) });
+        if let Some(cni) = &steps.cni_conf {
+            let cni: Value = serde_json::from_str(cni).unwrap();
+            prop_assert!(Ipv4Network::parse(cni["ipam"]["subnet"].as_str().unwrap()).is_some());
+            prop_assert!(cni["policies"][2]["value"]["settings"]["providerAddress"].as_str().unwrap().parse::<Ipv4Addr>().is_ok());
+        }
+        match &steps.next {
+            Next::Wait(missing) => prop_assert!(!missing.contains(char::is_control), "{missing:?}"),
+            Next::MakeEndpoint(request) => prop_assert_eq!(&request.path, "/endpoints"),
+            Next::AttachEndpoint(request) => {
+                let id = request.path.strip_prefix("/endpoints/").and_then(|p| p.strip_suffix("/attach"));
+                prop_assert!(id.is_some_and(is_id), "{}", request.path);
+            }
+            Next::Write(proxy) => {
+                let proxy: Value = serde_json::from_str(proxy).unwrap();
+                prop_assert!(Ipv4Network::parse(proxy["clusterCIDR"].as_str().unwrap()).is_some());
+                prop_assert!(proxy["winkernel"]["sourceVip"].as_str().unwrap().parse::<Ipv4Addr>().is_ok());
+            }
+        }
+    }
+}
+
+#[test]
+fn the_directory_of_cni_is_ours_only_where_we_write_into_it() {
+    let service = |prepare| api::services::Service { prepare, ..api::services::Service::default() };
+    let trees_of = |prepare| trees(&ServicesConfig { services: vec![service(prepare)], ..ServicesConfig::default() });
+    assert_eq!(trees_of(Some(Prepare::OvnHybridNetwork(config()))).as_deref(), Some(r"C:\k\cni\config"));
+    assert_eq!(trees_of(None), None, "the pod network is somebody else's, and so is its configuration");
+}
