@@ -1,6 +1,6 @@
 //! Facts that end up in command lines and files are checked before they are used: they come from API objects.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use super::{Cluster, HostParams, Network};
 
@@ -45,6 +45,12 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     if let Network::OvnHybrid { vxlan_port: Some(port) } = cluster.network {
         require(port > 0, "VXLAN port", &port.to_string(), "it must be 1 to 65535")?;
+    }
+    if let Network::OvnHybrid { .. } = cluster.network {
+        let cidr = &cluster.service_cidr;
+        let length = |l: &str| l.parse::<u8>().is_ok_and(|l| l <= 32);
+        let is_network = cidr.split_once('/').is_some_and(|(a, l)| a.parse::<Ipv4Addr>().is_ok() && length(l));
+        require(is_network, "service network", cidr, "the hybrid overlay needs an IPv4 network as 172.30.0.0/16")?;
     }
     let proxy = &cluster.proxy;
     for (what, value) in [("HTTP proxy", &proxy.http), ("HTTPS proxy", &proxy.https), ("list of no proxy", &proxy.no)] {

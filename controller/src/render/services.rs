@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::{
     host::path,
     payload::Manifest,
-    services::{FileInfo, HostFact, HostVariable, Service, ServicesConfig},
+    services::{FileInfo, HostFact, HostVariable, OvnHybridNetwork, Prepare, Service, ServicesConfig},
 };
 
 use super::{Cluster, LogSettings, NODE_KUBECONFIG, Network, Platform, RenderError, Settings, check, kubelet, program};
@@ -160,12 +160,20 @@ fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
     context.has(program::HYBRID_OVERLAY).then(|| service("hybrid-overlay-node", 2, command.join(" "), &["kubelet"]))
 }
 
-/// Its configuration `C:\k\kube-proxy.conf` depends on the host's network, so that wicd makes it, not we.
+/// Its configuration `C:\k\kube-proxy.conf` and that of CNI depend on the host's network, so that wicd makes them, not we.
 fn kube_proxy(context: &Context<'_>) -> Option<Service> {
     let Network::OvnHybrid { .. } = context.cluster.network else { return None };
     let command = format!(r"{} --config C:\k\kube-proxy.conf --windows-service", program::KUBE_PROXY);
     let command = context.logged("kube-proxy", &command);
-    context.has(program::KUBE_PROXY).then(|| service("kube-proxy", 3, command, &["hybrid-overlay-node"]))
+    let network = OvnHybridNetwork {
+        service_cidr: context.cluster.service_cidr.clone(),
+        kubeconfig: NODE_KUBECONFIG.to_owned(),
+        verbosity: if context.settings.debug { 4 } else { 0 },
+    };
+    context.has(program::KUBE_PROXY).then(|| Service {
+        prepare: Some(Prepare::OvnHybridNetwork(network)),
+        ..service("kube-proxy", 3, command, &["hybrid-overlay-node"])
+    })
 }
 
 fn cloud_node_manager(context: &Context<'_>) -> Option<Service> {

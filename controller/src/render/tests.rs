@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use api::{
     host::{ConfigFile, path},
     payload::{File, Manifest},
-    services::{Service, ServicesConfig},
+    services::{OvnHybridNetwork, Prepare, Service, ServicesConfig},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -190,6 +190,25 @@ fn settings_change_command_lines() {
         change(&mut cluster, &mut settings);
         let command = &rendered(&cluster, &PROGRAMS, &settings)[service].path;
         assert!(command.contains(expected), "{name}: {command}");
+    }
+}
+
+#[test]
+fn kube_proxy_is_prepared_by_the_host() {
+    let ovn = Cluster { network: OVN, ..cluster() };
+    for (debug, verbosity) in [(false, 0), (true, 4)] {
+        let services = rendered(&ovn, &PROGRAMS, &Settings { debug, ..Settings::default() });
+        let network =
+            OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), kubeconfig: NODE_KUBECONFIG.into(), verbosity };
+        assert_eq!(services["kube-proxy"].prepare, Some(Prepare::OvnHybridNetwork(network)));
+        assert!(services.values().filter(|s| s.name != "kube-proxy").all(|s| s.prepare.is_none()));
+    }
+    for bad in ["", "172.30.0.0", "172.30.0.0/33", "fd02::/112", "172.30.0.0/16,fd02::/112"] {
+        let cluster = Cluster { service_cidr: bad.into(), ..ovn.clone() };
+        let error = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap_err();
+        assert!(matches!(error, RenderError::Fact { what: "service network", .. }), "{bad}: {error}");
+        let own = Cluster { network: Network::External, ..cluster };
+        assert!(services(&own, &payload(&PROGRAMS), &Settings::default()).is_ok(), "{bad}: only the overlay needs it");
     }
 }
 
