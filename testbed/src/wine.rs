@@ -1,9 +1,10 @@
 //! Windows hosts: Wine's service manager, registry and certificate store behind a real OpenSSH server, each host with a
 //! network, a process table and a host name of its own. Needs root on Linux; see [`available`].
 //!
-//! Not there, and so to be shown on real Windows only: PowerShell, DISM, HNS, HCS, Defender, AF_UNIX sockets, symbolic
+//! Not there, and so to be shown on real Windows only: PowerShell, HNS, HCS, Defender, AF_UNIX sockets, symbolic
 //! links, gRPC over named pipes, recovery of failed services. InitiateShutdownW and InitiateSystemShutdownExW do nothing:
-//! a program that is to restart a host here calls ExitWindowsEx or `shutdown.exe /r`.
+//! a program that is to restart a host here calls ExitWindowsEx or `shutdown.exe /r`. Windows' features are played by a
+//! library of the test bed (`testbed/wine/dismapi.c`): all of them are disabled at first, and enabling one takes a restart.
 
 mod host;
 mod network;
@@ -17,7 +18,7 @@ use std::{
 
 use crate::binaries::{Run as _, find};
 
-pub use host::{Service, Shell, WineHost, WineOptions};
+pub use host::{Process, Service, Shell, WineHost, WineOptions};
 pub use network::HostNetwork;
 
 /// Whether Wine hosts can run on this machine; if not, what is missing.

@@ -115,7 +115,7 @@ impl World {
         }
         for host in &self.hosts {
             text += &format!("\n--- {}: {:?}\n", host.name(), host.services().await);
-            for log in ["wicd/windows-instance-config-daemon.exe.INFO", "../../../../log"] {
+            for log in ["wicd/windows-instance-config-daemon.exe.INFO", "kubelet/kubelet.log"] {
                 let log = host.drive_c().join("var/log").join(log);
                 text += &tail(&fs::read_to_string(log).unwrap_or_default(), 60);
             }
@@ -199,7 +199,7 @@ async fn wine_hosts_become_nodes_and_leave() -> Result<()> {
     let mut world = World::new().await?;
     let result = story(&mut world).await;
     if let Err(error) = result {
-        bail!("{error:?}\n{}", world.show().await);
+        bail!("{error:#}\n{}", world.show().await);
     }
     Ok(())
 }

@@ -67,6 +67,15 @@ pub struct Service {
     pub state: String,
 }
 
+/// A running program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Process {
+    /// Its number inside the host, as Linux counts.
+    pub pid: u32,
+    /// Its command line, starting with the Windows path of the program.
+    pub command: String,
+}
+
 /// A running Windows host: user `Administrator`, who is let in with the keys given to [`WineHost::authorize`]. Ended on
 /// drop with all its processes.
 #[derive(Debug)]
@@ -211,6 +220,23 @@ impl WineHost {
         Ok(parse_services(&String::from_utf8_lossy(&output.stdout)))
     }
 
+    /// The programs of Windows that run on the host, services among them.
+    pub async fn processes(&self) -> Result<Vec<Process>> {
+        const LIST: &str =
+            r#"cd /proc; for p in [0-9]*; do printf '%s ' "$p"; tr '\0' ' ' <"$p/cmdline"; echo; done 2>/dev/null"#;
+        let output = self.inside(LIST, "").await?;
+        Ok(parse_processes(&String::from_utf8_lossy(&output.stdout)))
+    }
+
+    /// Ends a process as a crash does.
+    pub async fn kill(&self, process: &Process) -> Result<()> {
+        let output = self.inside(r#"kill -KILL "$1""#, &process.pid.to_string()).await?;
+        if !output.status.success() {
+            bail!("kill {process:?} of {}: {}", self.name, String::from_utf8_lossy(&output.stderr));
+        }
+        Ok(())
+    }
+
     /// How often Windows has started so far, which is also its `BootId`. Counts a start once the host is up.
     pub fn boots(&self) -> u32 {
         fs::read_to_string(self.dir.join("boots")).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
@@ -336,6 +362,15 @@ fn parse_services(text: &str) -> Vec<Service> {
         .collect()
 }
 
+/// Reads lines of `PID COMMAND` and keeps those of Windows programs.
+fn parse_processes(text: &str) -> Vec<Process> {
+    text.lines()
+        .filter_map(|line| line.split_once(' '))
+        .filter(|(_, command)| command.get(1..3) == Some(r":\"))
+        .filter_map(|(pid, command)| Some(Process { pid: pid.parse().ok()?, command: command.trim().to_owned() }))
+        .collect()
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
@@ -350,6 +385,14 @@ mod tests {
         assert_eq!(services[0], Service { name: "EventLog".into(), state: "RUNNING".into() });
         assert_eq!(services[1].name, "A name with spaces");
         assert_eq!(services.len(), 2);
+    }
+
+    #[test]
+    fn processes_are_those_of_windows() {
+        let text = "1 sh host.sh \n7 C:\\windows\\system32\\services.exe \n8 C:\\k\\kubelet.exe --v=2 \n9 \n";
+        let commands: Vec<_> = parse_processes(text).into_iter().map(|p| (p.pid, p.command)).collect();
+        let expected = [(7, r"C:\windows\system32\services.exe"), (8, r"C:\k\kubelet.exe --v=2")];
+        assert_eq!(commands, expected.map(|(pid, command)| (pid, command.to_owned())));
     }
 
     #[test]
