@@ -22,6 +22,8 @@ use crate::host::{Host, HostError};
 
 /// Signer of wicd's certificates.
 const SIGNER: &str = "kubernetes.io/kube-apiserver-client";
+/// Field manager of what wicd writes to its Node.
+const MANAGER: &str = "wicd";
 /// Longer than the API server keeps a watch open without a word.
 const READ_TIMEOUT: Duration = Duration::from_secs(330);
 
@@ -186,10 +188,9 @@ impl Cluster for KubeCluster {
         async move {
             let nodes: Api<Node> = Api::all(self.0.clone());
             let patch = json!({"metadata": {"annotations": annotations}});
-            nodes
-                .patch_metadata(node, &PatchParams::default(), &Patch::Merge(patch))
-                .await
-                .map_err(call("annotate the Node"))?;
+            // So that the Node says who wrote what.
+            let params = PatchParams { field_manager: Some(MANAGER.to_owned()), ..PatchParams::default() };
+            nodes.patch_metadata(node, &params, &Patch::Merge(patch)).await.map_err(call("annotate the Node"))?;
             Ok(())
         }
         .boxed()
