@@ -59,7 +59,7 @@ mod tests {
     #[test]
     fn what_is_not_set_is_as_documented() {
         let options = options(&Drain::default()).unwrap();
-        assert_eq!(options.timeout, Some(Duration::from_secs(3600)));
+        assert_eq!(options.timeout, Some(Duration::from_hours(1)));
         assert_eq!(options.on_timeout, drain::OnTimeout::Wait);
         assert_eq!((options.grace_period_seconds, options.pod_selector), (None, None));
         assert!(options.delete_empty_dir_data && options.evict_unmanaged && options.wait_for_volume_detach);

@@ -134,14 +134,14 @@ mod tests {
         status
     }
 
-    fn failed() -> Option<Failures> {
-        Some(Failures {
+    fn failed() -> Failures {
+        Failures {
             count: 2,
             next_retry_time: "2027-01-01T09:50:12Z".into(),
             last_reason: "ConnectTimeout".into(),
             last_message: "10.0.0.1:22 did not answer within 15 s".into(),
             step: "Connect".into(),
-        })
+        }
     }
 
     #[test]
@@ -164,14 +164,14 @@ mod tests {
             ),
             (
                 Situation::Working { leaving: true, step: "Drain", what: "2 pods left" },
-                failed(),
+                Some(failed()),
                 Phase::Removing,
                 "Unknown",
                 "Drain: 2 pods left (failed 2 times before: ConnectTimeout)",
             ),
             (
                 Situation::Failed { leaving: false },
-                failed(),
+                Some(failed()),
                 Phase::Failed,
                 "False",
                 "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)",
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn saying_it_twice_changes_nothing() {
-        let mut status = described(&Situation::Failed { leaving: false }, failed());
+        let mut status = described(&Situation::Failed { leaving: false }, Some(failed()));
         let before = status.clone();
         describe(&mut status, &Situation::Failed { leaving: false }, Some(3), Timestamp::from_second(99).unwrap());
         assert_eq!(status, before);
