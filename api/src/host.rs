@@ -28,6 +28,10 @@ pub mod path {
     pub const WICD: &str = r"C:\k\wicd";
     /// One directory for each operation that is going on: requests, answers, the archive that is being sent.
     pub const OPERATIONS: &str = r"C:\k\wicd\operations";
+    /// Lock of what changes the host: one at a time.
+    pub const LOCK: &str = r"C:\k\wicd\lock";
+    /// Newest epoch of an operator that the host has seen.
+    pub const EPOCH: &str = r"C:\k\wicd\epoch";
     /// What the host follows, as wicd last wrote it: a [`super::Marker`].
     pub const STATE: &str = r"C:\k\wicd\state.json";
     /// What wicd has put on the host: a list of paths, services, variables and certificates to take away again.

@@ -7,7 +7,7 @@ use crate::files;
 use crate::host::{Host, HostError};
 
 /// The lock file. It stays when the lock is released, which the operating system does when a process ends.
-pub const LOCK: &str = r"C:\k\wicd\lock";
+pub const LOCK: &str = api::host::path::LOCK;
 
 /// Held until dropped.
 #[derive(Debug)]

@@ -191,11 +191,15 @@ impl Session {
         Ok(())
     }
 
-    /// Takes wicd itself away, which cannot do that: its exe, and its directories as far as they are empty.
+    /// Takes wicd itself away, which cannot do that: its exe, what it has kept for as long as it ran, what operations have
+    /// left, and its directories as far as they are empty.
     pub async fn remove_wicd(&self) -> Result<(), StepError> {
         let sha256 = &self.cx.release.wicd.sha256;
-        self.connection.remove(&host::exe_path(sha256)).await?;
-        let mut directories = vec![host::operation_dir(&self.operation), host::path::OPERATIONS.to_string()];
+        for file in [&*host::exe_path(sha256), host::path::LOCK, host::path::EPOCH] {
+            self.connection.remove(file).await?;
+        }
+        let mut directories = self.empty_operations().await?;
+        directories.push(host::path::OPERATIONS.to_string());
         for entry in self.connection.list(host::path::WICD).await? {
             // Older versions of wicd lie beside the current one.
             if entry.is_directory && api::payload::is_sha256(&entry.name) {
@@ -209,6 +213,23 @@ impl Session {
             self.connection.remove_dir(&directory).await?;
         }
         Ok(())
+    }
+
+    /// Removes the files of all operations, and says in which directories they were.
+    async fn empty_operations(&self) -> Result<Vec<String>, StepError> {
+        let mut directories = Vec::new();
+        for entry in self.connection.list(host::path::OPERATIONS).await? {
+            let path = format!(r"{}\{}", host::path::OPERATIONS, entry.name);
+            if !entry.is_directory {
+                self.connection.remove(&path).await?;
+                continue;
+            }
+            for file in self.connection.list(&path).await?.iter().filter(|f| !f.is_directory) {
+                self.connection.remove(&format!(r"{path}\{}", file.name)).await?;
+            }
+            directories.push(path);
+        }
+        Ok(directories)
     }
 
     /// Ends the connection.

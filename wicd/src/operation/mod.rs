@@ -27,7 +27,7 @@ pub use state::observe;
 pub const MAX_REQUEST: u64 = 16 << 20;
 /// Newest epoch that was seen, as a decimal number in text. Survives cleanup, because an old operator must not come back after
 /// it either.
-pub const EPOCH: &str = r"C:\k\wicd\epoch";
+pub const EPOCH: &str = api::host::path::EPOCH;
 /// How long an operation waits for another one, or for the service, to be done.
 const PATIENCE: Duration = Duration::from_secs(30);
 
