@@ -2,7 +2,8 @@
 //!
 //! As in client-go, a Lease has expired when *we* have seen it unchanged for its duration, whatever clocks others have. The
 //! number of transitions is the epoch: it goes up with every new holder, and hosts refuse an older one, so an operator that
-//! was paused and has lost its Lease without knowing can do no harm.
+//! was paused and has lost its Lease without knowing can do no harm. Hosts remember the epoch, and outlive Leases: so that a
+//! Lease that was deleted, or that of the cluster that a host comes to, is not an old one, an epoch is at least the time.
 
 use std::time::Duration;
 
@@ -62,6 +63,14 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Move {
     }
 }
 
+/// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
+const EPOCHS_BEGIN: i64 = 1_577_836_800;
+
+/// The number of transitions of a new holder: more than before, and never less than that of an earlier Lease.
+fn newer(transitions: i32, now: Timestamp) -> i32 {
+    transitions.max(i32::try_from(now.as_second().saturating_sub(EPOCHS_BEGIN)).unwrap_or(0))
+}
+
 impl Election {
     /// Takes part in the election of `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
     pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
@@ -110,8 +119,9 @@ impl Election {
         let Some(lease) = self.api.get_opt(&self.name).await? else {
             let fresh =
                 Lease { metadata: ObjectMeta { name: Some(self.name.clone()), ..ObjectMeta::default() }, spec: None };
-            return match self.write(fresh, self.spec(1, None)).await {
-                Ok(_) => Ok(Some(1)),
+            let transitions = newer(1, Timestamp::now());
+            return match self.write(fresh, self.spec(transitions, None)).await {
+                Ok(_) => Ok(Some(i64::from(transitions))),
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(None),
                 Err(error) => Err(error),
             };
@@ -135,6 +145,7 @@ impl Election {
             // Only after a crash within one process lifetime of the same identity: count it as new all the same.
             Move::Renew => spec.lease_transitions.unwrap_or(0).saturating_add(1),
         };
+        let transitions = newer(transitions, Timestamp::now());
         match self.write(lease, self.spec(transitions, None)).await {
             Ok(_) => Ok(Some(i64::from(transitions))),
             Err(kube::Error::Api(status)) if status.is_conflict() => Ok(None),
@@ -210,6 +221,14 @@ mod tests {
             lease_duration_seconds: Some(15),
             lease_transitions: Some(transitions),
             ..LeaseSpec::default()
+        }
+    }
+
+    #[test]
+    fn an_epoch_is_newer_than_the_last_one_and_than_that_of_a_lease_that_is_gone() {
+        let at = |seconds| Timestamp::from_second(EPOCHS_BEGIN + seconds).unwrap();
+        for (transitions, seconds, expected) in [(1, 1000, 1000), (1001, 1000, 1001), (1, -5, 1), (7, i64::from(i32::MAX) + 9, 7)] {
+            assert_eq!(newer(transitions, at(seconds)), expected);
         }
     }
 
