@@ -2,6 +2,8 @@
 
 use std::{io, time::Duration};
 
+use api::names::key::TRUST_HOST_KEY;
+
 /// An operation over SSH that failed. The text is for people and safe to publish: it holds no key material, and of what
 /// the host says at most an excerpt without control characters.
 #[derive(Debug, thiserror::Error)]
@@ -44,8 +46,9 @@ pub enum SshError {
     },
     /// The host proved another key than the known one. Someone may be in between.
     #[error(
-        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, remove its \
-         pinned key (or correct its known_hosts entry) so that it is enrolled again", .expected.join(" or ")
+        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its \
+         hostKey or known_hosts entry if it has one, else annotate its WindowsInstance with {TRUST_HOST_KEY}={offered}",
+        .expected.join(" or ")
     )]
     HostKeyMismatch { address: String, expected: Vec<String>, offered: String },
     /// The policy is strict, and the host is not listed.
