@@ -17,10 +17,9 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client, Config, ResourceExt,
-    api::{ListParams, Patch, PatchParams},
+    api::ListParams,
     runtime::{Controller, controller, reflector::ObjectRef, watcher},
 };
-use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
@@ -221,10 +220,7 @@ impl Leader {
         for pool in pools.list(&ListParams::default()).await? {
             let status = pool::refuse(&pool, reason, message, Timestamp::now());
             if pool.status.as_ref() != Some(&status) {
-                let patch = json!({"status": {"conditions": status.conditions, "observedGeneration": status.observed_generation}});
-                let params =
-                    PatchParams { field_manager: Some(api::names::MANAGER_POOL.into()), ..PatchParams::default() };
-                pools.patch_status(&pool.name_any(), &params, &Patch::Merge(patch)).await?;
+                pool::store_status(&self.client, &pool, &status).await?;
             }
         }
         Ok(())

@@ -13,7 +13,7 @@ use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Api, Resource, ResourceExt,
+    Api, Client, Resource, ResourceExt,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
     runtime::controller::Action,
 };
@@ -341,12 +341,18 @@ async fn write_finalizers(pool: &WindowsNodePool, cx: &Context, finalizers: &[St
         .map_err(failed("store the pool's finalizer"))
 }
 
-/// Stores the status if it differs. `uncleanHosts` is not ours to write.
 async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &Context) -> Result<(), PoolError> {
     if pool.status.as_ref() == Some(&next) {
         return Ok(());
     }
-    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    cx.metrics.wrote("WindowsNodePool");
+    store_status(&cx.client, pool, &next).await.map_err(failed("store the pool's status"))
+}
+
+/// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way
+/// would belong to another entry of the managed fields, and stay when it is left out here.
+pub async fn store_status(client: &Client, pool: &WindowsNodePool, next: &WindowsNodePoolStatus) -> kube::Result<()> {
+    let api: Api<WindowsNodePool> = Api::all(client.clone());
     let mut value = json!(next);
     if let Some(map) = value.as_object_mut() {
         map.remove("uncleanHosts");
@@ -357,10 +363,8 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &Context
         "metadata": {"name": pool.name_any()},
         "status": value,
     });
-    cx.metrics.wrote("WindowsNodePool");
     let params = PatchParams::apply(MANAGER_POOL).force();
     gone_is_fine(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await)
-        .map_err(failed("store the pool's status"))
 }
 
 fn record(pool: &str, members: &[Member], cx: &Context) {
