@@ -27,6 +27,9 @@ use super::{
 const MAX_PACKET: u32 = 256 << 10;
 const MAX_DATA: u32 = MAX_PACKET - 1024;
 
+/// Tells how full the disk is.
+const STATVFS: &str = "statvfs@openssh.com";
+
 /// One SFTP session.
 pub(super) struct Session {
     machine: Arc<Machine>,
@@ -139,8 +142,10 @@ impl russh_sftp::server::Handler for Session {
 
     async fn init(&mut self, _version: u32, _extensions: HashMap<String, String>) -> Reply<Version> {
         let mut version = Version::new();
-        for name in ["posix-rename@openssh.com", "limits@openssh.com", "fsync@openssh.com"] {
-            version.extensions.insert(name.into(), "1".into());
+        let extensions =
+            [("posix-rename@openssh.com", "1"), ("limits@openssh.com", "1"), ("fsync@openssh.com", "1"), (STATVFS, "2")];
+        for (name, number) in extensions {
+            version.extensions.insert(name.into(), number.into());
         }
         Ok(version)
     }
@@ -269,6 +274,11 @@ impl russh_sftp::server::Handler for Session {
             ("posix-rename@openssh.com", [old, new]) => {
                 self.rename_over(old, new, true)?;
                 Ok(done(id).into())
+            }
+            (STATVFS, _) => {
+                let free = self.machine.windows().machine().disk_free;
+                let numbers = [1, 1, free, free, free, 0, 0, 0, 0, 0, 255];
+                Ok(ExtendedReply { id, data: numbers.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())
             }
             // Nobody pulls this host's plug.
             ("fsync@openssh.com", [handle]) => self.file(handle).map(|_| done(id).into()),
