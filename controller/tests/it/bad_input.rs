@@ -1,1 +1,256 @@
-//! Not yet.
+//! What people get wrong, and what each of it says; and the less usual ways to reach a host.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{Inventory, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use russh::keys::{PublicKeyBase64 as _, ssh_key::LineEnding};
+use serde_json::{Value, json};
+use testbed::{
+    deployment::{self, NAMESPACE},
+    sim::{Fault, HostOptions, SimHost, SimOptions},
+};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::fleet::{World, entry, has, is_ready, pool_status, spec, spec_with, status};
+
+const PASSPHRASE_PROTECTED: &str = include_str!("../../src/ssh/tests/keys/ed25519-openssh-encrypted.pem");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_mistake_says_what_it_is() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    tokio::try_join!(
+        keys(&world),
+        several_keys(&world),
+        duplicates(&world),
+        strange_machines(&world),
+        strict(&world),
+        other_ways_to_a_host(&world),
+    )?;
+    broken_payload(&mut world).await
+}
+
+async fn store(world: &World, name: &str, data: Value) -> Result<()> {
+    let metadata = json!({"name": name, "namespace": NAMESPACE});
+    let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
+    world.control_plane.apply_yaml(&secret.to_string()).await
+}
+
+fn with_keys(host: &SimHost, names: &[&str]) -> WindowsNodePoolSpec {
+    let keys: Vec<Value> = names.iter().map(|n| json!({"name": n})).collect();
+    spec_with(std::slice::from_ref(host), json!({"ssh": {"privateKeySecretRefs": keys}}))
+}
+
+fn pem(key: &russh::keys::PrivateKey) -> Result<String> {
+    Ok(key.to_openssh(LineEnding::LF)?.to_string())
+}
+
+/// A Secret that is wrong in one way after the other, and right in the end.
+async fn keys(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("keys")).await?;
+    world.apply("keys", &with_keys(&host, &["mine"])).await?;
+    let foreign = pem(&deployment::new_key()?)?;
+    for (n, (data, reason, says)) in [
+        (None, "CredentialsUnavailable", vec!["there is no Secret", "/mine", "create it"]),
+        (Some(json!({"other.pem": "x"})), "CredentialsUnavailable", vec!["/mine", "private-key.pem", "other.pem"]),
+        (Some(json!({"private-key.pem": "no key"})), "CredentialsUnavailable", vec!["mine", "not in PEM form"]),
+        (Some(json!({"private-key.pem": PASSPHRASE_PROTECTED})), "CredentialsUnavailable", vec!["mine", "passphrase"]),
+        (Some(json!({"private-key.pem": foreign})), "AuthenticationFailed", vec!["Administrator cannot log in", "SHA256:", "administrators_authorized_keys"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        if let Some(data) = data {
+            // Keys that an earlier case has stored go.
+            let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> = kube::Api::namespaced(world.client.clone(), NAMESPACE);
+            let _ = secrets.delete("mine", &kube::api::DeleteParams::default()).await;
+            store(world, "mine", data).await?;
+            // A person who has mended something need not wait.
+            world.annotate("keys", key::RETRY, &n.to_string()).await?;
+        }
+        world
+            .until_instance("keys", &format!("says {says:?}"), |i| {
+                let ready = conditions::find(&status(i).conditions, kind::READY).cloned();
+                ready.is_some_and(|c| c.reason == reason && says.iter().all(|s| c.message.contains(s)))
+            })
+            .await?;
+    }
+    ensure!(host.stats().processes == 0, "something was done on the host");
+    store(world, "mine", json!({"private-key.pem": pem(&world.key)?})).await?;
+    world.until_joined("keys").await?;
+    ensure!(!world.operator.log().contains("PRIVATE KEY"), "a key is in the log");
+    Ok(())
+}
+
+/// The first key is missing, the second one is refused, the third one works.
+async fn several_keys(world: &World) -> Result<()> {
+    store(world, "refused", json!({"private-key.pem": pem(&deployment::new_key()?)?})).await?;
+    store(world, "right", json!({"private-key.pem": pem(&world.key)?})).await?;
+    let host = world.sim.host(HostOptions::named("several")).await?;
+    world.join("several", &with_keys(&host, &["missing", "refused", "right"])).await?;
+    let note = world.until_event("several", "CredentialsUnavailable").await?;
+    ensure!(note.contains("/missing"), "{note}");
+    Ok(())
+}
+
+/// The first entry for an address goes on; the second one is refused, in one pool and across pools.
+async fn duplicates(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("twice")).await?;
+    let double = |name: &str| api::Host { name: name.into(), ..entry(&host) };
+    let hosts = |hosts: Vec<api::Host>| WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..spec(&[]) };
+    world.join("twice", &spec(std::slice::from_ref(&host))).await?;
+    let refused = |pool: &'static str, name: &'static str, other: &'static str| {
+        let address = host.address().to_string();
+        world.until(pool, "the double is refused", move |p| {
+            let synced = conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).cloned();
+            has(&pool_status(p).conditions, kind::STALLED, "True", "HostConflict")
+                && synced.is_some_and(|c| {
+                    c.status == "False" && [name, other, address.as_str()].iter().all(|t| c.message.contains(t))
+                })
+        })
+    };
+    world.apply("twice", &hosts(vec![double("a-double"), double("twice")])).await?;
+    refused("twice", "a-double", "twice").await?;
+    world.apply("thrice", &hosts(vec![double("third")])).await?;
+    refused("thrice", "third", "pool twice").await?;
+    ensure!(world.instance("a-double").await?.is_none() && world.instance("third").await?.is_none(), "a double was let in");
+    ensure!(world.node("twice").await?.is_some() && host.stats().connections == 1, "the first one was disturbed");
+    world.until_event("thrice", "HostConflict").await?;
+
+    // The one is taken out, and the other one's turn has come.
+    world.empty("thrice").await?;
+    world.join("twice", &spec(std::slice::from_ref(&host))).await?;
+    world.until("thrice", "nothing is wrong any more", is_ready).await
+}
+
+async fn strange_machines(world: &World) -> Result<()> {
+    let hour = Duration::from_secs(3600);
+    let cases = [
+        ("linux", Fault::NotWindows, "NotWindows", ["no Windows host", "check the address"]),
+        ("ahead", Fault::ClockAhead(hour), "ClockSkew", ["s ahead", "set the host's time service right"]),
+        ("behind", Fault::ClockBehind(hour), "ClockSkew", ["s behind", "set the host's time service right"]),
+        ("locked", Fault::WrongKey, "AuthenticationFailed", ["cannot log in", "authorized"]),
+    ];
+    let mut hosts = Vec::new();
+    for (name, fault, ..) in &cases {
+        hosts.push(world.sim.host(HostOptions { faults: vec![fault.clone()], ..HostOptions::named(*name) }).await?);
+    }
+    world.apply("strange", &spec(&hosts)).await?;
+    for (name, _, reason, says) in &cases {
+        let message = world.until_failed(name, reason).await?;
+        ensure!(says.iter().all(|s| message.contains(s)), "{name}: {message}");
+        ensure!(world.node(name).await?.is_none(), "{name} is a node");
+    }
+    hosts.iter().for_each(SimHost::mend);
+    world.until("strange", "all have joined", |p| is_ready(p) && pool_status(p).ready_nodes == 4).await
+}
+
+/// With `Strict`, only what known_hosts lists is believed.
+async fn strict(world: &World) -> Result<()> {
+    let hosts = world.hosts("strict", 2).await?;
+    let line = |host: &SimHost, key: &russh::keys::ssh_key::PublicKey| {
+        format!("[{}]:{} {} {}\n", host.address(), host.port(), key.algorithm(), key.public_key_base64())
+    };
+    let other = deployment::new_key()?;
+    store(world, "known", json!({"known_hosts": line(&hosts[0], other.public_key())})).await?;
+    let ssh = json!({"ssh": {"hostKeyPolicy": "Strict", "knownHostsRef": {"name": "known"}}});
+    world.apply("strict", &spec_with(&hosts, ssh)).await?;
+    let mismatch = world.until_failed("strict-0", "HostKeyMismatch").await?;
+    let unknown = world.until_failed("strict-1", "HostKeyUnknown").await?;
+    ensure!(mismatch.contains("known_hosts") && unknown.contains("known_hosts"), "{mismatch} {unknown}");
+    ensure!(hosts.iter().all(|h| h.stats().processes == 0), "something was done on a host");
+    let right: String = hosts.iter().map(|h| line(h, &h.host_key())).collect();
+    store(world, "known", json!({"known_hosts": right})).await?;
+    world.until("strict", "both have joined", |p| is_ready(p) && pool_status(p).ready_nodes == 2).await
+}
+
+/// Passes connections on to a host. Returns the port; ends with the test.
+async fn forward(from: IpAddr, host: &SimHost) -> Result<u16> {
+    let listener = TcpListener::bind((from, 0)).await?;
+    let port = listener.local_addr()?.port();
+    let to = SocketAddr::new(host.address(), host.port());
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if let Ok(mut far) = TcpStream::connect(to).await {
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                }
+            });
+        }
+    });
+    Ok(port)
+}
+
+/// By a DNS name, over IPv6, and by a name that there is not.
+async fn other_ways_to_a_host(world: &World) -> Result<()> {
+    let named = world.sim.host(HostOptions::named("by-name")).await?;
+    let six = world.sim.host(HostOptions::named("over-six")).await?;
+    let nowhere = world.sim.host(HostOptions::named("nowhere")).await?;
+    let at = |host: &SimHost, address: &str, port: u16| api::Host {
+        address: address.into(),
+        port: Some(i32::from(port)),
+        ..entry(host)
+    };
+    let mut hosts = vec![
+        at(&named, "localhost", forward("127.0.0.1".parse()?, &named).await?),
+        at(&nowhere, "nowhere.invalid", 22),
+    ];
+    match forward("::1".parse()?, &six).await {
+        Ok(port) => hosts.push(at(&six, "::1", port)),
+        Err(error) => println!("this machine has no IPv6: {error}"),
+    }
+    let count = hosts.len();
+    let mut pool = WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..spec(&[]) };
+    world.apply("ways", &pool).await?;
+    let message = world.until_failed("nowhere", "NameNotResolved").await?;
+    ensure!(message.contains("nowhere.invalid") && message.contains("DNS"), "{message}");
+    world.until_joined("by-name").await?;
+    if count == 3 {
+        world.until_joined("over-six").await?;
+    }
+    if let Some(hosts) = &mut pool.inventory.hosts {
+        hosts.retain(|h| h.name != "nowhere");
+    }
+    world.join("ways", &pool).await
+}
+
+/// An operator whose image is broken touches nothing, and every pool says so.
+async fn broken_payload(world: &mut World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("late")).await?;
+    let blob = world.options.payload.join("kubelet.exe.zst");
+    let whole = std::fs::read(&blob)?;
+    std::fs::remove_file(&blob)?;
+    world.restart().await?;
+    world.apply("late", &spec(std::slice::from_ref(&host))).await?;
+    for pool in ["late", "keys"] {
+        world
+            .until(pool, "it says that the payload is broken", |p| {
+                let conditions = pool_status(p).conditions;
+                let stalled = conditions::find(&conditions, kind::STALLED).cloned();
+                has(&conditions, kind::READY, "False", "PayloadInvalid")
+                    && stalled.is_some_and(|c| c.reason == "PayloadInvalid" && c.message.contains("kubelet.exe"))
+            })
+            .await?;
+    }
+    ensure!(host.stats().connections == 0, "the host was logged in to");
+
+    // All files are there, and one is not what the manifest says.
+    let mut bent = whole.clone();
+    *bent.last_mut().context("it is empty")? ^= 1;
+    std::fs::write(&blob, &bent)?;
+    world.restart().await?;
+    let message = world.until_failed("late", "PayloadInvalid").await?;
+    ensure!(message.contains("kubelet.exe"), "{message}");
+
+    std::fs::write(&blob, &whole)?;
+    world.until_joined("late").await?;
+    world
+        .until("keys", "nothing is wrong any more", |p| {
+            is_ready(p) && conditions::find(&pool_status(p).conditions, kind::STALLED).is_none()
+        })
+        .await?;
+    Ok(())
+}

@@ -4,10 +4,11 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::WindowsInstance;
-use futures::{StreamExt as _, TryStreamExt as _};
+use futures::StreamExt as _;
 use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use kube::{
     Api, ResourceExt,
+    api::DeleteParams,
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::json;
@@ -41,11 +42,11 @@ async fn kill_at(
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
     let config = watcher::Config::default().fields(&format!("metadata.name={name}"));
     let mut events = std::pin::pin!(watcher(instances, config).default_backoff());
-    while !matches!(events.try_next().await?, Some(watcher::Event::InitDone)) {}
+    while !matches!(events.next().await, Some(Ok(watcher::Event::InitDone))) {}
     act.await?;
     let watch = async {
-        while let Some(event) = events.try_next().await? {
-            if let watcher::Event::Apply(instance) = event
+        while let Some(event) = events.next().await {
+            if let Ok(watcher::Event::Apply(instance)) = event
                 && status(&instance).operation.is_some_and(|o| o.step == step)
             {
                 world.operator.signal("KILL")?;
@@ -255,5 +256,25 @@ async fn one_leads_stops_when_told_and_yields_when_it_slept() -> Result<()> {
     let now = status(&world.instance("slept").await?.context("no instance")?);
     ensure!(now.current_version == joined.current_version && now.failures.is_none(), "the sleeper did harm: {now:?}");
     ensure!(host.boots() == 1, "it was restarted");
-    Ok(())
+    epochs_go_up(&mut world, &host).await
+}
+
+/// A host refuses an operator that is older than one it has seen. An operator whose Lease was deleted is none such.
+async fn epochs_go_up(world: &mut World, host: &SimHost) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(world.client.clone(), NAMESPACE);
+    let before = epoch(&lease(world).await?);
+    world.operator.signal("KILL")?;
+    leases.delete(api::names::LEASE, &DeleteParams::default()).await?;
+    world.new_operator().await?;
+    let after = epoch(&lease(world).await?);
+    ensure!(after > before, "{after} is not after {before}");
+
+    let seen = host.drive_c().join("k/wicd/epoch");
+    let mine = std::fs::read_to_string(&seen)?;
+    std::fs::write(&seen, (i64::from(after) + 1000).to_string())?;
+    world.empty(host.name()).await?;
+    let message = world.until_failed(host.name(), "StaleEpoch").await?;
+    ensure!(message.contains("has taken over"), "{message}");
+    std::fs::write(&seen, mine)?;
+    world.until_gone(host).await
 }

@@ -73,6 +73,15 @@ impl World {
         self.operator.leads().await
     }
 
+    /// Ends the operator as Kubernetes does, and starts another one.
+    pub async fn restart(&mut self) -> Result<()> {
+        self.operator.signal("TERM")?;
+        while self.operator.ended()?.is_none() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        self.new_operator().await
+    }
+
     pub async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
         let mut hosts = Vec::new();
         for n in 0..count {
@@ -181,7 +190,8 @@ impl World {
             matches!(self.instance(name).await, Ok(None)) && matches!(self.node(name).await, Ok(None))
         })
         .await?;
-        ensure!(!host.drive_c().join("k").exists(), "{name} still has a C:\\k");
+        let left = files_below(&host.drive_c().join("k"));
+        ensure!(!host.drive_c().join("k").exists(), "{name} still has a C:\\k with {left:?}");
         ensure!(host.services().is_empty(), "{name} still has services: {:?}", host.services());
         Ok(())
     }
@@ -214,6 +224,11 @@ impl World {
         }
         text
     }
+}
+
+fn files_below(dir: &std::path::Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
 fn tail(log: &str) -> String {

@@ -1,1 +1,147 @@
-//! Not yet.
+//! Nodes are kept as the pool's template says, in place, and what others own is left alone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context as _, Result, ensure};
+use api::names::key;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+use russh::keys::{PublicKeyBase64 as _, ssh_key::PublicKey};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use testbed::sim::{SimHost, SimOptions};
+
+use crate::fleet::{World, is_cordoned, spec_with};
+
+/// Taints as `key=value:effect`, but for those of the node controller.
+fn taints(node: &Node) -> BTreeSet<String> {
+    let all = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+    let all = all.iter().filter(|t| !t.key.starts_with("node.kubernetes.io/"));
+    all.map(|t| format!("{}={}:{}", t.key, t.value.clone().unwrap_or_default(), t.effect)).collect()
+}
+
+fn set(texts: &[&str]) -> BTreeSet<String> {
+    texts.iter().map(ToString::to_string).collect()
+}
+
+fn pool(hosts: &[SimHost], labels: Value, annotations: Value, taints: Value) -> api::WindowsNodePoolSpec {
+    let metadata = json!({"labels": labels, "annotations": annotations});
+    spec_with(hosts, json!({"template": {"metadata": metadata, "spec": {"taints": taints}}}))
+}
+
+async fn until_node(world: &World, name: &str, what: &str, is_so: impl Fn(&Node) -> bool) -> Result<()> {
+    world.eventually(what, || async { world.node(name).await.is_ok_and(|n| n.is_some_and(|n| is_so(&n))) }).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_are_kept_as_the_template_says() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 2).await?;
+    let (name, other) = (hosts[0].name(), hosts[1].name());
+    let hall = json!({"key": "hall", "value": "b", "effect": "PreferNoSchedule"});
+    let os = json!({"key": "os", "value": "Windows", "effect": "NoSchedule"});
+    let labels = json!({"example.com/hall": "b", "example.com/rack": "7"});
+    let mut first = pool(&hosts, labels, json!({"example.com/owner": "ops"}), json!([os, hall]));
+    if let Some(hosts) = &mut first.inventory.hosts {
+        hosts[0].labels = Some(BTreeMap::from([("example.com/own".into(), "yes".into())]));
+    }
+    world.join("factory", &first).await?;
+    legacy_metadata_is_there(&world, &hosts[0]).await?;
+    let is_first = |node: &Node| {
+        node.labels().get("example.com/hall").is_some_and(|v| v == "b")
+            && node.labels().get("example.com/rack").is_some_and(|v| v == "7")
+            && node.annotations().get("example.com/owner").is_some_and(|v| v == "ops")
+            && taints(node).is_superset(&set(&["os=Windows:NoSchedule", "hall=b:PreferNoSchedule"]))
+    };
+    for host in &hosts {
+        until_node(&world, host.name(), "it is as the template says", is_first).await?;
+    }
+    let has_own = |node: &Node| node.labels().contains_key("example.com/own");
+    ensure!(has_own(&world.node(name).await?.context("no Node")?), "the host's own label is missing");
+    ensure!(!has_own(&world.node(other).await?.context("no Node")?), "the label of another host is there");
+
+    // What is others' stays through all that follows.
+    let theirs = json!([
+        {"key": "os", "value": "Windows", "effect": "NoSchedule"},
+        {"key": "hall", "value": "b", "effect": "PreferNoSchedule"},
+        {"key": "theirs", "value": "1", "effect": "PreferNoSchedule"},
+    ]);
+    world
+        .edit_node(name, json!({
+            "metadata": {"labels": {"theirs": "1"}, "annotations": {"theirs": "1"}}, "spec": {"taints": theirs},
+        }))
+        .await?;
+
+    // A person's change is put right; a status is written only where something differs.
+    let before = versions(&world, &hosts).await?;
+    for attempt in ["x", "y"] {
+        let bend = json!({
+            "metadata": {"labels": {"example.com/hall": attempt, "example.com/rack": null}, "annotations": {"example.com/owner": null}},
+            "spec": {"taints": [{"key": "theirs", "value": "1", "effect": "PreferNoSchedule"}]},
+        });
+        for host in &hosts {
+            world.edit_node(host.name(), bend.clone()).await?;
+            until_node(&world, host.name(), "the change is put right", is_first).await?;
+        }
+    }
+    let after = versions(&world, &hosts).await?;
+    ensure!(before == after, "a status was written though nothing differs: {before:?} {after:?}");
+
+    // A change of the template is made in place, and what is no longer in it goes.
+    let hall = json!({"key": "hall", "value": "c", "effect": "PreferNoSchedule"});
+    let second = pool(&hosts, json!({"example.com/hall": "c"}), json!({}), json!([hall]));
+    world.join("factory", &second).await?;
+    let node_is_second = |node: &Node, taints_of_all: &BTreeSet<String>| {
+        node.labels().get("example.com/hall").is_some_and(|v| v == "c")
+            && !node.labels().contains_key("example.com/rack")
+            && !node.labels().contains_key("example.com/own")
+            && !node.annotations().contains_key("example.com/owner")
+            && taints(node) == *taints_of_all
+    };
+    let with_theirs = set(&["hall=c:PreferNoSchedule", "theirs=1:PreferNoSchedule"]);
+    until_node(&world, name, "it is as the new template says", |n| node_is_second(n, &with_theirs)).await?;
+    let node = world.node(name).await?.context("no Node")?;
+    ensure!(node.labels().contains_key("theirs") && node.annotations().contains_key("theirs"), "others' metadata is gone");
+    for host in &hosts {
+        let node = world.node(host.name()).await?.context("no Node")?;
+        ensure!(!is_cordoned(&node), "{} was cordoned", host.name());
+        ensure!(host.stats().connections == 1, "{} was logged in to for a label", host.name());
+    }
+    ensure!(!world.operator.log().contains("moving pods away"), "a node was drained for a label");
+    ensure!(world.operator.metric("windows_node_pool_reconcile_errors_total").await? == 0.0, "{}", world.operator.log());
+    Ok(())
+}
+
+/// Resource versions of the pool and its instances.
+async fn versions(world: &World, hosts: &[SimHost]) -> Result<Vec<Option<String>>> {
+    let mut versions = vec![world.pool("factory").await?.resource_version()];
+    for host in hosts {
+        versions.push(world.instance(host.name()).await?.context("no instance")?.resource_version());
+    }
+    Ok(versions)
+}
+
+/// What the legacy operator would expect of a node of its own.
+async fn legacy_metadata_is_there(world: &World, host: &SimHost) -> Result<()> {
+    let node = world.node(host.name()).await?.context("no Node")?;
+    let public: &PublicKey = world.key.public_key();
+    let authorized = format!("{} {}", public.algorithm(), public.public_key_base64());
+    let host_key = host.host_key();
+    let version = world.pool("factory").await?.status.and_then(|s| s.desired_version).context("no version")?;
+    for (key, expected) in [
+        (key::PUB_KEY_HASH, hex::encode(Sha256::digest(authorized))),
+        (key::SSH_HOST_KEY, host_key.public_key_base64()),
+        (key::SSH_HOST_KEY_TYPE, host_key.algorithm().to_string()),
+        (key::DESIRED_VERSION, version.clone()),
+        (key::VERSION, version),
+    ] {
+        ensure!(node.annotations().get(key) == Some(&expected), "{key}: {:?}, wanted {expected}", node.annotations().get(key));
+    }
+    let user = node.annotations().get(key::USERNAME).context("no user annotation")?;
+    ensure!(!user.contains("Administrator"), "the user is readable: {user}");
+    for (key, expected) in [(key::BYOH, "true"), (key::WORKER_ROLE, ""), (key::POOL, "factory")] {
+        ensure!(node.labels().get(key).is_some_and(|v| v == expected), "{key}: {:?}", node.labels().get(key));
+    }
+    ensure!(!node.annotations().contains_key(key::REBOOT_REQUIRED), "a restart is asked for");
+    Ok(())
+}
