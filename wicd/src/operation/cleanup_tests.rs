@@ -57,6 +57,41 @@ fn all_of_ours_goes_and_nothing_else() {
 }
 
 #[test]
+fn what_was_made_for_kube_proxy_goes_too() {
+    use crate::daemon::network;
+    let bed = Bed::new();
+    let config = api::services::OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), ..Default::default() };
+    let mut apply = wanted("1");
+    apply.desired.services.services[1].prepare = Some(api::services::Prepare::OvnHybridNetwork(config.clone()));
+    bed.stage_version("1");
+    assert_eq!(bed.apply(apply).outcome, Outcome::Done);
+    let mac = vec![0, 0x15, 0x5d, 0, 0, 9];
+    bed.host.state().hns = [
+        (
+            "/networks",
+            serde_json::json!([{"ID": "a-1", "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
+                "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]),
+        ),
+        (
+            "/endpoints",
+            serde_json::json!([{"ID": "b-1", "Name": network::ENDPOINT, "MacAddress": "00-15-5D-00-00-09"}]),
+        ),
+    ]
+    .map(|(path, answer)| (path.to_owned(), answer))
+    .into();
+    bed.host.state().adapters = vec![crate::host::Adapter { mac, ipv4: vec![[10, 132, 1, 2].into()] }];
+    // hybrid-overlay-node is there first.
+    bed.write(r"C:\k\cni\config\ovnkube-client-current.pem", b"");
+    let wish = network::Wish { config: &config, node_name: "win-1", node_subnet: None };
+    assert_eq!(network::prepare(&bed.host, wish, false).unwrap(), network::Progress::Ready);
+    assert!(bed.exists(network::KUBE_PROXY_CONF) && bed.exists(network::CNI_CONF));
+
+    let answer = bed.run(BODY);
+    assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
+    assert!(!bed.exists(network::KUBE_PROXY_CONF) && !bed.exists(r"C:\k\cni"));
+}
+
+#[test]
 fn files_of_others_in_our_directories_stay() {
     let bed = joined();
     bed.write(r"C:\k\cni\theirs.exe", b"");
