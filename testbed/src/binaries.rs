@@ -110,6 +110,17 @@ pub(crate) fn lock_file(path: &Path) -> Result<File> {
     File::create(path).with_context(|| format!("open {}", path.display()))
 }
 
+/// Takes what cargo has set for this program from the environment of a cargo that it starts. Build scripts (ring's) read these
+/// variables: with others than in a build by hand, each of the two would build anew what the other has built.
+pub fn forget_caller(cargo: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let set_by_cargo = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(set_by_cargo) {
+            cargo.env_remove(name);
+        }
+    }
+}
+
 /// The first half of a SHA-256 over all inputs: enough to tell builds apart.
 pub(crate) fn key(inputs: &[&str]) -> String {
     let mut hash = Sha256::new();

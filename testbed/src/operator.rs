@@ -49,6 +49,7 @@ pub fn build() -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     // Named together with the caller, dependencies have the features that they were built with for it: none is built twice.
     let packages = ["build", "--locked", "-p", "controller", "-p", "xtask", "--bin", "windows-node-pools"];
+    crate::binaries::forget_caller(&mut cargo);
     cargo.current_dir(crate::binaries::workspace()).args(packages);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");

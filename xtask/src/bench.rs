@@ -50,6 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn run_release() -> Result<()> {
     let mut cargo = Command::new("cargo");
+    testbed::binaries::forget_caller(&mut cargo);
     cargo.current_dir(crate::workspace_root()).args(["run", "--release", "--locked", "-p", "xtask", "--"]);
     crate::execute(cargo.args(std::env::args_os().skip(1)))
 }

@@ -8,6 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use testbed::binaries::forget_caller;
 
 use crate::{deny, execute, r#gen, workspace_root};
 
@@ -39,7 +40,9 @@ pub fn run(_: &Args) -> Result<()> {
 }
 
 fn cargo(args: &[&str]) -> Result<()> {
-    execute(Command::new("cargo").args(args).current_dir(workspace_root()))
+    let mut cargo = Command::new("cargo");
+    forget_caller(&mut cargo);
+    execute(cargo.args(args).current_dir(workspace_root()))
 }
 
 fn clippy_for_windows() -> Result<()> {
@@ -56,6 +59,7 @@ fn clippy_for_windows() -> Result<()> {
 /// All tests. The last line sums up what the many test binaries say.
 fn tests() -> Result<()> {
     let mut command = Command::new("cargo");
+    forget_caller(&mut command);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).current_dir(workspace_root());
     let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let mut sum = Tally::default();

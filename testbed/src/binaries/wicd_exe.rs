@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{Run as _, say, workspace};
+use super::{Run as _, forget_caller, say, workspace};
 
 /// What `wicd.exe` is built for.
 pub(crate) const TARGET: &str = "x86_64-pc-windows-gnu";
@@ -32,12 +32,7 @@ pub fn wicd_exe() -> Result<PathBuf> {
         cargo.env("RUSTC", "/usr/bin/rustc").env("RUSTC_BOOTSTRAP", "1").arg("-Zbuild-std=std,panic_abort");
         cargo
     };
-    // Set by the cargo that runs a test; they would make this build differ from one by hand.
-    for (name, _) in env::vars_os() {
-        if name.to_str().is_some_and(|name| name.starts_with("CARGO_PKG_") || name == "CARGO_MANIFEST_DIR") {
-            cargo.env_remove(name);
-        }
-    }
+    forget_caller(&mut cargo);
     cargo
         .current_dir(workspace)
         .env("CARGO_TARGET_DIR", &target_dir)
