@@ -12,7 +12,6 @@ use k8s_openapi::{
 use kube::{
     Api, Client,
     api::{ObjectMeta, PostParams},
-    runtime::wait,
 };
 use sha2::{Digest as _, Sha256};
 use x509_parser::pem::Pem;
@@ -21,6 +20,9 @@ use super::{Claim, Kind, Outstanding, Verdict, approver::decide, request::Reques
 
 /// How long a signer may take. kube-controller-manager takes milliseconds.
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
+/// From the approval to the first look at what the signer did; doubled with each look, up to the last.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LAST_LOOK: Duration = Duration::from_secs(2);
 /// How often an approval is tried against someone who changes the same object.
 const APPROVAL_ATTEMPTS: usize = 5;
 /// Stands for the operator in the check before posting; the API server then writes the real one.
@@ -150,14 +152,10 @@ pub async fn request_and_sign(
         };
     }
 
-    let ended = |csr: Option<&CertificateSigningRequest>| {
-        csr.is_none_or(|csr| certificate(csr).is_some() || refusal(csr).is_some())
-    };
-    let issued = match tokio::time::timeout(ISSUE_TIMEOUT, wait::await_condition(api, &name, ended)).await {
-        Ok(Ok(Some(issued))) => issued,
-        Ok(Ok(None)) => return Err(CsrError::NotIssued { name, message: "it was deleted".into() }),
-        Ok(Err(error)) => return Err(CsrError::Api { doing: "watch", name, source: Box::new(error) }),
-        Err(_) => return Err(CsrError::TimedOut { name }),
+    let issued = tokio::time::timeout(ISSUE_TIMEOUT, ended(&api, &name)).await;
+    let issued = match issued.map_err(|_| CsrError::TimedOut { name: name.clone() })?.map_err(failed("read"))? {
+        Some(issued) => issued,
+        None => return Err(CsrError::NotIssued { name, message: "it was deleted".into() }),
     };
     if let Some(message) = refusal(&issued) {
         return Err(CsrError::NotIssued { name, message });
@@ -166,6 +164,20 @@ pub async fn request_and_sign(
     match check_certificate(chain, &Request::read(csr_pem.as_bytes()), jiff::Timestamp::now().as_second()) {
         Ok(()) => Ok(String::from_utf8_lossy(chain).into_owned()),
         Err(what) => Err(CsrError::WrongCertificate { name, what }),
+    }
+}
+
+/// The request once it has been issued or refused; `None` if it is gone. Asked for again and again: a watch for each of many
+/// requests is a list and a connection more for each, and signers take milliseconds.
+async fn ended(api: &Api<CertificateSigningRequest>, name: &str) -> kube::Result<Option<CertificateSigningRequest>> {
+    let mut pause = FIRST_LOOK;
+    loop {
+        tokio::time::sleep(pause).await;
+        let Some(csr) = api.get_opt(name).await? else { return Ok(None) };
+        if certificate(&csr).is_some() || refusal(&csr).is_some() {
+            return Ok(Some(csr));
+        }
+        pause = (pause * 2).min(LAST_LOOK);
     }
 }
 
