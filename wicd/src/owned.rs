@@ -35,7 +35,7 @@ const LEGACY_FILES: [&str; 4] = [
     r"C:\Temp\network-conf.ps1",
 ];
 /// Directories of WMCO outside `C:\k` whose whole content is its own or its services' (contract section 2.1).
-const LEGACY_TREES: [&str; 9] = [
+const LEGACY_TREES: [&str; 11] = [
     r"C:\var\log\kubelet",
     r"C:\var\log\csi-proxy",
     r"C:\var\log\kube-proxy",
@@ -43,6 +43,8 @@ const LEGACY_TREES: [&str; 9] = [
     r"C:\var\log\hybrid-overlay",
     r"C:\var\log\containerd",
     r"C:\var\log\windows_exporter",
+    r"C:\var\log\pods",
+    r"C:\var\log\containers",
     r"C:\var\lib\cni",
     path::KUBELET_PKI,
 ];

@@ -20,7 +20,14 @@ use crate::owned::{Owned, SERVICE_NAMES};
 /// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
 const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
 /// State of services: ours altogether if it was not there before us.
-const STATE_TREES: [&str; 3] = [r"C:\var\lib\kubelet", r"C:\var\lib\cni", super::cleanup::CONTAINERD_STATE];
+const STATE_TREES: [&str; 5] = [
+    r"C:\var\lib\kubelet",
+    r"C:\var\lib\cni",
+    super::cleanup::CONTAINERD_STATE,
+    // Made by kubelet, for the logs of pods.
+    r"C:\var\log\pods",
+    r"C:\var\log\containers",
+];
 
 pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &mut Report) -> Result<Outcome, Failure> {
     check(&body.files)?;
