@@ -39,7 +39,7 @@ const SIGNATURE_ALGORITHMS: [&[u8]; 5] = [
 /// A certificate request: its names as far as they can be read, and everything about it that is wrong whatever it is for.
 ///
 /// Reading never fails, because a broken request must still be recognised as one that names a host of ours.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Request {
     /// Every common name of the subject, in order.
     pub common_names: Vec<String>,
