@@ -58,14 +58,19 @@ async fn keys(world: &World) -> Result<()> {
         (Some(json!({"other.pem": "x"})), "CredentialsUnavailable", vec!["/mine", "private-key.pem", "other.pem"]),
         (Some(json!({"private-key.pem": "no key"})), "CredentialsUnavailable", vec!["mine", "not in PEM form"]),
         (Some(json!({"private-key.pem": PASSPHRASE_PROTECTED})), "CredentialsUnavailable", vec!["mine", "passphrase"]),
-        (Some(json!({"private-key.pem": foreign})), "AuthenticationFailed", vec!["Administrator cannot log in", "SHA256:", "administrators_authorized_keys"]),
+        (
+            Some(json!({"private-key.pem": foreign})),
+            "AuthenticationFailed",
+            vec!["Administrator cannot log in", "SHA256:", "administrators_authorized_keys"],
+        ),
     ]
     .into_iter()
     .enumerate()
     {
         if let Some(data) = data {
             // Keys that an earlier case has stored go.
-            let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> = kube::Api::namespaced(world.client.clone(), NAMESPACE);
+            let secrets: kube::Api<k8s_openapi::api::core::v1::Secret> =
+                kube::Api::namespaced(world.client.clone(), NAMESPACE);
             let _ = secrets.delete("mine", &kube::api::DeleteParams::default()).await;
             store(world, "mine", data).await?;
             // A person who has mended something need not wait.
@@ -100,7 +105,8 @@ async fn several_keys(world: &World) -> Result<()> {
 async fn duplicates(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("twice")).await?;
     let double = |name: &str| api::Host { name: name.into(), ..entry(&host) };
-    let hosts = |hosts: Vec<api::Host>| WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..spec(&[]) };
+    let hosts =
+        |hosts: Vec<api::Host>| WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..spec(&[]) };
     world.join("twice", &spec(std::slice::from_ref(&host))).await?;
     let refused = |pool: &'static str, name: &'static str, other: &'static str| {
         let address = host.address().to_string();
@@ -116,7 +122,10 @@ async fn duplicates(world: &World) -> Result<()> {
     refused("twice", "a-double", "twice").await?;
     world.apply("thrice", &hosts(vec![double("third")])).await?;
     refused("thrice", "third", "pool twice").await?;
-    ensure!(world.instance("a-double").await?.is_none() && world.instance("third").await?.is_none(), "a double was let in");
+    ensure!(
+        world.instance("a-double").await?.is_none() && world.instance("third").await?.is_none(),
+        "a double was let in"
+    );
     ensure!(world.node("twice").await?.is_some() && host.stats().connections == 1, "the first one was disturbed");
     world.until_event("thrice", "HostConflict").await?;
 

@@ -1,6 +1,6 @@
 //! A world for the operator: a control plane of its own, simulated hosts, a payload, and the operator as a process.
 
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{Host, Inventory, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
@@ -32,7 +32,7 @@ pub struct World {
     pub control_plane: ControlPlane,
     pub options: OperatorOptions,
     pub key: PrivateKey,
-    pub files: tempfile::TempDir,
+    _files: tempfile::TempDir,
 }
 
 impl World {
@@ -64,7 +64,7 @@ impl World {
         payload::write(&options.payload, &[kubelet, containerd], payload::LEVEL_FAST)?;
         std::fs::write(&options.wicd, b"wicd, for hosts that only look at its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
-        Ok(Self { operator, sim, client, control_plane, options, key, files })
+        Ok(Self { operator, sim, client, control_plane, options, key, _files: files })
     }
 
     /// Starts another operator in the place of the one that is there, which is ended if it still runs.
@@ -292,9 +292,4 @@ pub fn is_cordoned_by_us(node: &Node) -> bool {
 /// All Nodes.
 pub async fn nodes(client: &Client) -> Result<Vec<Node>> {
     Ok(Api::<Node>::all(client.clone()).list(&ListParams::default()).await?.items)
-}
-
-/// Names of Nodes.
-pub fn names(nodes: &[Node]) -> BTreeSet<String> {
-    nodes.iter().map(ResourceExt::name_any).collect()
 }

@@ -55,7 +55,7 @@ pub async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
     world
         .eventually(&format!("the budget {name} is in force"), || async {
             let status = budgets.get(name).await.ok().and_then(|b| b.status);
-            status.is_some_and(|s| s.observed_generation.is_some() && s.current_healthy == Some(1))
+            status.is_some_and(|s| s.observed_generation.is_some() && s.current_healthy > Some(0))
         })
         .await
 }

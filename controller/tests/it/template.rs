@@ -67,9 +67,12 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         {"key": "theirs", "value": "1", "effect": "PreferNoSchedule"},
     ]);
     world
-        .edit_node(name, json!({
-            "metadata": {"labels": {"theirs": "1"}, "annotations": {"theirs": "1"}}, "spec": {"taints": theirs},
-        }))
+        .edit_node(
+            name,
+            json!({
+                "metadata": {"labels": {"theirs": "1"}, "annotations": {"theirs": "1"}}, "spec": {"taints": theirs},
+            }),
+        )
         .await?;
 
     // A person's change is put right; a status is written only where something differs.
@@ -101,14 +104,21 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
     let with_theirs = set(&["hall=c:PreferNoSchedule", "theirs=1:PreferNoSchedule"]);
     until_node(&world, name, "it is as the new template says", |n| node_is_second(n, &with_theirs)).await?;
     let node = world.node(name).await?.context("no Node")?;
-    ensure!(node.labels().contains_key("theirs") && node.annotations().contains_key("theirs"), "others' metadata is gone");
+    ensure!(
+        node.labels().contains_key("theirs") && node.annotations().contains_key("theirs"),
+        "others' metadata is gone"
+    );
     for host in &hosts {
         let node = world.node(host.name()).await?.context("no Node")?;
         ensure!(!is_cordoned(&node), "{} was cordoned", host.name());
         ensure!(host.stats().connections == 1, "{} was logged in to for a label", host.name());
     }
     ensure!(!world.operator.log().contains("moving pods away"), "a node was drained for a label");
-    ensure!(world.operator.metric("windows_node_pool_reconcile_errors_total").await? == 0.0, "{}", world.operator.log());
+    ensure!(
+        world.operator.metric("windows_node_pool_reconcile_errors_total").await? == 0.0,
+        "{}",
+        world.operator.log()
+    );
     Ok(())
 }
 
@@ -135,7 +145,11 @@ async fn legacy_metadata_is_there(world: &World, host: &SimHost) -> Result<()> {
         (key::DESIRED_VERSION, version.clone()),
         (key::VERSION, version),
     ] {
-        ensure!(node.annotations().get(key) == Some(&expected), "{key}: {:?}, wanted {expected}", node.annotations().get(key));
+        ensure!(
+            node.annotations().get(key) == Some(&expected),
+            "{key}: {:?}, wanted {expected}",
+            node.annotations().get(key)
+        );
     }
     let user = node.annotations().get(key::USERNAME).context("no user annotation")?;
     ensure!(!user.contains("Administrator"), "the user is readable: {user}");
