@@ -227,7 +227,9 @@ mod tests {
     #[test]
     fn an_epoch_is_newer_than_the_last_one_and_than_that_of_a_lease_that_is_gone() {
         let at = |seconds| Timestamp::from_second(EPOCHS_BEGIN + seconds).unwrap();
-        for (transitions, seconds, expected) in [(1, 1000, 1000), (1001, 1000, 1001), (1, -5, 1), (7, i64::from(i32::MAX) + 9, 7)] {
+        for (transitions, seconds, expected) in
+            [(1, 1000, 1000), (1001, 1000, 1001), (1, -5, 1), (7, i64::from(i32::MAX) + 9, 7)]
+        {
             assert_eq!(newer(transitions, at(seconds)), expected);
         }
     }

@@ -142,8 +142,12 @@ impl russh_sftp::server::Handler for Session {
 
     async fn init(&mut self, _version: u32, _extensions: HashMap<String, String>) -> Reply<Version> {
         let mut version = Version::new();
-        let extensions =
-            [("posix-rename@openssh.com", "1"), ("limits@openssh.com", "1"), ("fsync@openssh.com", "1"), (STATVFS, "2")];
+        let extensions = [
+            ("posix-rename@openssh.com", "1"),
+            ("limits@openssh.com", "1"),
+            ("fsync@openssh.com", "1"),
+            (STATVFS, "2"),
+        ];
         for (name, number) in extensions {
             version.extensions.insert(name.into(), number.into());
         }
