@@ -68,12 +68,14 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let client = client(config.clone()).context("cannot make a client for the API server")?;
     let mut unretried = config.clone();
     unretried.default_retry = false;
+    // The Lease never waits for other requests.
+    let for_lease = Client::try_from(unretried.clone()).context("cannot make a client")?;
     let direct = self::client(unretried).context("cannot make a client")?;
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
     // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
 
-    let election = Election::new(direct.clone(), &args.namespace, api::names::LEASE, &identity, args.lease_duration);
+    let election = Election::new(for_lease, &args.namespace, api::names::LEASE, &identity, args.lease_duration);
     // Standing by is being ready.
     ready.store(true, Ordering::Relaxed);
     tracing::info!(identity, "waiting for the lease");
