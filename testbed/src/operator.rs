@@ -70,16 +70,19 @@ impl Operator {
         let (address, admin) = (free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
         let kubeconfig = control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?;
+        // A short lease, so that a test need not wait for it; on a machine with much else to do it would be lost.
+        let patient = options.args.iter().any(|arg| arg == "--lease-duration");
         let mut command = Command::new(&options.program);
         command
             .arg("run")
-            .args(["--log-format", "text", "--lease-duration", "4s"])
+            .args(["--log-format", "text"])
             .args(["--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
             .arg("--payload")
             .arg(&options.payload)
             .arg("--wicd")
             .arg(&options.wicd)
             .args(&options.args)
+            .args(if patient { &[][..] } else { &["--lease-duration", "4s"] })
             .env("KUBECONFIG", kubeconfig)
             .env("POD_NAME", format!("operator-{number}"))
             .env_remove("HTTP_PROXY")
