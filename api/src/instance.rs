@@ -172,7 +172,7 @@ pub struct WindowsInstanceStatus {
     /// Failures since the last success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
-    /// Value of the retry annotation that was last acted upon.
+    /// Values of the annotations `retry` and `trust-host-key` that were last acted upon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_retry: Option<String>,
 }

@@ -90,7 +90,7 @@ pub async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cl
         .api_server
         .clone()
         .or_else(|| text(&infrastructure, "/status/apiServerInternalURI"))
-        .unwrap_or_else(|| config.cluster_url.to_string().trim_end_matches('/').to_string());
+        .map_or_else(|| as_hosts_reach_it(&config.cluster_url.to_string()), Ok)?;
     let service_cidr = match args.service_cidr.clone().or_else(|| text(&network, "/spec/serviceNetwork/0")) {
         Some(cidr) => cidr,
         None => service_cidr(client).await?,
@@ -137,6 +137,17 @@ pub async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cl
         exporter_tls,
         trusted_ca: None,
     })
+}
+
+/// The address that the operator itself uses, if hosts can use it, too. A Service's name is known in pods only.
+fn as_hosts_reach_it(url: &str) -> Result<String, ClusterError> {
+    let url = url.trim_end_matches('/');
+    let host = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    if host.ends_with(".svc") || host.contains(".svc.") {
+        return Err(ClusterError::Unknown { what: "how hosts reach the API server", flag: "--api-server" });
+    }
+    Ok(url.to_string())
 }
 
 /// An OpenShift object named `cluster`, if this is OpenShift.
@@ -221,6 +232,18 @@ mod tests {
         }
         for bad in ["", "172.30.0.0", "x/16", "10.0.0.0/29", "10.0.0.0/99", "10.0.0.0/-1"] {
             assert!(tenth_address(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_service_name_is_no_address_for_hosts() {
+        assert_eq!(as_hosts_reach_it("https://10.0.0.1:6443/").unwrap(), "https://10.0.0.1:6443");
+        for inside in [
+            "https://kubernetes.default.svc/",
+            "https://kubernetes.default.svc:443",
+            "https://kubernetes.default.svc.cluster.local",
+        ] {
+            assert!(as_hosts_reach_it(inside).unwrap_err().to_string().contains("--api-server"), "{inside}");
         }
     }
 

@@ -129,6 +129,9 @@ async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Fl
         let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
         work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
     }
+    for warning in progress.warnings.iter().take(10) {
+        work.cx.events.say(&work.instance, Level::Warning, "DrainWarning", "Drain", warning);
+    }
     for forced in &progress.forced {
         work.cx.events.say(
             &work.instance,
@@ -194,7 +197,12 @@ async fn delete_node(work: &Work, node: &Node) -> Result<(), StepError> {
 }
 
 async fn gone(work: &mut Work) -> Result<Flow, StepError> {
-    work.cx.events.say(&work.instance, Level::Normal, "Removed", "Remove", "the host is no node any more, and clean");
+    let note = if work.status.host_key.is_some() {
+        "the host is no node any more, and clean"
+    } else {
+        "the host was never reached, so there is nothing of ours on it"
+    };
+    work.cx.events.say(&work.instance, Level::Normal, "Removed", "Remove", note);
     finish(work).await
 }
 

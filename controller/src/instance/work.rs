@@ -168,9 +168,14 @@ impl Work {
         Ok(wait)
     }
 
-    /// Until when the next attempt waits, if it does. A person's retry annotation ends the wait.
+    /// Until when the next attempt waits, if it does. A person ends the wait by asking for a retry, or by allowing a host key.
     pub fn waits(&mut self) -> Option<std::time::Duration> {
-        let asked = self.instance.annotations().get(key::RETRY).cloned();
+        let asked: Vec<&str> = [key::RETRY, key::TRUST_HOST_KEY]
+            .iter()
+            .filter_map(|k| self.instance.annotations().get(*k))
+            .map(String::as_str)
+            .collect();
+        let asked = (!asked.is_empty()).then(|| asked.join(" "));
         if asked.is_some() && asked != self.status.last_handled_retry {
             self.status.last_handled_retry = asked;
             if let Some(failures) = &mut self.status.failures {

@@ -70,6 +70,8 @@ pub(crate) fn next(
     let ready = names(&|m| m.ready && !m.slot.leaving);
     let overdue = names(&|m| is_overdue(m, pool, now));
     let outdated = names(&|m| m.slot.joined && !m.slot.leaving && current(m).as_deref() != Some(version));
+    // Hosts of the inventory that have no instance yet: it is made after this was seen.
+    let new = seen.hosts.saturating_sub(names(&|m| !m.slot.leaving).len());
     let mut failed: Vec<String> = failing.iter().chain(&stuck).cloned().collect();
     failed.sort();
 
@@ -133,7 +135,7 @@ pub(crate) fn next(
         None => put(kind::DEGRADED, Status::False, reason::AS_EXPECTED, ""),
     }
 
-    match outdated.is_empty() && failing.is_empty() && joining.is_empty() && waiting.is_empty() {
+    match outdated.is_empty() && failing.is_empty() && joining.is_empty() && waiting.is_empty() && new == 0 {
         true => put(kind::UPDATED, Status::True, "AllNodesUpdated", ""),
         false if !outdated.is_empty() => {
             put(
@@ -155,8 +157,11 @@ pub(crate) fn next(
             doing.push(format!("{} {verb}: {}", names.len(), some(names)));
         }
     }
+    if new > 0 {
+        doing.push(format!("{new} new"));
+    }
     let act = doing.join("; ");
-    let why = if joining.is_empty() && failing.is_empty() && waiting.is_empty() {
+    let why = if joining.is_empty() && failing.is_empty() && waiting.is_empty() && new == 0 {
         reason::REMOVING
     } else {
         reason::PROVISIONING

@@ -128,7 +128,7 @@ fn situations() {
             "1 of 2 nodes Ready; not Ready: h1",
         ),
         (
-            "leaving",
+            "deleted by hand and still listed: it comes back",
             of(&[Ready, Removing]),
             vec![],
             "Unknown",
@@ -155,6 +155,16 @@ fn situations() {
         assert!(!both, "{about}: Reconciling and Stalled exclude each other");
         assert!(status.conditions.iter().all(|c| !c.reason.is_empty() && c.observed_generation == Some(7)), "{about}");
     }
+}
+
+#[test]
+fn a_pool_whose_instances_are_not_made_yet_is_not_ready() {
+    let ready = member("h0", Phase::Ready);
+    let status = described(&pool(2), std::slice::from_ref(&ready), &[]);
+    assert_eq!(find(&status.conditions, kind::READY).unwrap().status, "Unknown");
+    assert_eq!(find(&status.conditions, kind::UPDATING).unwrap().message, "1 new");
+    let status = described(&pool(1), &[ready], &[]);
+    assert_eq!(find(&status.conditions, kind::READY).unwrap().status, "True");
 }
 
 #[test]
