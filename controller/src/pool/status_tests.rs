@@ -134,7 +134,7 @@ fn situations() {
             "Unknown",
             "Progressing",
             "InProgress",
-            "1 of 2 nodes Ready; 1 leaving: h1",
+            "1 of 2 nodes Ready; 1 leaving: h1; 1 new",
         ),
         (
             "a conflict needs a person",
