@@ -106,21 +106,21 @@ impl World {
 
     /// What a person would look at when something is wrong.
     async fn show(&self) -> String {
-        let mut text = String::new();
+        let mut text = Vec::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {
-            text += &self.kubectl(&args).await.unwrap_or_default();
+            text.push(self.kubectl(&args).await.unwrap_or_default());
         }
         if let Some(operator) = &self.operator {
-            text += &format!("\n--- operator\n{}", tail(&operator.log(), 80));
+            text.push(format!("--- operator\n{}", tail(&operator.log(), 80)));
         }
         for host in &self.hosts {
-            text += &format!("\n--- {}: {:?}\n", host.name(), host.services().await);
+            text.push(format!("--- {}: {:?}", host.name(), host.services().await));
             for log in ["wicd/windows-instance-config-daemon.exe.INFO", "kubelet/kubelet.log"] {
                 let log = host.drive_c().join("var/log").join(log);
-                text += &tail(&fs::read_to_string(log).unwrap_or_default(), 60);
+                text.push(tail(&fs::read_to_string(log).unwrap_or_default(), 60));
             }
         }
-        text
+        text.join("\n")
     }
 }
 
