@@ -44,6 +44,8 @@ use crate::{
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 /// A host that restarts is asked this often whether it is back.
 const REBOOT_POLL: Duration = Duration::from_secs(5);
+/// A host that still answers after this time, not restarted, is asked again.
+const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
 /// While nothing happens to the Node, it is looked at this often.
 const REGISTER_POLL: Duration = Duration::from_secs(30);
 /// kubelet's first certificate; it rotates it by itself.
@@ -146,13 +148,18 @@ async fn connect(work: &mut Work) -> Result<(Session, HostState), StepError> {
     session.prepare().await?;
     let state = session.look(&work.cx.release.files).await?;
     check(work, &session, &state)?;
-    if let Some(operation) = &mut work.status.operation
-        && let Some(before) = operation.boot_id_before.clone()
-    {
+    if let Some(before) = work.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
         if before == state.machine.boot_id {
+            // An operator that died may have stored that it asks for the restart, and not have asked. Asking twice does no
+            // harm: wicd restarts nothing that has another boot id by then.
+            if work.in_step() > REBOOT_ASK_AGAIN {
+                let _ = session.ask(Body::Reboot(host::Reboot { boot_id: before })).await;
+            }
             return Err(StepError::NotRestarted { minutes: work.cx.args.reboot_timeout.as_secs() / 60 });
         }
-        operation.boot_id_before = None;
+        if let Some(operation) = &mut work.status.operation {
+            operation.boot_id_before = None;
+        }
     }
     work.cx.proven.notify_one();
     Ok((session, state))

@@ -159,8 +159,10 @@ async fn pass(work: &mut Work, node: &Node, cordon: &Cordon) -> Result<Option<Fl
         (n, true) => format!("{n} pods left"),
         (n, false) => format!("{n} left; {blockers}"),
     };
-    if progress.needs_help || progress.overdue || progress.state == State::Refused {
-        work.cx.events.say(&work.instance, Level::Warning, "DrainBlocked", "Drain", &what);
+    // The same blockers are told once; how many pods are left would make each pass a new event.
+    if !blockers.is_empty() {
+        let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
+        work.cx.events.say(&work.instance, Level::Warning, "DrainBlocked", "Drain", &format!("{blockers}{overdue}"));
     }
     work.begin(Step::Drain.as_str(), &what).await?;
     let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };

@@ -60,12 +60,13 @@ pub(crate) fn next(
     };
     let phase = |m: &Member| m.instance.status.as_ref().and_then(|s| s.phase);
     let current = |m: &Member| m.instance.status.as_ref().and_then(|s| s.current_version.clone());
-    let failing = names(&|m| !m.slot.joined && !m.slot.leaving && phase(m) == Some(Phase::Failed));
+    // A host counts as failed until an attempt succeeds: the numbers must not dance with every retry.
+    let fails = |m: &Member| m.instance.status.as_ref().is_some_and(|s| s.failures.is_some());
+    let failing = names(&|m| !m.slot.joined && !m.slot.leaving && fails(m));
     let stuck = names(&|m| m.slot.leaving && m.instance.status.as_ref().is_some_and(|s| s.failures.is_some()));
     let not_ready = names(&|m| m.slot.joined && !m.ready && !m.slot.leaving);
-    let joining = names(&|m| !m.slot.joined && !m.slot.leaving && phase(m) == Some(Phase::Joining));
-    let waiting =
-        names(&|m| !m.slot.joined && !m.slot.leaving && !matches!(phase(m), Some(Phase::Joining | Phase::Failed)));
+    let joining = names(&|m| !m.slot.joined && !m.slot.leaving && !fails(m) && phase(m) == Some(Phase::Joining));
+    let waiting = names(&|m| !m.slot.joined && !m.slot.leaving && !fails(m) && phase(m) != Some(Phase::Joining));
     let leaving = names(&|m| m.slot.leaving);
     let ready = names(&|m| m.ready && !m.slot.leaving);
     let overdue = names(&|m| is_overdue(m, pool, now));
