@@ -144,7 +144,7 @@ fn as_hosts_reach_it(url: &str) -> Result<String, ClusterError> {
     let url = url.trim_end_matches('/');
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-    if host.ends_with(".svc") || host.contains(".svc.") {
+    if host.split('.').any(|label| label == "svc") {
         return Err(ClusterError::Unknown { what: "how hosts reach the API server", flag: "--api-server" });
     }
     Ok(url.to_string())

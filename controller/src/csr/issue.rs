@@ -153,9 +153,9 @@ pub async fn request_and_sign(
     }
 
     let issued = tokio::time::timeout(ISSUE_TIMEOUT, ended(&api, &name)).await;
-    let issued = match issued.map_err(|_| CsrError::TimedOut { name: name.clone() })?.map_err(failed("read"))? {
-        Some(issued) => issued,
-        None => return Err(CsrError::NotIssued { name, message: "it was deleted".into() }),
+    let issued = issued.map_err(|_| CsrError::TimedOut { name: name.clone() })?.map_err(failed("read"))?;
+    let Some(issued) = issued else {
+        return Err(CsrError::NotIssued { name, message: "it was deleted".into() });
     };
     if let Some(message) = refusal(&issued) {
         return Err(CsrError::NotIssued { name, message });

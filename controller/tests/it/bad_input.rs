@@ -136,7 +136,7 @@ async fn duplicates(world: &World) -> Result<()> {
 }
 
 async fn strange_machines(world: &World) -> Result<()> {
-    let hour = Duration::from_secs(3600);
+    let hour = Duration::from_hours(1);
     let cases = [
         ("linux", Fault::NotWindows, "NotWindows", ["no Windows host", "check the address"]),
         ("ahead", Fault::ClockAhead(hour), "ClockSkew", ["s ahead", "set the host's time service right"]),
