@@ -235,7 +235,9 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
 /// An error while a host restarts on our behalf is expected; only taking too long is one.
 fn restarting(work: &mut Work, error: StepError) -> Result<Flow, StepError> {
     let rebooting = work.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
-    if !rebooting || !error.is_unreachable() {
+    // A host that goes down may take the question with it.
+    let expected = error.is_unreachable() || matches!(error, StepError::NoAnswer { .. });
+    if !rebooting || !expected {
         return Err(error);
     }
     if work.in_step() > work.cx.args.reboot_timeout {

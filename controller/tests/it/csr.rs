@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cluster::{OPERATOR, eventually, kubelet, operator, shared, wicd};
 
 #[path = "../../src/csr/forge.rs"]
-#[allow(dead_code, reason = "shared with the unit tests, which forge more")]
+#[expect(dead_code, reason = "shared with the unit tests, which forge more")]
 pub mod forge;
 
 use forge::{BASIC_CONSTRAINTS, Forged, Name, OU, UTF8, der};

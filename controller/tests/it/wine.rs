@@ -298,7 +298,9 @@ async fn services_are_kept(world: &World, host: &WineHost) -> Result<()> {
     // Somebody stops kubelet: wicd starts it again.
     cmd(host, "sc stop kubelet").await?;
     world.wait("kubelet has stopped", async || Ok(process(host, "kubelet.exe").await?.is_none())).await?;
-    world.wait("wicd starts kubelet again", async || is_running(host, "kubelet").await).await?;
+    // Wine may say RUNNING for a while after the process has gone: both count.
+    let again = async || Ok(is_running(host, "kubelet").await? && process(host, "kubelet.exe").await?.is_some());
+    world.wait("wicd starts kubelet again", again).await?;
     let kubelet = process(host, "kubelet.exe").await?.context("no kubelet")?;
     // wicd stops when it is told to, leaving what it keeps alone, and goes on when it is started.
     cmd(host, &format!("sc stop {WICD_SERVICE}")).await?;
