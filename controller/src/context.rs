@@ -11,7 +11,9 @@ use kube::{
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use crate::{args::Run, drain::Drainer, events::Events, metrics::Metrics, release::Release, secrets::Secrets};
+use crate::{
+    args::Run, drain::Drainer, events::Events, instance::Written, metrics::Metrics, release::Release, secrets::Secrets,
+};
 
 /// What all controllers share.
 pub struct Context {
@@ -27,6 +29,8 @@ pub struct Context {
     pub pools: Store<WindowsNodePool>,
     /// Instances.
     pub instances: Store<WindowsInstance>,
+    /// What this process has written of instances.
+    pub written: Written,
     /// Windows Nodes.
     pub nodes: Store<Node>,
     /// Events.

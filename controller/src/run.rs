@@ -150,6 +150,7 @@ impl Leader {
             epoch: self.epoch,
             pools,
             instances,
+            written: instance::Written::default(),
             nodes,
             metrics: self.metrics,
             release,

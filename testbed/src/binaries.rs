@@ -155,13 +155,13 @@ fn go_build() -> Command {
 }
 
 fn go_dir() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("go")
+    crate::source_dir().join("go")
 }
 
 /// The folder of the workspace.
-pub(crate) fn workspace() -> &'static Path {
-    let testbed = Path::new(env!("CARGO_MANIFEST_DIR"));
-    testbed.parent().unwrap_or(testbed)
+pub(crate) fn workspace() -> PathBuf {
+    let testbed = crate::source_dir();
+    testbed.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
 }
 
 /// The program `name` in `$PATH`, or where a system keeps what only root starts.

@@ -1,6 +1,6 @@
 //! The operator's kinds, rights and policies on a control plane, and what its hosts are logged in to with.
 
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsInstance, WindowsNodePool};
@@ -44,7 +44,7 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
         pools.list(&all).await.is_ok() && instances.list(&all).await.is_ok()
     })
     .await?;
-    let base = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/base");
+    let base = crate::source_dir().join("../deploy/base");
     let base = base.to_str().context("path is not UTF-8")?;
     let output = control_plane.kubectl(&["apply", "--server-side", "-k", base]).await?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -12,5 +12,15 @@ pub mod setup;
 pub mod sim;
 pub mod wine;
 
+use std::path::PathBuf;
+
 pub use control_plane::{ControlPlane, ControlPlaneOptions};
 pub use operator::{Operator, OperatorOptions};
+
+/// The folder of this crate. Cargo tells the running program where its workspace is now; the one that was compiled in is
+/// that of whoever built last, where two clones share a target folder.
+pub(crate) fn source_dir() -> PathBuf {
+    let member =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    member.with_file_name("testbed")
+}

@@ -53,12 +53,12 @@ fn missing<'a>(wanted: &[(&str, &'a str)], present: impl Fn(&str) -> bool) -> Ve
 /// Whether the pinned toolchain has the Windows target, after an attempt to add it.
 fn ensure_target() -> bool {
     let workspace = binaries::workspace();
-    if rustup_has_target(workspace) {
+    if rustup_has_target(&workspace) {
         return true;
     }
     binaries::say(&format!("rustup target add {TARGET}"));
-    let added = Command::new("rustup").current_dir(workspace).args(["target", "add", TARGET]).status();
-    added.is_ok_and(|status| status.success()) && rustup_has_target(workspace)
+    let added = Command::new("rustup").current_dir(&workspace).args(["target", "add", TARGET]).status();
+    added.is_ok_and(|status| status.success()) && rustup_has_target(&workspace)
 }
 
 fn install(packages: &[&str]) -> Result<()> {

@@ -54,5 +54,5 @@ fn programs() -> Result<(PathBuf, PathBuf), &'static str> {
 
 /// The scripts and sources of the hosts.
 fn scripts() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("wine")
+    crate::source_dir().join("wine")
 }

@@ -53,6 +53,9 @@ pub enum StepError {
         #[source]
         source: kube::Error,
     },
+    /// The instance has changed since it was read.
+    #[error("the instance has changed since it was read")]
+    Outdated,
     /// The machine at the address is no Windows host.
     #[error(
         "the machine at {address} has no C:\\Windows: it is no Windows host, or its SSH server does not serve files; check the address"
@@ -190,6 +193,7 @@ impl StepError {
             Self::DrainTimedOut { .. } => "DrainTimedOut",
             Self::DrainSelector { .. } => "InvalidDrainRule",
             Self::Api { .. } => "ApiError",
+            Self::Outdated => "Outdated",
             Self::NotWindows { .. } => "NotWindows",
             Self::ClockSkew { .. } => "ClockSkew",
             Self::SameMachine { .. } | Self::NodeNameTaken { .. } => "HostConflict",

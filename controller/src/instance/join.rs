@@ -1,6 +1,6 @@
 //! Makes a host a node: carries out the steps that [`plan::join`](crate::plan::join) chooses.
 
-use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use api::{
     Grant, HostFacts, NodeRef, PinnedHostKey, WindowsInstance,
@@ -46,8 +46,11 @@ const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
 const REBOOT_POLL: Duration = Duration::from_secs(5);
 /// A host that still answers after this time, not restarted, is asked again.
 const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
+/// A Node that comes up takes moments for each of its steps. Only from this time on it is told what it waits for; each change
+/// before would be a write more for every host that joins.
+const REGISTER_QUIET: Duration = Duration::from_secs(10);
 /// While nothing happens to the Node, it is looked at this often.
-const REGISTER_POLL: Duration = Duration::from_secs(30);
+const REGISTER_POLL: Duration = Duration::from_secs(10);
 /// kubelet's first certificate; it rotates it by itself.
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
@@ -63,7 +66,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
             return Ok(Flow::Rest);
         }
         let wanted = wanted(work)?;
-        let node = if registering || seen.is_some() { own_node(work).await? } else { None };
+        let node = if registering || seen.is_some() { own_node(work)? } else { None };
         let node_seen =
             node.as_ref().map(|n| NodeSeen { ready: ready(n).0, version: n.annotations().get(key::VERSION).cloned() });
         let step = match next(&wanted, node_seen.as_ref(), seen.as_ref(), registering, Timestamp::now()) {
@@ -71,7 +74,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
                 if let Some(session) = session {
                     session.close().await;
                 }
-                return joined(work, node.as_ref(), &wanted).await;
+                return joined(work, node.as_deref(), &wanted).await;
             }
             Next::Do(step) => step,
         };
@@ -87,7 +90,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
                 if let Some(session) = session {
                     session.close().await;
                 }
-                return register(work, node.as_ref(), &wanted).await;
+                return register(work, node.as_deref(), &wanted).await;
             }
             (Step::Upload, Some(session), Some(seen)) => seen.state = upload(work, session, &seen.state).await?,
             (Step::Configure, Some(session), Some(seen)) => configure(work, session, seen).await?,
@@ -379,12 +382,10 @@ async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node:
     session.tidy(&[Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start]).await
 }
 
-/// The Node of the host, fresh, with what belongs on it. A Node of that name that is somebody else's is an error.
-async fn own_node(work: &mut Work) -> Result<Option<Node>, StepError> {
-    let nodes: Api<Node> = Api::all(work.cx.client.clone());
-    let Some(node) = nodes.get_opt(&work.name()).await.map_err(StepError::api("show the Node"))? else {
-        return Ok(None);
-    };
+/// The Node of the host, as last seen: every change of it brings us here again. A Node of that name that is somebody
+/// else's is an error.
+fn own_node(work: &mut Work) -> Result<Option<Arc<Node>>, StepError> {
+    let Some(node) = work.cx.node(&work.name()) else { return Ok(None) };
     let facts = work.status.facts.clone().unwrap_or_default();
     if !belongs(&node, &facts) {
         return Err(StepError::NodeNameTaken { name: work.name() });
@@ -402,7 +403,10 @@ async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> Resu
             (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
         },
     };
-    work.begin(Step::Register.as_str(), &what).await?;
+    let begins = work.status.operation.as_ref().is_none_or(|o| o.step != Step::Register.as_str());
+    if begins || work.in_step() >= REGISTER_QUIET {
+        work.begin(Step::Register.as_str(), &what).await?;
+    }
     if let Some(node) = node {
         dress(work, node).await?;
     }

@@ -7,6 +7,7 @@
 pub mod claims;
 mod drain_options;
 mod error;
+mod fresh;
 mod join;
 mod login;
 pub mod node;
@@ -19,9 +20,10 @@ mod work;
 use std::{sync::Arc, time::Duration};
 
 use api::{GrantType, WindowsInstance, names::key};
-use kube::{Api, ResourceExt, runtime::controller::Action};
+use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
+pub use fresh::Written;
 use status::Situation;
 use work::{Flow, Work};
 
@@ -52,27 +54,21 @@ pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<C
 }
 
 async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
-    // What is acted upon must be fresh: the cache may not have our own last write yet. A node that is at rest is not acted upon.
-    let at_rest = cached.metadata.deletion_timestamp.is_none()
-        && cached.status.as_ref().is_some_and(|s| s.current_version.is_some() && s.operation.is_none());
-    let instance = if at_rest {
-        cached.clone()
-    } else {
-        let instances: Api<WindowsInstance> = Api::all(cx.client.clone());
-        match instances.get_opt(&cached.name_any()).await.map_err(StepError::api("show the instance"))? {
-            Some(instance) if instance.uid() == cached.uid() => instance,
-            _ => return Ok(Flow::Rest),
-        }
-    };
+    // What is acted upon must have our own last write. If it has not, that write is about to bring us here again.
+    if !cx.written.has_come_back(cached) {
+        return Ok(Flow::Rest);
+    }
     // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances.
-    let Some(pool) = cx.pool_of(&instance) else { return Ok(Flow::Rest) };
-    let mut work = Work::new(cx.clone(), instance, pool);
+    let Some(pool) = cx.pool_of(cached) else { return Ok(Flow::Rest) };
+    let mut work = Work::new(cx.clone(), cached.clone(), pool);
     let result = act(&mut work).await;
     match result {
         Ok(flow) => {
             work.save().await?;
             Ok(flow)
         }
+        // Somebody changed the instance before the operation began, and that change brings us here again.
+        Err(StepError::Outdated) => Ok(Flow::Rest),
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
         Err(error) => {
             let wait = work.fail(&error).await?;

@@ -48,8 +48,8 @@ fn applied_before(node: &Node) -> Applied {
     })
 }
 
-/// The merge patch that makes the Node as wanted, or `None` if it is. It carries the resource version, because the list of
-/// taints is written whole.
+/// The merge patch that makes the Node as wanted, or `None` if it is. It carries the resource version where it has the list
+/// of taints, which is written whole. Without, it is not in the way of all the others that write a new Node.
 pub fn patch(node: &Node, wanted: &Wanted) -> Option<Value> {
     let before = applied_before(node);
     let applied = Applied {
@@ -72,7 +72,7 @@ pub fn patch(node: &Node, wanted: &Wanted) -> Option<Value> {
     if labels.is_empty() && annotations.is_empty() && taints.is_none() {
         return None;
     }
-    let mut patch = json!({"metadata": {"resourceVersion": node.metadata.resource_version}});
+    let mut patch = json!({"metadata": {"uid": node.metadata.uid}});
     if !labels.is_empty() {
         patch["metadata"]["labels"] = Value::Object(labels);
     }
@@ -81,6 +81,7 @@ pub fn patch(node: &Node, wanted: &Wanted) -> Option<Value> {
     }
     if let Some(taints) = taints {
         patch["spec"] = json!({"taints": taints});
+        patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
     }
     Some(patch)
 }
@@ -190,7 +191,7 @@ mod tests {
     #[test]
     fn what_others_own_stays_and_what_was_ours_goes() {
         let fresh = node(json!({
-            "metadata": {"name": "w", "resourceVersion": "7", "labels": {"a": "theirs"}, "annotations": {"b": "theirs"}},
+            "metadata": {"name": "w", "uid": "u", "resourceVersion": "7", "labels": {"a": "theirs"}, "annotations": {"b": "theirs"}},
             "spec": {"taints": [{"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoExecute"}]},
         }));
         let first = Wanted {
@@ -200,9 +201,12 @@ mod tests {
             ..Wanted::default()
         };
         let p = patch(&fresh, &first).unwrap();
-        assert_eq!(p["metadata"]["resourceVersion"], "7");
+        assert_eq!((&p["metadata"]["uid"], &p["metadata"]["resourceVersion"]), (&json!("u"), &json!("7")));
         let done = apply(&fresh, &p);
         assert_eq!(patch(&done, &first), None, "once is enough");
+        let labelled = Wanted { labels: strings(&[("x", "1"), ("y", "2")]), ..first.clone() };
+        let p = patch(&done, &labelled).unwrap();
+        assert!(p["metadata"].get("resourceVersion").is_none(), "no list is written whole: {p}");
         assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "1"), ("y", "1")]));
 
         let second = Wanted { labels: strings(&[("x", "2")]), taints: vec![taint("hall", "c")], ..Wanted::default() };

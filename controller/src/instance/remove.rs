@@ -282,7 +282,10 @@ async fn finish(work: &mut Work) -> Result<Flow, StepError> {
     let instances: Api<WindowsInstance> = Api::all(work.cx.client.clone());
     work.cx.metrics.wrote("WindowsInstance");
     match instances.patch(&work.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
-        Ok(_) => Ok(Flow::Rest),
+        Ok(written) => {
+            work.cx.written.note(&written);
+            Ok(Flow::Rest)
+        }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Flow::Rest),
         Err(error) => Err(StepError::api("let the instance go")(error)),
     }

@@ -33,6 +33,8 @@ pub struct Work {
     /// Its status, as it shall be.
     pub status: WindowsInstanceStatus,
     stored: WindowsInstanceStatus,
+    /// Whether the operation is not stored yet: a grant that was taken back in the meantime must not be used.
+    begins: bool,
     step_began: std::time::Instant,
 }
 
@@ -49,7 +51,15 @@ impl Work {
     /// Takes an instance up.
     pub fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {
         let status = instance.status.clone().unwrap_or_default();
-        Self { cx, instance, pool, stored: status.clone(), status, step_began: std::time::Instant::now() }
+        Self {
+            cx,
+            instance,
+            pool,
+            stored: status.clone(),
+            status,
+            begins: false,
+            step_began: std::time::Instant::now(),
+        }
     }
 
     /// Its name, which is that of its host and of its Node.
@@ -66,6 +76,7 @@ impl Work {
     pub fn take_up(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
         let (epoch, now) = (self.cx.epoch, Timestamp::now().to_string());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
+        self.begins = stored.is_none();
         let operation = stored.unwrap_or_else(|| Operation {
             id: grant.id.clone(),
             type_: grant.type_,
@@ -193,17 +204,23 @@ impl Work {
             return Ok(());
         }
         let api: Api<WindowsInstance> = Api::all(self.cx.client.clone());
-        let patch = json!({
+        let mut patch = json!({
             "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
             "kind": "WindowsInstance",
-            "metadata": {"name": self.name()},
+            "metadata": {"name": self.name(), "uid": self.instance.uid()},
             "status": self.status,
         });
+        if self.begins {
+            patch["metadata"]["resourceVersion"] = json!(self.instance.resource_version());
+        }
         self.cx.metrics.wrote("WindowsInstance");
         let params = PatchParams::apply(MANAGER_INSTANCE).force();
-        api.patch_status(&self.name(), &params, &Patch::Apply(patch))
-            .await
-            .map_err(StepError::api("store the status"))?;
+        match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
+            Ok(written) => self.cx.written.note(&written),
+            Err(kube::Error::Api(status)) if status.is_conflict() => return Err(StepError::Outdated),
+            Err(error) => return Err(StepError::api("store the status")(error)),
+        }
+        self.begins = false;
         self.stored = self.status.clone();
         Ok(())
     }

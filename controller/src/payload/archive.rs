@@ -27,7 +27,7 @@ use super::{Payload, PayloadError};
 const BLOCK_LEN: usize = 512;
 const BLOCK: u64 = BLOCK_LEN as u64;
 /// Most bytes that are read from a file at once: what one archive holds in memory.
-const CHUNK: u64 = 256 << 10;
+const CHUNK: u64 = 64 << 10;
 
 /// The stream. Many can be read at once: each holds one chunk and at most one open file.
 #[derive(Debug)]

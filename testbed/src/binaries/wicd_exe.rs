@@ -24,7 +24,7 @@ pub fn wicd_exe() -> Result<PathBuf> {
     }
     .join("windows");
     say("bringing wicd.exe up to date (minutes the first time)");
-    let mut cargo = if rustup_has_target(workspace) {
+    let mut cargo = if rustup_has_target(&workspace) {
         Command::new("cargo")
     } else {
         // Debian's toolchain builds the standard library from its source package.

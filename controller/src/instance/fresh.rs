@@ -1,0 +1,60 @@
+//! Whether what the cache has of an instance is new enough to be acted upon. Pure, but for its memory.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use api::WindowsInstance;
+use kube::ResourceExt;
+
+/// The newest version of each instance that this process has written. What the cache has of it may be older for a moment, and
+/// acting on that would do the last step again. By name: an instance that is made anew has a newer version than the old one.
+#[derive(Debug, Default)]
+pub struct Written(Mutex<HashMap<String, u64>>);
+
+impl Written {
+    /// Notes what the API server answered to a write.
+    pub fn note(&self, instance: &WindowsInstance) {
+        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let version = newest.entry(instance.name_any()).or_default();
+        *version = (*version).max(version_of(instance));
+    }
+
+    /// Whether the instance is at least as new as what was written last. If not, the watch is about to bring a newer one.
+    pub fn has_come_back(&self, instance: &WindowsInstance) -> bool {
+        let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.get(&instance.name_any()).is_none_or(|written| version_of(instance) >= *written)
+    }
+}
+
+/// Resource versions of one kind can be compared as numbers since Kubernetes 1.35, and could before in every API server that
+/// keeps its objects in etcd.
+fn version_of(instance: &WindowsInstance) -> u64 {
+    instance.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::WindowsInstanceSpec;
+
+    fn instance(name: &str, version: &str) -> WindowsInstance {
+        let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
+        instance.metadata.resource_version = Some(version.into());
+        instance
+    }
+
+    #[test]
+    fn older_than_the_last_write_is_too_old() {
+        let written = Written::default();
+        assert!(written.has_come_back(&instance("a", "1")), "nothing was written yet");
+        written.note(&instance("a", "10"));
+        written.note(&instance("a", "9"));
+        for (name, version, fresh) in
+            [("a", "9", false), ("a", "10", true), ("a", "11", true), ("b", "1", true), ("a", "?", true)]
+        {
+            assert_eq!(written.has_come_back(&instance(name, version)), fresh, "{name} {version}");
+        }
+    }
+}
