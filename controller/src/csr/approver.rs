@@ -184,8 +184,6 @@ where
                     self.waiting.insert(name.to_owned(), verdict);
                 }
             }
-            // What the operator itself asks for, it approves where it asks; here it would only be in its own way.
-            Verdict::Approve(_) if csr.spec.username.as_deref() == Some(&self.operator_user) => {}
             Verdict::Approve(_) | Verdict::Deny { .. } => {
                 if self.busy.insert(name.to_owned()) {
                     self.queue.push_back((csr.clone(), verdict));
