@@ -30,6 +30,10 @@ pub mod kind {
     pub const NODE_HEALTHY: &str = "NodeHealthy";
     /// Instance: the host follows the version that the pool wants.
     pub const UP_TO_DATE: &str = "UpToDate";
+    /// Instance: Windows, or somebody who has annotated the Node, asks for a restart of the host. Present only while true.
+    pub const REBOOT_REQUIRED: &str = "RebootRequired";
+    /// Instance: something on the host is, or was, not as the operator has made it. Present only while true.
+    pub const DRIFTED: &str = "Drifted";
     /// Pool: a limit or a compatibility note that stops nothing, as an API server older than supported.
     pub const WARNING: &str = "Warning";
 }
@@ -74,6 +78,24 @@ pub mod reason {
     pub const UP_TO_DATE: &str = "UpToDate";
     /// Some nodes follow another version.
     pub const OUTDATED: &str = "Outdated";
+    /// A change reaches the nodes.
+    pub const ROLLING_OUT: &str = "RollingOut";
+    /// A change is taken back.
+    pub const ROLLING_BACK: &str = "RollingBack";
+    /// Too many nodes could not be changed.
+    pub const FAILURE_LIMIT_REACHED: &str = "FailureLimitReached";
+    /// Changes wait until a maintenance window opens.
+    pub const WAITING_FOR_WINDOW: &str = "WaitingForWindow";
+    /// A change waits for an approval.
+    pub const WAITING_FOR_APPROVAL: &str = "WaitingForApproval";
+    /// A change waits between two steps.
+    pub const SOAKING: &str = "Soaking";
+    /// Too many nodes are not Ready for any to be repaired.
+    pub const TOO_MANY_UNHEALTHY: &str = "TooManyUnhealthy";
+    /// Nodes are lost, and no longer waited for.
+    pub const NODES_LOST: &str = "NodesLost";
+    /// Mode Plan.
+    pub const PLANNED: &str = "Planned";
 }
 
 /// Looks a condition up by its type.

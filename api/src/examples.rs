@@ -1,9 +1,11 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    DeletionPolicy, Drain, Host, HostKeyPolicy, IntOrPercent, Inventory, NodeTemplate, OnTimeout, PodBehavior, PodRule,
-    Provisioning, Rollout, SecretKeyRef, SecretRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec,
-    WindowsNodePool, WindowsNodePoolSpec,
+    ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, Host,
+    HostKeyPolicy, IntOrPercent, Inventory, KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate,
+    OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation, RemediationType, Reserved, Rollout,
+    SecretKeyRef, SecretRef, Ssh, Step, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
+    WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -46,6 +48,7 @@ pub fn examples() -> Vec<Example> {
             pool: WindowsNodePool::new(
                 "factory",
                 WindowsNodePoolSpec {
+                    mode: Some(Mode::Apply),
                     inventory: Inventory {
                         hosts: Some(vec![
                             Host {
@@ -88,14 +91,60 @@ pub fn examples() -> Vec<Example> {
                                 value: Some("Windows".into()),
                                 effect: TaintEffect::NoSchedule,
                             }]),
+                            kubelet: Some(KubeletSettings {
+                                max_pods: Some(100),
+                                system_reserved: Some(Reserved {
+                                    cpu: Some("1".into()),
+                                    memory: Some("3Gi".into()),
+                                    ephemeral_storage: Some("2Gi".into()),
+                                }),
+                                kube_reserved: Some(Reserved { memory: Some("512Mi".into()), ..Reserved::default() }),
+                                eviction_hard: Some(EvictionThresholds {
+                                    memory_available: Some("500Mi".into()),
+                                    nodefs_available: Some("10%".into()),
+                                    imagefs_available: Some("15%".into()),
+                                }),
+                                image_gc_high_threshold_percent: Some(80),
+                                image_gc_low_threshold_percent: Some(70),
+                                container_log_max_size: Some("20Mi".into()),
+                                container_log_max_files: Some(3),
+                            }),
+                            containerd: Some(ContainerdSettings {
+                                sandbox_image: None,
+                                max_concurrent_downloads: Some(6),
+                            }),
+                            logs: Some(LogRotation { max_size: Some("50Mi".into()), max_age_hours: Some(72) }),
                         }),
                     }),
                     provisioning: Some(Provisioning { max_concurrent: Some(20) }),
                     rollout: Some(Rollout {
                         max_unavailable: Some(IntOrPercent::Percent(10)),
+                        order: Some(Order::Zone),
                         min_ready_seconds: Some(30),
                         progress_deadline_seconds: Some(3600),
+                        ignore_lost_after_seconds: Some(7200),
+                        steps: Some(vec![
+                            Step { nodes: IntOrPercent::Int(1), pause_seconds: Some(900), approval: None },
+                            Step { nodes: IntOrPercent::Percent(10), pause_seconds: None, approval: Some(true) },
+                        ]),
+                        approved_version: None,
+                        maintenance_windows: Some(vec![MaintenanceWindow {
+                            name: "night".into(),
+                            schedule: "0 22 * * 1-5".into(),
+                            duration_minutes: 360,
+                            time_zone: Some("Europe/Paris".into()),
+                        }]),
+                        failure_policy: Some(FailurePolicy {
+                            max_failures: Some(IntOrPercent::Int(2)),
+                            action: Some(FailureAction::Rollback),
+                        }),
                         paused: None,
+                    }),
+                    remediation: Some(Remediation {
+                        type_: Some(RemediationType::Reconfigure),
+                        unreachable_seconds: Some(600),
+                        max_unhealthy: Some(IntOrPercent::Percent(20)),
+                        drift: Some(Drift::Heal),
                     }),
                     drain: Some(Drain {
                         timeout_seconds: Some(1800),

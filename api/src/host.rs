@@ -231,6 +231,22 @@ pub struct Desired {
     /// PEM certificates to trust machine-wide.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trusted_ca: String,
+    /// Rotation of logs that their services do not rotate themselves. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<LogRotation>,
+    /// What is done with what somebody has changed on the host.
+    #[serde(default)]
+    pub drift: crate::Drift,
+}
+
+/// When logs are rotated.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+#[serde(rename_all = "camelCase")]
+pub struct LogRotation {
+    /// Size in bytes at which a log is put aside.
+    pub max_bytes: u64,
+    /// Seconds after which a log that was put aside is deleted.
+    pub max_age_seconds: u64,
 }
 
 /// A configuration file.
@@ -380,6 +396,9 @@ pub struct Machine {
     pub os_name: String,
     /// Clock, Unix milliseconds.
     pub clock_ms: i64,
+    /// Milliseconds since it was started; 0 if not known.
+    #[serde(default)]
+    pub uptime_ms: i64,
     /// Addresses, without loopback and link-local ones.
     pub addresses: Vec<String>,
     /// Address of the interface that has the default route, if any.

@@ -26,6 +26,7 @@ use crate::SecretKeyRef;
     printcolumn(name = "Pool", type_ = "string", json_path = ".spec.poolRef.name"),
     printcolumn(name = "Phase", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "Ready", type_ = "string", json_path = ".status.conditions[?(@.type==\"Ready\")].status"),
+    printcolumn(name = "UpToDate", type_ = "string", json_path = ".status.conditions[?(@.type==\"UpToDate\")].status"),
     printcolumn(name = "Step", type_ = "string", json_path = ".status.operation.step"),
     printcolumn(name = "Since", type_ = "date", json_path = ".status.operation.stepStartTime"),
     printcolumn(name = "Failures", type_ = "integer", json_path = ".status.failures.count"),
@@ -33,6 +34,8 @@ use crate::SecretKeyRef;
     printcolumn(name = "Address", type_ = "string", json_path = ".spec.host.address", priority = 1),
     printcolumn(name = "Node", type_ = "string", json_path = ".status.nodeRef.name", priority = 1),
     printcolumn(name = "Version", type_ = "string", json_path = ".status.currentVersion", priority = 1),
+    printcolumn(name = "To", type_ = "string", json_path = ".status.operation.toVersion", priority = 1),
+    printcolumn(name = "Reboot", type_ = "string", json_path = ".status.conditions[?(@.type==\"RebootRequired\")].status", priority = 1),
     printcolumn(name = "OS-Build", type_ = "string", json_path = ".status.facts.osBuild", priority = 1),
     printcolumn(name = "Hostname", type_ = "string", json_path = ".status.facts.hostname", priority = 1),
     printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp"),
@@ -112,6 +115,43 @@ pub struct Grant {
     pub type_: GrantType,
     /// When it was given, RFC 3339.
     pub granted_time: String,
+    /// For `Stage` and `Update`: the version to go to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 128))]
+    pub version: Option<String>,
+    /// For `Update`: how disruptive it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disruption: Option<Disruption>,
+    /// For `Update`: services that read what changes, and are started afresh.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub services: Vec<String>,
+}
+
+/// How disruptive a change is; each includes those before.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Disruption {
+    /// Nothing that runs notices.
+    #[default]
+    None,
+    /// Services are restarted; pods go on running.
+    Restart,
+    /// Pods are moved away first.
+    Drain,
+    /// Pods are moved away first, and the host is restarted.
+    Reboot,
+}
+
+impl Disruption {
+    /// As the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::None => "None",
+            Self::Restart => "Restart",
+            Self::Drain => "Drain",
+            Self::Reboot => "Reboot",
+        }
+    }
 }
 
 /// Kind of an operation.
@@ -119,6 +159,14 @@ pub struct Grant {
 pub enum GrantType {
     /// Make the host a node.
     Provision,
+    /// Send the payload of another version. Disturbs nobody.
+    Stage,
+    /// Give the node another version.
+    Update,
+    /// Restart the host of the node, which has asked for it.
+    Reboot,
+    /// Put a node that does not work right.
+    Repair,
     /// Drain the node, deconfigure the host, delete the Node.
     Remove,
     /// Let the host go as it is.
@@ -130,6 +178,10 @@ impl GrantType {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Provision => "Provision",
+            Self::Stage => "Stage",
+            Self::Update => "Update",
+            Self::Reboot => "Reboot",
+            Self::Repair => "Repair",
             Self::Remove => "Remove",
             Self::Orphan => "Orphan",
         }
@@ -154,6 +206,18 @@ pub struct WindowsInstanceStatus {
     /// Version that the host follows completely.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_version: Option<String>,
+    /// Version that it followed before, and can go back to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub previous_version: Option<String>,
+    /// Version whose payload is all on the host, waiting for its turn.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub staged_version: Option<String>,
+    /// Version that the host could not follow. It is not tried again.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_version: Option<String>,
+    /// SHA-256 of the `wicd.exe` that the host runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wicd: Option<String>,
     /// The Node of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
@@ -190,6 +254,10 @@ pub enum Phase {
     NotReady,
     /// The last attempt failed; waits for the next.
     Failed,
+    /// Being changed, or restarted.
+    Updating,
+    /// Being repaired.
+    Repairing,
     /// Being removed, or waiting for it.
     Removing,
 }
@@ -230,6 +298,9 @@ pub struct HostFacts {
     pub os_name: String,
     /// Boot id: changes with each start of the host.
     pub boot_id: String,
+    /// When the host was last started, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_time: Option<String>,
     /// The address that its Node has.
     #[serde(default)]
     pub node_ip: String,
@@ -260,9 +331,31 @@ pub struct Operation {
     /// Epoch of the operator that does it; hosts refuse an older one.
     #[serde(default)]
     pub epoch: i64,
+    /// For an update: the version before, and the way back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from_version: Option<String>,
+    /// For an update: the version to go to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to_version: Option<String>,
+    /// How disruptive it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disruption: Option<Disruption>,
+    /// Services that are started afresh.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    pub services: Vec<String>,
+    /// Attempts that have failed since something on the host was changed.
+    #[serde(default)]
+    pub attempts: i32,
+    /// Whether the host is on its way back to `fromVersion`.
+    #[serde(default)]
+    pub rolling_back: bool,
     /// Whether the node was cordoned by somebody else when the operation began.
     #[serde(default)]
     pub pre_cordoned: bool,
+    /// Boot id that the host must no longer have at the end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub boot_id_to_leave: Option<String>,
     /// Boot id before a restart of the host was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id_before: Option<String>,

@@ -56,6 +56,14 @@ pub mod key {
     /// Node annotation: JSON list of the labels, annotations and taints that a pool's template put on the node, so that
     /// they can be taken away again without touching what others own.
     pub const TEMPLATE_APPLIED: &str = "windowsmachineconfig.openshift.io/template-applied";
+    /// Node annotation: what wicd has found changed on the host, see `conditions::kind::DRIFTED`. Written by wicd.
+    pub const DRIFT: &str = "windowsmachineconfig.openshift.io/drift";
+    /// Node or instance annotation `true`, written by a person: begin nothing on this host.
+    pub const HOLD: &str = "windowsmachineconfig.openshift.io/hold";
+    /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval.
+    pub const APPROVE: &str = "windowsmachineconfig.openshift.io/approve";
+    /// Annotation of a services ConfigMap: JSON of everything that hosts get and that is not in its data.
+    pub const RENDERED: &str = "windowsmachineconfig.openshift.io/rendered";
     /// Instance annotation, written by a person: any new value makes the operator try again at once.
     pub const RETRY: &str = "windowsmachineconfig.openshift.io/retry";
     /// Instance annotation `true`, written by a person: give the host up without reaching it.

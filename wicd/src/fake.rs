@@ -73,6 +73,7 @@ impl FakeHost {
     /// A fresh Windows Server 2022 whose `C:` is in this directory.
     pub fn new(dir: impl Into<PathBuf>) -> Self {
         let machine = Machine {
+            uptime_ms: 3_600_000,
             hostname: "win-1".into(),
             machine_id: "00000000-0000-0000-0000-000000000001".into(),
             boot_id: "1".into(),

@@ -184,6 +184,7 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
         os_build: short(&machine.os_build, 64),
         os_name: short(&machine.os_name, 128),
         boot_id: short(&machine.boot_id, 64),
+        boot_time: boot_time(machine),
         node_ip: ip.to_string(),
         addresses: has.iter().map(ToString::to_string).collect(),
         clock_skew_seconds: skew_ms / 1000,
@@ -235,6 +236,13 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
     Ok(())
 }
 
+/// When the host was started, by its own clocks; to the minute, so that it is the same at each look.
+fn boot_time(machine: &host::Machine) -> Option<String> {
+    let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
+    let minute = Timestamp::from_millisecond(started.div_euclid(60_000) * 60_000).ok()?;
+    Some(minute.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
 /// An error while a host restarts on our behalf is expected; only taking too long is one.
 fn restarting(work: &mut Work, error: StepError) -> Result<Flow, StepError> {
     let rebooting = work.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
@@ -276,6 +284,8 @@ async fn configure(work: &mut Work, session: &Session, seen: &mut HostSeen) -> R
             services: release.services.clone(),
             payload: release.payload_digest.clone(),
             trusted_ca: release.cluster.trusted_ca.clone().unwrap_or_default(),
+            logs: None,
+            drift: work.pool.spec.remediation().drift.unwrap_or_default(),
         },
         files: release.files.clone(),
         configs: configs(work)?,

@@ -305,10 +305,21 @@ fn new_grant(instance: &WindowsInstance, type_: GrantType, now: Timestamp) -> Gr
     let hash = hex::encode(Sha256::digest(seed));
     let verb = match type_ {
         GrantType::Provision => "join",
+        GrantType::Stage => "stage",
+        GrantType::Update => "update",
+        GrantType::Reboot => "reboot",
+        GrantType::Repair => "repair",
         GrantType::Remove => "remove",
         GrantType::Orphan => "orphan",
     };
-    Grant { id: format!("{verb}-{}", &hash[..10]), type_, granted_time }
+    Grant {
+        id: format!("{verb}-{}", &hash[..10]),
+        type_,
+        granted_time,
+        version: None,
+        disruption: None,
+        services: Vec::new(),
+    }
 }
 
 fn tell_of(problems: &[Problem], pool: &WindowsNodePool, cx: &Context) {

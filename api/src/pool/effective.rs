@@ -1,0 +1,180 @@
+//! Effective values: what is set, else the documented default. The CRD itself has no defaults, because a value that the API
+//! server adds makes a GitOps tool see a difference for ever.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::*;
+use crate::{IntOrPercent, names};
+
+fn seconds(value: Option<i32>, default: u32) -> Duration {
+    Duration::from_secs(u64::from(value.and_then(|v| u32::try_from(v).ok()).unwrap_or(default)))
+}
+
+/// Effective values: what is set, else the documented default. The CRD itself has no defaults, because a value that the
+/// API server adds makes a GitOps tool see a difference for ever.
+impl WindowsNodePoolSpec {
+    /// Hosts of the inventory.
+    pub fn hosts(&self) -> &[Host] {
+        self.inventory.hosts.as_deref().unwrap_or_default()
+    }
+    /// SSH settings.
+    pub fn ssh(&self) -> Ssh {
+        self.ssh.clone().unwrap_or_default()
+    }
+    /// Rollout settings.
+    pub fn rollout(&self) -> Rollout {
+        self.rollout.clone().unwrap_or_default()
+    }
+    /// Drain settings.
+    pub fn drain(&self) -> Drain {
+        self.drain.clone().unwrap_or_default()
+    }
+    /// Remediation settings.
+    pub fn remediation(&self) -> Remediation {
+        self.remediation.unwrap_or_default()
+    }
+    /// What the pool's services are set up with.
+    pub fn template_spec(&self) -> TemplateSpec {
+        self.template.as_ref().and_then(|t| t.spec.clone()).unwrap_or_default()
+    }
+    /// Whether nothing is to be done but said.
+    pub fn is_plan(&self) -> bool {
+        self.mode == Some(Mode::Plan)
+    }
+    /// Deletion policy.
+    pub fn deletion_policy(&self) -> DeletionPolicy {
+        self.deletion_policy.unwrap_or_default()
+    }
+    /// How many hosts join at once.
+    pub fn max_concurrent(&self) -> u32 {
+        self.provisioning.as_ref().and_then(|p| p.max_concurrent).and_then(|n| u32::try_from(n).ok()).unwrap_or(10)
+    }
+    /// Labels of the template.
+    pub fn labels(&self) -> BTreeMap<String, String> {
+        self.template.as_ref().and_then(|t| t.metadata.as_ref()).and_then(|m| m.labels.clone()).unwrap_or_default()
+    }
+    /// Annotations of the template.
+    pub fn annotations(&self) -> BTreeMap<String, String> {
+        self.template.as_ref().and_then(|t| t.metadata.as_ref()).and_then(|m| m.annotations.clone()).unwrap_or_default()
+    }
+    /// Taints of the template.
+    pub fn taints(&self) -> Vec<Taint> {
+        let set = self.template.as_ref().and_then(|t| t.spec.as_ref()).and_then(|s| s.taints.clone());
+        set.unwrap_or_else(|| vec![names::default_taint()])
+    }
+    /// Everything that is in force, for the status.
+    pub fn effective(&self) -> Effective {
+        let (ssh, rollout, drain) = (self.ssh(), self.rollout(), self.drain());
+        let remediation = self.remediation();
+        let int = |d: Duration| i32::try_from(d.as_secs()).unwrap_or(i32::MAX);
+        Effective {
+            ssh_port: i32::from(ssh.port()),
+            ssh_username: ssh.username().into(),
+            host_key_policy: ssh.host_key_policy.unwrap_or_default(),
+            connect_timeout_seconds: int(ssh.connect_timeout()),
+            command_timeout_seconds: int(ssh.command_timeout()),
+            max_concurrent: i32::try_from(self.max_concurrent()).unwrap_or(i32::MAX),
+            max_unavailable: rollout.max_unavailable().to_string(),
+            min_ready_seconds: int(rollout.min_ready()),
+            progress_deadline_seconds: int(rollout.progress_deadline()),
+            order: rollout.order(),
+            ignore_lost_after_seconds: int(rollout.ignore_lost_after().unwrap_or_default()),
+            max_failures: rollout.max_failures().to_string(),
+            failure_action: rollout.failure_action(),
+            remediation_type: remediation.type_.unwrap_or_default(),
+            unreachable_seconds: int(remediation.unreachable_after()),
+            max_unhealthy: remediation.max_unhealthy().to_string(),
+            drift: remediation.drift.unwrap_or_default(),
+            drain_timeout_seconds: int(drain.timeout()),
+            drain_on_timeout: drain.on_timeout.unwrap_or_default(),
+            deletion_policy: self.deletion_policy(),
+            taints: self.taints(),
+        }
+    }
+}
+
+impl Ssh {
+    /// Port, 1 to 65535.
+    pub fn port(&self) -> u16 {
+        self.port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(22)
+    }
+    /// User to log in as.
+    pub fn username(&self) -> &str {
+        self.username.as_deref().unwrap_or("Administrator")
+    }
+    /// Private keys, in order.
+    pub fn private_keys(&self) -> Vec<SecretKeyRef> {
+        self.private_key_secret_refs
+            .clone()
+            .unwrap_or_else(|| vec![SecretKeyRef { name: names::DEFAULT_KEY_SECRET.into(), key: None }])
+    }
+    /// Limit of connecting and logging in.
+    pub fn connect_timeout(&self) -> Duration {
+        seconds(self.connect_timeout_seconds, 15)
+    }
+    /// Limit of one command.
+    pub fn command_timeout(&self) -> Duration {
+        seconds(self.command_timeout_seconds, 600)
+    }
+}
+
+impl Rollout {
+    /// Nodes that may be unavailable at once.
+    pub fn max_unavailable(&self) -> IntOrPercent {
+        self.max_unavailable.unwrap_or(IntOrPercent::Int(1))
+    }
+    /// Time until a Ready node counts as available.
+    pub fn min_ready(&self) -> Duration {
+        seconds(self.min_ready_seconds, 0)
+    }
+    /// Limit of one operation.
+    pub fn progress_deadline(&self) -> Duration {
+        seconds(self.progress_deadline_seconds, 3600)
+    }
+    /// Order of nodes.
+    pub fn order(&self) -> Order {
+        self.order.unwrap_or_default()
+    }
+    /// Time until a lost node is no longer waited for; `None`: it always is.
+    pub fn ignore_lost_after(&self) -> Option<Duration> {
+        Some(seconds(self.ignore_lost_after_seconds, 3600)).filter(|d| !d.is_zero())
+    }
+    /// Steps of a change.
+    pub fn steps(&self) -> &[Step] {
+        self.steps.as_deref().unwrap_or_default()
+    }
+    /// Windows in which changes may begin; none means always.
+    pub fn windows(&self) -> &[MaintenanceWindow] {
+        self.maintenance_windows.as_deref().unwrap_or_default()
+    }
+    /// How many failed nodes are too many.
+    pub fn max_failures(&self) -> IntOrPercent {
+        self.failure_policy.and_then(|p| p.max_failures).unwrap_or(IntOrPercent::Int(1))
+    }
+    /// What is done then.
+    pub fn failure_action(&self) -> FailureAction {
+        self.failure_policy.and_then(|p| p.action).unwrap_or_default()
+    }
+    /// Whether nothing new is begun.
+    pub fn paused(&self) -> bool {
+        self.paused.unwrap_or(false)
+    }
+}
+
+impl Drain {
+    /// Limit of a drain; zero means none.
+    pub fn timeout(&self) -> Duration {
+        seconds(self.timeout_seconds, 3600)
+    }
+}
+
+impl Remediation {
+    /// Time until a node that is not Ready is repaired.
+    pub fn unreachable_after(&self) -> Duration {
+        seconds(self.unreachable_seconds, 600)
+    }
+    /// How many nodes that are not Ready are too many.
+    pub fn max_unhealthy(&self) -> IntOrPercent {
+        self.max_unhealthy.unwrap_or(IntOrPercent::Percent(20))
+    }
+}

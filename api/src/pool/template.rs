@@ -1,0 +1,200 @@
+//! What the nodes of a pool shall look like.
+
+use std::collections::BTreeMap;
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// What the nodes shall look like.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct NodeTemplate {
+    /// Labels and annotations.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata: Option<TemplateMetadata>,
+    /// Taints.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub spec: Option<TemplateSpec>,
+}
+
+/// Labels and annotations that are kept true on every node of the pool.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("!has(self.labels) || self.labels.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && (!(k.contains('kubernetes.io/') || k.contains('k8s.io/')) || k.startsWith('node-role.kubernetes.io/') || k.startsWith('node.kubernetes.io/') || k.startsWith('topology.kubernetes.io/')))", "labels with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io belong to others; only node-role.kubernetes.io/, node.kubernetes.io/ and topology.kubernetes.io/ may be set"),
+    validation = ("!has(self.annotations) || self.annotations.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.contains('kubernetes.io/') && !k.contains('k8s.io/'))", "annotations with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io belong to others")
+)]
+pub struct TemplateMetadata {
+    /// Labels of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub labels: Option<BTreeMap<String, String>>,
+    /// Annotations of the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 64))]
+    pub annotations: Option<BTreeMap<String, String>>,
+}
+
+/// Taints, and how the services of the nodes are set up.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateSpec {
+    /// Taints of the nodes, kept true in place. `os=Windows:NoSchedule` if not set; an empty list means none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into(), "effect".into()]))]
+    pub taints: Option<Vec<Taint>>,
+    /// kubelet. A change restarts it; no pod is moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kubelet: Option<KubeletSettings>,
+    /// containerd. A change drains the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containerd: Option<ContainerdSettings>,
+    /// Logs of all services that run on the nodes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<LogRotation>,
+}
+
+/// Settings of kubelet, with the names of `KubeletConfiguration`. What is not set is as the operator has it for all nodes.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("!has(self.imageGCHighThresholdPercent) || !has(self.imageGCLowThresholdPercent) || self.imageGCLowThresholdPercent < self.imageGCHighThresholdPercent", "imageGCLowThresholdPercent must be less than imageGCHighThresholdPercent")
+)]
+pub struct KubeletSettings {
+    /// Pods that a node takes. 250 if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub max_pods: Option<i32>,
+    /// What is set aside for Windows and everything that is no pod. Windows has no out-of-memory killer: what is not set aside
+    /// is missing when it is needed. 500m of CPU, 2Gi of memory and 1Gi of disk if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub system_reserved: Option<Reserved>,
+    /// What is set aside for kubelet and containerd. Nothing if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kube_reserved: Option<Reserved>,
+    /// When pods are evicted at once. `nodefs.available` at 10% and `imagefs.available` at 15% if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eviction_hard: Option<EvictionThresholds>,
+    /// Share of the disk in percent from which on unused images are deleted. 85 if not set.
+    #[serde(default, rename = "imageGCHighThresholdPercent", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 100))]
+    pub image_gc_high_threshold_percent: Option<i32>,
+    /// Share of the disk in percent down to which they are deleted. 80 if not set.
+    #[serde(default, rename = "imageGCLowThresholdPercent", skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 0, max = 99))]
+    pub image_gc_low_threshold_percent: Option<i32>,
+    /// Size at which the log of a container is rotated. 50Mi if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^[1-9][0-9]*(Ki|Mi|Gi|k|M|G)?$"))]
+    pub container_log_max_size: Option<String>,
+    /// Logs that are kept of a container. 5 if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 2, max = 100))]
+    pub container_log_max_files: Option<i32>,
+}
+
+/// What is set aside, each as a Kubernetes quantity.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Reserved {
+    /// CPU, as `500m` or `2`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]{1,3})?|[0-9]+m)$"))]
+    pub cpu: Option<String>,
+    /// Memory, as `2Gi`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^[0-9]+(Ki|Mi|Gi|k|M|G)?$"))]
+    pub memory: Option<String>,
+    /// Disk, as `1Gi`.
+    #[serde(default, rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^[0-9]+(Ki|Mi|Gi|k|M|G)?$"))]
+    pub ephemeral_storage: Option<String>,
+}
+
+/// When pods are evicted: what must be left, as a quantity or a share.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+pub struct EvictionThresholds {
+    /// Memory.
+    #[serde(default, rename = "memory.available", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
+    pub memory_available: Option<String>,
+    /// Disk of pods.
+    #[serde(default, rename = "nodefs.available", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
+    pub nodefs_available: Option<String>,
+    /// Disk of images.
+    #[serde(default, rename = "imagefs.available", skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
+    pub imagefs_available: Option<String>,
+}
+
+/// Settings of containerd. Its configuration in the payload imports them.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ContainerdSettings {
+    /// Image of the sandbox of pods. As in the payload if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[a-z0-9][-a-zA-Z0-9._:/@]*$"))]
+    pub sandbox_image: Option<String>,
+    /// Layers of an image that are fetched at once. 3 if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 64))]
+    pub max_concurrent_downloads: Option<i32>,
+}
+
+/// When logs of services are rotated. On by default.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct LogRotation {
+    /// Size at which a log is put aside. 100Mi if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 32), regex(pattern = r"^[1-9][0-9]*(Ki|Mi|Gi)$"))]
+    pub max_size: Option<String>,
+    /// Hours after which a log that was put aside is deleted. 168, a week, if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 87_600))]
+    pub max_age_hours: Option<i32>,
+}
+
+/// A taint of a node.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(validation = ("!self.key.startsWith('node.kubernetes.io/') && !self.key.startsWith('windowsmachineconfig.openshift.io/')", "taints with a key under node.kubernetes.io or windowsmachineconfig.openshift.io belong to others"))]
+pub struct Taint {
+    /// Key.
+    #[schemars(
+        length(min = 1, max = 316),
+        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    )]
+    pub key: String,
+    /// Value.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63), regex(pattern = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
+    pub value: Option<String>,
+    /// Effect on pods that do not tolerate it.
+    pub effect: TaintEffect,
+}
+
+/// Effect of a taint.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TaintEffect {
+    /// No new pods.
+    NoSchedule,
+    /// No new pods if it can be helped.
+    PreferNoSchedule,
+    /// No pods.
+    NoExecute,
+}
+
+impl TaintEffect {
+    /// As the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::NoSchedule => "NoSchedule",
+            Self::PreferNoSchedule => "PreferNoSchedule",
+            Self::NoExecute => "NoExecute",
+        }
+    }
+}
