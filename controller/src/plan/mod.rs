@@ -5,3 +5,4 @@ pub mod grants;
 pub mod join;
 pub mod node_ip;
 pub mod remove;
+pub mod windows;

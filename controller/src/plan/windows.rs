@@ -1,0 +1,278 @@
+//! When changes may begin: maintenance windows.
+//!
+//! A window is open if some start of its schedule lies at most its duration in the past. That is asked anew each time, so that
+//! an operator that starts in the middle of a window, or was away at its start, finds it open all the same.
+//!
+//! Starts are in local time. Where clocks are set forward, a start that the clock leaves out is at the first moment after;
+//! where they are set back, a start that the clock shows twice is at the first of both. So starts follow each other in the
+//! order of local time, which the searches rely on. The duration is time that really passes.
+
+use api::MaintenanceWindow;
+use croner::{
+    Weekday,
+    parser::{CronParser, Seconds, Year},
+};
+use jiff::{
+    SignedDuration, Timestamp, ToSpan as _,
+    civil::{Date, Time},
+    tz::{AmbiguousOffset, Offset, TimeZone},
+};
+
+/// How windows stand at a moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Windows {
+    /// Whether changes may begin.
+    pub open: bool,
+    /// When the last of those that are open now closes. Another one may have opened by then. `None` if no window is open, or
+    /// if there are none, which is always open.
+    pub closes: Option<Timestamp>,
+    /// If none is open: the name of the one that opens next, and when.
+    pub opens: Option<(String, Timestamp)>,
+}
+
+/// A window says nothing about when it is open.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum WindowError {
+    /// The schedule has more or fewer than five fields.
+    #[error(
+        "the schedule {schedule:?} of the maintenance window {window} has {fields} fields; write five, minute, hour, day of month, month and day of week, as in \"0 22 * * FRI\""
+    )]
+    Fields {
+        /// The window.
+        window: String,
+        /// Its schedule.
+        schedule: String,
+        /// How many it has.
+        fields: usize,
+    },
+    /// A field of the schedule cannot be read.
+    #[error(
+        "{value:?} in the schedule {schedule:?} of the maintenance window {window} is no {field}; write {expected}, a list as 1,3, a range as 1-5, steps as */2 or 1-9/2, or *"
+    )]
+    Field {
+        /// The window.
+        window: String,
+        /// Its schedule.
+        schedule: String,
+        /// What it writes there.
+        value: String,
+        /// Name of the field.
+        field: &'static str,
+        /// What it may be.
+        expected: &'static str,
+    },
+    /// Nobody knows the time zone.
+    #[error(
+        "the time zone {time_zone:?} of the maintenance window {window} is unknown; write a name of the IANA database, as Europe/Paris, or leave it out for UTC"
+    )]
+    TimeZone {
+        /// The window.
+        window: String,
+        /// Its time zone.
+        time_zone: String,
+    },
+    /// The days of the schedule do not exist.
+    #[error(
+        "the maintenance window {window} never opens: no day of the next five years is one of its schedule {schedule:?}; write days that exist"
+    )]
+    Never {
+        /// The window.
+        window: String,
+        /// Its schedule.
+        schedule: String,
+    },
+}
+
+impl WindowError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        "InvalidWindow"
+    }
+}
+
+/// The longest window, in minutes. The CRD allows no more; a search back has to end even so.
+const LONGEST: i32 = 7 * 24 * 60;
+/// Days ahead in which a window has to open: five years. Eight years without a leap day come only around 2100.
+const AHEAD: i32 = 5 * 366;
+
+/// The fields of a schedule: names, what they may be, and the words that croner understands in them. It would take the name of
+/// a month for a day of the week of the same number.
+const FIELDS: [(&str, &str, &[&str]); 5] = [
+    ("minute", "0 to 59", &[]),
+    ("hour", "0 to 23", &[]),
+    ("day of month", "1 to 31, L for the last one, 15W for the working day next to one", &["L", "W", "LW"]),
+    (
+        "month",
+        "1 to 12 or JAN to DEC",
+        &["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"],
+    ),
+    (
+        "day of week",
+        "0 to 7 or SUN to SAT, TUE#2 for the second one of a month, 5L for the last one",
+        &["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT", "L"],
+    ),
+];
+
+/// How windows stand. Without windows it is always open. One invalid window makes the answer an error, whether others are open
+/// or not: who wrote it shall not learn of it only later.
+pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
+    let mut closes: Option<Timestamp> = None;
+    let mut opens: Option<(String, Timestamp)> = None;
+    for window in windows {
+        let schedule = Schedule::read(window)?;
+        if let Some(end) = schedule.open_until(now) {
+            closes = closes.max(Some(end));
+        } else if let Some(start) = schedule.next(now) {
+            if opens.as_ref().is_none_or(|(_, first)| start < *first) {
+                opens = Some((window.name.clone(), start));
+            }
+        } else {
+            return Err(WindowError::Never { window: window.name.clone(), schedule: window.schedule.clone() });
+        }
+    }
+    let open = windows.is_empty() || closes.is_some();
+    Ok(Windows { open, closes, opens: opens.filter(|_| !open) })
+}
+
+/// A window that was understood.
+struct Schedule {
+    pattern: croner::CronPattern,
+    /// The times of each day that is one of the pattern's, in order.
+    times: Vec<Time>,
+    zone: TimeZone,
+    duration: SignedDuration,
+}
+
+impl Schedule {
+    fn read(window: &MaintenanceWindow) -> Result<Self, WindowError> {
+        let pattern = parse(&window.schedule).map_err(|fault| fault.of(window))?;
+        let zone = match window.time_zone.as_deref() {
+            None => TimeZone::UTC,
+            Some(name) => TimeZone::get(name)
+                .ok()
+                .filter(|zone| !zone.is_unknown())
+                .ok_or_else(|| WindowError::TimeZone { window: window.name.clone(), time_zone: name.to_owned() })?,
+        };
+        let (hours, minutes) = (pattern.hours.values(), pattern.minutes.values());
+        let small = |n: &u16| i8::try_from(*n).ok();
+        let hours = hours.iter().filter_map(small);
+        let times = hours
+            .flat_map(|hour| minutes.iter().filter_map(small).filter_map(move |m| Time::new(hour, m, 0, 0).ok()))
+            .collect();
+        let duration = SignedDuration::from_mins(window.duration_minutes.clamp(0, LONGEST).into());
+        Ok(Self { pattern, times, zone, duration })
+    }
+
+    /// When the window closes that is open now.
+    fn open_until(&self, now: Timestamp) -> Option<Timestamp> {
+        let earliest = now.saturating_sub(self.duration).unwrap_or(Timestamp::MIN);
+        let date = |at: Timestamp| self.zone.to_datetime(at).date();
+        // A day more on both sides: where clocks are set back, now may have been a later date before.
+        let first = date(earliest).yesterday().unwrap_or(Date::MIN);
+        let mut day = date(now).tomorrow().unwrap_or(Date::MAX);
+        while day >= first {
+            let starts = self.times(day);
+            let begun = starts.partition_point(|time| self.start(day, *time).is_some_and(|start| start <= now));
+            let last = begun.checked_sub(1).and_then(|i| starts.get(i)).and_then(|time| self.start(day, *time));
+            if let Some(start) = last {
+                let end = start.saturating_add(self.duration).unwrap_or(Timestamp::MAX);
+                return Some(end).filter(|end| now < *end);
+            }
+            day = day.yesterday().ok()?;
+        }
+        None
+    }
+
+    /// The first start after now.
+    fn next(&self, now: Timestamp) -> Option<Timestamp> {
+        let mut day = self.zone.to_datetime(now).date();
+        let last = day.saturating_add(AHEAD.days());
+        while day <= last {
+            let starts = self.times(day);
+            let passed = starts.partition_point(|time| self.start(day, *time).is_some_and(|start| start <= now));
+            if let Some(start) = starts.get(passed).and_then(|time| self.start(day, *time)) {
+                return Some(start);
+            }
+            day = day.tomorrow().ok()?;
+        }
+        None
+    }
+
+    /// The times of a day.
+    fn times(&self, day: Date) -> &[Time] {
+        let number = |n: i8| u32::try_from(n).unwrap_or_default();
+        let month = number(day.month());
+        let weekday = Weekday::from_days_from_sunday(number(day.weekday().to_sunday_zero_offset()));
+        let pattern = &self.pattern;
+        let matches = pattern.month_match(month).unwrap_or(false)
+            && pattern.day_match(day.year().into(), month, number(day.day()), weekday).unwrap_or(false);
+        if matches { &self.times } else { &[] }
+    }
+
+    /// The moment of a start. `None` beyond the end of time.
+    fn start(&self, day: Date, time: Time) -> Option<Timestamp> {
+        let local = day.to_datetime(time);
+        let at = |offset: Offset| offset.to_timestamp(local).ok();
+        match self.zone.to_ambiguous_timestamp(local).offset() {
+            AmbiguousOffset::Unambiguous { offset } => at(offset),
+            AmbiguousOffset::Fold { before, .. } => at(before),
+            // The new offset is the greater one: with it, the moment is before that at which the clock was set.
+            AmbiguousOffset::Gap { after, .. } => {
+                let mut later = self.zone.following(at(after)?);
+                later.find(|change| change.offset() == after).map(|change| change.timestamp())
+            }
+        }
+    }
+}
+
+/// What is wrong with a schedule.
+enum Fault {
+    /// It has so many fields.
+    Fields(usize),
+    /// This one of [`FIELDS`], with what it is.
+    Field(usize, String),
+}
+
+impl Fault {
+    fn of(self, window: &MaintenanceWindow) -> WindowError {
+        let (window, schedule) = (window.name.clone(), window.schedule.clone());
+        match self {
+            Self::Fields(fields) => WindowError::Fields { window, schedule, fields },
+            Self::Field(index, value) => {
+                let (field, expected, _) = FIELDS[index];
+                WindowError::Field { window, schedule, value, field, expected }
+            }
+        }
+    }
+}
+
+/// Reads a schedule. croner takes more than is promised here: nicknames as `@daily`, `?` for `*`, a `+` that turns "either day" into
+/// "both days".
+fn parse(schedule: &str) -> Result<croner::CronPattern, Fault> {
+    let fields: Vec<&str> = schedule.split_ascii_whitespace().collect();
+    if fields.len() != FIELDS.len() {
+        return Err(Fault::Fields(fields.len()));
+    }
+    let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+    if let Some(strange) = fields.iter().zip(FIELDS).position(|(field, (_, _, words))| !is_plain(field, words)) {
+        return Err(Fault::Field(strange, fields[strange].to_owned()));
+    }
+    parser.parse(&fields.join(" ")).map(|cron| cron.pattern).map_err(|_| {
+        // Which field it is that croner does not read, it does not say.
+        let alone = |i: usize| (0..fields.len()).map(|n| if n == i { fields[i] } else { "*" }).collect::<Vec<_>>();
+        let wrong = (0..fields.len()).find(|i| parser.parse(&alone(*i).join(" ")).is_err()).unwrap_or_default();
+        Fault::Field(wrong, fields[wrong].to_owned())
+    })
+}
+
+/// Whether a field consists of items, and these of numbers, signs and words of the field.
+fn is_plain(field: &str, words: &[&str]) -> bool {
+    let known = |word: &str| word.is_empty() || words.iter().any(|w| w.eq_ignore_ascii_case(word));
+    field.bytes().all(|c| c.is_ascii_alphanumeric() || b"*,-/#".contains(&c))
+        && field.split(',').all(|item| !item.is_empty())
+        && field.split(|c: char| !c.is_ascii_alphabetic()).all(known)
+}
+
+#[cfg(test)]
+#[path = "windows_tests.rs"]
+mod tests;

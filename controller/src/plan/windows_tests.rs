@@ -1,0 +1,291 @@
+use std::time::{Duration, Instant};
+
+use jiff::{SignedDuration, civil::DateTime, tz::TimeZoneDatabase};
+use proptest::prelude::*;
+
+use super::*;
+
+fn window(schedule: &str, minutes: i32, zone: Option<&str>) -> MaintenanceWindow {
+    MaintenanceWindow {
+        name: "night".into(),
+        schedule: schedule.into(),
+        duration_minutes: minutes,
+        time_zone: zone.map(Into::into),
+    }
+}
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+const PARIS: Option<&str> = Some("Europe/Paris");
+
+#[test]
+fn open_windows() {
+    // 2026-03-01 is a Sunday. Paris sets its clocks on 2026-03-29 at 01:00Z and on 2026-10-25 at 01:00Z.
+    for (schedule, minutes, zone, now, closes) in [
+        ("0 22 * * FRI", 360, None, "2026-03-06T22:00:00Z", "2026-03-07T04:00:00Z"),
+        ("0 22 * * FRI", 360, None, "2026-03-07T03:59:59.999Z", "2026-03-07T04:00:00Z"),
+        ("0 22 * * fri", 360, PARIS, "2026-03-06T21:00:00Z", "2026-03-07T03:00:00Z"),
+        // A year's end, in a zone where it is still the year before.
+        ("0 22 31 12 *", 360, Some("America/New_York"), "2027-01-01T08:59:00Z", "2027-01-01T09:00:00Z"),
+        ("0 0 * * MON", 10_080, None, "2026-03-08T23:59:59Z", "2026-03-09T00:00:00Z"),
+        // The next start of a week-long window follows when this one ends.
+        ("0 0 * * MON", 10_080, None, "2026-03-09T00:00:00Z", "2026-03-16T00:00:00Z"),
+        ("0 0 29 2 *", 60, None, "2028-02-29T00:30:00Z", "2028-02-29T01:00:00Z"),
+        ("* * * * *", 15, None, "2026-03-01T12:34:56Z", "2026-03-01T12:49:00Z"),
+        // Six hours are six hours, though the clock goes on by seven, or by five.
+        ("0 22 * * SAT", 360, PARIS, "2026-03-29T02:59:59Z", "2026-03-29T03:00:00Z"),
+        ("0 22 * * SAT", 360, PARIS, "2026-10-25T01:59:59Z", "2026-10-25T02:00:00Z"),
+        // 02:30 does not exist in March, and is twice in October.
+        ("30 2 * * *", 60, PARIS, "2026-03-29T01:00:00Z", "2026-03-29T02:00:00Z"),
+        ("30 2 * * *", 45, PARIS, "2026-10-25T00:30:00Z", "2026-10-25T01:15:00Z"),
+        // The 13th or a Friday, not the Friday of the 13th alone.
+        ("0 0 13 * FRI", 60, None, "2026-04-13T00:00:00Z", "2026-04-13T01:00:00Z"),
+        ("0 0 13 * FRI", 60, None, "2026-04-17T00:00:00Z", "2026-04-17T01:00:00Z"),
+        ("0 0 * APR SUN-TUE", 60, None, "2026-04-21T00:00:00Z", "2026-04-21T01:00:00Z"),
+        ("0 0 * * 7", 60, None, "2026-03-01T00:00:00Z", "2026-03-01T01:00:00Z"),
+        ("0 1-9/4,20 * * *", 60, None, "2026-03-01T09:10:00Z", "2026-03-01T10:00:00Z"),
+        ("0 1-9/4,20 * * *", 60, None, "2026-03-01T20:10:00Z", "2026-03-01T21:00:00Z"),
+        ("*/20 3 * * *", 15, None, "2026-03-01T03:41:00Z", "2026-03-01T03:55:00Z"),
+        // The second Tuesday, the last day, the last Friday, the working day next to a Sunday.
+        ("0 0 * * TUE#2", 60, None, "2026-03-10T00:00:00Z", "2026-03-10T01:00:00Z"),
+        ("0 0 L * *", 60, None, "2026-02-28T00:00:00Z", "2026-02-28T01:00:00Z"),
+        ("0 0 * * 5L", 60, None, "2026-03-27T00:00:00Z", "2026-03-27T01:00:00Z"),
+        ("0 0 15W * *", 60, None, "2026-03-16T00:00:00Z", "2026-03-16T01:00:00Z"),
+        // A whole day that Samoa left out.
+        ("0 12 30 12 *", 60, Some("Pacific/Apia"), "2011-12-30T10:00:00Z", "2011-12-30T11:00:00Z"),
+    ] {
+        let expected = Windows { open: true, closes: Some(at(closes)), opens: None };
+        assert_eq!(look(&[window(schedule, minutes, zone)], at(now)), Ok(expected), "{schedule} at {now}");
+    }
+}
+
+#[test]
+fn closed_windows() {
+    for (schedule, minutes, zone, now, opens) in [
+        ("0 22 * * FRI", 360, None, "2026-03-06T21:59:59.999Z", "2026-03-06T22:00:00Z"),
+        ("0 22 * * FRI", 360, None, "2026-03-07T04:00:00Z", "2026-03-13T22:00:00Z"),
+        ("0 22 * * FRI", 360, PARIS, "2026-03-07T03:00:00Z", "2026-03-13T21:00:00Z"),
+        // From winter to summer: an hour earlier in UTC.
+        ("0 22 * * FRI", 360, PARIS, "2026-03-28T03:00:00Z", "2026-04-03T20:00:00Z"),
+        ("30 2 * * *", 60, PARIS, "2026-03-29T00:59:59Z", "2026-03-29T01:00:00Z"),
+        ("30 2 * * *", 60, PARIS, "2026-03-29T02:00:00Z", "2026-03-30T00:30:00Z"),
+        ("30 2 * * *", 60, PARIS, "2026-10-25T00:29:59Z", "2026-10-25T00:30:00Z"),
+        // The second 02:30 of that night is no start.
+        ("30 2 * * *", 45, PARIS, "2026-10-25T01:30:00Z", "2026-10-26T01:30:00Z"),
+        ("0 0 29 2 *", 60, None, "2024-02-29T01:00:00Z", "2028-02-29T00:00:00Z"),
+        ("0 0 31 * *", 60, None, "2026-03-31T01:00:00Z", "2026-05-31T00:00:00Z"),
+        ("*/20 3 * * *", 15, None, "2026-03-01T03:55:00Z", "2026-03-02T03:00:00Z"),
+        ("0 0 * * TUE#2", 60, None, "2026-03-10T01:00:00Z", "2026-04-14T00:00:00Z"),
+    ] {
+        let expected = Windows { open: false, closes: None, opens: Some(("night".into(), at(opens))) };
+        assert_eq!(look(&[window(schedule, minutes, zone)], at(now)), Ok(expected), "{schedule} at {now}");
+    }
+}
+
+#[test]
+fn several_windows() {
+    let now = at("2026-03-06T22:30:00Z");
+    assert_eq!(look(&[], now), Ok(Windows { open: true, closes: None, opens: None }));
+    let named = |name: &str, window: MaintenanceWindow| MaintenanceWindow { name: name.into(), ..window };
+    let short = named("short", window("0 22 * * *", 60, None));
+    let long = named("long", window("15 22 * * *", 120, None));
+    let later = named("later", window("0 4 * * *", 60, None));
+    let sooner = named("sooner", window("0 3 * * *", 60, None));
+    let open = Windows { open: true, closes: Some(at("2026-03-07T00:15:00Z")), opens: None };
+    let overlapping = [short.clone(), long.clone(), later.clone()];
+    assert_eq!(look(&overlapping, now), Ok(open.clone()));
+    assert_eq!(look(&[later.clone(), long, short], now), Ok(open));
+    let closed = Windows { open: false, closes: None, opens: Some(("sooner".into(), at("2026-03-07T03:00:00Z"))) };
+    assert_eq!(look(&[later.clone(), sooner.clone()], now), Ok(closed.clone()));
+    assert_eq!(look(&[sooner.clone(), later], now), Ok(closed));
+    // An open window does not hide an invalid one.
+    let every = window("* * * * *", 15, None);
+    assert!(look(&[every, named("wrong", window("0 0 30 2 *", 60, None))], now).is_err());
+}
+
+#[test]
+fn invalid_windows() {
+    let now = at("2026-03-06T22:30:00Z");
+    for (schedule, zone, part) in [
+        ("", None, "has 0 fields"),
+        ("@daily", None, "has 1 fields"),
+        ("0 22 * *", None, "has 4 fields"),
+        ("0 0 22 * * FRI", None, "has 6 fields"),
+        ("60 22 * * *", None, "\"60\" in the schedule \"60 22 * * *\" of the maintenance window night is no minute"),
+        ("0 24 * * *", None, "\"24\""),
+        ("0 0 32 * *", None, "is no day of month"),
+        ("0 0 0 * *", None, "is no day of month"),
+        ("0 0 * 13 *", None, "is no month; write 1 to 12 or JAN to DEC"),
+        ("0 0 * * 8", None, "is no day of week"),
+        ("0 0 * * JAN", None, "is no day of week"),
+        ("0 0 * * MONDAY", None, "is no day of week"),
+        ("0 0 * MON *", None, "is no month"),
+        ("0 MON * * *", None, "is no hour"),
+        ("0 5-1 * * *", None, "is no hour"),
+        ("0 0 * * +FRI", None, "is no day of week"),
+        ("0 0 ? * FRI", None, "is no day of month"),
+        ("0,,5 0 * * *", None, "is no minute"),
+        (", 0 * * *", None, "is no minute"),
+        ("*/0 0 * * *", None, "is no minute"),
+        ("5/10 0 * * *", None, "is no minute"),
+        ("0 0 * * FRI\u{a0}", None, "is no day of week"),
+        ("0 0 * * FR\u{130}", None, "is no day of week"),
+        ("0 0 30 2 *", None, "never opens"),
+        ("0 0 31 4,6,9,11 *", None, "never opens"),
+        ("0 0 * * *", Some("Europe/Pari"), "the time zone \"Europe/Pari\" of the maintenance window night is unknown"),
+        ("0 0 * * *", Some(""), "unknown"),
+        ("0 0 * * *", Some("/etc/hosts"), "unknown"),
+        ("0 0 * * *", Some("Etc/Unknown"), "unknown"),
+    ] {
+        let error = look(&[window(schedule, 60, zone)], now).unwrap_err();
+        assert!(error.to_string().contains(part), "{schedule}: {error}");
+        assert!(error.to_string().contains("night"), "{error}");
+        assert_eq!(error.reason(), "InvalidWindow");
+    }
+}
+
+#[test]
+fn the_time_zones_are_in_the_program() {
+    assert!(TimeZoneDatabase::bundled().get("Europe/Paris").is_ok());
+}
+
+#[test]
+fn the_slowest_schedules_take_no_time() {
+    let now = at("2026-03-06T22:30:00Z");
+    for schedule in ["0 0 30 2 *", "* * * * *", "* * 29 2 *", "59 23 31 12 *", "* * 31W 2 *", "0-59 0-23 1-31 1-12 0-7"]
+    {
+        let windows = vec![window(schedule, 10_080, PARIS); 16];
+        // The best of some: other programs may have the processor in between.
+        let time = |_| {
+            let begun = Instant::now();
+            let _ = look(&windows, now);
+            begun.elapsed()
+        };
+        let best = (0..5).map(time).min().unwrap_or_default();
+        assert!(best < Duration::from_millis(250), "{schedule}: {best:?}");
+    }
+}
+
+/// A field of a random schedule: its text and its values.
+fn field(min: i8, max: i8) -> impl Strategy<Value = (String, Vec<i8>)> {
+    let all: Vec<i8> = (min..=max).collect();
+    let values = proptest::collection::vec(min..=max, 1..4);
+    let listed = values.prop_map(|v| (v.iter().map(ToString::to_string).collect::<Vec<_>>().join(","), v));
+    let steps = (min..=max, 1..9_i8).prop_map(move |(from, step)| {
+        let stepped = (from..=max).step_by(usize::from(step.unsigned_abs())).collect();
+        (format!("{from}-{max}/{step}"), stepped)
+    });
+    prop_oneof![Just(("*".to_owned(), all)), listed, steps]
+}
+
+/// A schedule as a list of values for each field.
+#[derive(Debug)]
+struct Simple {
+    text: String,
+    values: Vec<Vec<i8>>,
+    /// Whether the day of month and the day of week are `*`.
+    any: [bool; 2],
+}
+
+fn simple() -> impl Strategy<Value = Simple> {
+    let fields = (field(0, 59), field(0, 23), field(1, 31), field(1, 12), field(0, 6));
+    fields.prop_map(|(minute, hour, day, month, weekday)| Simple {
+        any: [day.0 == "*", weekday.0 == "*"],
+        text: [&*minute.0, &hour.0, &day.0, &month.0, &weekday.0].join(" "),
+        values: vec![minute.1, hour.1, day.1, month.1, weekday.1],
+    })
+}
+
+impl Simple {
+    fn has(&self, local: DateTime) -> bool {
+        let has = |field: usize, value: i8| self.values[field].contains(&value);
+        let (day, weekday) = (has(2, local.day()), has(4, local.weekday().to_sunday_zero_offset()));
+        let on_day = match self.any {
+            [true, true] => true,
+            [true, false] => weekday,
+            [false, true] => day,
+            [false, false] => day || weekday,
+        };
+        has(0, local.minute()) && has(1, local.hour()) && has(3, local.month()) && on_day
+    }
+
+    /// Whether a start is in this minute: one that the clock shows for the first time, or has just left out.
+    fn starts(&self, at: Timestamp, zone: &TimeZone) -> bool {
+        let minutes = SignedDuration::from_mins;
+        let shown = |at: Timestamp| zone.to_datetime(at);
+        let local = shown(at);
+        let mut left_out = shown(at - minutes(1)) + minutes(1);
+        if left_out > local {
+            left_out = local;
+        }
+        while left_out < local {
+            if self.has(left_out) {
+                return true;
+            }
+            left_out += minutes(1);
+        }
+        self.has(local) && (1..=120).all(|ago| shown(at - minutes(ago)) != local)
+    }
+}
+
+/// Moments around those at which clocks are set, and others.
+fn moments() -> impl Strategy<Value = Timestamp> {
+    // Paris, Lord Howe and St. John's, 2026.
+    let changes = ["2026-03-29T01:00:00Z", "2026-10-25T01:00:00Z", "2026-04-04T15:00:00Z", "2026-10-03T15:30:00Z"];
+    let changes = changes.into_iter().chain(["2026-03-08T05:30:00Z", "2026-11-01T04:30:00Z", "2026-07-01T00:00:00Z"]);
+    let seconds: Vec<i64> = changes.map(|text| at(text).as_second()).collect();
+    let near = (proptest::sample::select(seconds), -30_000..30_000_i64).prop_map(|(change, off)| change + off);
+    let any = at("2026-01-01T00:00:00Z").as_second()..at("2027-01-01T00:00:00Z").as_second();
+    prop_oneof![near, any].prop_map(|second| Timestamp::from_second(second).unwrap())
+}
+
+const ZONES: [&str; 4] = ["UTC", "Europe/Paris", "Australia/Lord_Howe", "America/St_Johns"];
+
+proptest! {
+    /// Whatever is written, the answer is one, and not a crash.
+    #[test]
+    fn any_text_and_any_moment(
+        schedule in prop_oneof![".*", "[0-9*,/#LWA-Z -]{0,30}", "([0-9*]{1,2}[-/,#LW]?[0-9]{0,2} ){4}[0-9]"],
+        zone in proptest::option::of(prop_oneof![".*", proptest::sample::select(ZONES.to_vec()).prop_map(String::from)]),
+        minutes in any::<i32>(),
+        second in Timestamp::MIN.as_second()..=Timestamp::MAX.as_second(),
+    ) {
+        let window = window(&schedule, minutes, zone.as_deref());
+        let _ = look(&[window], Timestamp::from_second(second).unwrap());
+    }
+
+    /// The next opening is a moment from which it is open, and the last before it is one at which it is not.
+    #[test]
+    fn it_opens_when_it_says(schedule in simple(), zone in proptest::sample::select(ZONES.to_vec()), now in moments()) {
+        if let Ok(Windows { opens: Some((_, opens)), .. }) = look(&[window(&schedule.text, 15, Some(zone))], now) {
+            let open = |at| look(&[window(&schedule.text, 15, Some(zone))], at).unwrap().open;
+            prop_assert!(opens > now);
+            prop_assert!(open(opens));
+            prop_assert!(!open(opens - SignedDuration::from_nanos(1)));
+        }
+    }
+
+    /// It is open if, counted minute by minute, a start is not longer ago than the window lasts.
+    #[test]
+    fn open_as_counted(
+        schedule in simple(),
+        zone in proptest::sample::select(ZONES.to_vec()),
+        now in moments(),
+        minutes in 15..600_i32,
+    ) {
+        let tz = TimeZone::get(zone).unwrap();
+        let minute = now.as_second().div_euclid(60);
+        let within = |start: Timestamp| now < start + SignedDuration::from_mins(minutes.into());
+        let starts = (0..=i64::from(minutes)).map(|ago| Timestamp::from_second((minute - ago) * 60).unwrap());
+        let counted = starts.filter(|start| within(*start)).any(|start| schedule.starts(start, &tz));
+        match look(&[window(&schedule.text, minutes, Some(zone))], now) {
+            Ok(windows) => prop_assert_eq!(windows.open, counted),
+            Err(error) => {
+                prop_assert!(matches!(error, WindowError::Never { .. }), "{}", error);
+                prop_assert!(!counted);
+            }
+        }
+    }
+}
