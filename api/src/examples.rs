@@ -100,9 +100,9 @@ pub fn examples() -> Vec<Example> {
                                 }),
                                 kube_reserved: Some(Reserved { memory: Some("512Mi".into()), ..Reserved::default() }),
                                 eviction_hard: Some(EvictionThresholds {
-                                    memory_available: Some("500Mi".into()),
-                                    nodefs_available: Some("10%".into()),
-                                    imagefs_available: Some("15%".into()),
+                                    memory: Some("500Mi".into()),
+                                    nodefs: Some("10%".into()),
+                                    imagefs: Some("15%".into()),
                                 }),
                                 image_gc_high_threshold_percent: Some(80),
                                 image_gc_low_threshold_percent: Some(70),

@@ -155,9 +155,10 @@ impl Disruption {
 }
 
 /// Kind of an operation.
-#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum GrantType {
     /// Make the host a node.
+    #[default]
     Provision,
     /// Send the payload of another version. Disturbs nobody.
     Stage,
@@ -174,6 +175,11 @@ pub enum GrantType {
 }
 
 impl GrantType {
+    /// Whether a node that works is worked on, and shall work again at the end.
+    pub fn is_change(self) -> bool {
+        matches!(self, Self::Update | Self::Reboot | Self::Repair)
+    }
+
     /// As the API writes it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -233,6 +239,9 @@ pub struct WindowsInstanceStatus {
     /// The operation that is going on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<Operation>,
+    /// Name of the operation that was finished last: its grant has been used.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_operation: Option<String>,
     /// Failures since the last success.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
@@ -314,7 +323,7 @@ pub struct HostFacts {
 }
 
 /// The operation that is going on. Its step and clocks are stored before the step's first side effect.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
     /// Name, from the grant.
@@ -344,6 +353,9 @@ pub struct Operation {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
+    /// Whether the host has got what it shall have, so that services which start now are the new ones.
+    #[serde(default)]
+    pub applied: bool,
     /// Attempts that have failed since something on the host was changed.
     #[serde(default)]
     pub attempts: i32,
@@ -362,6 +374,25 @@ pub struct Operation {
     /// The drain, once it has begun.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<DrainStatus>,
+}
+
+impl Operation {
+    /// The grant that it has begun with.
+    pub fn as_grant(&self) -> Grant {
+        Grant {
+            id: self.id.clone(),
+            type_: self.type_,
+            granted_time: self.start_time.clone(),
+            version: self.to_version.clone(),
+            disruption: self.disruption,
+            services: self.services.clone(),
+        }
+    }
+    /// Whether the host is to be restarted for its own sake, and not only where a step needs it.
+    pub fn must_restart(&self) -> bool {
+        self.type_ == GrantType::Reboot
+            || (self.type_.is_change() && self.disruption == Some(Disruption::Reboot) && !self.rolling_back)
+    }
 }
 
 /// How a drain stands.

@@ -72,6 +72,12 @@ pub struct Run {
     /// How many hosts are worked on over SSH at once, over all pools.
     #[arg(long, default_value_t = 100)]
     pub max_connections: usize,
+    /// How many nodes may be disturbed at once, over all pools. As many as the pools allow if not set.
+    #[arg(long)]
+    pub max_disruptions: Option<u32>,
+    /// How long a version that nobody needs any more is kept, and how often that is looked at.
+    #[arg(long, value_parser = duration, default_value = "5m")]
+    pub version_grace: Duration,
     /// Time until a failed host is tried again; doubles with each further failure.
     #[arg(long, value_parser = duration, default_value = "10s")]
     pub backoff_base: Duration,

@@ -12,7 +12,8 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    args::Run, drain::Drainer, events::Events, instance::Written, metrics::Metrics, release::Release, secrets::Secrets,
+    args::Run, drain::Drainer, events::Events, instance::Written, metrics::Metrics, pool::Disrupting, release::Release,
+    secrets::Secrets, versions::Versions,
 };
 
 /// What all controllers share.
@@ -31,6 +32,12 @@ pub struct Context {
     pub instances: Store<WindowsInstance>,
     /// What this process has written of instances.
     pub written: Written,
+    /// The grants among it: who may be disturbed is decided on nothing older.
+    pub granted: Written,
+    /// The stored versions of what hosts get.
+    pub versions: Versions,
+    /// Nodes that each pool disturbs, for the limit over all of them.
+    pub disrupting: Disrupting,
     /// Windows Nodes.
     pub nodes: Store<Node>,
     /// Events.

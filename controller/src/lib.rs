@@ -30,5 +30,6 @@ pub mod run;
 pub mod secrets;
 pub mod ssh;
 pub mod telemetry;
+pub mod versions;
 pub mod watch;
 pub mod wicd_rbac;

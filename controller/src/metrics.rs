@@ -62,6 +62,8 @@ pub struct Metrics {
     pub host_bytes_sent: Counter,
     /// Writes to the API server, without leases.
     pub api_writes: Family<KindLabel, Counter>,
+    /// Changes on hosts that the operator has not made.
+    pub drift: Counter,
     /// Certificate requests by verdict.
     pub csr_verdicts: Family<ReasonLabel, Counter>,
     /// Whether this process leads.
@@ -97,6 +99,8 @@ impl Default for Metrics {
         registry.register_with_unit("host_sent", "Bytes that were sent to hosts", Unit::Bytes, host_bytes_sent.clone());
         let api_writes = Family::default();
         registry.register("api_writes", "Writes to the API server by kind, leases apart", api_writes.clone());
+        let drift = Counter::default();
+        registry.register("drift", "Changes on hosts that somebody else has made", drift.clone());
         let csr_verdicts = Family::default();
         registry.register("csr_verdicts", "Certificate requests by verdict", csr_verdicts.clone());
         let leader = Gauge::default();
@@ -117,6 +121,7 @@ impl Default for Metrics {
             host_processes,
             host_bytes_sent,
             api_writes,
+            drift,
             csr_verdicts,
             leader,
             reconcile_errors,

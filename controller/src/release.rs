@@ -1,20 +1,12 @@
-//! What hosts get from this operator: payload, services and configuration, and the version that stands for them.
+//! What hosts get from this operator: the payload, wicd, and what the services are rendered from.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use api::{Taint, host::ConfigFile, names::SERVICES_CONFIG_MAP_PREFIX, payload::File, services::ServicesConfig};
-use k8s_openapi::api::{core::v1::ConfigMap, rbac::v1::Role};
-use kube::{
-    Api, Client, ResourceExt,
-    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
-};
+use api::{TemplateSpec, payload::File};
 
 use crate::{
-    args::{self, Run},
+    args::Run,
     cluster::ClusterError,
     payload::{Payload, PayloadError, Wicd},
-    render::{self, Cluster, HostParams, LogSettings, LogSettingsError, RenderError, Settings},
-    wicd_rbac,
+    render::{self, Cluster, LogSettings, LogSettingsError, RenderError, Rendered, Settings},
 };
 
 /// The operator has nothing to give to hosts.
@@ -40,15 +32,6 @@ pub enum ReleaseError {
         /// What is wrong.
         problem: String,
     },
-    /// The services ConfigMap could not be stored.
-    #[error("the API server did not store {what}: {}", crate::errors::said(.source))]
-    Api {
-        /// What.
-        what: &'static str,
-        /// Why not.
-        #[source]
-        source: Box<kube::Error>,
-    },
 }
 
 impl ReleaseError {
@@ -60,77 +43,41 @@ impl ReleaseError {
             Self::Logs(e) => e.reason(),
             Self::Cluster(e) => e.reason(),
             Self::KubeletPatch { .. } => "SettingsInvalid",
-            Self::Api { .. } => "ApiError",
         }
     }
 }
 
-/// What hosts get.
+/// What hosts get from this operator. The settings of pools come on top, see [`Release::render`].
 pub struct Release {
     /// Facts of the cluster.
     pub cluster: Cluster,
     /// The payload.
     pub payload: Payload,
-    /// Its files that hosts of this cluster need.
-    pub files: Vec<File>,
-    /// Digest of those.
-    pub payload_digest: String,
     /// The program that is sent first.
     pub wicd: Wicd,
-    /// The services.
-    pub services: ServicesConfig,
-    /// The version that stands for services and payload.
-    pub version: String,
     settings: Settings,
 }
 
 impl Release {
-    /// Opens the payload and renders the services.
+    /// Opens the payload, and sees whether it can be rendered.
     pub fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
         let settings = settings(args)?;
         let payload = Payload::open(&args.payload)?;
         let wicd = Wicd::open(&args.wicd)?;
-        let platform = cluster.platform.as_str();
-        let (files, payload_digest) = (payload.files(platform), payload.digest(platform));
-        let services = render::services(&cluster, payload.manifest(), &settings)?;
-        let version = render::services_version(args::version(), &services, &payload_digest);
-        Ok(Self { cluster, payload, files, payload_digest, wicd, services, version, settings })
+        let release = Self { cluster, payload, wicd, settings };
+        release.render(&TemplateSpec::default())?;
+        Ok(release)
     }
 
-    /// The configuration files of one host.
-    pub fn configs(&self, node_name: &str, node_ip: &str, taints: Vec<Taint>) -> Result<Vec<ConfigFile>, RenderError> {
-        let host = HostParams { node_name: node_name.into(), node_ip: node_ip.into(), taints };
-        render::configs(&self.cluster, self.payload.manifest(), &self.settings, &host)
+    /// What the hosts of a pool get.
+    pub fn render(&self, template: &TemplateSpec) -> Result<Rendered, RenderError> {
+        render::render(&self.cluster, self.payload.manifest(), &self.settings, template)
     }
 
-    /// Stores the services ConfigMap, and lets wicd read it and those that nodes still follow.
-    pub async fn publish(&self, client: &Client, namespace: &str) -> Result<(), ReleaseError> {
-        let failed = |what| move |source| ReleaseError::Api { what, source: Box::new(source) };
-        let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
-        let name = format!("{SERVICES_CONFIG_MAP_PREFIX}{}", self.version);
-        let config_map = ConfigMap {
-            metadata: ObjectMeta { name: Some(name.clone()), ..ObjectMeta::default() },
-            immutable: Some(true),
-            data: Some(self.services.to_data().into_iter().collect::<BTreeMap<_, _>>()),
-            ..ConfigMap::default()
-        };
-        match api.create(&PostParams::default(), &config_map).await {
-            Ok(_) => tracing::info!(name, "stored the services ConfigMap"),
-            // The name has the hash of the content in it.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            Err(error) => return Err(failed("the services ConfigMap")(error)),
-        }
-        let all = api.list_metadata(&ListParams::default()).await.map_err(failed("the list of ConfigMaps"))?;
-        let live: BTreeSet<String> =
-            all.items.iter().map(ResourceExt::name_any).filter(|n| n.starts_with(SERVICES_CONFIG_MAP_PREFIX)).collect();
-        let params = PatchParams::apply(api::names::MANAGER_POOL).force();
-        let role = wicd_rbac::services_role(namespace, &live);
-        let roles: Api<Role> = Api::namespaced(client.clone(), namespace);
-        roles
-            .patch(&role.name_any(), &params, &Patch::Apply(&role))
-            .await
-            .map_err(failed("the right of the hosts' daemons to read it"))?;
-        Ok(())
+    /// Whether hosts that have nothing can be sent these files.
+    pub fn has(&self, files: &[File]) -> bool {
+        let mine = &self.payload.manifest().files;
+        files.iter().all(|f| mine.iter().any(|m| m.sha256 == f.sha256))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The running operator: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
 
 use std::{
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -37,9 +38,10 @@ use crate::{
     lease::Election,
     metrics::{Metrics, ReasonLabel},
     pool,
-    release::{Release, ReleaseError},
+    release::Release,
     secrets::Secrets,
     telemetry,
+    versions::Versions,
     watch::{Changes, watch},
 };
 
@@ -126,9 +128,8 @@ impl Leader {
         }
         let Some(release) = self.release().await else { return Ok(()) };
         tracing::info!(
-            version = release.version,
-            payload = release.payload_digest,
-            files = release.files.len(),
+            payload = release.payload.digest(release.cluster.platform.as_str()),
+            wicd = release.wicd.sha256,
             "hosts get this"
         );
 
@@ -141,6 +142,7 @@ impl Leader {
         let cx = Arc::new(Context {
             events: Events::new(self.client.clone(), &self.identity, self.metrics.clone()),
             secrets: Secrets::new(self.client.clone(), &self.args.namespace),
+            versions: Versions::new(self.client.clone(), &self.args.namespace),
             drainer: Drainer::new(self.direct.clone()),
             connections: Arc::new(Semaphore::new(self.args.max_connections)),
             proven: Arc::new(Notify::new()),
@@ -151,6 +153,8 @@ impl Leader {
             pools,
             instances,
             written: instance::Written::default(),
+            granted: instance::Written::default(),
+            disrupting: pool::Disrupting::default(),
             nodes,
             metrics: self.metrics,
             release,
@@ -172,6 +176,7 @@ impl Leader {
             tokio::spawn(run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools)),
             tokio::spawn(run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances)),
             tokio::spawn(approve(cx.clone())),
+            tokio::spawn(collect(cx.clone())),
         ];
         let ended = join_all(tasks);
         tokio::pin!(ended);
@@ -209,9 +214,7 @@ impl Leader {
         loop {
             let attempt = async {
                 let cluster = cluster::discover(&self.client, &self.config, &self.args).await?;
-                let release = Release::load(cluster, &self.args)?;
-                release.publish(&self.client, &self.args.namespace).await?;
-                Ok::<_, ReleaseError>(release)
+                Release::load(cluster, &self.args)
             };
             let error = match attempt.await {
                 Ok(release) => return Some(release),
@@ -292,6 +295,30 @@ async fn run_instances(
         .run(instance::reconcile, instance::error_policy, cx)
         .for_each(|_| async {})
         .await;
+}
+
+/// Deletes stored versions that nobody needs any more.
+async fn collect(cx: Arc<Context>) {
+    while cx.stop.run_until_cancelled(tokio::time::sleep(cx.args.version_grace)).await.is_some() {
+        let mut needed = BTreeSet::new();
+        for pool in cx.pools.state() {
+            let rollout = pool.status.clone().unwrap_or_default().rollout.unwrap_or_default();
+            needed.insert(rollout.to_version);
+            needed.extend(rollout.from_version);
+        }
+        for instance in cx.instances.state() {
+            let status = instance.status.clone().unwrap_or_default();
+            let operation = status.operation.unwrap_or_default();
+            let of_status =
+                [status.current_version, status.previous_version, operation.from_version, operation.to_version];
+            needed.extend(of_status.into_iter().flatten());
+            needed.extend(instance.spec.desired.as_ref().map(|d| d.version.clone()));
+            needed.extend(instance.spec.grant.as_ref().and_then(|g| g.version.clone()));
+        }
+        if let Err(error) = cx.versions.collect(&needed, cx.args.version_grace).await {
+            tracing::warn!(%error, "versions that nobody needs stay for now");
+        }
+    }
 }
 
 /// Approves and denies certificate requests.

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use super::*;
+use super::{
+    DeletionPolicy, Drain, Effective, FailureAction, Host, MaintenanceWindow, Mode, Order, Remediation, Rollout,
+    SecretKeyRef, Ssh, Step, Taint, TemplateSpec, WindowsNodePoolSpec,
+};
 use crate::{IntOrPercent, names};
 
 fn seconds(value: Option<i32>, default: u32) -> Duration {

@@ -119,15 +119,15 @@ pub struct EvictionThresholds {
     /// Memory.
     #[serde(default, rename = "memory.available", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
-    pub memory_available: Option<String>,
+    pub memory: Option<String>,
     /// Disk of pods.
     #[serde(default, rename = "nodefs.available", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
-    pub nodefs_available: Option<String>,
+    pub nodefs: Option<String>,
     /// Disk of images.
     #[serde(default, rename = "imagefs.available", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
-    pub imagefs_available: Option<String>,
+    pub imagefs: Option<String>,
 }
 
 /// Settings of containerd. Its configuration in the payload imports them.

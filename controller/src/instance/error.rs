@@ -2,6 +2,7 @@
 
 use crate::{
     csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError,
+    versions::VersionError,
 };
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
@@ -22,6 +23,17 @@ pub enum StepError {
     /// The configuration of the host cannot be rendered.
     #[error("{0}")]
     Render(RenderError),
+    /// What is stored of a version cannot be had.
+    #[error("{0}")]
+    Version(#[from] VersionError),
+    /// A version is not stored, or was not made by this operator.
+    #[error(
+        "there is no ConfigMap windows-services-{version} of this operator, so the host cannot be brought to that version"
+    )]
+    NoVersion {
+        /// The version.
+        version: String,
+    },
     /// A file of the operator's own image cannot be read.
     #[error("the operator's own wicd.exe cannot be read; its image is broken")]
     OwnFile {
@@ -188,6 +200,8 @@ impl StepError {
             Self::Csr(e) => e.reason(),
             Self::Payload(e) => e.reason(),
             Self::Render(e) => e.reason(),
+            Self::Version(e) => e.reason(),
+            Self::NoVersion { .. } => "VersionMissing",
             Self::OwnFile { .. } => "PayloadInvalid",
             Self::Drain(e) => e.reason(),
             Self::DrainTimedOut { .. } => "DrainTimedOut",
@@ -208,6 +222,16 @@ impl StepError {
             Self::NotRestarted { .. } => "NotRestarted",
         }
         .into()
+    }
+
+    /// Whether a drain is over with it, and the cordon to be lifted.
+    pub fn ends_drain(&self) -> bool {
+        matches!(self, Self::DrainTimedOut { .. } | Self::DrainSelector { .. })
+    }
+
+    /// Whether the fault is neither the host's nor that of what was put on it.
+    pub fn is_of_the_cluster(&self) -> bool {
+        matches!(self, Self::Api { .. } | Self::Version(_) | Self::Secret(_) | Self::Drain(_) | Self::Outdated)
     }
 
     /// Whether the host itself could not be reached.

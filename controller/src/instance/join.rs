@@ -1,462 +1,59 @@
-//! Makes a host a node: carries out the steps that [`plan::join`](crate::plan::join) chooses.
+//! Makes a host a node.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
-
-use api::{
-    Grant, HostFacts, NodeRef, PinnedHostKey, WindowsInstance,
-    host::{self, Body, CertificateKind, HostState, Outcome, Verb},
-    names::key,
-    payload,
-};
-use futures::future::try_join_all;
-use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        core::v1::Node,
-        rbac::v1::{ClusterRole, ClusterRoleBinding},
-    },
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use api::Grant;
+use k8s_openapi::api::core::v1::Node;
 
 use super::{
+    drive::{Reached, drive},
     error::StepError,
-    login::login,
-    node::{belongs, patch, ready},
-    session::Session,
-    wanted::wanted_node,
-    work::{Flow, Work},
+    node::ready,
+    register::dress,
+    status::Situation,
+    work::{Flow, Target, Work},
 };
-use crate::{
-    csr,
-    events::Level,
-    plan::{
-        join::{HostSeen, Next, NodeSeen, Step, Wanted, next},
-        node_ip::node_ip,
-    },
-    wicd_rbac,
-};
-
-/// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
-const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
-/// A host that restarts is asked this often whether it is back.
-const REBOOT_POLL: Duration = Duration::from_secs(5);
-/// A host that still answers after this time, not restarted, is asked again.
-const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
-/// A Node that comes up takes moments for each of its steps. Only from this time on it is told what it waits for; each change
-/// before would be a write more for every host that joins.
-const REGISTER_QUIET: Duration = Duration::from_secs(10);
-/// While nothing happens to the Node, it is looked at this often.
-const REGISTER_POLL: Duration = Duration::from_secs(10);
-/// kubelet's first certificate; it rotates it by itself.
-const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
+use crate::{events::Level, plan::join::Step};
 
 /// Goes on with making the host a node, until it is one or there is something to wait for.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
-    let cx = work.cx.clone();
-    let operation = work.take_up(grant, Step::Connect.as_str());
-    let registering = operation.step == Step::Register.as_str() && work.status.facts.is_some();
-    let mut session: Option<Session> = None;
-    let mut seen: Option<HostSeen> = None;
-    loop {
-        if cx.stop.is_cancelled() {
-            return Ok(Flow::Rest);
-        }
-        let wanted = wanted(work)?;
-        let node = if registering || seen.is_some() { own_node(work)? } else { None };
-        let node_seen =
-            node.as_ref().map(|n| NodeSeen { ready: ready(n).0, version: n.annotations().get(key::VERSION).cloned() });
-        let step = match next(&wanted, node_seen.as_ref(), seen.as_ref(), registering, Timestamp::now()) {
-            Next::Joined => {
-                if let Some(session) = session {
-                    session.close().await;
-                }
-                return joined(work, node.as_deref(), &wanted).await;
-            }
-            Next::Do(step) => step,
-        };
-        match (step, session.as_ref(), seen.as_mut()) {
-            (Step::Connect, ..) => match connect(work).await {
-                Ok((open, state)) => {
-                    session = Some(open);
-                    seen = Some(HostSeen { state, ..HostSeen::default() });
-                }
-                Err(error) => return restarting(work, error),
-            },
-            (Step::Register, ..) => {
-                if let Some(session) = session {
-                    session.close().await;
-                }
-                return register(work, node.as_deref(), &wanted).await;
-            }
-            (Step::Upload, Some(session), Some(seen)) => seen.state = upload(work, session, &seen.state).await?,
-            (Step::Configure, Some(session), Some(seen)) => configure(work, session, seen).await?,
-            (Step::Reboot, Some(session), Some(seen)) => return reboot(work, session, &seen.state).await,
-            (Step::Certify, _, Some(seen)) => certify(work, seen).await?,
-            (Step::Start, Some(session), Some(seen)) => {
-                // Where there is a Node, its annotation tells wicd which version to follow: it must not tell of an older one.
-                if let Some(node) = &node {
-                    dress(work, node).await?;
-                }
-                start(work, session, seen, node.is_none()).await?;
-            }
-            // Every other step is chosen only with an open connection.
-            (_, _, _) => return Err(StepError::NoAddress),
-        }
+    work.take_up(grant, Step::Connect.as_str());
+    let version = work.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default();
+    let target = work.target(&version).await?;
+    match drive(work, &target).await? {
+        Reached::Waits(flow) => Ok(flow),
+        Reached::Works(node) => joined(work, node.as_deref(), &target).await,
+        Reached::AlreadyNode(version) => adopted(work, version).await,
     }
 }
 
-fn wanted(work: &Work) -> Result<Wanted, StepError> {
-    let release = &work.cx.release;
-    // As long as the host is not proven, its address is not known and nothing is compared with this.
-    let configs = if work.status.facts.is_some() { host::configs_digest(&configs(work)?) } else { String::new() };
-    Ok(Wanted {
-        node_name: work.name(),
-        version: release.version.clone(),
-        payload: release.payload_digest.clone(),
-        configs,
-        wicd: release.wicd.sha256.clone(),
-    })
+async fn joined(work: &mut Work, node: Option<&Node>, target: &Target) -> Result<Flow, StepError> {
+    work.status.wicd = Some(work.cx.release.wicd.sha256.clone());
+    is_node(work, node, target.version.clone()).await?;
+    let note = format!("the host is a node and follows version {}", target.version);
+    work.cx.events.say(&work.instance, Level::Normal, "Joined", "Join", &note);
+    Ok(Flow::Rest)
 }
 
-fn configs(work: &Work) -> Result<Vec<host::ConfigFile>, StepError> {
-    let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
-    work.cx.release.configs(&work.name(), &ip, work.pool.spec.taints()).map_err(StepError::Render)
+/// The host was a node before we came. It goes on being one as it is, and gets our version like any other node: in its turn, and
+/// drained if that is needed.
+async fn adopted(work: &mut Work, version: String) -> Result<Flow, StepError> {
+    work.status.wicd = None;
+    let node = work.cx.node(&work.name());
+    work.status.node_ref = node.as_ref().map(|n| super::node::reference(n));
+    is_node(work, node.as_deref(), version.clone()).await?;
+    let note = format!("the host is a node already, of version {version}; it was taken over as it is");
+    work.cx.events.say(&work.instance, Level::Normal, "Adopted", "Join", &note);
+    Ok(Flow::Rest)
 }
 
-/// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
-async fn connect(work: &mut Work) -> Result<(Session, HostState), StepError> {
-    let host = work.instance.spec.host.clone();
-    let rebooting = work.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
-    if !rebooting {
-        let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
-        work.begin(Step::Connect.as_str(), &what).await?;
-    }
-    let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
-    let login = login(&work.cx, &work.instance, &work.pool).await?;
-    let session = Session::open(&work.cx, &work.instance, &operation, login).await?;
-    // The key is stored before anything is done to the host: what was trusted once is trusted for good.
-    let proven = session.connection().host_key();
-    work.status.host_key = Some(PinnedHostKey {
-        key_type: proven.key_type.clone(),
-        public_key: proven.public_key_base64.clone(),
-        fingerprint: proven.fingerprint(),
-    });
-    work.status.public_key_hash = Some(session.connection().identity().public_key_hash());
-    work.reached();
-    work.save().await?;
-    session.prepare().await?;
-    let state = session.look(&work.cx.release.files).await?;
-    check(work, &session, &state)?;
-    if let Some(before) = work.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
-        if before == state.machine.boot_id {
-            // An operator that died may have stored that it asks for the restart, and not have asked. Asking twice does no
-            // harm: wicd restarts nothing that has another boot id by then.
-            if work.in_step() > REBOOT_ASK_AGAIN {
-                let _ = session.ask(Body::Reboot(host::Reboot { boot_id: before })).await;
-            }
-            return Err(StepError::NotRestarted { minutes: work.cx.args.reboot_timeout.as_secs() / 60 });
-        }
-        if let Some(operation) = &mut work.status.operation {
-            operation.boot_id_before = None;
-        }
-    }
-    work.cx.proven.notify_one();
-    Ok((session, state))
-}
-
-/// What the host says of itself is checked before it is believed, and before anything is changed on it.
-fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), StepError> {
-    let machine = &state.machine;
-    let short = |text: &str, n: usize| text.chars().filter(|c| !c.is_control()).take(n).collect::<String>();
-    let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(64).collect();
-    let host = &work.instance.spec.host;
-    let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());
-    let peer = session.connection().peer_address();
-    let ip = node_ip(&host.address, Some(peer), &has, default).ok_or(StepError::NoAddress)?;
-    let skew_ms = machine.clock_ms.saturating_sub(Timestamp::now().as_millisecond());
-    let facts = HostFacts {
-        hostname: short(&machine.hostname, 63),
-        machine_id: short(&machine.machine_id, 64),
-        os_build: short(&machine.os_build, 64),
-        os_name: short(&machine.os_name, 128),
-        boot_id: short(&machine.boot_id, 64),
-        boot_time: boot_time(machine),
-        node_ip: ip.to_string(),
-        addresses: has.iter().map(ToString::to_string).collect(),
-        clock_skew_seconds: skew_ms / 1000,
-    };
-    let same = |other: &HostFacts| {
-        !facts.machine_id.is_empty()
-            && (&other.machine_id, &other.hostname, &other.boot_id)
-                == (&facts.machine_id, &facts.hostname, &facts.boot_id)
-    };
-    let name = work.name();
-    // Of two that meet here the one that is a node goes on, or else the first by name: never both, never neither.
-    let first = |other: &WindowsInstance| {
-        other.name_any() < name || other.status.as_ref().is_some_and(|s| s.current_version.is_some())
-    };
-    let twin = work.cx.instances.state().into_iter().find(|other| {
-        let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
-        other.name_any() != name && facts.is_some_and(same) && first(other)
-    });
-    if let Some(twin) = twin {
-        return Err(StepError::SameMachine { other: twin.name_any(), machine_id: facts.machine_id });
-    }
-    if !machine.is_admin {
-        return Err(StepError::NotAdministrator { user: host.username.clone() });
-    }
-    if skew_ms.unsigned_abs() > u64::try_from(MAX_CLOCK_SKEW.as_millis()).unwrap_or(u64::MAX) {
-        let direction = if skew_ms > 0 { "ahead" } else { "behind" };
-        return Err(StepError::ClockSkew { seconds: skew_ms.unsigned_abs() / 1000, direction });
-    }
-    if !state.foreign_services.is_empty() {
-        let names = short(&state.foreign_services.join(", "), 200);
-        return Err(StepError::ForeignServices { names });
-    }
-    if let Some(node) = work.cx.node(&name)
-        && !belongs(&node, &facts)
-    {
-        return Err(StepError::NodeNameTaken { name });
-    }
-    if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
-        // Nothing to say.
-    } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
-        let note = format!(
-            "the name {name} is longer than the 15 characters that Windows takes for a computer's name; the host calls itself {}. \
-             Its Node is named {name} all the same",
-            facts.hostname
-        );
-        work.cx.events.say(&work.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
-    }
-    work.status.facts = Some(facts);
-    Ok(())
-}
-
-/// When the host was started, by its own clocks; to the minute, so that it is the same at each look.
-fn boot_time(machine: &host::Machine) -> Option<String> {
-    let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
-    let minute = Timestamp::from_millisecond(started.div_euclid(60_000) * 60_000).ok()?;
-    Some(minute.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
-}
-
-/// An error while a host restarts on our behalf is expected; only taking too long is one.
-fn restarting(work: &mut Work, error: StepError) -> Result<Flow, StepError> {
-    let rebooting = work.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
-    // A host that goes down may take the question with it.
-    let expected = error.is_unreachable() || matches!(error, StepError::NoAnswer { .. });
-    if !rebooting || !expected {
-        return Err(error);
-    }
-    if work.in_step() > work.cx.args.reboot_timeout {
-        return Err(StepError::NotRestarted { minutes: work.cx.args.reboot_timeout.as_secs() / 60 });
-    }
-    Ok(Flow::After(REBOOT_POLL))
-}
-
-async fn upload(work: &mut Work, session: &Session, state: &HostState) -> Result<HostState, StepError> {
-    let files = work.cx.release.files.clone();
-    let missing: Vec<&payload::File> = files.iter().filter(|f| state.missing.contains(&f.sha256)).collect();
-    let (sent, unpacked) = missing.iter().fold((0, 0), |(s, u), f| (s + f.compressed_size, u + f.size));
-    let needed = sent + unpacked;
-    if state.machine.disk_free < needed {
-        return Err(StepError::DiskFull { free_mib: state.machine.disk_free >> 20, needed_mib: (needed >> 20) + 1 });
-    }
-    let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
-    work.begin(Step::Upload.as_str(), &what).await?;
-    session.upload(&files, &state.missing).await
-}
-
-async fn configure(work: &mut Work, session: &Session, seen: &mut HostSeen) -> Result<(), StepError> {
-    work.begin(Step::Configure.as_str(), "placing files, writing configuration, making keys").await?;
-    let release = &work.cx.release;
-    let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
-    let apply = host::Apply {
-        desired: host::Desired {
-            node_name: work.name(),
-            node_ip: ip.clone(),
-            pool: work.pool.name_any(),
-            namespace: work.cx.args.namespace.clone(),
-            version: release.version.clone(),
-            services: release.services.clone(),
-            payload: release.payload_digest.clone(),
-            trusted_ca: release.cluster.trusted_ca.clone().unwrap_or_default(),
-            logs: None,
-            drift: work.pool.spec.remediation().drift.unwrap_or_default(),
-        },
-        files: release.files.clone(),
-        configs: configs(work)?,
-        certificates: vec![CertificateKind::Kubelet, CertificateKind::Wicd],
-        wicd_sha256: release.wicd.sha256.clone(),
-    };
-    let answer = session.ask(Body::Apply(Box::new(apply))).await?;
-    for warning in answer.warnings.iter().take(10) {
-        let warning = StepError::host("Warning", warning).to_string();
-        work.cx.events.say(&work.instance, Level::Warning, "HostWarning", Step::Configure.as_str(), &warning);
-    }
-    let mut state = answer.state.ok_or(StepError::BadAnswer { verb: Verb::Apply.as_str() })?;
-    if let Outcome::RebootRequired { why } = answer.outcome {
-        state.reboot_required.get_or_insert(why);
-    }
-    let digest = host::configs_digest(&configs(work)?);
-    let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == release.version);
-    if !placed {
-        // It said that it is done; going on would ask it for ever.
-        return Err(StepError::BadAnswer { verb: Verb::Apply.as_str() });
-    }
-    seen.requests = answer.requests;
-    seen.state = state;
-    Ok(())
-}
-
-async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result<Flow, StepError> {
-    let boot_id = state.machine.boot_id.clone();
-    if let Some(operation) = &mut work.status.operation {
-        operation.boot_id_before = Some(boot_id.clone());
-    }
-    let why = StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("it was asked for")).to_string();
-    work.begin(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
-    work.cx.events.say(
-        &work.instance,
-        Level::Normal,
-        "Rebooting",
-        Step::Reboot.as_str(),
-        &format!("restarting the host: {why}"),
-    );
-    match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
-        // The connection breaking is how a restart looks from here.
-        Ok(_) | Err(StepError::Ssh(_) | StepError::NoAnswer { .. }) => Ok(Flow::After(REBOOT_POLL)),
-        Err(error) => Err(error),
-    }
-}
-
-async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> {
-    work.begin(Step::Certify.as_str(), "having certificates issued").await?;
-    let claim = super::claims::claim(&work.name(), &work.instance, &work.status);
-    ensure_rights(work).await?;
-    let cx = &work.cx;
-    let issue = |kind: CertificateKind, pem: String| {
-        let claim = &claim;
-        async move {
-            let (csr_kind, life) = match kind {
-                CertificateKind::Kubelet => (csr::Kind::KubeletClient, KUBELET_CERTIFICATE),
-                CertificateKind::Wicd => (csr::Kind::WicdClient, cx.args.wicd_certificate_lifetime),
-            };
-            cx.metrics.wrote("CertificateSigningRequest");
-            cx.metrics.wrote("CertificateSigningRequest");
-            let chain = csr::request_and_sign(cx.client.clone(), claim, csr_kind, &pem, life).await;
-            chain.map(|chain| (kind, chain)).map_err(StepError::Csr)
-        }
-    };
-    let issued = try_join_all(seen.requests.clone().into_iter().map(|(kind, pem)| issue(kind, pem))).await?;
-    seen.issued = issued.into_iter().collect();
-    Ok(())
-}
-
-/// wicd may touch its own Node; the right ends with the instance.
-async fn ensure_rights(work: &Work) -> Result<(), StepError> {
-    let owner = work.instance.owner_ref(&()).map(|o| OwnerReference { controller: None, ..o }).unwrap_or_default();
-    let (role, binding) = wicd_rbac::objects(&work.name(), owner);
-    let params = PatchParams::apply(api::names::MANAGER_INSTANCE).force();
-    let doing = "store the rights of the host's daemon";
-    let client = &work.cx.client;
-    work.cx.metrics.wrote("ClusterRole");
-    Api::<ClusterRole>::all(client.clone())
-        .patch(&role.name_any(), &params, &Patch::Apply(&role))
-        .await
-        .map_err(StepError::api(doing))?;
-    work.cx.metrics.wrote("ClusterRoleBinding");
-    Api::<ClusterRoleBinding>::all(client.clone())
-        .patch(&binding.name_any(), &params, &Patch::Apply(&binding))
-        .await
-        .map_err(StepError::api(doing))?;
-    Ok(())
-}
-
-async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node: bool) -> Result<(), StepError> {
-    work.begin(Step::Start.as_str(), "starting the services").await?;
-    let running = seen.state.wicd == host::ServiceState::Running;
-    let body = host::Start {
-        certificates: std::mem::take(&mut seen.issued),
-        wicd_sha256: work.cx.release.wicd.sha256.clone(),
-        certificate_seconds: i32::try_from(work.cx.args.wicd_certificate_lifetime.as_secs()).unwrap_or(i32::MAX),
-        restart: if running && no_node { vec!["kubelet".into()] } else { Vec::new() },
-    };
-    let answer = session.ask(Body::Start(body)).await?;
-    seen.state = answer.state.ok_or(StepError::BadAnswer { verb: Verb::Start.as_str() })?;
-    seen.requests = BTreeMap::new();
-    seen.started = true;
-    session.tidy(&[Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start]).await
-}
-
-/// The Node of the host, as last seen: every change of it brings us here again. A Node of that name that is somebody
-/// else's is an error.
-fn own_node(work: &mut Work) -> Result<Option<Arc<Node>>, StepError> {
-    let Some(node) = work.cx.node(&work.name()) else { return Ok(None) };
-    let facts = work.status.facts.clone().unwrap_or_default();
-    if !belongs(&node, &facts) {
-        return Err(StepError::NodeNameTaken { name: work.name() });
-    }
-    work.status.node_ref = Some(NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() });
-    Ok(Some(node))
-}
-
-/// Waits for the Node, and puts on it what belongs there. wicd follows the version that is written here.
-async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> Result<Flow, StepError> {
-    let what = match node {
-        None => format!("waiting for the Node {} to appear", wanted.node_name),
-        Some(node) => match ready(node) {
-            (true, ..) => format!("waiting for the host to follow version {} completely", wanted.version),
-            (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
-        },
-    };
-    let begins = work.status.operation.as_ref().is_none_or(|o| o.step != Step::Register.as_str());
-    if begins || work.in_step() >= REGISTER_QUIET {
-        work.begin(Step::Register.as_str(), &what).await?;
-    }
-    if let Some(node) = node {
-        dress(work, node).await?;
-    }
-    let limit = work.cx.args.register_timeout;
-    if work.in_step() > limit {
-        return Err(StepError::NotRegistered(format!(
-            "{what}, for {} s now; the logs on the host are in C:\\var\\log\\kubelet and C:\\var\\log\\wicd",
-            limit.as_secs()
-        )));
-    }
-    Ok(Flow::After(REGISTER_POLL.min(limit)))
-}
-
-/// Makes the Node look as it shall. Done anew whenever the Node or the pool changes.
-pub async fn dress(work: &Work, node: &Node) -> Result<(), StepError> {
-    let wanted = wanted_node(work, node).await;
-    let Some(patch) = patch(node, &wanted) else { return Ok(()) };
-    let nodes: Api<Node> = Api::all(work.cx.client.clone());
-    work.cx.metrics.wrote("Node");
-    let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
-        Ok(_) => Ok(()),
-        // Somebody else wrote it at the same time: its change brings us here again.
-        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(()),
-        Err(error) => Err(StepError::api("change the Node")(error)),
-    }
-}
-
-async fn joined(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> Result<Flow, StepError> {
-    work.status.current_version = Some(wanted.version.clone());
-    work.status.operation = None;
-    work.status.failures = None;
+async fn is_node(work: &mut Work, node: Option<&Node>, version: String) -> Result<(), StepError> {
+    work.status.current_version = Some(version);
+    work.finish_operation();
     if let Some(node) = node {
         dress(work, node).await?;
         let (is_ready, _, says) = ready(node);
-        work.say(&super::status::Situation::Node { ready: is_ready, says: &says, up_to_date: true });
+        let up_to_date = work.up_to_date();
+        work.say(&Situation::Node { ready: is_ready, says: &says, up_to_date });
     }
     super::remove::forget_unclean(work).await?;
-    work.save().await?;
-    let note = format!("the host is a node and follows version {}", wanted.version);
-    work.cx.events.say(&work.instance, Level::Normal, "Joined", "Join", &note);
-    Ok(Flow::Rest)
+    work.save().await
 }

@@ -6,20 +6,30 @@
 
 pub mod claims;
 mod drain_options;
+mod drive;
 mod error;
+mod evacuate;
 mod fresh;
 mod join;
 mod login;
 pub mod node;
+mod register;
 mod remove;
 mod session;
 mod status;
+mod update;
 mod wanted;
 mod work;
 
 use std::{sync::Arc, time::Duration};
 
-use api::{GrantType, WindowsInstance, names::key};
+use api::{
+    Grant, GrantType, WindowsInstance,
+    conditions::{self, Status, kind},
+    names::key,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
@@ -27,7 +37,7 @@ pub use fresh::Written;
 use status::Situation;
 use work::{Flow, Work};
 
-use crate::context::Context;
+use crate::{context::Context, events::Level};
 
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -71,13 +81,19 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
         Err(StepError::Outdated) => Ok(Flow::Rest),
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
         Err(error) => {
+            let is_change = work.status.operation.as_ref().is_some_and(|o| o.type_ != GrantType::Provision);
             let wait = work.fail(&error).await?;
+            let mut at_once = false;
             if !work.leaving() {
-                // The next attempt looks at the host anew.
-                work.status.operation = None;
+                if is_change {
+                    at_once = update::failed(&mut work, &error).await?;
+                } else {
+                    // The next attempt looks at the host anew.
+                    work.status.operation = None;
+                }
                 work.save().await?;
             }
-            Ok(Flow::After(wait))
+            Ok(Flow::After(if at_once { Duration::ZERO } else { wait }))
         }
     }
 }
@@ -100,8 +116,8 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
         }
         return remove::run(work, &grant).await;
     }
-    if work.status.current_version.is_some() && work.status.operation.is_none() {
-        return rest(work).await;
+    if work.status.current_version.is_some() {
+        return node(work, grant).await;
     }
     if let Some(wait) = work.waits() {
         return Ok(Flow::After(wait));
@@ -117,7 +133,29 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
     }
 }
 
-/// A host that is a node: its Node is kept as it shall look, and its health is told.
+/// A host that is a node: it is changed as far as its pool has granted, and else kept as it is.
+async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
+    let used = |g: &Grant| work.status.last_operation.as_ref() == Some(&g.id);
+    let grant = grant.filter(|g| !used(g) && (g.type_.is_change() || g.type_ == GrantType::Stage));
+    let stored = work.status.operation.clone();
+    // What has changed something on the host is brought to its end, whatever has become of the grant.
+    let other = |g: &Grant| stored.as_ref().is_some_and(|o| o.id != g.id);
+    if let Some(operation) = &stored
+        && grant.as_ref().is_none_or(other)
+    {
+        if update::is_past_return(operation) {
+            return update::run(work, &operation.as_grant()).await;
+        }
+        update::give_up(work).await?;
+    }
+    match grant {
+        Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(work, &grant).await,
+        Some(grant) => update::run(work, &grant).await,
+        None => rest(work).await,
+    }
+}
+
+/// A node that nothing is done with: its Node is kept as it shall look, and its health is told.
 async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     let name = work.name();
     let Some(node) = work.cx.node(&name) else {
@@ -137,10 +175,38 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         work.say(&Situation::Node { ready: false, says, up_to_date: true });
         return Ok(Flow::Rest);
     }
-    work.status.node_ref = Some(api::NodeRef { name, uid: node.uid().unwrap_or_default() });
-    join::dress(work, &node).await?;
+    work.status.node_ref = Some(node::reference(&node));
+    tell_of_host(work, &node);
+    register::dress(work, &node).await?;
     let (ready, _, says) = node::ready(&node);
-    let up_to_date = work.status.current_version.as_deref() == Some(&work.cx.release.version);
+    let up_to_date = work.up_to_date();
     work.say(&Situation::Node { ready, says: &says, up_to_date });
     Ok(Flow::Rest)
+}
+
+/// Says what the host's daemon has written in the Node: that the host has to be restarted, and what somebody has changed on it.
+fn tell_of_host(work: &mut Work, node: &Node) {
+    let annotation = |key: &str| node.annotations().get(key).cloned();
+    let generation = work.instance.metadata.generation;
+    // Whether it says something that it has not said before.
+    let mut tell = |type_: &'static str, reason: &'static str, message: Option<&str>| {
+        let conditions = &mut work.status.conditions;
+        let before = conditions::find(conditions, type_).map(|c| c.message.clone());
+        if let Some(message) = message {
+            conditions::set(conditions, type_, Status::True, reason, message, generation, Timestamp::now());
+        } else {
+            conditions::remove(conditions, type_);
+        }
+        message.is_some() && before.as_deref() != message
+    };
+    let reboot = annotation(key::REBOOT_REQUIRED)
+        .map(|_| "the host has to be restarted; that is done in its turn (rollout.maxUnavailable)");
+    tell(kind::REBOOT_REQUIRED, "RestartPending", reboot);
+    // It is the host's word.
+    let drift = annotation(key::DRIFT).map(|text| StepError::host("Drifted", &text).to_string());
+    if tell(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
+        work.cx.metrics.drift.inc();
+        let note = drift.unwrap_or_default();
+        work.cx.events.say(&work.instance, Level::Warning, "Drifted", "Keep", &note);
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostFacts, Taint, names::key};
+use api::{HostFacts, NodeRef, Taint, names::key};
 use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -20,6 +20,8 @@ pub struct Wanted {
     pub annotations: BTreeMap<String, String>,
     /// Annotations that are written only when they are missing, because the same content has many forms.
     pub annotations_if_missing: BTreeMap<String, String>,
+    /// Labels and annotations of the operator's own, or of the one before it, that must not be there any more.
+    pub stale: Vec<&'static str>,
     /// Taints.
     pub taints: Vec<Taint>,
 }
@@ -66,8 +68,14 @@ pub fn patch(node: &Node, wanted: &Wanted) -> Option<Value> {
     let record = serde_json::to_string(&applied).unwrap_or_default();
     annotations.insert(key::TEMPLATE_APPLIED.into(), record);
 
-    let labels = changes(node.labels(), &wanted.labels, &before.labels);
-    let annotations = changes(node.annotations(), &annotations, &before.annotations);
+    let mut labels = changes(node.labels(), &wanted.labels, &before.labels);
+    let stale = |has: &BTreeMap<String, String>| -> Vec<(String, Value)> {
+        let there = wanted.stale.iter().filter(|k| has.contains_key(**k));
+        there.map(|k| ((*k).to_string(), Value::Null)).collect()
+    };
+    labels.extend(stale(node.labels()));
+    let mut annotations = changes(node.annotations(), &annotations, &before.annotations);
+    annotations.extend(stale(node.annotations()));
     let taints = taints(node, &wanted.taints, &before.taints);
     if labels.is_empty() && annotations.is_empty() && taints.is_none() {
         return None;
@@ -135,6 +143,21 @@ pub fn belongs(node: &Node, facts: &HostFacts) -> bool {
     let same = addresses.is_empty()
         || addresses.iter().any(|a| a.address == facts.node_ip || facts.addresses.contains(&a.address));
     windows && same
+}
+
+/// Reference to a Node.
+pub fn reference(node: &Node) -> NodeRef {
+    NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() }
+}
+
+/// The operation of ours that has cordoned a Node.
+pub fn cordoned_by(node: &Node) -> Option<&str> {
+    node.annotations().get(key::CORDONED_BY).map(String::as_str).filter(|id| !id.is_empty())
+}
+
+/// Boot id of the host, as kubelet told it when it started.
+pub fn boot_id(node: &Node) -> String {
+    node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
 }
 
 /// Whether the Node is Ready, since when, and what kubelet says of it.

@@ -1,7 +1,7 @@
 //! What a person reads of an instance: phase and conditions, from the situation. Pure.
 
 use api::{
-    Phase, WindowsInstanceStatus,
+    GrantType, Phase, WindowsInstanceStatus,
     conditions::{Status, kind, reason, remove, set},
 };
 use jiff::Timestamp;
@@ -18,8 +18,8 @@ pub enum Situation<'a> {
     },
     /// Something is being done.
     Working {
-        /// Whether it is being removed.
-        leaving: bool,
+        /// The kind of the operation.
+        type_: GrantType,
         /// The step.
         step: &'a str,
         /// In a sentence.
@@ -50,6 +50,7 @@ pub fn describe(
 ) {
     status.observed_generation = generation;
     let failures = status.failures.clone();
+    let failed_version = status.failed_version.clone();
     let conditions = &mut status.conditions;
     let mut put = |type_, s: Status, why: &str, message: &str| set(conditions, type_, s, why, message, generation, now);
     let again = failures.is_some();
@@ -59,13 +60,23 @@ pub fn describe(
             put(kind::READY, Status::Unknown, reason::WAITING, why);
             (if *leaving { Phase::Removing } else { Phase::Pending }, Some((reason::WAITING, (*why).to_string())))
         }
-        Situation::Working { leaving, step, what } => {
+        Situation::Working { type_, step, what } => {
             let message = match &failures {
                 Some(f) => format!("{step}: {what} (failed {} before: {})", times(f.count), f.last_reason),
                 None => format!("{step}: {what}"),
             };
-            put(kind::READY, Status::Unknown, progressing, &message);
-            (if *leaving { Phase::Removing } else { Phase::Joining }, Some((progressing, message)))
+            let phase = match type_ {
+                GrantType::Provision => Phase::Joining,
+                GrantType::Stage => Phase::Ready,
+                GrantType::Update | GrantType::Reboot => Phase::Updating,
+                GrantType::Repair => Phase::Repairing,
+                GrantType::Remove | GrantType::Orphan => Phase::Removing,
+            };
+            // Sending ahead disturbs nobody: the node goes on as it is.
+            if *type_ != GrantType::Stage {
+                put(kind::READY, Status::Unknown, progressing, &message);
+            }
+            (phase, Some((progressing, message)))
         }
         Situation::Failed { leaving } => {
             let f = failures.unwrap_or_default();
@@ -82,11 +93,15 @@ pub fn describe(
         Situation::Node { ready, says, up_to_date } => {
             put(kind::READY, (*ready).into(), if *ready { reason::SUCCEEDED } else { "NodeNotReady" }, says);
             put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
-            let (why, message) = match up_to_date {
-                true => (reason::UP_TO_DATE, ""),
-                false => (reason::OUTDATED, "the host follows another version than the one that the operator has now"),
+            let (why, message) = match (up_to_date, &failed_version) {
+                (true, _) => (reason::UP_TO_DATE, String::new()),
+                (false, Some(version)) => (
+                    "UpdateFailed",
+                    format!("version {version} did not work on this host and was taken back; see its events"),
+                ),
+                (false, None) => (reason::OUTDATED, "the host follows another version than its pool wants".into()),
             };
-            put(kind::UP_TO_DATE, (*up_to_date).into(), why, message);
+            put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }
     };
@@ -156,14 +171,14 @@ mod tests {
                 "waits for its turn",
             ),
             (
-                Situation::Working { leaving: false, step: "Upload", what: "sending 4 files" },
+                Situation::Working { type_: GrantType::Provision, step: "Upload", what: "sending 4 files" },
                 None,
                 Phase::Joining,
                 "Unknown",
                 "Upload: sending 4 files",
             ),
             (
-                Situation::Working { leaving: true, step: "Drain", what: "2 pods left" },
+                Situation::Working { type_: GrantType::Remove, step: "Drain", what: "2 pods left" },
                 Some(failed()),
                 Phase::Removing,
                 "Unknown",

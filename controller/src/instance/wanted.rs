@@ -20,12 +20,17 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
         (key::POOL.to_string(), work.pool.name_any()),
     ]);
     let mut annotations = pool.annotations();
-    if let Some(desired) = &work.instance.spec.desired {
-        annotations.insert(key::DESIRED_VERSION.into(), desired.version.clone());
+    if let Some(version) = work.version_for_wicd() {
+        annotations.insert(key::DESIRED_VERSION.into(), version.to_string());
     }
     if let Some(host_key) = &work.status.host_key {
         annotations.insert(key::SSH_HOST_KEY.into(), host_key.public_key.clone());
         annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
+    }
+    // The legacy operator puts it on a node for the time of an upgrade. One that is left says nothing any more.
+    let mut stale = vec![key::UPGRADING];
+    if restarted(work) {
+        stale.push(key::REBOOT_REQUIRED);
     }
     let mut if_missing = BTreeMap::new();
     // It is encrypted with the private key, so it has to be made anew when that is another one.
@@ -41,7 +46,13 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
                     Some(k.identity.public_key_hash()) == work.status.public_key_hash
                 };
                 let Some(k) = keys.iter().find(taken) else {
-                    return Wanted { labels, annotations, annotations_if_missing: if_missing, taints: pool.taints() };
+                    return Wanted {
+                        labels,
+                        annotations,
+                        annotations_if_missing: if_missing,
+                        stale,
+                        taints: pool.taints(),
+                    };
                 };
                 match legacy::encrypt_username(&host.username, &k.pem) {
                     Ok(text) => drop(if_missing.insert(key::USERNAME.into(), text)),
@@ -53,5 +64,11 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
             Err(error) => tracing::debug!(%error, "the legacy user annotation is left for later"),
         }
     }
-    Wanted { labels, annotations, annotations_if_missing: if_missing, taints: pool.taints() }
+    Wanted { labels, annotations, annotations_if_missing: if_missing, stale, taints: pool.taints() }
+}
+
+/// Whether the restart that was asked for has happened in the operation that is going on.
+fn restarted(work: &Work) -> bool {
+    let left = work.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
+    left.is_some_and(|left| work.status.facts.as_ref().is_some_and(|f| f.boot_id != *left))
 }

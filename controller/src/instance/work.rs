@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::{
-    Failures, Grant, Operation, WindowsInstance, WindowsInstanceStatus, WindowsNodePool,
+    Failures, Grant, GrantType, Operation, WindowsInstance, WindowsInstanceStatus, WindowsNodePool,
     names::{MANAGER_INSTANCE, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -17,7 +17,12 @@ use super::{
     error::StepError,
     status::{Situation, describe, reached},
 };
-use crate::{context::Context, events::Level, plan::backoff::backoff};
+use crate::{
+    context::Context,
+    events::Level,
+    plan::backoff::backoff,
+    render::{Rendered, Stored},
+};
 
 /// Credentials are mended by a person who then looks at the pool: no point in letting them wait long.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
@@ -36,6 +41,15 @@ pub struct Work {
     /// Whether the operation is not stored yet: a grant that was taken back in the meantime must not be used.
     begins: bool,
     step_began: std::time::Instant,
+}
+
+/// What a host is brought to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The version.
+    pub version: String,
+    /// What it stands for.
+    pub rendered: Arc<Rendered>,
 }
 
 /// How a piece of work ended.
@@ -83,19 +97,52 @@ impl Work {
             step: first_step.into(),
             step_start_time: now.clone(),
             start_time: now,
-            epoch,
-            from_version: None,
-            to_version: None,
-            disruption: None,
-            services: Vec::new(),
-            attempts: 0,
-            rolling_back: false,
-            pre_cordoned: false,
-            boot_id_to_leave: None,
-            boot_id_before: None,
-            drain: None,
+            disruption: grant.disruption,
+            services: grant.services.clone(),
+            ..Operation::default()
         });
         self.status.operation.insert(Operation { epoch, ..operation })
+    }
+
+    /// What is stored of a version.
+    pub async fn target(&self, version: &str) -> Result<Target, StepError> {
+        match self.cx.versions.get(version).await?.as_deref() {
+            Some(Stored::Ours(rendered)) => {
+                Ok(Target { version: version.into(), rendered: Arc::new(rendered.clone()) })
+            }
+            _ => Err(StepError::NoVersion { version: version.into() }),
+        }
+    }
+
+    /// The version that wicd shall follow, as the Node's annotation tells it: never one whose files are not in place.
+    pub fn version_for_wicd(&self) -> Option<&str> {
+        let operation = self.status.operation.as_ref().filter(|o| o.applied);
+        let current = self.status.current_version.as_deref();
+        let desired = self.instance.spec.desired.as_ref().map(|d| d.version.as_str());
+        operation.and_then(|o| o.to_version.as_deref()).or(current).or(desired)
+    }
+
+    /// Whether the host follows what its pool wants.
+    pub fn up_to_date(&self) -> bool {
+        let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
+        let current = self.status.current_version.as_deref();
+        let wicd = self.status.wicd.as_ref() == Some(&self.cx.release.wicd.sha256);
+        wicd && (wanted.is_none() || wanted == current)
+    }
+
+    /// The operation that is going on. It has been taken up.
+    pub fn operation(&self) -> &Operation {
+        static NONE: std::sync::LazyLock<Operation> = std::sync::LazyLock::new(Operation::default);
+        self.status.operation.as_ref().unwrap_or(&NONE)
+    }
+
+    /// Notes that the operation is over, and with it its failures.
+    pub fn finish_operation(&mut self) {
+        if let Some(operation) = self.status.operation.take() {
+            self.observe_step(&operation.step);
+            self.status.last_operation = Some(operation.id);
+        }
+        self.status.failures = None;
     }
 
     /// Stores that a step begins, before its first side effect.
@@ -109,14 +156,17 @@ impl Work {
             }
         }
         tracing::info!(instance = self.name(), step, "{what}");
-        let leaving = self.leaving();
-        self.say(&Situation::Working { leaving, step, what });
+        let type_ = self.status.operation.as_ref().map_or(GrantType::Provision, |o| o.type_);
+        self.say(&Situation::Working { type_, step, what });
         self.save().await
     }
 
     fn observe_step(&mut self, step: &str) {
         let known = [
             "Connect",
+            "Stage",
+            "Verify",
+            "Uncordon",
             "Upload",
             "Configure",
             "Reboot",
@@ -176,11 +226,21 @@ impl Work {
             reached(&mut self.status, Err((&reason, &message)), self.instance.metadata.generation, now);
         }
         let leaving = self.leaving();
-        self.say(&Situation::Failed { leaving });
+        // A node that could not be sent something goes on as it is.
+        if leaving || self.operation().type_ != GrantType::Stage {
+            self.say(&Situation::Failed { leaving });
+        }
         self.cx.metrics.failed(&reason);
         let note = format!("{step}: {message}");
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
-        let event = if leaving { "RemoveFailed" } else { "JoinFailed" };
+        let event = match self.status.operation.as_ref().map(|o| o.type_) {
+            _ if leaving => "RemoveFailed",
+            Some(GrantType::Stage) => "StageFailed",
+            Some(GrantType::Update) => "UpdateFailed",
+            Some(GrantType::Reboot) => "RebootFailed",
+            Some(GrantType::Repair) => "RepairFailed",
+            _ => "JoinFailed",
+        };
         self.cx.events.say(&self.instance, Level::Warning, event, &step, &format!("{reason}: {note}"));
         self.save().await?;
         Ok(wait)
@@ -196,13 +256,20 @@ impl Work {
         let asked = (!asked.is_empty()).then(|| asked.join(" "));
         if asked.is_some() && asked != self.status.last_handled_retry {
             self.status.last_handled_retry = asked;
-            if let Some(failures) = &mut self.status.failures {
-                failures.next_retry_time = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-            }
+            // What a person asks for is tried even if it has failed for good.
+            self.status.failed_version = None;
+            self.retry_now();
             return None;
         }
         let until = self.status.failures.as_ref()?.next_retry_time.parse::<Timestamp>().ok()?;
         std::time::Duration::try_from(until.duration_since(Timestamp::now())).ok().filter(|d| !d.is_zero())
+    }
+
+    /// The next attempt is made at once.
+    pub fn retry_now(&mut self) {
+        if let Some(failures) = &mut self.status.failures {
+            failures.next_retry_time = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        }
     }
 
     /// Stores the status, if it differs from what is stored.

@@ -1,116 +1,455 @@
 //! Who may be worked on now.
 //!
 //! A grant is a slot: it is written on the instance, so that it can be counted, seen and taken back. Joining disturbs
-//! nobody and is bounded by `provisioning.maxConcurrent` alone; removing a node that works is bounded by
-//! `rollout.maxUnavailable`; removing one that does not work costs nothing.
+//! nobody and is bounded by `provisioning.maxConcurrent` alone. What disturbs a node that works, as an update, a restart or
+//! its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs nothing of it.
+//!
+//! What a grant that is taken back sets free is given to another host only in the next look: the writing may fail because
+//! the operation has begun in between, and then two nodes would be down for one.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
-use api::GrantType;
+use api::{Disruption, GrantType, IntOrPercent, Order, RemediationType};
 use jiff::Timestamp;
+use sha2::{Digest, Sha256};
 
-/// What counts of one host of a pool.
-#[derive(Clone, Debug, Default)]
-pub struct Slot {
-    /// Name of the instance.
-    pub name: String,
-    /// The grant it has.
-    pub grant: Option<GrantType>,
-    /// Whether it shall go: taken out of the inventory, its pool deleted, or deleted by hand.
-    pub leaving: bool,
-    /// Whether it has joined and followed its version completely at least once.
-    pub joined: bool,
-    /// Whether its Node is Ready, has been so for long enough, and takes pods.
-    pub available: bool,
-    /// Until when it waits after a failure.
-    pub waits_until: Option<Timestamp>,
-}
+use super::{
+    rollout::Gate,
+    slot::{
+        count, disturbs, has, is_busy, is_dead_change, is_granted, is_quiet_change, is_seated, is_silent, later, waits,
+    },
+};
+
+pub use super::slot::{Lost, Slot, Wanted, lost};
 
 /// Limits of a pool.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Limits {
-    /// Hosts that join, or are removed without being disturbed, at once.
+    /// Hosts that join, are repaired, or are changed or removed without being disturbed, at once.
     pub max_concurrent: u32,
     /// Nodes that may be unavailable at once.
-    pub max_unavailable: u32,
+    pub max_unavailable: IntOrPercent,
     /// Whether nothing new may begin.
     pub paused: bool,
     /// Whether hosts that leave are let go as they are.
     pub orphan: bool,
+    /// Whether changes may begin now: a maintenance window is open, or there are none.
+    pub open: bool,
+    /// In which order nodes are changed.
+    pub order: Order,
+    /// When a lost node is no longer waited for; `None`: it always is.
+    pub ignore_lost_after: Option<Duration>,
+    /// How many nodes may have been changed by now.
+    pub gate: Gate,
+    /// What is done with nodes that have not been Ready for long.
+    pub remediation: RemediationType,
+    /// How long that is.
+    pub unreachable_after: Duration,
+    /// When more nodes than this are not Ready, the cause is elsewhere.
+    pub max_unhealthy: IntOrPercent,
+    /// How many more nodes may be disturbed under the limit over all pools; `None`: there is no such limit.
+    pub others: Option<u32>,
+}
+
+/// A grant to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Granting {
+    /// Its kind.
+    pub type_: GrantType,
+    /// To stage and update: the version.
+    pub version: Option<String>,
+    /// To update: how disruptive it is.
+    pub disruption: Option<Disruption>,
+    /// To update: services that are started afresh.
+    pub services: Vec<String>,
+}
+
+impl From<GrantType> for Granting {
+    fn from(type_: GrantType) -> Self {
+        Self { type_, version: None, disruption: None, services: Vec::new() }
+    }
 }
 
 /// What follows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
     /// Grants to write; `None` takes one back.
-    pub changes: BTreeMap<String, Option<GrantType>>,
+    pub changes: BTreeMap<String, Option<Granting>>,
     /// How many more available nodes could be disturbed now.
     pub allowed_disruptions: u32,
+    /// Nodes that are disturbed, or may be at any moment, because of a grant.
+    pub disrupting: u32,
     /// When to look again though nothing else happens.
     pub next: Option<Timestamp>,
+    /// Nodes that are no longer waited for.
+    pub lost: Vec<String>,
+    /// Whether so many nodes are not Ready, or lost, that none is repaired, or none written off.
+    pub too_many_unhealthy: bool,
+    /// Nodes that are to be changed and have no grant for it, in their order.
+    pub waiting: Vec<String>,
 }
 
 /// Decides. The same state gives the same decision, whatever the order of `slots`.
-pub fn decide(slots: &[Slot], limits: Limits, now: Timestamp) -> Decision {
-    let mut sorted: Vec<&Slot> = slots.iter().collect();
-    sorted.sort_by(|a, b| a.name.cmp(&b.name));
+pub fn decide(slots: &[Slot], limits: &Limits, now: Timestamp) -> Decision {
+    let mut plan = Plan::new(slots, limits, now);
+    plan.join();
+    plan.leave();
+    plan.update();
+    plan.reboot();
+    plan.repair();
+    plan.decision()
+}
 
-    let mut decision = Decision::default();
-    let waits = |s: &Slot| s.waits_until.filter(|until| *until > now);
-    decision.next = sorted.iter().filter_map(|s| waits(s)).min();
+/// What a host shall have.
+enum Verdict {
+    /// The grant it has.
+    Keep,
+    /// This one.
+    Give(Granting),
+}
 
-    // Joining: a host that waits after a failure gives its slot to the next one.
-    let mut free = limits.max_concurrent;
-    for slot in sorted.iter().filter(|s| !s.leaving && s.grant == Some(GrantType::Provision)) {
-        if slot.joined || waits(slot).is_some() {
-            decision.changes.insert(slot.name.clone(), None);
-        } else {
-            free = free.saturating_sub(1);
-        }
-    }
-    // A host that is to stay has no use for a grant to go, as after its pool was set from Orphan to Deconfigure and back.
-    for slot in sorted.iter().filter(|s| !s.leaving && matches!(s.grant, Some(GrantType::Remove | GrantType::Orphan))) {
-        decision.changes.insert(slot.name.clone(), None);
-    }
+/// A decision in the making. A host without a verdict shall have no grant.
+struct Plan<'a> {
+    limits: &'a Limits,
+    now: Timestamp,
+    /// By name.
+    slots: Vec<&'a Slot>,
+    lost: Lost,
+    /// Whether so many nodes are down that the cause must be elsewhere.
+    too_many_down: bool,
+    verdicts: BTreeMap<&'a str, Verdict>,
+    /// Nodes that the gate lets pass, and that wait for their turn: a restart now would be one too many.
+    admitted: BTreeSet<&'a str>,
+    cap: u32,
+    /// Available nodes that may still be disturbed.
+    budget: u32,
+    /// Places for nodes that count already because of a grant that has not begun.
+    seats: u32,
+    /// Nodes that are unavailable already and may still be changed.
+    dead: u32,
+    /// Nodes that may still be changed without disturbing anybody.
+    quiet: u32,
+}
 
-    // Leaving.
-    let busy = |s: &Slot| s.joined && (!s.available || s.grant == Some(GrantType::Remove));
-    let unavailable = u32::try_from(sorted.iter().filter(|s| busy(s)).count()).unwrap_or(u32::MAX);
-    let mut budget = limits.max_unavailable.saturating_sub(unavailable);
-    let mut undisturbed = limits.max_concurrent.saturating_sub(
-        u32::try_from(
-            sorted.iter().filter(|s| s.leaving && s.grant == Some(GrantType::Remove) && !s.available).count(),
-        )
-        .unwrap_or(u32::MAX),
-    );
-    for slot in sorted.iter().filter(|s| s.leaving) {
-        let wanted = if limits.orphan { GrantType::Orphan } else { GrantType::Remove };
-        if slot.grant == Some(wanted) || slot.grant == Some(GrantType::Remove) {
-            continue;
-        }
-        let may = if limits.orphan {
-            true
-        } else if limits.paused {
-            false
-        } else if slot.joined && slot.available {
-            take(&mut budget)
-        } else {
-            take(&mut undisturbed)
+impl<'a> Plan<'a> {
+    fn new(slots: &'a [Slot], limits: &'a Limits, now: Timestamp) -> Self {
+        let lost = lost(slots, limits.ignore_lost_after, limits.max_unhealthy, now);
+        let base = |s: &Slot| s.joined && !s.held && !lost.names.contains(&s.name);
+        let cap = limits.max_unavailable.of(count(slots, base));
+        let busy = count(slots, |s| base(s) && is_busy(s));
+        let fixed = count(slots, |s| base(s) && is_busy(s) && !is_seated(s));
+        let budget = cap.saturating_sub(busy).min(limits.others.unwrap_or(u32::MAX));
+        let mut sorted: Vec<&Slot> = slots.iter().collect();
+        sorted.sort_by(|a, b| a.name.cmp(&b.name));
+        let mut plan = Self {
+            limits,
+            now,
+            slots: sorted,
+            verdicts: BTreeMap::new(),
+            admitted: BTreeSet::new(),
+            cap,
+            budget,
+            seats: cap.saturating_sub(fixed),
+            too_many_down: is_too_many_down(slots, limits.max_unhealthy),
+            dead: limits.max_concurrent.saturating_sub(count(slots, |s| is_dead_change(s) && !waits(s, now))),
+            quiet: limits.max_concurrent.saturating_sub(count(slots, |s| is_quiet_change(s) && !waits(s, now))),
+            lost,
         };
-        if may {
-            decision.changes.insert(slot.name.clone(), Some(wanted));
-        } else if slot.grant.is_some() {
-            decision.changes.insert(slot.name.clone(), None);
+        // What has begun goes on to its end: a node must not be left half changed.
+        for slot in plan.slots.clone() {
+            if slot.begun && slot.grant.is_some() && !plan.cannot_end(slot) {
+                plan.keep(slot);
+            }
         }
+        plan
     }
-    decision.allowed_disruptions = if limits.paused { 0 } else { budget };
 
-    for slot in sorted.iter().filter(|s| !s.leaving && !s.joined && s.grant.is_none()) {
-        if !limits.paused && waits(slot).is_none() && take(&mut free) {
-            decision.changes.insert(slot.name.clone(), Some(GrantType::Provision));
+    /// Whether what has begun on a host that shall go fails: then its removal need not wait for it.
+    fn cannot_end(&self, slot: &Slot) -> bool {
+        slot.leaving && self.waits(slot) && !matches!(slot.grant, Some(GrantType::Remove | GrantType::Orphan))
+    }
+
+    fn is_base(&self, slot: &Slot) -> bool {
+        slot.joined && !slot.held && !self.lost.names.contains(&slot.name)
+    }
+
+    fn waits(&self, slot: &Slot) -> bool {
+        waits(slot, self.now)
+    }
+
+    fn may_change(&self) -> bool {
+        self.limits.open && !self.limits.paused
+    }
+
+    /// Whether an operation may begin on this node, if there is reason and room for one.
+    fn is_free(&self, slot: &Slot) -> bool {
+        slot.joined
+            && !slot.leaving
+            && !slot.held
+            && !self.waits(slot)
+            && !self.verdicts.contains_key(slot.name.as_str())
+    }
+
+    fn keep(&mut self, slot: &'a Slot) {
+        self.verdicts.insert(&slot.name, Verdict::Keep);
+    }
+
+    fn give(&mut self, slot: &'a Slot, grant: impl Into<Granting>) {
+        let grant = grant.into();
+        let same = slot.grant == Some(grant.type_)
+            && slot.grant_version == grant.version
+            && (slot.grant_disruption.is_none() || slot.grant_disruption == grant.disruption);
+        self.verdicts.insert(&slot.name, if same { Verdict::Keep } else { Verdict::Give(grant) });
+    }
+
+    /// Takes what disturbing this node costs.
+    fn pay(&mut self, slot: &Slot, disruption: Disruption) -> bool {
+        if disruption < Disruption::Restart {
+            is_quiet_change(slot) || take(&mut self.quiet)
+        } else if !slot.available {
+            is_dead_change(slot) || take(&mut self.dead)
+        } else if is_seated(slot) {
+            take(&mut self.seats)
+        } else {
+            take(&mut self.budget)
         }
     }
-    decision
+
+    /// Joining: a host that waits after a failure gives its slot to the next one.
+    fn join(&mut self) {
+        let mut free = self.limits.max_concurrent;
+        let new: Vec<&'a Slot> = self.slots.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
+        for slot in new.iter().filter(|s| s.grant == Some(GrantType::Provision)) {
+            if slot.begun || (!self.waits(slot) && !slot.held) {
+                self.keep(slot);
+                take(&mut free);
+            }
+        }
+        for slot in new.iter().filter(|s| s.grant.is_none() && !s.held) {
+            if !self.limits.paused && !self.waits(slot) && take(&mut free) {
+                self.give(slot, GrantType::Provision);
+            }
+        }
+    }
+
+    /// Leaving. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way.
+    fn leave(&mut self) {
+        // One that fails keeps its grant, and is in nobody's way until it is tried again.
+        let removing = |s: &&&Slot| s.leaving && s.grant == Some(GrantType::Remove) && !s.available && !self.waits(s);
+        let removing = u32::try_from(self.slots.iter().filter(removing).count()).unwrap_or(u32::MAX);
+        let mut undisturbed = self.limits.max_concurrent.saturating_sub(removing);
+        let orphan = self.limits.orphan;
+        for slot in self.slots.clone().into_iter().filter(|s| s.leaving) {
+            if self.verdicts.contains_key(slot.name.as_str()) {
+                continue;
+            }
+            let wanted = if orphan { GrantType::Orphan } else { GrantType::Remove };
+            let held = slot.held && !orphan;
+            if !held && (slot.grant == Some(wanted) || slot.grant == Some(GrantType::Remove)) {
+                self.keep(slot);
+                continue;
+            }
+            let may = if orphan {
+                true
+            } else if self.limits.paused || held {
+                false
+            } else if slot.joined && slot.available && !slot.begun {
+                self.pay(slot, Disruption::Drain)
+            } else {
+                take(&mut undisturbed)
+            };
+            if may {
+                self.give(slot, wanted);
+            } else if slot.begun && slot.grant.is_some() {
+                self.keep(slot);
+            }
+        }
+    }
+
+    /// Updates, and sending ahead what they need.
+    fn update(&mut self) {
+        let mut candidates: Vec<(&'a Slot, &'a Wanted)> = self
+            .slots
+            .iter()
+            .filter(|s| self.is_free(s) && !s.failed)
+            .filter_map(|s| Some((*s, s.change.as_ref()?)))
+            .collect();
+        candidates.sort_by_cached_key(|(slot, _)| self.rank(slot));
+        if !self.may_change() {
+            // Sending what was begun to be sent disturbs nobody.
+            for (slot, wanted) in candidates {
+                if !self.is_repaired_first(slot) && has(slot, GrantType::Stage, wanted) {
+                    self.keep(slot);
+                }
+            }
+            return;
+        }
+
+        let settled = |s: &&&Slot| {
+            let on_its_way = |w| s.begun && has(s, GrantType::Update, w);
+            self.is_base(s) && !s.leaving && (s.failed || s.change.as_ref().is_none_or(on_its_way))
+        };
+        let settled = u32::try_from(self.slots.iter().filter(settled).count()).unwrap_or(u32::MAX);
+        let mut room = self.limits.gate.limit.map_or(u32::MAX, |limit| limit.saturating_sub(settled));
+
+        // Who has the grant goes first, so that grants do not move about.
+        for granted in [true, false] {
+            for (slot, wanted) in &candidates {
+                let fits = if granted { is_granted(slot, wanted) } else { slot.staged };
+                if fits && room > 0 && self.is_free(slot) && self.pay(slot, wanted.disruption) {
+                    room -= 1;
+                    self.give(
+                        slot,
+                        Granting {
+                            version: Some(wanted.version.clone()),
+                            disruption: Some(wanted.disruption),
+                            services: wanted.services.clone(),
+                            ..GrantType::Update.into()
+                        },
+                    );
+                }
+            }
+        }
+        candidates.retain(|(slot, _)| self.is_free(slot));
+
+        let ahead = self.cap.saturating_mul(2).saturating_add(self.limits.max_concurrent);
+        let staging = candidates.iter().filter(|(s, w)| !s.staged && has(s, GrantType::Stage, w)).count();
+        let mut free = ahead.saturating_sub(u32::try_from(staging).unwrap_or(u32::MAX));
+        for (place, (slot, wanted)) in (0..room).zip(&candidates) {
+            self.admitted.insert(&slot.name);
+            if place < ahead && !slot.staged && !has(slot, GrantType::Stage, wanted) && !self.is_repaired_first(slot) {
+                if !take(&mut free) {
+                    continue;
+                }
+                let version = Some(wanted.version.clone());
+                self.give(slot, Granting { version, ..GrantType::Stage.into() });
+            }
+        }
+        // Those that are at it, or wait for their turn with all that they need, stay.
+        for (slot, wanted) in candidates {
+            if room > 0 && has(slot, GrantType::Stage, wanted) && !self.is_repaired_first(slot) {
+                self.keep(slot);
+            }
+        }
+    }
+
+    /// Restarts that hosts ask for.
+    fn reboot(&mut self) {
+        if !self.may_change() {
+            return;
+        }
+        let asks = |s: &&'a Slot| s.wants_reboot && self.is_free(s) && !self.admitted.contains(s.name.as_str());
+        let mut candidates: Vec<&'a Slot> = self.slots.iter().copied().filter(asks).collect();
+        candidates.sort_by_cached_key(|s| (s.grant != Some(GrantType::Reboot), self.rank(s)));
+        for slot in candidates {
+            if self.pay(slot, Disruption::Reboot) {
+                self.give(slot, GrantType::Reboot);
+            }
+        }
+    }
+
+    /// Nodes that have not been Ready for long, those for the longest time first.
+    fn repair(&mut self) {
+        let begun = |s: &&&Slot| s.grant == Some(GrantType::Repair) && s.begun && !self.waits(s);
+        let begun = u32::try_from(self.slots.iter().filter(begun).count()).unwrap_or(u32::MAX);
+        let mut free = self.limits.max_concurrent.saturating_sub(begun);
+        let mut candidates: Vec<&'a Slot> =
+            self.slots.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
+        candidates.sort_by_key(|s| (s.grant != Some(GrantType::Repair), s.down_since));
+        for slot in candidates {
+            if take(&mut free) {
+                self.give(slot, GrantType::Repair);
+            }
+        }
+    }
+
+    fn is_to_be_repaired(&self, slot: &Slot) -> bool {
+        !self.limits.paused
+            && !self.too_many_down
+            && self.is_repairable(slot)
+            && later(slot.down_since, Some(self.limits.unreachable_after)).is_some_and(|at| at <= self.now)
+    }
+
+    fn is_repairable(&self, slot: &Slot) -> bool {
+        self.limits.remediation != RemediationType::None && slot.joined && !slot.held && !slot.leaving && !slot.ready
+    }
+
+    /// Repairing a node goes before sending it another version, unless that has been tried: perhaps only the other version
+    /// can put it right.
+    fn is_repaired_first(&self, slot: &Slot) -> bool {
+        slot.waits_until.is_none() && self.is_to_be_repaired(slot)
+    }
+
+    /// Unavailable nodes go first: they have nothing to lose. Lost ones go last: they would only take the others' time.
+    fn rank(&self, slot: &Slot) -> impl Ord + use<> {
+        let place = match (self.lost.names.contains(&slot.name), slot.available) {
+            (false, false) => 0,
+            (false, true) => 1,
+            (true, _) => 2,
+        };
+        // Names often tell what hosts do, so that neighbours by name would go together; the hash spreads them, anew for
+        // each version.
+        let version = slot.change.as_ref().map_or("", |w| w.version.as_str());
+        let (zone, spread) = match self.limits.order {
+            Order::Zone => (slot.zone.clone(), Sha256::digest(format!("{}{version}", slot.name)).to_vec()),
+            Order::Name => (String::new(), Vec::new()),
+        };
+        (place, zone, spread, slot.name.clone())
+    }
+
+    fn next(&self) -> Option<Timestamp> {
+        let of = |s: &&Slot| {
+            let repair = later(s.down_since, Some(self.limits.unreachable_after)).filter(|_| self.is_repairable(s));
+            let lost = later(s.down_since, self.limits.ignore_lost_after).filter(|_| is_silent(s));
+            [s.waits_until, repair, lost].into_iter().flatten().filter(|at| *at > self.now).min()
+        };
+        self.slots.iter().filter_map(of).min()
+    }
+
+    fn decision(self) -> Decision {
+        let mut decision = Decision {
+            allowed_disruptions: if self.may_change() { self.budget } else { 0 },
+            next: self.next(),
+            too_many_unhealthy: self.lost.too_many || self.too_many_down,
+            ..Decision::default()
+        };
+        let mut waiting: Vec<&Slot> = Vec::new();
+        for slot in &self.slots {
+            let verdict = self.verdicts.get(slot.name.as_str());
+            let (type_, disruption) = match verdict {
+                None => (None, None),
+                Some(Verdict::Keep) => (slot.grant, slot.grant_disruption),
+                Some(Verdict::Give(grant)) => (Some(grant.type_), grant.disruption),
+            };
+            let disturbs = disturbs(slot.grant, slot.grant_disruption) || disturbs(type_, disruption);
+            if slot.joined && (slot.begun || (slot.available && disturbs)) {
+                decision.disrupting += 1;
+            }
+            let wants = slot.joined && !slot.leaving && !slot.held && !slot.failed && slot.change.is_some();
+            if wants && type_ != Some(GrantType::Update) {
+                waiting.push(slot);
+            }
+            match verdict {
+                None if slot.grant.is_some() => drop(decision.changes.insert(slot.name.clone(), None)),
+                Some(Verdict::Give(grant)) => drop(decision.changes.insert(slot.name.clone(), Some(grant.clone()))),
+                None | Some(Verdict::Keep) => {}
+            }
+        }
+        waiting.sort_by_cached_key(|s| self.rank(s));
+        decision.waiting = waiting.into_iter().map(|s| s.name.clone()).collect();
+        decision.lost = self.lost.names.into_iter().collect();
+        decision
+    }
+}
+
+/// Nodes that are down because of an operation tell nothing about the others.
+fn is_too_many_down(slots: &[Slot], max_unhealthy: IntOrPercent) -> bool {
+    let joined = |s: &Slot| s.joined && !s.held;
+    let down = count(slots, |s| joined(s) && !s.leaving && !s.ready && !s.begun);
+    down > max_unhealthy.of(count(slots, joined))
 }
 
 fn take(of: &mut u32) -> bool {
@@ -120,157 +459,8 @@ fn take(of: &mut u32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    const LIMITS: Limits = Limits { max_concurrent: 2, max_unavailable: 1, paused: false, orphan: false };
-    const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-
-    fn new(name: &str) -> Slot {
-        Slot { name: name.into(), ..Slot::default() }
-    }
-    fn node(name: &str) -> Slot {
-        Slot { joined: true, available: true, ..new(name) }
-    }
-    fn leaving(slot: Slot) -> Slot {
-        Slot { leaving: true, ..slot }
-    }
-    fn granted(slot: Slot, grant: GrantType) -> Slot {
-        Slot { grant: Some(grant), ..slot }
-    }
-    fn waiting(slot: Slot) -> Slot {
-        Slot { waits_until: Some(Timestamp::from_second(60).unwrap()), ..slot }
-    }
-    fn changes(slots: &[Slot], limits: Limits) -> Vec<(String, Option<GrantType>)> {
-        decide(slots, limits, NOW).changes.into_iter().collect()
-    }
-
-    #[test]
-    fn cases() {
-        use GrantType::{Orphan, Provision, Remove};
-        let paused = Limits { paused: true, ..LIMITS };
-        let orphan = Limits { orphan: true, ..LIMITS };
-        let dead = |name| Slot { available: false, ..node(name) };
-        for (name, slots, limits, expected) in [
-            (
-                "new hosts up to the limit, by name",
-                vec![new("c"), new("a"), new("b")],
-                LIMITS,
-                vec![("a", Some(Provision)), ("b", Some(Provision))],
-            ),
-            (
-                "a slot that is taken counts",
-                vec![granted(new("a"), Provision), new("b"), new("c")],
-                LIMITS,
-                vec![("b", Some(Provision))],
-            ),
-            (
-                "who waits gives its slot away",
-                vec![waiting(granted(new("a"), Provision)), new("b"), new("c")],
-                LIMITS,
-                vec![("a", None), ("b", Some(Provision)), ("c", Some(Provision))],
-            ),
-            ("who waits is not taken", vec![waiting(new("a"))], LIMITS, vec![]),
-            ("who has joined gives its slot back", vec![granted(node("a"), Provision)], LIMITS, vec![("a", None)]),
-            ("nothing to do", vec![node("a"), node("b")], LIMITS, vec![]),
-            ("paused: nothing new", vec![new("a"), leaving(node("b"))], paused, vec![]),
-            (
-                "paused: what has begun goes on",
-                vec![granted(new("a"), Provision), granted(leaving(node("b")), Remove)],
-                paused,
-                vec![],
-            ),
-            (
-                "one at a time leaves",
-                vec![leaving(node("a")), leaving(node("b")), node("c")],
-                LIMITS,
-                vec![("a", Some(Remove))],
-            ),
-            (
-                "one that leaves already counts",
-                vec![granted(leaving(node("a")), Remove), leaving(node("b"))],
-                LIMITS,
-                vec![],
-            ),
-            ("a dead node takes the budget of the others", vec![dead("a"), leaving(node("b"))], LIMITS, vec![]),
-            (
-                "but is itself removed for nothing",
-                vec![leaving(dead("a")), node("b")],
-                LIMITS,
-                vec![("a", Some(Remove))],
-            ),
-            (
-                "who never joined is removed for nothing",
-                vec![dead("x"), leaving(new("a")), leaving(new("b")), leaving(new("c"))],
-                LIMITS,
-                vec![("a", Some(Remove)), ("b", Some(Remove))],
-            ),
-            (
-                "orphans go at once",
-                vec![leaving(node("a")), leaving(node("b"))],
-                orphan,
-                vec![("a", Some(Orphan)), ("b", Some(Orphan))],
-            ),
-            ("a removal that has begun is finished", vec![granted(leaving(node("a")), Remove)], orphan, vec![]),
-            (
-                "leaving in the middle of joining",
-                vec![granted(leaving(new("a")), Provision)],
-                LIMITS,
-                vec![("a", Some(Remove))],
-            ),
-        ] {
-            let expected: Vec<_> = expected.into_iter().map(|(n, g)| (n.to_string(), g)).collect();
-            assert_eq!(changes(&slots, limits), expected, "{name}");
-        }
-    }
-
-    #[test]
-    fn looks_again_when_the_first_wait_ends() {
-        let later = |s, slot| Slot { waits_until: Timestamp::from_second(s).ok(), ..slot };
-        let decision = decide(&[later(90, new("a")), later(60, new("b")), later(-5, new("c"))], LIMITS, NOW);
-        assert_eq!(decision.next, Timestamp::from_second(60).ok());
-    }
-
-    prop_compose! {
-        fn any_slot()(name in "[a-f]", grant in 0..4u8, leaving: bool, joined: bool, available: bool, waits: bool) -> Slot {
-            let grant = [None, Some(GrantType::Provision), Some(GrantType::Remove), Some(GrantType::Orphan)][usize::from(grant)];
-            Slot { name, grant, leaving, joined, available: joined && available, waits_until: waits.then(|| Timestamp::from_second(60).unwrap()) }
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn limits_hold(slots in proptest::collection::btree_map("[a-z]{1,2}", any_slot(), 0..20), max_concurrent in 1..5u32, max_unavailable in 1..5u32, paused: bool) {
-            let mut slots: Vec<Slot> = slots.into_iter().map(|(name, s)| Slot { name, ..s }).collect();
-            let limits = Limits { max_concurrent, max_unavailable, paused, orphan: false };
-            let decision = decide(&slots, limits, NOW);
-            let new = |g| decision.changes.values().filter(|c| **c == Some(g)).count();
-            let newly_disturbed = slots.iter().filter(|s| s.available && decision.changes.get(&s.name) == Some(&Some(GrantType::Remove))).count();
-            let unavailable_before = slots.iter().filter(|s| s.joined && (!s.available || s.grant == Some(GrantType::Remove))).count();
-            prop_assert!(newly_disturbed == 0 || newly_disturbed + unavailable_before <= max_unavailable as usize);
-            if paused {
-                prop_assert_eq!(new(GrantType::Provision) + new(GrantType::Remove), 0);
-            }
-            let order = decide(&{ let mut r = slots.clone(); r.reverse(); r }, limits, NOW);
-            prop_assert_eq!(&order, &decision);
-            // Writing the grants leads to a state in which there is nothing more to write: what is taken back first is
-            // given anew in the next look at the latest.
-            let mut looks = 0;
-            let mut next = decision.clone();
-            while !next.changes.is_empty() {
-                looks += 1;
-                prop_assert!(looks <= 3, "{next:?}");
-                for slot in &mut slots {
-                    if let Some(change) = next.changes.get(&slot.name) {
-                        slot.grant = *change;
-                    }
-                }
-                next = decide(&slots, limits, NOW);
-            }
-            let provision = slots.iter().filter(|s| !s.leaving && !s.joined && s.grant == Some(GrantType::Provision)).count();
-            let before = slots.iter().filter(|s| !s.leaving && !s.joined && s.grant == Some(GrantType::Provision) && !decision.changes.contains_key(&s.name)).count();
-            prop_assert!(provision <= (max_concurrent as usize).max(before));
-        }
-    }
-}
+#[path = "grants_tests.rs"]
+mod tests;
+#[cfg(test)]
+#[path = "grants_walk_tests.rs"]
+mod walk_tests;

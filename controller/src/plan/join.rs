@@ -52,6 +52,10 @@ pub struct Wanted {
     pub configs: String,
     /// SHA-256 of wicd.
     pub wicd: String,
+    /// Whether services are to be started afresh in this operation.
+    pub restarts: bool,
+    /// Boot id that the host must not have any more.
+    pub leaves_boot: Option<String>,
 }
 
 /// What is seen of the Node.
@@ -61,6 +65,8 @@ pub struct NodeSeen {
     pub ready: bool,
     /// Version that wicd says the host follows completely.
     pub version: Option<String>,
+    /// Boot id of the host that kubelet last said this of.
+    pub boot_id: String,
 }
 
 /// What is seen of the host while the connection is open.
@@ -97,7 +103,9 @@ pub fn next(
     registering: bool,
     now: Timestamp,
 ) -> Next {
-    let node_is_right = node.is_some_and(|n| n.ready && n.version.as_deref() == Some(&wanted.version));
+    let stays = |boot_id: &str| wanted.leaves_boot.as_deref() == Some(boot_id);
+    let node_is_right =
+        node.is_some_and(|n| n.ready && n.version.as_deref() == Some(&wanted.version) && !stays(&n.boot_id));
     let Some(host) = host else {
         return match registering {
             true if node_is_right => Next::Joined,
@@ -119,7 +127,7 @@ pub fn next(
     if !placed || wants.iter().any(|k| !host.requests.contains_key(k)) {
         return Next::Do(Step::Configure);
     }
-    if state.reboot_required.is_some() {
+    if state.reboot_required.is_some() || stays(&state.machine.boot_id) {
         return Next::Do(Step::Reboot);
     }
     if wants.iter().any(|k| !host.issued.contains_key(k)) {
@@ -127,7 +135,7 @@ pub fn next(
     }
     let runs = state.wicd == ServiceState::Running && state.wicd_sha256.as_deref() == Some(&wanted.wicd);
     // kubelet registers its Node only when it starts: with everything running and no Node, it must start afresh.
-    if !host.started && (!wants.is_empty() || !runs || node.is_none()) {
+    if !host.started && (!wants.is_empty() || !runs || node.is_none() || wanted.restarts) {
         return Next::Do(Step::Start);
     }
     if node_is_right { Next::Joined } else { Next::Do(Step::Register) }
@@ -147,6 +155,8 @@ mod tests {
             payload: "p".into(),
             configs: "c".into(),
             wicd: "w".into(),
+            restarts: false,
+            leaves_boot: None,
         }
     }
 
@@ -255,7 +265,7 @@ mod tests {
     #[test]
     fn the_node_decides_the_end() {
         let now = Timestamp::from_second(NOW).unwrap();
-        let node = |ready, version: &str| NodeSeen { ready, version: Some(version.into()) };
+        let node = |ready, version: &str| NodeSeen { ready, version: Some(version.into()), boot_id: "1".into() };
         for (node, registering, expected) in [
             (None, false, Next::Do(Step::Connect)),
             // A Node of that name says nothing of the host as long as the host is not proven in this operation.
@@ -268,5 +278,25 @@ mod tests {
             assert_eq!(next(&wanted(), node.as_ref(), None, registering, now), expected, "{node:?} {registering}");
         }
         assert_eq!(next(&wanted(), Some(&node(true, "1-a")), Some(&finished()), false, now), Next::Joined);
+    }
+
+    #[test]
+    fn a_node_that_changes() {
+        let now = Timestamp::from_second(NOW).unwrap();
+        let node = |boot_id: &str| NodeSeen { ready: true, version: Some("1-a".into()), boot_id: boot_id.into() };
+        let on = |boot_id: &str| but(|s| s.state.machine.boot_id = boot_id.into());
+        let restarts = Wanted { restarts: true, ..wanted() };
+        let started = but(|s| s.started = true);
+        let leaves = Wanted { leaves_boot: Some("1".into()), ..wanted() };
+        for (name, wanted, node, host, registering, expected) in [
+            ("services are started afresh", &restarts, node("1"), Some(finished()), false, Next::Do(Step::Start)),
+            ("once", &restarts, node("1"), Some(started), false, Next::Joined),
+            ("the host is restarted", &leaves, node("1"), Some(on("1")), false, Next::Do(Step::Reboot)),
+            ("its Node still tells of before", &leaves, node("1"), Some(on("2")), false, Next::Do(Step::Register)),
+            ("until kubelet has started", &leaves, node("1"), None, true, Next::Do(Step::Register)),
+            ("all is new", &leaves, node("2"), Some(on("2")), false, Next::Joined),
+        ] {
+            assert_eq!(next(wanted, Some(&node), host.as_ref(), registering, now), expected, "{name}");
+        }
     }
 }

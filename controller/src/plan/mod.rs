@@ -1,8 +1,12 @@
 //! Pure decisions: who may be worked on now, and what the next step on a host is.
 
 pub mod backoff;
+pub mod change;
 pub mod grants;
 pub mod join;
 pub mod node_ip;
 pub mod remove;
+pub mod rollout;
+pub mod slot;
+pub mod update;
 pub mod windows;

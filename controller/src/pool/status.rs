@@ -1,14 +1,23 @@
 //! What a person reads of a pool. Pure.
 
+use std::collections::BTreeMap;
+
 use api::{
-    Phase, WindowsNodePool, WindowsNodePoolStatus,
+    GrantType, Phase, PlannedHost, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{Status, kind, reason, remove, set},
 };
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::Member;
-use crate::{inventory::hosts::Problem, plan::grants::Decision};
+use crate::{
+    inventory::hosts::Problem,
+    plan::{
+        grants::Decision,
+        rollout::{Course, Hold},
+        windows::{WindowError, Windows},
+    },
+};
 
 /// What a look at the pool has found.
 pub(crate) struct Seen<'a> {
@@ -20,6 +29,10 @@ pub(crate) struct Seen<'a> {
     pub members: &'a [Member],
     /// What the plan decided.
     pub decision: &'a Decision,
+    /// How far the change to another version may have got.
+    pub course: &'a Course,
+    /// Whether changes may begin now.
+    pub window: Result<&'a Windows, &'a WindowError>,
     /// Whether the pool is being deleted.
     pub deleting: bool,
 }
@@ -39,7 +52,11 @@ fn count(n: usize) -> i32 {
 
 /// A failed host in words, for the pool.
 fn failure(member: &Member) -> Option<String> {
-    let failures = member.instance.status.as_ref()?.failures.as_ref()?;
+    let status = member.instance.status.as_ref()?;
+    if let (None, Some(version)) = (&status.failures, &status.failed_version) {
+        return Some(format!("{}: version {version} did not work and was taken back", member.slot.name));
+    }
+    let failures = status.failures.as_ref()?;
     Some(format!("{}: {}: {}", member.slot.name, failures.step, failures.last_message))
 }
 
@@ -47,7 +64,6 @@ fn failure(member: &Member) -> Option<String> {
 pub(crate) fn next(
     pool: &WindowsNodePool,
     seen: &Seen<'_>,
-    version: &str,
     warning: Option<&(&'static str, String)>,
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
@@ -62,35 +78,45 @@ pub(crate) fn next(
     let current = |m: &Member| m.instance.status.as_ref().and_then(|s| s.current_version.clone());
     // A host counts as failed until an attempt succeeds: the numbers must not dance with every retry.
     let fails = |m: &Member| m.instance.status.as_ref().is_some_and(|s| s.failures.is_some());
+    let version = seen.course.target.as_str();
     let failing = names(&|m| !m.slot.joined && !m.slot.leaving && fails(m));
     let stuck = names(&|m| m.slot.leaving && m.instance.status.as_ref().is_some_and(|s| s.failures.is_some()));
-    let not_ready = names(&|m| m.slot.joined && !m.ready && !m.slot.leaving);
+    // Of a node that is being changed it is expected.
+    let not_ready = names(&|m| m.slot.joined && !m.slot.ready && !m.slot.leaving && !m.slot.begun);
     let joining = names(&|m| !m.slot.joined && !m.slot.leaving && !fails(m) && phase(m) == Some(Phase::Joining));
     let waiting = names(&|m| !m.slot.joined && !m.slot.leaving && !fails(m) && phase(m) != Some(Phase::Joining));
     let leaving = names(&|m| m.slot.leaving);
-    let ready = names(&|m| m.ready && !m.slot.leaving);
+    let ready = names(&|m| m.slot.ready && !m.slot.leaving);
+    let updating = names(&|m| m.slot.grant.is_some_and(GrantType::is_change) && !m.slot.leaving);
+    let staging = names(&|m| m.slot.grant == Some(GrantType::Stage) && !m.slot.leaving);
+    let taken_back = names(&|m| m.slot.failed && !m.slot.leaving);
+    let update_fails = names(&|m| m.slot.joined && m.slot.begun && fails(m) && !m.slot.leaving);
     let overdue = names(&|m| is_overdue(m, pool, now));
-    let outdated = names(&|m| m.slot.joined && !m.slot.leaving && current(m).as_deref() != Some(version));
+    let outdated = names(&|m| m.slot.joined && !m.slot.leaving && m.slot.change.is_some());
     // Hosts of the inventory that have no instance yet: it is made after this was seen.
     let new = seen.hosts.saturating_sub(names(&|m| !m.slot.leaving).len());
-    let mut failed: Vec<String> = failing.iter().chain(&stuck).cloned().collect();
+    let mut failed: Vec<String> =
+        failing.iter().chain(&stuck).chain(&taken_back).chain(&update_fails).cloned().collect();
     failed.sort();
+    failed.dedup();
 
     let mut status = WindowsNodePoolStatus {
         observed_generation: generation,
         nodes: count(seen.hosts),
         ready_nodes: count(ready.len()),
         available_nodes: count(names(&|m| m.slot.available && !m.slot.leaving).len()),
-        up_to_date_nodes: count(names(&|m| m.ready && !m.slot.leaving && current(m).as_deref() == Some(version)).len()),
+        up_to_date_nodes: count(
+            names(&|m| m.slot.ready && !m.slot.leaving && current(m).as_deref() == Some(version)).len(),
+        ),
         unavailable_nodes: count(names(&|m| m.slot.joined && !m.slot.available).len()),
         joining_nodes: count(joining.len()),
         removing_nodes: count(leaving.len()),
         failed_nodes: count(failed.len()),
         allowed_disruptions: i32::try_from(seen.decision.allowed_disruptions).unwrap_or(i32::MAX),
         desired_version: Some(version.into()),
-        updating_nodes: 0,
-        versions: Vec::new(),
-        rollout: before.rollout.clone(),
+        updating_nodes: count(updating.len()),
+        versions: versions(seen.members.iter().filter_map(current)),
+        rollout: seen.course.status.clone(),
         plan: None,
         failed_node_names: failed.iter().take(10).cloned().collect(),
         unclean_hosts: before.unclean_hosts.clone(),
@@ -119,6 +145,7 @@ pub(crate) fn next(
         first.and_then(failure).unwrap_or_default()
     };
     let more = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
+    let lost = &seen.decision.lost;
     let trouble: Option<(String, String)> = if let Some(first) = problem {
         Some((first.reason.into(), format!("{}{}", first.message, more(seen.problems.len()))))
     } else if !failed.is_empty() {
@@ -126,6 +153,10 @@ pub(crate) fn next(
             reason::NODES_FAILED.into(),
             format!("{} of {} failed: {}{}", failed.len(), seen.members.len(), told(&failed), more(failed.len())),
         ))
+    } else if seen.decision.too_many_unhealthy {
+        Some((reason::TOO_MANY_UNHEALTHY.into(), format!("not Ready: {}", some(&not_ready))))
+    } else if !lost.is_empty() {
+        Some((reason::NODES_LOST.into(), format!("not Ready, and their hosts do not answer: {}", some(lost))))
     } else if !not_ready.is_empty() {
         Some((reason::NODES_NOT_READY.into(), format!("not Ready: {}", some(&not_ready))))
     } else {
@@ -140,24 +171,38 @@ pub(crate) fn next(
         None => put(kind::DEGRADED, Status::False, reason::AS_EXPECTED, ""),
     }
 
+    // What nodes that are to be changed wait for, other than for their turn.
+    let held = held(seen, paused);
     match outdated.is_empty() && failing.is_empty() && joining.is_empty() && waiting.is_empty() && new == 0 {
         true => put(kind::UPDATED, Status::True, "AllNodesUpdated", ""),
         false if !outdated.is_empty() => {
-            put(
-                kind::UPDATED,
-                Status::False,
-                reason::OUTDATED,
-                &format!("follow another version: {}", some(&outdated)),
+            let why = held.as_ref().map_or(reason::ROLLING_OUT, |h| h.reason);
+            let message = format!(
+                "{} of {} nodes do not follow version {version}: {}",
+                outdated.len(),
+                seen.hosts,
+                some(&outdated)
             );
+            put(kind::UPDATED, Status::False, why, &message);
         }
         false => put(kind::UPDATED, Status::False, reason::PROVISIONING, ""),
     }
 
     // What is happening.
-    let mut doing = Vec::new();
-    for (names, verb) in
-        [(&joining, "joining"), (&leaving, "leaving"), (&failing, "tried again later"), (&waiting, "waiting to join")]
-    {
+    let to_update = match &held {
+        Some(held) if !held.passes => Vec::new(),
+        _ => seen.decision.waiting.clone(),
+    };
+    let mut doing: Vec<String> = updating.first().and_then(|first| step_of(seen.members, first)).into_iter().collect();
+    for (names, verb) in [
+        (&updating, "updating"),
+        (&staging, "being sent what comes next"),
+        (&to_update, "to be updated"),
+        (&joining, "joining"),
+        (&leaving, "leaving"),
+        (&failing, "tried again later"),
+        (&waiting, "waiting to join"),
+    ] {
         if !names.is_empty() {
             doing.push(format!("{} {verb}: {}", names.len(), some(names)));
         }
@@ -166,36 +211,44 @@ pub(crate) fn next(
         doing.push(format!("{new} new"));
     }
     let act = doing.join("; ");
-    let why = if joining.is_empty() && failing.is_empty() && waiting.is_empty() && new == 0 {
+    let rolled_back = seen.course.status.as_ref().is_some_and(|r| r.rolled_back);
+    let why = if !(updating.is_empty() && staging.is_empty() && to_update.is_empty()) {
+        if rolled_back { reason::ROLLING_BACK } else { reason::ROLLING_OUT }
+    } else if joining.is_empty() && failing.is_empty() && waiting.is_empty() && new == 0 {
         reason::REMOVING
     } else {
         reason::PROVISIONING
     };
     if act.is_empty() {
-        put(kind::UPDATING, Status::False, reason::UP_TO_DATE, "");
+        let (why, message) = held.as_ref().map_or((reason::UP_TO_DATE, ""), |h| (h.reason, h.message.as_str()));
+        put(kind::UPDATING, Status::False, why, message);
     } else {
         put(kind::UPDATING, Status::True, why, &act);
     }
 
     // The sum of it, for those who read one condition only. It is Unknown, not False, as long as the operator gets on.
-    let nodes = format!("{} of {} nodes Ready", ready.len(), seen.hosts);
-    let hopeful = act.is_empty() || (failing.is_empty() && stuck.is_empty());
-    let stalled = if overdue.is_empty() {
-        problem.map(|first| (first.reason.to_string(), first.message.clone()))
-    } else {
-        let limit = pool.spec.rollout().progress_deadline().as_secs();
-        Some((
-            reason::PROGRESS_DEADLINE_EXCEEDED.to_string(),
-            format!("for more than {limit} s: {}", told_or_names(&overdue, &told)),
-        ))
+    let nodes = match outdated.len() {
+        0 => format!("{} of {} nodes Ready", ready.len(), seen.hosts),
+        n => format!("{} of {} nodes Ready, {} updated", ready.len(), seen.hosts, seen.hosts.saturating_sub(n)),
     };
-    match (&trouble, act.is_empty()) {
-        (None, true) => put(kind::READY, Status::True, if paused { reason::PAUSED } else { reason::SUCCEEDED }, &nodes),
-        (Some((why, message)), _) if !hopeful || act.is_empty() || problem.is_some() => {
-            put(kind::READY, Status::False, why, &format!("{nodes}; {message}"));
+    let hopeful = act.is_empty() || (failing.is_empty() && stuck.is_empty());
+    let stalled = stalled(seen, held.as_ref(), trouble.as_ref()).or_else(|| {
+        let limit = pool.spec.rollout().progress_deadline().as_secs();
+        let message = || format!("for more than {limit} s: {}", told_or_names(&overdue, &told));
+        (!overdue.is_empty()).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
+    });
+    let with = |message: &str| if message.is_empty() { nodes.clone() } else { format!("{nodes}; {message}") };
+    match (&trouble, &held, act.is_empty()) {
+        (_, Some(held), _) if held.stalls => put(kind::READY, Status::False, held.reason, &with(&held.message)),
+        (None, None, true) => {
+            put(kind::READY, Status::True, if paused { reason::PAUSED } else { reason::SUCCEEDED }, &nodes);
+        }
+        (None, Some(held), true) => put(kind::READY, Status::True, held.reason, &with(&held.message)),
+        (Some((why, message)), ..) if !hopeful || act.is_empty() || problem.is_some() => {
+            put(kind::READY, Status::False, why, &with(message));
         }
         _ if paused => put(kind::READY, Status::True, reason::PAUSED, &format!("{nodes}; paused; {act}")),
-        _ => put(kind::READY, Status::Unknown, reason::PROGRESSING, &format!("{nodes}; {act}")),
+        _ => put(kind::READY, Status::Unknown, reason::PROGRESSING, &with(&act)),
     }
     match (stalled, act.is_empty() || paused) {
         (Some((why, message)), _) => {
@@ -230,6 +283,129 @@ pub(crate) fn next(
     status
 }
 
+/// What nodes that are to be changed wait for.
+struct Held {
+    reason: &'static str,
+    message: String,
+    /// Whether it passes by itself, soon.
+    passes: bool,
+    /// Whether a person must act.
+    stalls: bool,
+}
+
+fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
+    let waiting = &seen.decision.waiting;
+    let held = |reason, message, passes, stalls| Some(Held { reason, message, passes, stalls });
+    let version = &seen.course.target;
+    if let Hold::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
+        let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
+        let what =
+            if *rolled_back { "all nodes get their previous version back" } else { "no further node is changed" };
+        let message = format!(
+            "version {tried} failed on {failed} nodes; {what}. Change the template or the operator, or ask for another attempt with the \
+             annotation {} of the instances",
+            api::names::key::RETRY
+        );
+        return held(reason::FAILURE_LIMIT_REACHED, message, *rolled_back, true);
+    }
+    if let Err(error) = seen.window {
+        return held(error.reason(), error.to_string(), false, true);
+    }
+    if waiting.is_empty() {
+        return None;
+    }
+    let n = waiting.len();
+    if paused {
+        return held(reason::PAUSED, format!("paused; {n} to be updated: {}", some(waiting)), false, false);
+    }
+    if let Ok(window) = seen.window
+        && !window.open
+    {
+        let opens =
+            window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
+        let message = format!("{n} to be updated wait for a maintenance window; {}", opens.unwrap_or_default());
+        return held(reason::WAITING_FOR_WINDOW, message, false, false);
+    }
+    match &seen.course.gate.hold {
+        Hold::Approval { .. } => {
+            let message = format!(
+                "{n} to be updated wait until version {version} is approved: set rollout.approvedVersion to it"
+            );
+            held(reason::WAITING_FOR_APPROVAL, message, false, false)
+        }
+        Hold::Soaking { until } => {
+            let message = format!("{n} to be updated wait until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
+            held(reason::SOAKING, message, true, false)
+        }
+        _ => None,
+    }
+}
+
+/// What only a person can mend.
+fn stalled(seen: &Seen<'_>, held: Option<&Held>, trouble: Option<&(String, String)>) -> Option<(String, String)> {
+    if let Some(held) = held.filter(|h| h.stalls) {
+        return Some((held.reason.into(), held.message.clone()));
+    }
+    if let Some((why, message)) = trouble.filter(|(why, _)| why == reason::TOO_MANY_UNHEALTHY) {
+        let todo = "none is repaired: when so many are not Ready at once, look for what they have in common (network, API server, a change)";
+        return Some((why.clone(), format!("{message}; {todo}")));
+    }
+    seen.problems.first().map(|first| (first.reason.to_string(), first.message.clone()))
+}
+
+/// What is being done with a node, in its own words.
+fn step_of(members: &[Member], name: &str) -> Option<String> {
+    let status = members.iter().find(|m| m.slot.name == name)?.instance.status.as_ref()?;
+    let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;
+    let pods =
+        operation.drain.as_ref().filter(|_| operation.step == "Drain").map(|d| format!(", {} pods left", d.remaining));
+    Some(format!("{name}: {}{}", operation.step, pods.unwrap_or_default()))
+}
+
+/// How many nodes follow which version.
+fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
+    let mut counts: BTreeMap<String, i32> = BTreeMap::new();
+    for version in current {
+        *counts.entry(version).or_default() += 1;
+    }
+    counts.into_iter().map(|(version, nodes)| VersionCount { version, nodes }).take(32).collect()
+}
+
+/// The status of a pool that nothing is done with but said.
+pub(crate) fn planned(
+    pool: &WindowsNodePool,
+    list: &[PlannedHost],
+    hosts: usize,
+    problems: &[Problem],
+    now: Timestamp,
+) -> WindowsNodePoolStatus {
+    let mut status = pool.status.clone().unwrap_or_default();
+    let generation = pool.metadata.generation;
+    status.observed_generation = generation;
+    status.nodes = count(hosts);
+    status.effective = Some(pool.spec.effective());
+    let plan = super::preview::status_of(list, hosts);
+    let mut put = |type_, s: Status, why: &str, message: &str| {
+        set(&mut status.conditions, type_, s, why, message, generation, now);
+    };
+    let message = format!("mode Plan, nothing is done: {}", plan.summary);
+    match problems.first() {
+        None => {
+            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{hosts} hosts"));
+            put(kind::READY, Status::True, reason::PLANNED, &message);
+        }
+        Some(first) => {
+            put(kind::INVENTORY_SYNCED, Status::False, first.reason, &first.message);
+            put(kind::READY, Status::False, first.reason, &first.message);
+        }
+    }
+    put(kind::UPDATING, Status::False, reason::PLANNED, &message);
+    remove(&mut status.conditions, kind::RECONCILING);
+    remove(&mut status.conditions, kind::STALLED);
+    status.plan = Some(plan);
+    status
+}
+
 fn told_or_names(names: &[String], told: &dyn Fn(&[String]) -> String) -> String {
     let told = told(names);
     if told.is_empty() { some(names) } else { told }
@@ -241,7 +417,7 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, now: Timestamp) -> bool {
     let since = |text: &str| text.parse::<Timestamp>().ok();
     let status = member.instance.status.as_ref();
     let began = match (member.slot.joined || member.slot.leaving, status.and_then(|s| s.operation.as_ref())) {
-        (_, Some(operation)) if member.slot.leaving => since(&operation.start_time),
+        (_, Some(operation)) if member.slot.leaving || operation.type_.is_change() => since(&operation.start_time),
         (true, _) => None,
         // Operations of a host that fails are short; the host has been on its way since it was first wanted.
         (false, _) => {

@@ -9,7 +9,12 @@ use api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use crate::plan::grants::Slot;
+use api::Disruption;
+
+use crate::plan::{
+    grants::{Slot, Wanted},
+    rollout::Gate,
+};
 
 const VERSION: &str = "1-a";
 
@@ -45,16 +50,34 @@ fn member(name: &str, phase: Phase) -> Member {
     instance.metadata.creation_timestamp = Some(Time(Timestamp::from_second(999_990).unwrap()));
     instance.status = Some(status);
     let ready = phase == Phase::Ready;
-    let slot =
-        Slot { name: name.into(), joined, available: ready, leaving: phase == Phase::Removing, ..Slot::default() };
-    Member { instance: Arc::new(instance), slot, ready }
+    let leaving = phase == Phase::Removing;
+    let slot = Slot { name: name.into(), joined, ready, available: ready, leaving, ..Slot::default() };
+    Member { instance: Arc::new(instance), slot }
 }
 
+/// A rollout that nothing holds up, to the version that all follow.
+fn course(hold: Hold) -> Course {
+    Course { status: None, target: VERSION.into(), gate: Gate { limit: None, hold }, next: None }
+}
+
+const OPEN: Windows = Windows { open: true, closes: None, opens: None };
+
 fn described(pool: &WindowsNodePool, members: &[Member], problems: &[Problem]) -> WindowsNodePoolStatus {
-    let decision = Decision::default();
+    described_in(pool, members, problems, &Decision::default(), &course(Hold::None), Ok(&OPEN), now())
+}
+
+fn described_in(
+    pool: &WindowsNodePool,
+    members: &[Member],
+    problems: &[Problem],
+    decision: &Decision,
+    course: &Course,
+    window: Result<&Windows, &WindowError>,
+    now: Timestamp,
+) -> WindowsNodePoolStatus {
     let hosts = pool.spec.hosts().len();
-    let seen = Seen { hosts, problems, members, decision: &decision, deleting: false };
-    next(pool, &seen, VERSION, None, now())
+    let seen = Seen { hosts, problems, members, decision, course, window, deleting: false };
+    next(pool, &seen, None, now)
 }
 
 /// What kstatus makes of a status: the rules of its generic reader.
@@ -173,8 +196,9 @@ fn saying_it_twice_changes_nothing() {
     let members = [member("h0", Phase::Ready), member("h1", Phase::Failed)];
     let first = described(&pool, &members, &[]);
     pool.status = Some(first.clone());
-    let seen = Seen { hosts: 2, problems: &[], members: &members, decision: &Decision::default(), deleting: false };
-    assert_eq!(next(&pool, &seen, VERSION, None, Timestamp::from_second(1_000_500).unwrap()), first);
+    let later = Timestamp::from_second(1_000_500).unwrap();
+    let again = described_in(&pool, &members, &[], &Decision::default(), &course(Hold::None), Ok(&OPEN), later);
+    assert_eq!(again, first);
 }
 
 #[test]
@@ -242,16 +266,7 @@ fn a_removal_that_takes_too_long_is_stalled() {
         step_start_time: start.clone(),
         start_time: start,
         epoch: 1,
-        from_version: None,
-        to_version: None,
-        disruption: None,
-        services: Vec::new(),
-        attempts: 0,
-        rolling_back: false,
-        pre_cordoned: false,
-        boot_id_to_leave: None,
-        boot_id_before: None,
-        drain: None,
+        ..Operation::default()
     });
     let s = described(&pool, &[m], &[]);
     assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "ProgressDeadlineExceeded");
@@ -261,10 +276,130 @@ fn a_removal_that_takes_too_long_is_stalled() {
 fn a_warning_is_beside_everything_else() {
     let pool = pool(1);
     let members = [member("h0", Phase::Ready)];
-    let decision = Decision::default();
-    let seen = Seen { hosts: 1, problems: &[], members: &members, decision: &decision, deleting: false };
+    let (decision, course) = (Decision::default(), course(Hold::None));
+    let seen = Seen {
+        hosts: 1,
+        problems: &[],
+        members: &members,
+        decision: &decision,
+        course: &course,
+        window: Ok(&OPEN),
+        deleting: false,
+    };
     let warning = ("ApiServerTooOld", "the API server is version 1.30".to_string());
-    let s = next(&pool, &seen, VERSION, Some(&warning), now());
+    let s = next(&pool, &seen, Some(&warning), now());
     assert_eq!(find(&s.conditions, kind::WARNING).unwrap().reason, "ApiServerTooOld");
     assert!(api::conditions::is_true(&s.conditions, kind::READY));
+}
+
+/// Two nodes of three are to be changed; `h1` is being changed if `moves`.
+fn half_way(moves: bool) -> (Vec<Member>, Decision) {
+    let mut members = vec![member("h0", Phase::Ready), member("h1", Phase::Ready), member("h2", Phase::Ready)];
+    for m in &mut members[1..] {
+        m.slot.change = Some(Wanted { version: VERSION.into(), disruption: Disruption::Drain, services: Vec::new() });
+    }
+    let mut waiting = vec!["h1".to_string(), "h2".to_string()];
+    if moves {
+        members[1].slot.grant = Some(GrantType::Update);
+        members[1].slot.begun = true;
+        members[1].slot.ready = false;
+        let operation = Operation {
+            type_: GrantType::Update,
+            step: "Drain".into(),
+            start_time: now().to_string(),
+            drain: Some(api::DrainStatus { remaining: 2, ..api::DrainStatus::default() }),
+            ..Operation::default()
+        };
+        Arc::get_mut(&mut members[1].instance).unwrap().status.as_mut().unwrap().operation = Some(operation);
+        waiting.remove(0);
+    }
+    (members, Decision { waiting, ..Decision::default() })
+}
+
+#[test]
+fn what_a_rollout_waits_for() {
+    let closed = Windows { open: false, closes: None, opens: Some(("night".into(), now())) };
+    let wrong = crate::plan::windows::look(
+        &[api::MaintenanceWindow { name: "w".into(), schedule: "x".into(), duration_minutes: 60, time_zone: None }],
+        now(),
+    )
+    .unwrap_err();
+    let limit = |rolled_back| Hold::FailureLimit { failed: 1, rolled_back };
+    let approval = Hold::Approval { version: VERSION.into() };
+    // Name, being changed, what holds, window; then Ready, its reason, Updated's reason, kstatus.
+    for (name, moves, hold, window, ready, why, updated, read_as) in [
+        ("on its way", true, Hold::None, Ok(&OPEN), "Unknown", "Progressing", "RollingOut", "InProgress"),
+        (
+            "the next one has its turn",
+            false,
+            Hold::None,
+            Ok(&OPEN),
+            "Unknown",
+            "Progressing",
+            "RollingOut",
+            "InProgress",
+        ),
+        ("closed", false, Hold::None, Ok(&closed), "True", "WaitingForWindow", "WaitingForWindow", "Current"),
+        (
+            "closed, one is finished",
+            true,
+            Hold::None,
+            Ok(&closed),
+            "Unknown",
+            "Progressing",
+            "WaitingForWindow",
+            "InProgress",
+        ),
+        ("not approved", false, approval, Ok(&OPEN), "True", "WaitingForApproval", "WaitingForApproval", "Current"),
+        (
+            "soaking",
+            false,
+            Hold::Soaking { until: now() },
+            Ok(&OPEN),
+            "Unknown",
+            "Progressing",
+            "Soaking",
+            "InProgress",
+        ),
+        ("failed", false, limit(false), Ok(&OPEN), "False", "FailureLimitReached", "FailureLimitReached", "Failed"),
+        ("taken back", true, limit(true), Ok(&OPEN), "False", "FailureLimitReached", "FailureLimitReached", "Failed"),
+        (
+            "a window that means nothing",
+            false,
+            Hold::None,
+            Err(&wrong),
+            "False",
+            "InvalidWindow",
+            "InvalidWindow",
+            "Failed",
+        ),
+    ] {
+        let (members, decision) = half_way(moves);
+        let s = described_in(&pool(3), &members, &[], &decision, &course(hold), window, now());
+        let of = |type_| find(&s.conditions, type_).unwrap();
+        assert_eq!((of(kind::READY).status.as_str(), of(kind::READY).reason.as_str()), (ready, why), "{name}");
+        assert_eq!(of(kind::UPDATED).reason, updated, "{name}");
+        assert_eq!(kstatus(&pool(3), &s), read_as, "{name}");
+        assert_eq!(s.updating_nodes, i32::from(moves), "{name}");
+    }
+}
+
+#[test]
+fn a_rollout_tells_what_it_does() {
+    let (members, decision) = half_way(true);
+    let s = described_in(&pool(3), &members, &[], &decision, &course(Hold::None), Ok(&OPEN), now());
+    let expected = "2 of 3 nodes Ready, 1 updated; h1: Drain, 2 pods left; 1 updating: h1; 1 to be updated: h2";
+    assert_eq!(find(&s.conditions, kind::READY).unwrap().message, expected);
+    assert_eq!(s.versions, [VersionCount { version: VERSION.into(), nodes: 3 }]);
+}
+
+#[test]
+fn too_many_that_are_not_ready_need_a_person() {
+    let decision = Decision { too_many_unhealthy: true, ..Decision::default() };
+    let members = [member("h0", Phase::NotReady), member("h1", Phase::Ready)];
+    let s = described_in(&pool(2), &members, &[], &decision, &course(Hold::None), Ok(&OPEN), now());
+    assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "TooManyUnhealthy");
+    let decision = Decision { lost: vec!["h0".into()], ..Decision::default() };
+    let s = described_in(&pool(2), &members, &[], &decision, &course(Hold::None), Ok(&OPEN), now());
+    assert_eq!(find(&s.conditions, kind::DEGRADED).unwrap().reason, "NodesLost");
 }

@@ -22,6 +22,16 @@ pub enum RenderError {
         /// What is wrong with it, and what to do.
         problem: &'static str,
     },
+    /// A setting of a pool is unusable.
+    #[error("the pool's {field} is {value:?}: {problem}")]
+    Setting {
+        /// Its path in the pool, as `template.spec.logs.maxSize`.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
+    },
 }
 
 impl RenderError {
@@ -30,6 +40,7 @@ impl RenderError {
         match self {
             Self::NoProgram(_) => "PayloadInvalid",
             Self::Fact { .. } => "ClusterFactsInvalid",
+            Self::Setting { .. } => "TemplateInvalid",
         }
     }
 }
@@ -61,8 +72,8 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
     Ok(())
 }
 
-/// Facts that go into the files of a host.
-pub(super) fn files(cluster: &Cluster, host: &HostParams) -> Checked {
+/// Facts that go into the files of every host.
+pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     for (what, pem) in [("API server CA", &cluster.api_ca), ("kubelet client CA", &cluster.kubelet_client_ca)] {
         let problem = "it must be certificates in PEM, so look where the operator takes it from";
@@ -71,6 +82,11 @@ pub(super) fn files(cluster: &Cluster, host: &HostParams) -> Checked {
     for address in &cluster.cluster_dns {
         require(address.parse::<IpAddr>().is_ok(), "DNS address", address, "it must be an IP address")?;
     }
+    Ok(())
+}
+
+/// Facts that go into the files of one host.
+pub(super) fn host(host: &HostParams) -> Checked {
     let (name, ip) = (&host.node_name, &host.node_ip);
     let fine = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.';
     let is_name = (1..=253).contains(&name.len()) && name.bytes().all(fine);

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Where the configuration goes. Legacy.
-pub(super) const PATH: &str = r"C:\k\credential-provider-config.yaml";
+pub(crate) const PATH: &str = r"C:\k\credential-provider-config.yaml";
 
 /// The configuration (kind `CredentialProviderConfig`, `kubelet.config.k8s.io/v1`). JSON is YAML. On Windows the name of a
 /// provider is the file name with `.exe`.

@@ -1,15 +1,15 @@
 //! The configuration files of a host.
 
+use std::collections::BTreeMap;
+
 use api::{
     host::{ConfigFile, path},
     names::user,
-    payload::Manifest,
 };
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 
-use super::{
-    Cluster, HostParams, RenderError, Settings, check, credential_provider, kubelet, program, services::Context,
-};
+use super::{Cluster, credential_provider, services::NODE_NAME};
 
 /// kubeconfig for what acts in the Node's name beside kubelet: it names the certificate that kubelet keeps new. kubelet's own
 /// kubeconfig names the first one, which is not renewed.
@@ -22,22 +22,15 @@ const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
 const EXPORTER_CERT: &str = r"C:\k\tls\certs\tls.crt";
 const EXPORTER_KEY: &str = r"C:\k\tls\certs\tls.key";
 
-/// The configuration files of one host, sorted by path. The private key of the exporter is the only secret among them.
-pub fn configs(
-    cluster: &Cluster,
-    payload: &Manifest,
-    settings: &Settings,
-    host: &HostParams,
-) -> Result<Vec<ConfigFile>, RenderError> {
-    check::files(cluster, host)?;
-    let context = Context { cluster, payload, settings };
-    let node_user = format!("{}{}", user::NODE_PREFIX, host.node_name);
-    let wicd_user = format!("{}{}", user::WICD_PREFIX, host.node_name);
+/// The files that follow from the cluster and the name of the node alone. The private key of the exporter is the only secret
+/// among them.
+pub(super) fn of_cluster(cluster: &Cluster, credential_provider: bool, node_name: &str) -> Vec<ConfigFile> {
+    let node_user = format!("{}{node_name}", user::NODE_PREFIX);
+    let wicd_user = format!("{}{node_name}", user::WICD_PREFIX);
     let server = &cluster.api_server;
     let mut files = vec![
         file(path::API_CA, pem(&cluster.api_ca)),
         file(path::KUBELET_CA, pem(&cluster.kubelet_client_ca)),
-        file(path::KUBELET_CONFIG, text(&kubelet::config(cluster, settings, host))),
         file(path::KUBELET_KUBECONFIG, text(&kubeconfig(server, &node_user, path::KUBELET_FIRST_CERT))),
         file(NODE_KUBECONFIG, text(&kubeconfig(server, &node_user, KUBELET_CURRENT_CERT))),
         file(path::WICD_KUBECONFIG, text(&kubeconfig(server, &wicd_user, path::WICD_CERT))),
@@ -49,19 +42,24 @@ pub fn configs(
     if let Some(trusted) = cluster.trusted_ca.as_ref().filter(|pem| !pem.trim().is_empty()) {
         files.push(file(TRUSTED_CA, pem(trusted)));
     }
-    if context.has(program::ECR_CREDENTIAL_PROVIDER) {
+    if credential_provider {
         files.push(file(credential_provider::PATH, text(&credential_provider::config())));
     }
-    files.sort_by(|a, b| a.path.cmp(&b.path));
-    Ok(files)
+    files
 }
 
-fn file(path: &str, content: String) -> ConfigFile {
+/// Hashes of [`of_cluster`] for no node in particular, without secrets: nobody shall be able to try a key on its hash.
+pub(super) fn hashes(cluster: &Cluster, credential_provider: bool) -> BTreeMap<String, String> {
+    let files = of_cluster(cluster, credential_provider, NODE_NAME).into_iter().filter(|f| !f.secret);
+    files.map(|f| (f.path, hex::encode(Sha256::digest(&f.content)))).collect()
+}
+
+pub(super) fn file(path: &str, content: String) -> ConfigFile {
     ConfigFile { path: path.into(), content, secret: false }
 }
 
 /// Pretty JSON: people read these files on hosts.
-fn text(value: &Value) -> String {
+pub(super) fn text(value: &Value) -> String {
     format!("{value:#}\n")
 }
 

@@ -1,12 +1,16 @@
 //! kubelet's command line and configuration.
 
-use api::{host::path, names::key};
+use api::{KubeletSettings, host::path, names::key};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Cluster, HostParams, Settings, credential_provider, program,
+    Cluster, RenderError, Settings, credential_provider, program,
     services::{Context, NODE_IP, NODE_NAME},
 };
+
+/// kubelet's own defaults.
+const IMAGE_GC_HIGH: i64 = 85;
+const IMAGE_GC_LOW: i64 = 80;
 
 /// The command line, with variables in it.
 pub(super) fn command(context: &Context<'_>) -> String {
@@ -33,10 +37,12 @@ pub(super) fn command(context: &Context<'_>) -> String {
     arguments.join(" ")
 }
 
-/// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`). The numbers are WMCO's.
-pub(super) fn config(cluster: &Cluster, settings: &Settings, host: &HostParams) -> Value {
-    let taint =
-        |t: &api::Taint| json!({"key": t.key, "value": t.value.clone().unwrap_or_default(), "effect": t.effect});
+/// Field of [`config`] that depends on the host.
+pub(super) const TAINTS: &str = "registerWithTaints";
+
+/// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers are
+/// WMCO's. The operator's patch goes over them, and what the pool sets goes over both.
+pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSettings) -> Result<Value, RenderError> {
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -59,7 +65,6 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, host: &HostParams) 
         "logging": {"flushFrequency": "5s"},
         "maxPods": 250,
         "registerNode": true,
-        "registerWithTaints": host.taints.iter().map(taint).collect::<Vec<_>>(),
         // Windows has no such file, and the default is one.
         "resolvConf": "",
         "rotateCertificates": true,
@@ -70,8 +75,49 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, host: &HostParams) 
     });
     if let Value::Object(config) = &mut config {
         merge(config, &settings.kubelet_extra);
+        // The names of the fields are kubelet's.
+        if let Ok(Value::Object(pool)) = serde_json::to_value(pool) {
+            merge(config, &pool);
+        }
+        // Taints are kept true in place, so that a version must not have any.
+        config.remove(TAINTS);
+    }
+    image_gc(&config, pool)?;
+    Ok(config)
+}
+
+/// [`config`] of one host. Taints are written the way kubelet reads them.
+pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
+    let taint =
+        |t: &api::Taint| json!({"key": t.key, "value": t.value.clone().unwrap_or_default(), "effect": t.effect});
+    if let Value::Object(config) = &mut config {
+        config.insert(TAINTS.to_owned(), taints.iter().map(taint).collect());
     }
     config
+}
+
+/// kubelet does not start if the lower threshold is not the lower one. The API server has compared what the pool sets, but it
+/// knows nothing of what applies to the one that is not set.
+fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
+    let effective = |name: &str, default| config.get(name).and_then(Value::as_i64).unwrap_or(default);
+    let (low, high) = (
+        effective("imageGCLowThresholdPercent", IMAGE_GC_LOW),
+        effective("imageGCHighThresholdPercent", IMAGE_GC_HIGH),
+    );
+    let (field, value, problem) = match (pool.image_gc_low_threshold_percent, pool.image_gc_high_threshold_percent) {
+        (_, Some(value)) => (
+            "template.spec.kubelet.imageGCHighThresholdPercent",
+            value,
+            "it must be more than imageGCLowThresholdPercent, which is 80 if not set; set that too",
+        ),
+        (Some(value), None) => (
+            "template.spec.kubelet.imageGCLowThresholdPercent",
+            value,
+            "it must be less than imageGCHighThresholdPercent, which is 85 if not set; set that too",
+        ),
+        (None, None) => return Ok(()),
+    };
+    if low < high { Ok(()) } else { Err(RenderError::Setting { field, value: value.to_string(), problem }) }
 }
 
 /// JSON merge patch, RFC 7386: objects are merged, null takes away, anything else replaces.
@@ -100,6 +146,35 @@ fn merge(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn thresholds_of_the_image_collector() {
+        let pool = |low, high| KubeletSettings {
+            image_gc_low_threshold_percent: low,
+            image_gc_high_threshold_percent: high,
+            ..KubeletSettings::default()
+        };
+        let patched =
+            |patch: Value| Settings { kubelet_extra: patch.as_object().unwrap().clone(), ..Settings::default() };
+        let low_patch = || patched(json!({"imageGCLowThresholdPercent": 50}));
+        for (name, settings, pool, fine) in [
+            ("none", Settings::default(), pool(None, None), true),
+            ("both", Settings::default(), pool(Some(50), Some(60)), true),
+            ("high under the default of low", Settings::default(), pool(None, Some(80)), false),
+            ("high above it", Settings::default(), pool(None, Some(81)), true),
+            ("low above the default of high", Settings::default(), pool(Some(85), None), false),
+            ("low under it", Settings::default(), pool(Some(84), None), true),
+            ("the operator's low", low_patch(), pool(None, Some(60)), true),
+            ("under the operator's low", low_patch(), pool(None, Some(50)), false),
+            ("the pool wins", low_patch(), pool(Some(59), Some(60)), true),
+        ] {
+            let config = config(&Cluster::default(), &settings, &pool);
+            assert_eq!(config.is_ok(), fine, "{name}");
+            if let Err(error) = config {
+                assert!(error.to_string().contains("imageGC") && error.reason() == "TemplateInvalid", "{error}");
+            }
+        }
+    }
 
     #[test]
     fn merge_patch() {

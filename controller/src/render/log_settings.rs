@@ -1,6 +1,13 @@
 //! Rotation of the logs of services that do not rotate theirs: values for `kube-log-runner`, which refuses to start with a
 //! wrong one. So each is checked here first.
 
+use api::host::LogRotation;
+
+use super::RenderError;
+
+/// The longest that a log is kept where no age is set: ten years. The field in pools goes no further.
+const FOREVER: u64 = 87_600 * 3600;
+
 /// How logs are rotated. `None` leaves the flag out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogSettings {
@@ -59,44 +66,127 @@ impl LogSettings {
             flush: read(Self::FLUSH, is_duration, duration, flush)?,
         })
     }
+
+    /// With what a pool sets over it.
+    pub(super) fn of_pool(&self, pool: Option<&api::LogRotation>) -> Result<Self, RenderError> {
+        let mut logs = self.clone();
+        if let Some(size) = pool.and_then(|p| p.max_size.as_ref()) {
+            if !is_quantity(size) {
+                let problem = "it must be a quantity of bytes, as 100Mi";
+                return Err(RenderError::Setting { field: "template.spec.logs.maxSize", value: size.clone(), problem });
+            }
+            logs.size = Some(size.clone());
+        }
+        if let Some(hours) = pool.and_then(|p| p.max_age_hours) {
+            if hours < 1 {
+                let problem = "it must be 1 or more";
+                let value = hours.to_string();
+                return Err(RenderError::Setting { field: "template.spec.logs.maxAgeHours", value, problem });
+            }
+            logs.age = Some(format!("{hours}h"));
+        }
+        Ok(logs)
+    }
+
+    /// The same for logs that wicd rotates. None if logs are not rotated: the size is missing or 0, as kube-log-runner reads it.
+    pub(super) fn rotation(&self) -> Option<LogRotation> {
+        let max_bytes = self.size.as_deref().and_then(bytes).filter(|b| *b > 0)?;
+        let age = self.age.as_deref().and_then(seconds).filter(|s| *s > 0);
+        Some(LogRotation { max_bytes, max_age_seconds: age.unwrap_or(FOREVER).min(FOREVER) })
+    }
 }
 
-/// A Kubernetes quantity of 0 or more.
+/// Whether it is a Kubernetes quantity of 0 or more.
 fn is_quantity(text: &str) -> bool {
+    bytes(text).is_some()
+}
+
+/// A Kubernetes quantity of 0 or more, rounded up.
+fn bytes(text: &str) -> Option<u64> {
     let text = text.strip_prefix('+').unwrap_or(text);
     let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, suffix) = text.split_at(digits);
-    let exponent = |rest: &str| {
-        let rest = rest.strip_prefix(['+', '-']).unwrap_or(rest);
-        !rest.is_empty() && rest.len() < 3 && rest.bytes().all(|b| b.is_ascii_digit())
+    let (mantissa, point) = number_of(number)?;
+    let ten = |exponent: u32| 10_u128.saturating_pow(exponent);
+    let (times, by) = match suffix {
+        "" => (1, 1),
+        "n" => (1, ten(9)),
+        "u" => (1, ten(6)),
+        "m" => (1, ten(3)),
+        "k" => (ten(3), 1),
+        "M" => (ten(6), 1),
+        "G" => (ten(9), 1),
+        "T" => (ten(12), 1),
+        "P" => (ten(15), 1),
+        "E" => (ten(18), 1),
+        "Ki" => (1 << 10, 1),
+        "Mi" => (1 << 20, 1),
+        "Gi" => (1 << 30, 1),
+        "Ti" => (1 << 40, 1),
+        "Pi" => (1 << 50, 1),
+        "Ei" => (1 << 60, 1),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E'])?;
+            let (down, digits) = match exponent.strip_prefix('-') {
+                Some(digits) => (true, digits),
+                None => (false, exponent.strip_prefix('+').unwrap_or(exponent)),
+            };
+            let fine = (1..3).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_digit());
+            let power = ten(digits.parse().ok().filter(|_| fine)?);
+            if down { (1, power) } else { (power, 1) }
+        }
     };
-    is_number(number)
-        && (matches!(suffix, "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E")
-            || matches!(suffix, "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei")
-            || suffix.strip_prefix(['e', 'E']).is_some_and(exponent))
+    let value = mantissa.saturating_mul(times).div_ceil(ten(point).saturating_mul(by));
+    Some(u64::try_from(value).unwrap_or(u64::MAX))
 }
 
-/// A Go duration of 0 or more.
+/// Whether it is a Go duration of 0 or more.
 fn is_duration(text: &str) -> bool {
+    seconds(text).is_some()
+}
+
+/// A Go duration of 0 or more, in seconds, rounded up.
+fn seconds(text: &str) -> Option<u64> {
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
-        return true;
+        return Some(0);
     }
+    if rest.is_empty() {
+        return None;
+    }
+    // Longest first: `m` is also the beginning of `ms`.
+    let units: [(&str, u128); 8] = [
+        ("ns", 1),
+        ("us", 1_000),
+        ("µs", 1_000),
+        ("μs", 1_000),
+        ("ms", 1_000_000),
+        ("s", 1_000_000_000),
+        ("m", 60_000_000_000),
+        ("h", 3_600_000_000_000),
+    ];
+    let mut nanoseconds = 0_u128;
     while !rest.is_empty() {
         let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
         let (number, unit) = rest.split_at(digits);
-        // Longest first: `m` is also the beginning of `ms`.
-        let unit_len =
-            ["ns", "us", "µs", "μs", "ms", "s", "m", "h"].iter().find(|u| unit.starts_with(**u)).map(|u| u.len());
-        let (true, Some(len)) = (is_number(number), unit_len) else { return false };
-        rest = &unit[len..];
+        let (mantissa, point) = number_of(number)?;
+        let (name, length) = units.into_iter().find(|(name, _)| unit.starts_with(name))?;
+        let part = mantissa.saturating_mul(length) / 10_u128.saturating_pow(point);
+        nanoseconds = nanoseconds.saturating_add(part);
+        rest = &unit[name.len()..];
     }
-    !text.trim_start_matches('+').is_empty()
+    Some(u64::try_from(nanoseconds.div_ceil(1_000_000_000)).unwrap_or(u64::MAX))
 }
 
-/// Digits with at most one point among them, few enough for any reader.
-fn is_number(text: &str) -> bool {
-    text.len() <= 12 && text.contains(|c: char| c.is_ascii_digit()) && text.matches('.').count() <= 1
+/// Digits with at most one point among them, few enough for any reader: the digits, and how many of them are behind the point.
+fn number_of(text: &str) -> Option<(u128, u32)> {
+    if text.len() > 12 {
+        return None;
+    }
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    let digits = format!("{whole}{fraction}");
+    let fine = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    Some((digits.parse().ok().filter(|_| fine)?, u32::try_from(fraction.len()).ok()?))
 }
 
 #[cfg(test)]
@@ -121,6 +211,66 @@ mod tests {
         }
         for bad in ["", "-5s", "5", "s", "5 s", "5d", "1h-30m", "1.2.3s", "+", "5s;"] {
             assert!(!is_duration(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn values() {
+        for (text, expected) in [
+            ("0", 0),
+            ("100Mi", 104_857_600),
+            ("1.5Gi", 1_610_612_736),
+            ("1e3", 1000),
+            ("1E-2", 1),
+            ("2500m", 3),
+            (".5k", 500),
+            ("9e99", u64::MAX),
+            ("1e-99", 1),
+            ("999999999999Ei", u64::MAX),
+        ] {
+            assert_eq!(bytes(text), Some(expected), "{text}");
+        }
+        for (text, expected) in
+            [("0", 0), ("168h", 604_800), ("1h30m", 5400), ("1.5h", 5400), ("1ms", 1), ("2m1.5s", 122), ("+0s", 0)]
+        {
+            assert_eq!(seconds(text), Some(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_rotation_of_a_pool() {
+        let operator = |size: Option<&str>, age: Option<&str>| LogSettings {
+            size: size.map(Into::into),
+            age: age.map(Into::into),
+            flush: None,
+        };
+        let pool =
+            |size: Option<&str>, hours| api::LogRotation { max_size: size.map(Into::into), max_age_hours: hours };
+        let rotation = |max_bytes, max_age_seconds| Some(LogRotation { max_bytes, max_age_seconds });
+        let mi = 1 << 20;
+        for (name, operator, pool, expected) in [
+            ("default", LogSettings::default(), None, rotation(100 * mi, 604_800)),
+            ("an empty pool", LogSettings::default(), Some(pool(None, None)), rotation(100 * mi, 604_800)),
+            ("the operator's", operator(Some("5Mi"), Some("1h")), None, rotation(5 * mi, 3600)),
+            (
+                "the pool's size",
+                operator(Some("5Mi"), Some("1h")),
+                Some(pool(Some("7Mi"), None)),
+                rotation(7 * mi, 3600),
+            ),
+            ("the pool's age", operator(Some("5Mi"), Some("1h")), Some(pool(None, Some(2))), rotation(5 * mi, 7200)),
+            ("off", operator(Some("0"), Some("1h")), None, None),
+            ("on again", operator(Some("0"), None), Some(pool(Some("1Mi"), None)), rotation(mi, FOREVER)),
+            ("kept", operator(Some("1Mi"), Some("0")), None, rotation(mi, FOREVER)),
+        ] {
+            assert_eq!(operator.of_pool(pool.as_ref()).unwrap().rotation(), expected, "{name}");
+        }
+        for (pool, field) in [
+            (pool(Some("1Mi -x"), None), "template.spec.logs.maxSize"),
+            (pool(None, Some(0)), "template.spec.logs.maxAgeHours"),
+        ] {
+            let error = LogSettings::default().of_pool(Some(&pool)).unwrap_err();
+            assert!(matches!(error, RenderError::Setting { field: f, .. } if f == field), "{error}");
         }
     }
 

@@ -1,6 +1,6 @@
-//! What a host shall run and have: from facts of the cluster, the payload and the operator's settings to the services
-//! ConfigMap ([`services`]) and the configuration files of one host ([`configs`]). Pure: no clock, no network, no disk, and
-//! the same input gives the same bytes.
+//! What a host shall run and have: from facts of the cluster, the payload, the operator's settings and a pool's template to what
+//! all hosts of the pool share ([`render`]), the ConfigMap that stores it ([`Stored`]) and the configuration files of one host
+//! ([`Rendered::configs`]). Pure: no clock, no network, no disk, and the same input gives the same bytes.
 //!
 //! Service names, command lines and paths are WMCO's wherever there is no reason against it, so that a cluster can be taken
 //! over in place. The differences: no PowerShell; node name and address are always said to kubelet, because it is we who
@@ -8,21 +8,24 @@
 //! and no token lies on the host.
 
 mod check;
+mod containerd;
 mod credential_provider;
 mod facts;
 mod files;
 mod kubelet;
 mod log_settings;
 pub mod program;
+mod rendered;
 mod services;
-mod version;
+mod stored;
 
 pub use check::RenderError;
+pub(crate) use credential_provider::PATH as CREDENTIAL_PROVIDER_CONFIG;
 pub use facts::{Cluster, HostParams, Network, Platform, Proxy, Settings, TlsPair};
-pub use files::{NODE_KUBECONFIG, configs};
+pub use files::NODE_KUBECONFIG;
 pub use log_settings::{LogSettings, LogSettingsError};
-pub use services::services;
-pub use version::services_version;
+pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
+pub use stored::{Stored, StoredError, collectable, is_ours};
 
 #[cfg(test)]
 mod tests;

@@ -53,7 +53,11 @@ impl Context<'_> {
 /// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
 ///
 /// kubelet must be there. containerd need not be: a host may have its own container runtime.
-pub fn services(cluster: &Cluster, payload: &Manifest, settings: &Settings) -> Result<ServicesConfig, RenderError> {
+pub(super) fn services(
+    cluster: &Cluster,
+    payload: &Manifest,
+    settings: &Settings,
+) -> Result<ServicesConfig, RenderError> {
     check::services(cluster)?;
     let context = Context { cluster, payload, settings };
     if !context.has(program::KUBELET) {

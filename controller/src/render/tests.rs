@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use api::{
+    TemplateSpec,
     host::{ConfigFile, path},
     payload::{File, Manifest},
     services::{OvnHybridNetwork, Prepare, Service, ServicesConfig},
@@ -8,9 +9,9 @@ use api::{
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::*;
+use super::{services::services, *};
 
-const PROGRAMS: [&str; 11] = [
+pub(super) const PROGRAMS: [&str; 11] = [
     program::KUBELET,
     program::KUBE_PROXY,
     program::LOG_RUNNER,
@@ -24,7 +25,7 @@ const PROGRAMS: [&str; 11] = [
     program::ECR_CREDENTIAL_PROVIDER,
 ];
 
-fn payload(destinations: &[&str]) -> Manifest {
+pub(super) fn payload(destinations: &[&str]) -> Manifest {
     let file = |destination: &&str| File {
         path: destination.rsplit('\\').next().unwrap().into(),
         destination: (*destination).into(),
@@ -39,7 +40,7 @@ fn payload(destinations: &[&str]) -> Manifest {
     Manifest { schema: 1, files: destinations.iter().map(file).collect() }
 }
 
-fn cluster() -> Cluster {
+pub(super) fn cluster() -> Cluster {
     let ca = |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
     Cluster {
         api_server: "https://api-int.example.com:6443".into(),
@@ -52,7 +53,7 @@ fn cluster() -> Cluster {
     }
 }
 
-fn host() -> HostParams {
+pub(super) fn host() -> HostParams {
     HostParams { node_name: "win-1".into(), node_ip: "10.0.0.7".into(), taints: vec![api::names::default_taint()] }
 }
 
@@ -71,8 +72,12 @@ fn names(cluster: &Cluster, destinations: &[&str]) -> Vec<String> {
     config.services.into_iter().map(|s| s.name).collect()
 }
 
+fn configs(cluster: &Cluster, settings: &Settings, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
+    render(cluster, &payload(&PROGRAMS), settings, &TemplateSpec::default())?.configs(cluster, host)
+}
+
 fn files(cluster: &Cluster, settings: &Settings) -> BTreeMap<String, ConfigFile> {
-    let files = configs(cluster, &payload(&PROGRAMS), settings, &host()).unwrap();
+    let files = configs(cluster, settings, &host()).unwrap();
     files.into_iter().map(|f| (f.path.clone(), f)).collect()
 }
 
@@ -341,7 +346,7 @@ fn bad_facts_are_refused() {
     for (expected, spoil) in cases {
         let (mut cluster, mut host) = (cluster(), host());
         spoil(&mut cluster, &mut host);
-        let error = configs(&cluster, &payload(&PROGRAMS), &Settings::default(), &host).unwrap_err();
+        let error = configs(&cluster, &Settings::default(), &host).unwrap_err();
         assert!(matches!(error, RenderError::Fact { what, .. } if what == expected), "{expected}: {error}");
         assert_eq!(error.reason(), "ClusterFactsInvalid");
     }
@@ -364,32 +369,6 @@ fn platforms_have_names() {
     ] {
         assert_eq!(Platform::from_name(name), platform, "{name}");
     }
-}
-
-#[test]
-fn versions_follow_meaning() {
-    let config = services(&cluster(), &payload(&PROGRAMS), &Settings::default()).unwrap();
-    let version = services_version("11.2.0", &config, "digest");
-    assert!(version.starts_with("11.2.0-") && version.len() == "11.2.0-".len() + 8, "{version}");
-
-    let mut reordered = config.clone();
-    reordered.services.reverse();
-    reordered.files.reverse();
-    reordered.watched_environment_vars.reverse();
-    let read_back = ServicesConfig::from_data(&config.to_data()).unwrap();
-    for same in [&reordered, &read_back] {
-        assert_eq!(services_version("11.2.0", same, "digest"), version);
-    }
-
-    let mut command = config.clone();
-    command.services[0].path.push('x');
-    let mut variable = config.clone();
-    variable.environment_vars.insert("NO_PROXY".into(), "x".into());
-    for other in [&command, &variable] {
-        assert_ne!(services_version("11.2.0", other, "digest"), version);
-    }
-    assert_ne!(services_version("11.2.0", &config, "other"), version);
-    assert!(services_version("1.2.3-RC.1+build_7", &config, "d").starts_with("1.2.3-rc.1-build-7-"));
 }
 
 fn platform() -> impl Strategy<Value = Platform> {
@@ -434,6 +413,10 @@ proptest! {
                 prop_assert_eq!(service.path.contains(variable), declared);
             }
         }
-        prop_assert!(configs(&cluster, &manifest, &settings, &host()).is_ok());
+        let rendered = render(&cluster, &manifest, &settings, &TemplateSpec::default()).unwrap();
+        prop_assert_eq!(&rendered.services, &config);
+        prop_assert!(rendered.configs(&cluster, &host()).is_ok());
+        let stored = Rendered::from_config_map(&rendered.to_config_map("1.0.0-abc", "ns")).unwrap();
+        prop_assert_eq!(stored, Stored::Ours(rendered));
     }
 }

@@ -61,7 +61,9 @@ impl World {
         let kubelet = Entry::new(r"C:\k\kubelet.exe", b"kubelet".to_vec()).services(&["kubelet"]);
         let containerd =
             Entry::new(r"C:\k\containerd\containerd.exe", b"containerd".to_vec()).services(&["containerd"]);
-        payload::write(&options.payload, &[kubelet, containerd], payload::LEVEL_FAST)?;
+        let settings =
+            Entry::new(r"C:\k\containerd\containerd_conf.toml", b"version = 3".to_vec()).services(&["containerd"]);
+        payload::write(&options.payload, &[kubelet, containerd, settings], payload::LEVEL_FAST)?;
         std::fs::write(&options.wicd, b"wicd, for hosts that only look at its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
         Ok(Self { operator, sim, client, control_plane, options, key, _files: files })

@@ -12,5 +12,6 @@ mod deploy;
 mod fleet;
 mod fleet_faults;
 mod removal;
+mod rollout;
 mod template;
 mod wine;

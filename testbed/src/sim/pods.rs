@@ -143,7 +143,7 @@ async fn start(fleet: &Fleet, pod: &Bound, address: &str) {
             &patch,
         )
     };
-    insist("pod status", || until_gone(fleet, pod, request())).await;
+    insist("pod status", || until_gone(fleet, pod, request(), &[404])).await;
 }
 
 async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
@@ -154,20 +154,22 @@ async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
         ..DeleteParams::default()
     };
     let request = || Request::new(Pod::url_path(&(), Some(&pod.namespace))).delete(&pod.name, &params);
-    insist("pod deletion", || until_gone(fleet, pod, request())).await;
+    // A conflict says that there is another pod of that name by now.
+    insist("pod deletion", || until_gone(fleet, pod, request(), &[404, 409])).await;
 }
 
-/// Sends a request, unless the kubelet has stopped. That the Pod is gone or another one is what was wanted.
+/// Sends a request, unless the kubelet has stopped. `gone` are the answers that say that there is nothing to do any more.
 async fn until_gone(
     fleet: &Fleet,
     pod: &Bound,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+    gone: &[u16],
 ) -> kube::Result<()> {
     if fleet.live_address(&pod.node).is_none() {
         return Ok(());
     }
     match fleet.send::<IgnoredAny>(&Identity::kubelet(&pod.node), request).await {
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        Err(kube::Error::Api(status)) if gone.contains(&status.code) => Ok(()),
         other => other.map(drop),
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::host::{Apply, Desired, Feature, Marker, Outcome, Request, WICD_SERVICE, configs_digest, path};
+use api::host::{Apply, Desired, Feature, Marker, Outcome, Request, ServiceState, WICD_SERVICE, configs_digest, path};
 use api::payload::{self, is_host_path};
 use api::services::ServicesConfig;
 
@@ -38,6 +38,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     let mut owned = Owned::load_or_adopt(host)?;
     preflight(host, body, &owned)?;
 
+    quiet(host, body, report)?;
     protect_root(host)?;
     claim(host, body, &placed, &mut owned)?;
     for (name, value) in &variables {
@@ -87,6 +88,21 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     };
     files::write_json(host, path::STATE, &marker, Access::Inherited)?;
     Ok(pending_reboot(host)?.map_or(Outcome::Done, |why| Outcome::RebootRequired { why }))
+}
+
+/// Stops wicd's service where it follows something else. It would take what is half in place for the whole, or, while its Node
+/// still names the version before, go back to that. What it keeps goes on running; `start` starts it again.
+fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
+    let follows = files::read_json::<Desired>(host, path::DESIRED).ok().flatten();
+    if follows.as_ref() == Some(&body.desired)
+        || host.service(WICD_SERVICE)?.is_none_or(|s| s.state != ServiceState::Running)
+    {
+        return Ok(());
+    }
+    for dependent in host.stop_service(WICD_SERVICE)? {
+        report.warn(format!("service {dependent} was stopped because it depends on {WICD_SERVICE}"));
+    }
+    Ok(())
 }
 
 /// Where everything goes. Refuses configuration files at places where none may be.

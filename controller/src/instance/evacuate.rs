@@ -1,0 +1,127 @@
+//! Moves the pods away from a node: what a removal and a change have in common.
+
+use std::time::Duration;
+
+use api::DrainStatus;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, ResourceExt};
+
+use super::{
+    drain_options::options,
+    error::StepError,
+    work::{Flow, Work},
+};
+use crate::{
+    drain::{self, Cordon, Drain, State},
+    events::Level,
+};
+
+/// What a drain refuses or a budget blocks for good is looked at again this often.
+const BLOCKED_POLL: Duration = Duration::from_secs(20);
+/// The steps, as the status shows them.
+const CORDON: &str = "Cordon";
+const DRAIN: &str = "Drain";
+
+/// The Node, asked of the API server, if it is there and is this host's.
+pub async fn own_node(work: &Work) -> Result<Option<Node>, StepError> {
+    let nodes: Api<Node> = Api::all(work.cx.client.clone());
+    let node = nodes.get_opt(&work.name()).await.map_err(StepError::api("show the Node"))?;
+    let ours = work.status.node_ref.as_ref().map(|r| r.uid.clone());
+    Ok(node.filter(|n| ours.is_some() && n.uid() == ours))
+}
+
+/// The cordon of the operation that is going on.
+pub fn cordon(work: &Work) -> Cordon {
+    let operation = work.status.operation.as_ref();
+    Cordon {
+        operation_id: operation.map(|o| o.id.clone()).unwrap_or_default(),
+        pre_cordoned: operation.is_some_and(|o| o.pre_cordoned),
+    }
+}
+
+/// Keeps new pods away.
+pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> {
+    // Whether somebody else had cordoned it is stored first, so that a restart does not take that cordon for ours.
+    if let Some(operation) = work.status.operation.as_mut().filter(|o| o.drain.is_none()) {
+        operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned;
+    }
+    work.begin(CORDON, "keeping new pods away").await?;
+    work.cx.metrics.wrote("Node");
+    cordon(work).take(&work.cx.client, node).await.map_err(StepError::Drain)?;
+    Ok(())
+}
+
+/// One pass of the drain. `None` when the node is empty.
+pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepError> {
+    let now = Timestamp::now();
+    let cordon = cordon(work);
+    let stored = work.status.operation.as_ref().and_then(|o| o.drain.clone());
+    let (started, fresh) = match stored.as_ref().and_then(|d| d.start_time.parse::<Timestamp>().ok()) {
+        Some(started) => (started, false),
+        None => (now, true),
+    };
+    if fresh {
+        if let Some(operation) = &mut work.status.operation {
+            operation.drain = Some(DrainStatus { start_time: started.to_string(), ..DrainStatus::default() });
+        }
+        work.begin(DRAIN, "moving pods away").await?;
+    }
+    // The scheduler may not have seen a cordon that was only just taken again.
+    let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
+    let options = options(&work.pool.spec.drain())?;
+    let drain = Drain { node, cordon: &cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
+    let progress = drain::pass(&work.cx.drainer, &drain).await.map_err(StepError::Drain)?;
+    if let Some(status) = work.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
+        status.remaining = progress.remaining;
+        status.blockers.clone_from(&progress.blockers);
+    }
+    if progress.recordoned
+        && let Some(operation) = &mut work.status.operation
+    {
+        operation.pre_cordoned = false;
+        if let Some(drain) = &mut operation.drain {
+            drain.cordoned_time = Some(now.to_string());
+        }
+        let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
+        work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
+    }
+    for warning in progress.warnings.iter().take(10) {
+        work.cx.events.say(&work.instance, Level::Warning, "DrainWarning", "Drain", warning);
+    }
+    for forced in &progress.forced {
+        work.cx.events.say(
+            &work.instance,
+            Level::Warning,
+            "DrainForced",
+            "Drain",
+            &format!("deleted against its budget: {forced}"),
+        );
+    }
+    let blockers = progress.blockers.join("; ");
+    match progress.state {
+        State::Drained => return Ok(None),
+        State::TimedOut => {
+            cordon.release(&work.cx.client, node).await.map_err(StepError::Drain)?;
+            if let Some(operation) = &mut work.status.operation {
+                operation.drain = None;
+            }
+            return Err(StepError::DrainTimedOut { blockers });
+        }
+        State::Waiting | State::Refused => {}
+    }
+    let what = match (progress.remaining, blockers.is_empty()) {
+        (0, true) => "no pod left; waiting until no new one can be on its way".to_string(),
+        (1, true) => "1 pod left".to_string(),
+        (n, true) => format!("{n} pods left"),
+        (n, false) => format!("{n} left; {blockers}"),
+    };
+    // The same blockers are told once; how many pods are left would make each pass a new event.
+    if !blockers.is_empty() {
+        let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
+        work.cx.events.say(&work.instance, Level::Warning, "DrainBlocked", "Drain", &format!("{blockers}{overdue}"));
+    }
+    work.begin(DRAIN, &what).await?;
+    let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };
+    Ok(Some(Flow::After(wait.max(Duration::from_millis(500)))))
+}

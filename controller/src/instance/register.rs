@@ -1,0 +1,77 @@
+//! The Node of a host that comes up: waiting for it, and putting on it what belongs there.
+
+use std::{sync::Arc, time::Duration};
+
+use api::NodeRef;
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+
+use super::{
+    error::StepError,
+    node::{belongs, patch, ready},
+    wanted::wanted_node,
+    work::{Flow, Work},
+};
+use crate::plan::join::{Step, Wanted};
+
+/// A Node that comes up takes moments for each of its steps. Only from this time on it is told what it waits for; each change
+/// before would be a write more for every host that joins.
+const REGISTER_QUIET: Duration = Duration::from_secs(10);
+/// While nothing happens to the Node, it is looked at this often.
+const REGISTER_POLL: Duration = Duration::from_secs(10);
+
+/// The Node of the host, as last seen: every change of it brings us here again. A Node of that name that is somebody
+/// else's is an error.
+pub fn own_node(work: &mut Work) -> Result<Option<Arc<Node>>, StepError> {
+    let Some(node) = work.cx.node(&work.name()) else { return Ok(None) };
+    let facts = work.status.facts.clone().unwrap_or_default();
+    if !belongs(&node, &facts) {
+        return Err(StepError::NodeNameTaken { name: work.name() });
+    }
+    work.status.node_ref = Some(NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() });
+    Ok(Some(node))
+}
+
+/// Waits for the Node, and puts on it what belongs there. wicd follows the version that is written here.
+pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> Result<Flow, StepError> {
+    let what = match node {
+        None => format!("waiting for the Node {} to appear", wanted.node_name),
+        Some(node) => match ready(node) {
+            (true, ..) => format!("waiting for the host to follow version {} completely", wanted.version),
+            (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
+        },
+    };
+    let begins = work.status.operation.as_ref().is_none_or(|o| o.step != Step::Register.as_str());
+    if begins || work.in_step() >= REGISTER_QUIET {
+        work.begin(Step::Register.as_str(), &what).await?;
+    }
+    if let Some(node) = node {
+        dress(work, node).await?;
+    }
+    let limit = work.cx.args.register_timeout;
+    if work.in_step() > limit {
+        return Err(StepError::NotRegistered(format!(
+            "{what}, for {} s now; the logs on the host are in C:\\var\\log\\kubelet and C:\\var\\log\\wicd",
+            limit.as_secs()
+        )));
+    }
+    Ok(Flow::After(REGISTER_POLL.min(limit)))
+}
+
+/// Makes the Node look as it shall. Done anew whenever the Node or the pool changes.
+pub async fn dress(work: &Work, node: &Node) -> Result<(), StepError> {
+    let wanted = wanted_node(work, node).await;
+    let Some(patch) = patch(node, &wanted) else { return Ok(()) };
+    let nodes: Api<Node> = Api::all(work.cx.client.clone());
+    work.cx.metrics.wrote("Node");
+    let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
+        Ok(_) => Ok(()),
+        // Somebody else wrote it at the same time: its change brings us here again.
+        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(()),
+        Err(error) => Err(StepError::api("change the Node")(error)),
+    }
+}

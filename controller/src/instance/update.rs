@@ -1,0 +1,251 @@
+//! Changes a node: gives it another version, restarts its host, or puts it right, by the steps that
+//! [`plan::update`](crate::plan::update) and [`plan::join`](crate::plan::join) choose. What fails for good is taken back.
+
+use std::{sync::Arc, time::Duration};
+
+use api::{Disruption, Grant, GrantType, Operation};
+use k8s_openapi::api::core::v1::Node;
+
+use super::{
+    drive::{Reached, STAGE, drive, stage},
+    error::StepError,
+    evacuate::{cordon, own_node, pass, take_cordon},
+    node::{self, ready},
+    register::dress,
+    status::Situation,
+    work::{Flow, Target, Work},
+};
+use crate::{
+    events::Level,
+    plan::update::{Next, Seen, Step, drains, next},
+    render::Stored,
+};
+
+/// Attempts on a host until its version is taken back. That its Node did not come up after all its time is one too many already.
+const ATTEMPTS: i32 = 3;
+
+/// Sends ahead what a version needs. The node goes on as it is.
+pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
+    let Some(version) = &grant.version else { return Ok(Flow::Rest) };
+    if let Some(wait) = work.waits() {
+        return Ok(Flow::After(wait));
+    }
+    work.take_up(grant, STAGE);
+    if let Some(operation) = &mut work.status.operation {
+        operation.to_version = Some(version.clone());
+    }
+    let target = work.target(version).await?;
+    stage(work, &target).await?;
+    work.status.staged_version = Some(version.clone());
+    work.finish_operation();
+    Ok(Flow::Rest)
+}
+
+/// Goes on with a change, until it is done or there is something to wait for.
+pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
+    let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| Step::parse(&o.step));
+    let fresh = begun.is_none();
+    if let Some(wait) = work.waits() {
+        return Ok(Flow::After(wait));
+    }
+    let current = work.status.current_version.clone();
+    let operation = work.take_up(grant, "");
+    if fresh {
+        operation.from_version.clone_from(&current);
+        operation.to_version = grant.version.clone().or(current);
+        let first =
+            if drains(operation.type_, operation.disruption.unwrap_or_default()) { Step::Cordon } else { Step::Host };
+        operation.step = first.as_str().into();
+    }
+    let begun = begun.or_else(|| work.status.operation.as_ref().map(|o| Step::parse(&o.step)));
+    if let Some(flow) = evacuate(work, begun).await? {
+        return Ok(flow);
+    }
+    let target = target(work).await?;
+    if work.operation().type_ == GrantType::Repair && work.operation().services.is_empty() {
+        // Which of them does not work is not known.
+        let all = target.rendered.services.services.iter().map(|s| s.name.clone()).collect();
+        if let Some(operation) = &mut work.status.operation {
+            operation.services = all;
+        }
+    }
+    // A change that was seen to work is only watched.
+    let watched = work.operation().step == Step::Verify.as_str() || work.operation().step == Step::Uncordon.as_str();
+    let node = work.cx.node(&work.name());
+    let node = match node.filter(|n| watched && works(work, n, &target)) {
+        Some(node) => Some(node),
+        None => match drive(work, &target).await? {
+            Reached::Works(node) => node,
+            Reached::Waits(flow) => return Ok(flow),
+            // Only a host that joins is asked.
+            Reached::AlreadyNode(_) => None,
+        },
+    };
+    verify(work, node, &target).await
+}
+
+/// Until the node may be disturbed. `None` when it may.
+async fn evacuate(work: &mut Work, begun: Option<Step>) -> Result<Option<Flow>, StepError> {
+    let mut seen = Seen { begun, ..Seen::default() };
+    seen.drains = drains(work.operation().type_, work.operation().disruption.unwrap_or_default());
+    loop {
+        if work.cx.stop.is_cancelled() {
+            return Ok(Some(Flow::Rest));
+        }
+        let node = if seen.drains && seen.begun < Some(Step::Host) { own_node(work).await? } else { None };
+        seen.cordoned = node.as_ref().is_some_and(|n| cordon(work).is_held(n));
+        match (next(seen), node) {
+            (Next::Do(Step::Cordon), Some(node)) => {
+                seen.drained = false;
+                take_cordon(work, &node).await?;
+            }
+            (Next::Do(Step::Drain), Some(node)) => match pass(work, &node).await? {
+                None => seen.drained = true,
+                Some(flow) => return Ok(Some(flow)),
+            },
+            // Without a Node there is nothing to move away.
+            _ => return Ok(None),
+        }
+    }
+}
+
+async fn target(work: &Work) -> Result<Target, StepError> {
+    let operation = work.operation();
+    work.target(operation.to_version.as_deref().unwrap_or_default()).await
+}
+
+/// Whether a Node is still as it was when the change was seen to work.
+fn works(work: &Work, node: &Node, target: &Target) -> bool {
+    let follows = node.metadata.annotations.as_ref().and_then(|a| a.get(api::names::key::VERSION));
+    work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
+        && ready(node).0
+        && follows == Some(&target.version)
+}
+
+/// The node works: it is watched for a while, and then takes pods again.
+async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
+    let hold = work.pool.spec.rollout().min_ready();
+    let releasing = work.operation().step == Step::Uncordon.as_str();
+    if !releasing && !hold.is_zero() {
+        work.begin(Step::Verify.as_str(), &format!("watching whether the node stays Ready for {} s", hold.as_secs()))
+            .await?;
+    }
+    let mut seen = Seen { begun: Some(Step::Verify), works: true, ..Seen::default() };
+    seen.proven = releasing || hold.is_zero() || work.in_step() >= hold;
+    if !seen.proven {
+        return Ok(Flow::After(hold.saturating_sub(work.in_step()).max(Duration::from_millis(200))));
+    }
+    // The Node is asked for anew: whether our cordon is on it must be certain.
+    let operation = work.operation();
+    let drained = drains(operation.type_, operation.disruption.unwrap_or_default());
+    let fresh = if drained { own_node(work).await? } else { None };
+    seen.our_cordon = fresh.as_ref().is_some_and(|n| node::cordoned_by(n) == Some(work.operation().id.as_str()));
+    if next(seen) == Next::Do(Step::Uncordon)
+        && let Some(fresh) = &fresh
+    {
+        work.begin(Step::Uncordon.as_str(), "letting pods come again").await?;
+        work.cx.metrics.wrote("Node");
+        cordon(work).release(&work.cx.client, fresh).await.map_err(StepError::Drain)?;
+    }
+    done(work, node, target).await
+}
+
+async fn done(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
+    let operation = work.operation().clone();
+    if work.status.current_version.as_ref() != Some(&target.version) {
+        work.status.previous_version = work.status.current_version.replace(target.version.clone());
+    }
+    if operation.rolling_back {
+        work.status.previous_version = None;
+    } else if operation.type_ == GrantType::Update {
+        work.status.failed_version = None;
+    }
+    work.status.staged_version = None;
+    work.status.wicd = Some(work.cx.release.wicd.sha256.clone());
+    work.finish_operation();
+    if let Some(node) = node {
+        // A restart that was asked for in the Node's annotation has happened.
+        dress(work, &node).await?;
+        let (is_ready, _, says) = ready(&node);
+        let up_to_date = work.up_to_date();
+        work.say(&Situation::Node { ready: is_ready, says: &says, up_to_date });
+    }
+    work.save().await?;
+    let (reason, level, note) = told(&operation, target);
+    work.cx.events.say(&work.instance, level, reason, operation.type_.as_str(), &note);
+    Ok(Flow::Rest)
+}
+
+fn told(operation: &Operation, target: &Target) -> (&'static str, Level, String) {
+    match operation.type_ {
+        _ if operation.rolling_back => {
+            ("RolledBack", Level::Warning, format!("the node follows version {} again", target.version))
+        }
+        GrantType::Reboot => ("Rebooted", Level::Normal, "the host was restarted, and its node is Ready again".into()),
+        GrantType::Repair => ("Repaired", Level::Normal, "the host was put right, and its node is Ready again".into()),
+        _ => ("Updated", Level::Normal, format!("the node follows version {}", target.version)),
+    }
+}
+
+/// What follows from a failure. `true`: there is something to do at once, which is to take the change back.
+pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepError> {
+    let Some(operation) = work.status.operation.clone() else { return Ok(false) };
+    if operation.type_ == GrantType::Stage || Step::parse(&operation.step) < Step::Host {
+        // Nothing on the host has been changed: the node goes on as it was. A drain goes on where it was, unless it has ended.
+        if operation.type_ == GrantType::Stage || error.ends_drain() {
+            give_up(work).await?;
+        }
+        return Ok(false);
+    }
+    let blames_version = operation.type_ == GrantType::Update && !error.is_unreachable() && !error.is_of_the_cluster();
+    let attempts = operation.attempts + i32::from(blames_version);
+    if let Some(stored) = &mut work.status.operation {
+        stored.attempts = attempts;
+    }
+    let last = attempts >= ATTEMPTS || matches!(error, StepError::NotRegistered(_) | StepError::NotRestarted { .. });
+    if operation.type_ != GrantType::Update || operation.rolling_back || !last {
+        return Ok(false);
+    }
+    let to = operation.to_version.clone().unwrap_or_default();
+    work.status.failed_version = Some(to.clone());
+    let way_back = match operation.from_version.as_deref().filter(|from| *from != to) {
+        Some(from) => matches!(work.cx.versions.get(from).await?.as_deref(), Some(Stored::Ours(_))),
+        None => false,
+    };
+    if !way_back {
+        return Ok(false);
+    }
+    if let Some(stored) = &mut work.status.operation {
+        stored.rolling_back = true;
+        stored.to_version.clone_from(&operation.from_version);
+        stored.applied = false;
+        stored.attempts = 0;
+        stored.boot_id_before = None;
+        stored.boot_id_to_leave = None;
+        stored.step = Step::Host.as_str().into();
+    }
+    work.retry_now();
+    let back = operation.from_version.unwrap_or_default();
+    let note = format!("version {to} does not work on this host, which goes back to {back}: {error}");
+    work.cx.events.say(&work.instance, Level::Warning, "RollingBack", "Update", &note);
+    Ok(true)
+}
+
+/// Ends an operation that has changed nothing on the host, or whose grant was taken back before it did.
+pub async fn give_up(work: &mut Work) -> Result<(), StepError> {
+    let Some(operation) = &work.status.operation else { return Ok(()) };
+    if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
+        && let Some(node) = own_node(work).await?
+    {
+        cordon(work).release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+    }
+    work.status.operation = None;
+    Ok(())
+}
+
+/// Whether the operation has changed something on the host, so that it has to be brought to an end.
+pub fn is_past_return(operation: &Operation) -> bool {
+    operation.type_.is_change()
+        && Step::parse(&operation.step) >= Step::Host
+        && (operation.applied || operation.rolling_back)
+}

@@ -1,0 +1,284 @@
+//! How disruptive it is for a host to go from one version to another, and which services are restarted.
+//!
+//! | what differs | disruption | services |
+//! |---|---|---|
+//! | nothing: the hashes are equal | None | |
+//! | certificates and kubeconfigs of the cluster | None | |
+//! | settings of Amazon's credential provider, which kubelet reads when it starts | Restart | kubelet |
+//! | rotation of logs by wicd | None | |
+//! | a service's place in the order of starting | None | |
+//! | command, dependencies or preparation of a service | as the service | that one |
+//! | a payload file that services read: other, new or gone | as the services | those |
+//! | kubelet's program: Kubernetes wants a drain for another minor version, and bytes do not tell which it is | Drain | kubelet |
+//! | a payload file that no service reads, below `C:\k\cni` | Drain | |
+//! | any other that none reads | None | |
+//! | kubelet's configuration | Restart | kubelet |
+//! | containerd's settings | Drain | containerd |
+//! | a service that is new or gone | Drain if bootstrap, else Restart | |
+//! | machine-wide environment variables | Reboot | |
+//!
+//! As the service: Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for what
+//! is not known here; Restart for the others. Services that depend on a restarted one are restarted with it, because Windows
+//! stops them with it, and that alone is no more than a Restart: they come back as they were. The greatest disruption counts.
+//!
+//! WMCO's versions say nothing of kubelet's and containerd's configuration and of what reads which file: kubelet is restarted
+//! in any case, and files count for the services that read them now.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet},
+};
+
+use api::{
+    Disruption,
+    payload::File,
+    services::{Service, ServicesConfig},
+};
+use serde_json::Value;
+
+use crate::render::{CREDENTIAL_PROVIDER_CONFIG, Rendered, Stored, program};
+
+const KUBELET: &str = "kubelet";
+const CONTAINERD: &str = "containerd";
+/// CNI plugins are started anew for each pod; pods that are there keep the network that an older one made.
+const CNI: &str = r"c:\k\cni\";
+/// Differences that are told; of the others only the number.
+const TOLD: usize = 5;
+
+/// What a change does to a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Change {
+    /// How disruptive it is.
+    pub disruption: Disruption,
+    /// Services to restart.
+    pub services: BTreeSet<String>,
+    /// What differs, for people: the most disruptive first, then by the alphabet.
+    pub why: Vec<String>,
+}
+
+/// The change from what a host follows to what it shall follow.
+pub fn change(from: &Stored, to: &Rendered) -> Change {
+    let mut seen = Differences::default();
+    match from {
+        Stored::Ours(from) if from.hash() == to.hash() => return Change::default(),
+        Stored::Ours(from) => {
+            seen.services(&from.services, &to.services);
+            seen.variables(&from.services, &to.services);
+            seen.files(ours(from), to);
+            seen.shared(from, to);
+        }
+        Stored::Legacy(from) => {
+            seen.services(from, &to.services);
+            seen.variables(from, &to.services);
+            seen.files(legacy(from), to);
+            seen.add(Disruption::Restart, [KUBELET], format!("{KUBELET}'s settings"));
+            if to.shared.containerd.is_some() {
+                seen.add(Disruption::Drain, [CONTAINERD], format!("{CONTAINERD}'s settings"));
+            }
+        }
+    }
+    seen.change(&to.services.services)
+}
+
+/// The change of a host of which nobody knows what it follows now.
+pub fn unknown() -> Change {
+    Change {
+        disruption: Disruption::Drain,
+        services: BTreeSet::new(),
+        why: vec!["what the host follows now is not known".to_owned()],
+    }
+}
+
+/// What a version says of one payload file.
+struct Known {
+    name: String,
+    sha256: String,
+    services: BTreeSet<String>,
+}
+
+/// Payload files by destination in lower case.
+type Files = BTreeMap<String, Known>;
+
+fn ours(rendered: &Rendered) -> Files {
+    let known =
+        |f: &File| Known { name: f.destination.clone(), sha256: f.sha256.clone(), services: f.services.clone() };
+    rendered.files().iter().map(|f| (f.destination.to_ascii_lowercase(), known(f))).collect()
+}
+
+fn legacy(config: &ServicesConfig) -> Files {
+    let known = |f: &api::services::FileInfo| Known {
+        name: f.path.clone(),
+        sha256: f.checksum.to_ascii_lowercase(),
+        services: BTreeSet::new(),
+    };
+    config.files.iter().map(|f| (f.path.to_ascii_lowercase(), known(f))).collect()
+}
+
+#[derive(Default)]
+struct Differences {
+    found: BTreeSet<(Reverse<Disruption>, String)>,
+    restart: BTreeSet<String>,
+}
+
+impl Differences {
+    fn add<'a>(&mut self, disruption: Disruption, restart: impl IntoIterator<Item = &'a str>, why: String) {
+        self.found.insert((Reverse(disruption), why));
+        self.restart.extend(restart.into_iter().map(str::to_owned));
+    }
+
+    fn services(&mut self, from: &ServicesConfig, to: &ServicesConfig) {
+        let (old, new) = (by_name(from), by_name(to));
+        for (key, service) in &new {
+            match old.get(key) {
+                Some(before) => self.service(before, service),
+                None => self.add(presence(service), [], format!("the new service {}", service.name)),
+            }
+        }
+        for service in old.iter().filter(|(key, _)| !new.contains_key(*key)).map(|(_, service)| service) {
+            self.add(presence(service), [], format!("the service {} goes", service.name));
+        }
+    }
+
+    fn service(&mut self, from: &Service, to: &Service) {
+        let name = to.name.as_str();
+        let node = |s: &Service| sorted(s.node_variables_in_command.iter().map(|v| format!("{v:?}")));
+        let host = |s: &Service| sorted(s.host_variables_in_command.iter().map(|v| format!("{v:?}")));
+        let scripts = |s: &Service| s.powershell_pre_scripts.clone();
+        if (&from.path, node(from), host(from)) != (&to.path, node(to), host(to)) {
+            self.add(of_service(name), [name], format!("the command of {name}"));
+        }
+        if sorted(from.dependencies.iter().cloned()) != sorted(to.dependencies.iter().cloned()) {
+            self.add(of_service(name), [name], format!("what {name} depends on"));
+        }
+        if (&from.prepare, scripts(from)) != (&to.prepare, scripts(to)) {
+            self.add(of_service(name), [name], format!("the preparation of {name}"));
+        }
+        if (from.priority, from.bootstrap) != (to.priority, to.bootstrap) {
+            self.add(Disruption::None, [], format!("when {name} is started"));
+        }
+    }
+
+    /// Names only: a value may hold a password.
+    fn variables(&mut self, from: &ServicesConfig, to: &ServicesConfig) {
+        let watched = |c: &ServicesConfig| c.watched_environment_vars.iter().cloned().collect::<BTreeSet<_>>();
+        let mut differ: BTreeSet<String> = watched(from).symmetric_difference(&watched(to)).cloned().collect();
+        let names = from.environment_vars.keys().chain(to.environment_vars.keys());
+        differ.extend(names.filter(|n| from.environment_vars.get(*n) != to.environment_vars.get(*n)).cloned());
+        if !differ.is_empty() {
+            self.add(Disruption::Reboot, [], format!("environment variables ({})", list(&differ)));
+        }
+    }
+
+    fn files(&mut self, old: Files, to: &Rendered) {
+        let new = ours(to);
+        let running = by_name(&to.services);
+        let all: BTreeSet<&String> = old.keys().chain(new.keys()).collect();
+        for key in all {
+            let (before, after) = (old.get(key), new.get(key));
+            let Some(file) = after.or(before) else { continue };
+            if before.map(|f| &f.sha256) == after.map(|f| &f.sha256) {
+                continue;
+            }
+            let claims: BTreeSet<&str> =
+                [before, after].into_iter().flatten().flat_map(|f| &f.services).map(String::as_str).collect();
+            // A service that hosts do not run, because the cluster does not need it, notices nothing.
+            let restart: Vec<&str> =
+                claims.iter().copied().filter(|s| running.contains_key(&s.to_ascii_lowercase())).collect();
+            let is_kubelet = key.eq_ignore_ascii_case(program::KUBELET);
+            let disruption = if is_kubelet || (claims.is_empty() && key.starts_with(CNI)) {
+                Disruption::Drain
+            } else {
+                restart.iter().map(|s| of_service(s)).max().unwrap_or_default()
+            };
+            let name = file.name.rsplit('\\').next().unwrap_or(&file.name);
+            self.add(disruption, restart, name.to_owned());
+        }
+    }
+
+    fn shared(&mut self, from: &Rendered, to: &Rendered) {
+        let (from, to) = (&from.shared, &to.shared);
+        if from.kubelet != to.kubelet {
+            let why = match differing_keys(&from.kubelet, &to.kubelet) {
+                keys if keys.is_empty() => format!("{KUBELET}'s settings"),
+                keys => format!("{KUBELET}'s settings ({})", list(&keys)),
+            };
+            self.add(Disruption::Restart, [KUBELET], why);
+        }
+        if from.containerd != to.containerd {
+            self.add(Disruption::Drain, [CONTAINERD], format!("{CONTAINERD}'s settings"));
+        }
+        if from.logs != to.logs {
+            self.add(Disruption::None, [], "the rotation of logs".to_owned());
+        }
+        let paths: BTreeSet<&String> = from.cluster_files.keys().chain(to.cluster_files.keys()).collect();
+        for path in paths.into_iter().filter(|p| from.cluster_files.get(*p) != to.cluster_files.get(*p)) {
+            let why = path.rsplit('\\').next().unwrap_or(path).to_owned();
+            if path.eq_ignore_ascii_case(CREDENTIAL_PROVIDER_CONFIG) {
+                self.add(Disruption::Restart, [KUBELET], why);
+            } else {
+                self.add(Disruption::None, [], why);
+            }
+        }
+    }
+
+    fn change(self, services: &[Service]) -> Change {
+        let mut restart = self.restart;
+        // Each round adds at least one service or is the last.
+        loop {
+            let depends =
+                |s: &&Service| !restart.contains(&s.name) && s.dependencies.iter().any(|d| restart.contains(d));
+            let more: Vec<String> = services.iter().filter(depends).map(|s| s.name.clone()).collect();
+            if more.is_empty() {
+                break;
+            }
+            restart.extend(more);
+        }
+        let disruption = self.found.first().map(|(Reverse(d), _)| *d).unwrap_or_default();
+        let left = self.found.len().saturating_sub(TOLD);
+        let mut why: Vec<String> = self.found.into_iter().take(TOLD).map(|(_, why)| why).collect();
+        if left > 0 {
+            why.push(format!("and {left} more"));
+        }
+        Change { disruption, services: restart, why }
+    }
+}
+
+/// How disruptive it is to change a service.
+fn of_service(name: &str) -> Disruption {
+    match name {
+        KUBELET | "kube-proxy" | "csi-proxy" | "windows_exporter" | "cloud-node-manager" => Disruption::Restart,
+        _ => Disruption::Drain,
+    }
+}
+
+/// How disruptive it is to begin with a service, or to end.
+fn presence(service: &Service) -> Disruption {
+    if service.bootstrap { Disruption::Drain } else { Disruption::Restart }
+}
+
+/// Windows does not tell names apart by case.
+fn by_name(config: &ServicesConfig) -> BTreeMap<String, &Service> {
+    config.services.iter().map(|s| (s.name.to_ascii_lowercase(), s)).collect()
+}
+
+fn sorted(texts: impl Iterator<Item = String>) -> BTreeSet<String> {
+    texts.collect()
+}
+
+fn differing_keys(from: &Value, to: &Value) -> BTreeSet<String> {
+    let keys =
+        |value: &Value| value.as_object().map(|m| m.keys().cloned().collect::<BTreeSet<_>>()).unwrap_or_default();
+    keys(from).union(&keys(to)).filter(|k| from.get(k.as_str()) != to.get(k.as_str())).cloned().collect()
+}
+
+fn list(names: &BTreeSet<String>) -> String {
+    let mut told: Vec<String> = names.iter().take(TOLD).cloned().collect();
+    if names.len() > TOLD {
+        told.push(format!("and {} more", names.len() - TOLD));
+    }
+    told.join(", ")
+}
+
+#[cfg(test)]
+#[path = "change_tests.rs"]
+mod tests;

@@ -1,0 +1,350 @@
+use api::{
+    Disruption::{Drain, None as Nothing, Reboot, Restart},
+    TemplateSpec,
+    host::path,
+    payload::Manifest,
+    services::FileInfo,
+};
+use serde_json::json;
+
+use super::*;
+use crate::render::{Cluster, Network, Settings, render};
+
+/// A host in the hybrid overlay, so that all that can depend on something does.
+fn base() -> Rendered {
+    let file = |(destination, services): (&str, &[&str])| File {
+        path: destination.rsplit('\\').next().unwrap().into(),
+        destination: destination.into(),
+        sha256: "a".repeat(64),
+        services: services.iter().map(ToString::to_string).collect(),
+        ..File::default()
+    };
+    let files: [(&str, &[&str]); 12] = [
+        (program::KUBELET, &["kubelet"]),
+        (program::KUBE_PROXY, &["kube-proxy"]),
+        (program::LOG_RUNNER, &["kubelet", "kube-proxy"]),
+        (program::CONTAINERD, &["containerd"]),
+        (program::SHIM, &["containerd"]),
+        (program::CONTAINERD_CONFIG, &["containerd"]),
+        (program::WINDOWS_EXPORTER, &["windows_exporter"]),
+        (program::CSI_PROXY, &["csi-proxy"]),
+        (program::HYBRID_OVERLAY, &["hybrid-overlay-node"]),
+        (program::AZURE_NODE_MANAGER, &["cloud-node-manager"]),
+        (program::WIN_OVERLAY, &[]),
+        (r"C:\k\readme.txt", &[]),
+    ];
+    let manifest = Manifest { schema: 1, files: files.into_iter().map(file).collect() };
+    let ca = "-----BEGIN CERTIFICATE-----\nx\n-----END CERTIFICATE-----\n";
+    let cluster = Cluster {
+        api_server: "https://api.example.com:6443".into(),
+        api_ca: ca.into(),
+        kubelet_client_ca: ca.into(),
+        service_cidr: "172.30.0.0/16".into(),
+        network: Network::OvnHybrid { vxlan_port: None },
+        ..Cluster::default()
+    };
+    render(&cluster, &manifest, &Settings::default(), &TemplateSpec::default()).unwrap()
+}
+
+fn service<'a>(rendered: &'a mut Rendered, name: &str) -> &'a mut Service {
+    rendered.services.services.iter_mut().find(|s| s.name == name).unwrap()
+}
+
+/// Another content for a payload file.
+fn other(rendered: &mut Rendered, destination: &str) {
+    rendered.shared.files.iter_mut().find(|f| f.destination == destination).unwrap().sha256 = "b".repeat(64);
+    rendered.services.files.iter_mut().find(|f| f.path == destination).unwrap().checksum = "b".repeat(64);
+}
+
+fn gone(rendered: &mut Rendered, destination: &str) {
+    rendered.shared.files.retain(|f| f.destination != destination);
+    rendered.services.files.retain(|f| f.path != destination);
+}
+
+const ABOVE_CONTAINERD: &[&str] = &["containerd", "hybrid-overlay-node", "kube-proxy", "kubelet"];
+const ABOVE_KUBELET: &[&str] = &["hybrid-overlay-node", "kube-proxy", "kubelet"];
+const ABOVE_OVERLAY: &[&str] = &["hybrid-overlay-node", "kube-proxy"];
+
+type Alter = fn(&mut Rendered);
+type Case = (&'static str, Alter, Disruption, &'static [&'static str], &'static str);
+
+const CASES: &[Case] = &[
+    (
+        "a CA",
+        |r| drop(r.shared.cluster_files.insert(path::API_CA.into(), "b".repeat(64))),
+        Nothing,
+        &[],
+        "bootstrap-ca.crt",
+    ),
+    (
+        "a file of the cluster goes",
+        |r| drop(r.shared.cluster_files.remove(path::WICD_KUBECONFIG)),
+        Nothing,
+        &[],
+        "wicd-kubeconfig",
+    ),
+    (
+        "passwords of registries",
+        |r| drop(r.shared.cluster_files.insert(CREDENTIAL_PROVIDER_CONFIG.into(), "b".repeat(64))),
+        Restart,
+        ABOVE_KUBELET,
+        "credential-provider-config.yaml",
+    ),
+    ("logs", |r| r.shared.logs = None, Nothing, &[], "the rotation of logs"),
+    ("order", |r| service(r, "csi-proxy").priority = 9, Nothing, &[], "when csi-proxy is started"),
+    ("kubelet's command", |r| service(r, "kubelet").path.push('x'), Restart, ABOVE_KUBELET, "the command of kubelet"),
+    (
+        "kube-proxy's command",
+        |r| service(r, "kube-proxy").path.push('x'),
+        Restart,
+        &["kube-proxy"],
+        "the command of kube-proxy",
+    ),
+    (
+        "csi-proxy's command",
+        |r| service(r, "csi-proxy").path.push('x'),
+        Restart,
+        &["csi-proxy"],
+        "the command of csi-proxy",
+    ),
+    (
+        "the exporter's command",
+        |r| service(r, "windows_exporter").path.push('x'),
+        Restart,
+        &["windows_exporter"],
+        "the command of windows_exporter",
+    ),
+    (
+        "containerd's command",
+        |r| service(r, "containerd").path.push('x'),
+        Drain,
+        ABOVE_CONTAINERD,
+        "the command of containerd",
+    ),
+    (
+        "the overlay's command",
+        |r| service(r, "hybrid-overlay-node").path.push('x'),
+        Drain,
+        ABOVE_OVERLAY,
+        "the command of hybrid-overlay-node",
+    ),
+    (
+        "variables of a command",
+        |r| service(r, "hybrid-overlay-node").host_variables_in_command.clear(),
+        Drain,
+        ABOVE_OVERLAY,
+        "the command of hybrid-overlay-node",
+    ),
+    (
+        "dependencies",
+        |r| service(r, "csi-proxy").dependencies.push("kubelet".into()),
+        Restart,
+        &["csi-proxy"],
+        "what csi-proxy depends on",
+    ),
+    (
+        "preparation",
+        |r| service(r, "kube-proxy").prepare = None,
+        Restart,
+        &["kube-proxy"],
+        "the preparation of kube-proxy",
+    ),
+    ("kubelet", |r| other(r, program::KUBELET), Drain, ABOVE_KUBELET, "kubelet.exe"),
+    ("kube-proxy", |r| other(r, program::KUBE_PROXY), Restart, &["kube-proxy"], "kube-proxy.exe"),
+    ("the log runner", |r| other(r, program::LOG_RUNNER), Restart, ABOVE_KUBELET, "kube-log-runner.exe"),
+    ("containerd", |r| other(r, program::CONTAINERD), Drain, ABOVE_CONTAINERD, "containerd.exe"),
+    ("the shim", |r| other(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
+    ("the shim goes", |r| gone(r, program::SHIM), Drain, ABOVE_CONTAINERD, "containerd-shim-runhcs-v1.exe"),
+    ("containerd's file", |r| other(r, program::CONTAINERD_CONFIG), Drain, ABOVE_CONTAINERD, "containerd_conf.toml"),
+    ("csi-proxy", |r| other(r, program::CSI_PROXY), Restart, &["csi-proxy"], "csi-proxy.exe"),
+    ("the overlay", |r| other(r, program::HYBRID_OVERLAY), Drain, ABOVE_OVERLAY, "hybrid-overlay-node.exe"),
+    ("what no host runs", |r| other(r, program::AZURE_NODE_MANAGER), Nothing, &[], "azure-cloud-node-manager.exe"),
+    ("a CNI plugin", |r| other(r, program::WIN_OVERLAY), Drain, &[], "win-overlay.exe"),
+    ("a CNI plugin goes", |r| gone(r, program::WIN_OVERLAY), Drain, &[], "win-overlay.exe"),
+    ("what nothing reads", |r| other(r, r"C:\k\readme.txt"), Nothing, &[], "readme.txt"),
+    ("settings", |r| r.shared.kubelet["maxPods"] = json!(9), Restart, ABOVE_KUBELET, "kubelet's settings (maxPods)"),
+    (
+        "several settings",
+        |r| {
+            r.shared.kubelet["systemReserved"]["cpu"] = json!("1");
+            r.shared.kubelet["maxPods"] = json!(9);
+            r.shared.kubelet["podPidsLimit"] = json!(9);
+        },
+        Restart,
+        ABOVE_KUBELET,
+        "kubelet's settings (maxPods, podPidsLimit, systemReserved)",
+    ),
+    (
+        "containerd's settings",
+        |r| r.shared.containerd = Some("version = 3".into()),
+        Drain,
+        ABOVE_CONTAINERD,
+        "containerd's settings",
+    ),
+    (
+        "a service goes",
+        |r| r.services.services.retain(|s| s.name != "csi-proxy"),
+        Restart,
+        &[],
+        "the service csi-proxy goes",
+    ),
+    (
+        "a bootstrap service is new",
+        |r| r.services.services.push(Service { name: "x".into(), bootstrap: true, ..Service::default() }),
+        Drain,
+        &[],
+        "the new service x",
+    ),
+    (
+        "a variable",
+        |r| drop(r.services.environment_vars.insert("HTTPS_PROXY".into(), "http://user:hunter2@p".into())),
+        Reboot,
+        &[],
+        "environment variables (HTTPS_PROXY)",
+    ),
+    (
+        "a watched variable",
+        |r| r.services.watched_environment_vars.retain(|v| v != "NO_PROXY"),
+        Reboot,
+        &[],
+        "environment variables (NO_PROXY)",
+    ),
+];
+
+#[test]
+fn cases() {
+    let from = base();
+    for (name, alter, disruption, services, why) in CASES {
+        let mut to = from.clone();
+        alter(&mut to);
+        let services = services.iter().map(ToString::to_string).collect();
+        let expected = Change { disruption: *disruption, services, why: vec![(*why).to_owned()] };
+        assert_eq!(change(&Stored::Ours(from.clone()), &to), expected, "{name}");
+        let back = change(&Stored::Ours(to), &from);
+        assert_eq!((back.disruption, back.why.len()), (*disruption, 1), "{name}, back");
+    }
+}
+
+#[test]
+fn what_means_the_same_changes_nothing() {
+    let from = base();
+    let mut to = from.clone();
+    to.services.services.reverse();
+    to.shared.files.reverse();
+    to.shared.files[0].services.clear();
+    to.shared.hash_version += 1;
+    assert_eq!(change(&Stored::Ours(from), &to), Change::default());
+}
+
+#[test]
+fn the_greatest_counts_and_the_rest_is_counted() {
+    let from = base();
+    let mut to = from.clone();
+    for (_, alter, ..) in
+        CASES.iter().filter(|c| ["a CA", "logs", "kubelet", "csi-proxy", "the exporter's command"].contains(&c.0))
+    {
+        alter(&mut to);
+    }
+    let five = change(&Stored::Ours(from.clone()), &to);
+    let expected =
+        ["kubelet.exe", "csi-proxy.exe", "the command of windows_exporter", "bootstrap-ca.crt", "the rotation of logs"];
+    assert_eq!((five.disruption, five.why.as_slice()), (Drain, expected.map(String::from).as_slice()));
+
+    to.services.environment_vars.insert("HTTP_PROXY".into(), "x".into());
+    to.shared.kubelet["maxPods"] = json!(9);
+    let seven = change(&Stored::Ours(from), &to);
+    assert_eq!(seven.disruption, Reboot);
+    assert_eq!(seven.why.len(), 6);
+    assert_eq!(seven.why[..2], ["environment variables (HTTP_PROXY)", "kubelet.exe"]);
+    assert_eq!(seven.why[5], "and 2 more");
+}
+
+#[test]
+fn many_settings_are_cut_short() {
+    let from = base();
+    let mut to = from.clone();
+    for key in ["a", "b", "c", "d", "e", "f", "g"] {
+        to.shared.kubelet[key] = json!(1);
+    }
+    assert_eq!(change(&Stored::Ours(from), &to).why, ["kubelet's settings (a, b, c, d, e, and 2 more)"]);
+}
+
+#[test]
+fn from_wmco() {
+    type Legacy = fn(&mut ServicesConfig, &mut Rendered);
+    let cases: [(&str, Legacy, Disruption, &[&str], &str); 6] = [
+        ("the same services", |_, _| (), Restart, ABOVE_KUBELET, "kubelet's settings"),
+        (
+            "another file of a service",
+            |old, _| old.files.iter_mut().find(|f| f.path == program::CSI_PROXY).unwrap().checksum = "b".repeat(64),
+            Restart,
+            &["csi-proxy", "hybrid-overlay-node", "kube-proxy", "kubelet"],
+            "csi-proxy.exe",
+        ),
+        (
+            "the same in capitals",
+            |old, _| old.files.iter_mut().for_each(|f| f.checksum.make_ascii_uppercase()),
+            Restart,
+            ABOVE_KUBELET,
+            "kubelet's settings",
+        ),
+        (
+            "a file of WMCO's",
+            |old, _| old.files.push(FileInfo { path: r"C:\k\x.ps1".into(), checksum: "a".repeat(64) }),
+            Restart,
+            ABOVE_KUBELET,
+            "x.ps1",
+        ),
+        (
+            "containerd's settings",
+            |_, new| new.shared.containerd = Some("version = 3".into()),
+            Drain,
+            ABOVE_CONTAINERD,
+            "containerd's settings",
+        ),
+        (
+            "a script",
+            |old, _| old.services.last_mut().unwrap().powershell_pre_scripts.push(json!({})),
+            Restart,
+            ABOVE_KUBELET,
+            "the preparation of kube-proxy",
+        ),
+    ];
+    for (name, alter, disruption, services, why) in cases {
+        let (mut old, mut new) = (base().services, base());
+        alter(&mut old, &mut new);
+        let got = change(&Stored::Legacy(old), &new);
+        assert_eq!(got.disruption, disruption, "{name}");
+        assert_eq!(got.services.iter().map(String::as_str).collect::<Vec<_>>(), services, "{name}");
+        assert!(got.why.iter().any(|w| w == why), "{name}: {:?}", got.why);
+    }
+}
+
+#[test]
+fn what_is_not_known_drains() {
+    let unknown = unknown();
+    assert_eq!((unknown.disruption, unknown.services.len()), (Drain, 0));
+    assert_eq!(unknown.why, ["what the host follows now is not known"]);
+}
+
+proptest::proptest! {
+    #[test]
+    fn all_that_differs_is_told_and_nothing_else_disturbs(
+        chosen in proptest::sample::subsequence(CASES.to_vec(), 0..6)
+    ) {
+        let from = base();
+        let mut to = from.clone();
+        // Some cases need what others take away.
+        let takes = |name: &str| name.contains("goes");
+        let chosen: Vec<Case> = chosen.into_iter().filter(|c| !takes(c.0)).collect();
+        for (_, alter, ..) in &chosen {
+            alter(&mut to);
+        }
+        let got = change(&Stored::Ours(from.clone()), &to);
+        proptest::prop_assert_eq!(from.hash() == to.hash(), got.why.is_empty());
+        let most = chosen.iter().map(|c| c.2).max().unwrap_or_default();
+        proptest::prop_assert_eq!(got.disruption, most);
+        let restarts = chosen.iter().flat_map(|c| c.3).all(|s| got.services.contains(*s));
+        proptest::prop_assert!(restarts, "{:?}", got.services);
+    }
+}

@@ -1,0 +1,514 @@
+//! Situations of a pool, and who is granted what.
+
+use super::*;
+
+const NOW: Timestamp = Timestamp::UNIX_EPOCH;
+const V2: &str = "2-b";
+
+pub(super) fn limits() -> Limits {
+    Limits {
+        max_concurrent: 2,
+        max_unavailable: IntOrPercent::Int(1),
+        paused: false,
+        orphan: false,
+        open: true,
+        order: Order::Name,
+        ignore_lost_after: None,
+        gate: Gate::default(),
+        remediation: RemediationType::Reconfigure,
+        unreachable_after: Duration::from_mins(10),
+        max_unhealthy: IntOrPercent::Percent(50),
+        others: None,
+    }
+}
+
+fn at(second: i64) -> Option<Timestamp> {
+    Timestamp::from_second(second).ok()
+}
+fn new(name: &str) -> Slot {
+    Slot { name: name.into(), ..Slot::default() }
+}
+fn node(name: &str) -> Slot {
+    Slot { joined: true, ready: true, available: true, ..new(name) }
+}
+fn leaving(slot: Slot) -> Slot {
+    Slot { leaving: true, ..slot }
+}
+fn granted(slot: Slot, grant: GrantType) -> Slot {
+    Slot { grant: Some(grant), ..slot }
+}
+fn waiting(slot: Slot) -> Slot {
+    Slot { waits_until: at(60), ..slot }
+}
+fn dead(name: &str) -> Slot {
+    Slot { ready: false, available: false, down_since: at(-100), ..node(name) }
+}
+fn long_dead(name: &str) -> Slot {
+    Slot { down_since: at(-600), ..dead(name) }
+}
+fn silent(name: &str) -> Slot {
+    Slot { down_since: at(-3600), unreachable: true, ..dead(name) }
+}
+fn held(slot: Slot) -> Slot {
+    Slot { held: true, ..slot }
+}
+fn begun(slot: Slot) -> Slot {
+    Slot { begun: true, ..slot }
+}
+fn changed_by(disruption: Disruption, slot: Slot) -> Slot {
+    Slot { change: Some(Wanted { version: V2.into(), disruption, services: vec!["kubelet".into()] }), ..slot }
+}
+/// A node that is to be changed.
+fn old(slot: Slot) -> Slot {
+    changed_by(Disruption::Drain, slot)
+}
+/// The same, and all is there.
+fn staged(slot: Slot) -> Slot {
+    Slot { staged: true, ..slot }
+}
+fn ready_to_go(name: &str) -> Slot {
+    staged(old(node(name)))
+}
+/// A grant to go to a version.
+fn to(version: &str, grant: GrantType, slot: Slot) -> Slot {
+    let grant_disruption = (grant == GrantType::Update).then_some(Disruption::Drain);
+    Slot { grant_version: Some(version.into()), grant_disruption, ..granted(slot, grant) }
+}
+fn gated(limit: u32) -> Limits {
+    Limits { gate: Gate { limit: Some(limit), ..Gate::default() }, ..limits() }
+}
+
+fn changes(slots: &[Slot], limits: &Limits) -> Vec<(String, Option<GrantType>)> {
+    let decision = decide(slots, limits, NOW);
+    decision.changes.into_iter().map(|(n, c)| (n, c.map(|g| g.type_))).collect()
+}
+
+type Case = (&'static str, Vec<Slot>, Limits, Vec<(&'static str, Option<GrantType>)>);
+
+fn check(cases: Vec<Case>) {
+    for (name, slots, limits, expected) in cases {
+        let expected: Vec<_> = expected.into_iter().map(|(n, g)| (n.to_string(), g)).collect();
+        assert_eq!(changes(&slots, &limits), expected, "{name}");
+    }
+}
+
+#[test]
+fn joining_and_leaving() {
+    use GrantType::{Orphan, Provision, Remove, Update};
+    let paused = Limits { paused: true, ..limits() };
+    let orphan = Limits { orphan: true, ..limits() };
+    let closed = Limits { open: false, ..limits() };
+    check(vec![
+        (
+            "new hosts up to the limit, by name",
+            vec![new("c"), new("a"), new("b")],
+            limits(),
+            vec![("a", Some(Provision)), ("b", Some(Provision))],
+        ),
+        (
+            "a slot that is taken counts",
+            vec![granted(new("a"), Provision), new("b"), new("c")],
+            limits(),
+            vec![("b", Some(Provision))],
+        ),
+        (
+            "who waits gives its slot away",
+            vec![waiting(granted(new("a"), Provision)), new("b"), new("c")],
+            limits(),
+            vec![("a", None), ("b", Some(Provision)), ("c", Some(Provision))],
+        ),
+        ("who waits is not taken", vec![waiting(new("a"))], limits(), vec![]),
+        ("who has joined gives its slot back", vec![granted(node("a"), Provision)], limits(), vec![("a", None)]),
+        ("nothing to do", vec![node("a"), node("b")], limits(), vec![]),
+        ("paused: nothing new", vec![new("a"), leaving(node("b"))], paused.clone(), vec![]),
+        (
+            "paused: what has begun goes on",
+            vec![granted(new("a"), Provision), granted(leaving(node("b")), Remove)],
+            paused,
+            vec![],
+        ),
+        (
+            "a window that is closed does not concern them",
+            vec![new("a"), leaving(node("b"))],
+            closed,
+            vec![("a", Some(Provision)), ("b", Some(Remove))],
+        ),
+        (
+            "one at a time leaves",
+            vec![leaving(node("a")), leaving(node("b")), node("c")],
+            limits(),
+            vec![("a", Some(Remove))],
+        ),
+        (
+            "one that leaves already counts",
+            vec![granted(leaving(node("a")), Remove), leaving(node("b"))],
+            limits(),
+            vec![],
+        ),
+        ("a dead node takes the budget of the others", vec![dead("a"), leaving(node("b"))], limits(), vec![]),
+        ("but is itself removed for nothing", vec![leaving(dead("a")), node("b")], limits(), vec![("a", Some(Remove))]),
+        (
+            "who never joined is removed for nothing",
+            vec![dead("x"), leaving(new("a")), leaving(new("b")), leaving(new("c"))],
+            limits(),
+            vec![("a", Some(Remove)), ("b", Some(Remove))],
+        ),
+        (
+            "a removal that fails is in nobody's way",
+            vec![
+                waiting(granted(leaving(dead("a")), Remove)),
+                granted(leaving(dead("b")), Remove),
+                leaving(dead("c")),
+                leaving(dead("d")),
+            ],
+            limits(),
+            vec![("c", Some(Remove))],
+        ),
+        (
+            "orphans go at once",
+            vec![leaving(node("a")), held(leaving(node("b")))],
+            orphan.clone(),
+            vec![("a", Some(Orphan)), ("b", Some(Orphan))],
+        ),
+        ("a removal that has begun is finished", vec![granted(leaving(node("a")), Remove)], orphan, vec![]),
+        (
+            "leaving in the middle of joining",
+            vec![granted(leaving(new("a")), Provision)],
+            limits(),
+            vec![("a", Some(Remove))],
+        ),
+        ("who is to stay is not removed", vec![granted(node("a"), Remove)], limits(), vec![("a", None)]),
+        (
+            "who is held neither joins nor leaves",
+            vec![held(new("a")), held(leaving(node("b"))), held(granted(new("c"), Provision))],
+            limits(),
+            vec![("c", None)],
+        ),
+        (
+            "leaving before the update has begun",
+            vec![leaving(to(V2, Update, ready_to_go("a")))],
+            limits(),
+            vec![("a", Some(Remove))],
+        ),
+        ("leaving in the middle of an update", vec![leaving(begun(to(V2, Update, old(dead("a")))))], limits(), vec![]),
+        (
+            "that update fails",
+            vec![waiting(leaving(begun(to(V2, Update, old(dead("a"))))))],
+            limits(),
+            vec![("a", Some(Remove))],
+        ),
+    ]);
+}
+
+#[test]
+fn updates() {
+    use GrantType::{Reboot, Remove, Stage, Update};
+    let paused = Limits { paused: true, ..limits() };
+    let closed = Limits { open: false, ..limits() };
+    let two = Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
+    let capped = |n| Limits { others: Some(n), max_unavailable: IntOrPercent::Int(2), ..limits() };
+    let none = |name| staged(changed_by(Disruption::None, node(name)));
+    let quiet = |name| Slot { grant_disruption: Some(Disruption::None), ..to(V2, Update, none(name)) };
+    check(vec![
+        (
+            "what is needed is sent first, only so far ahead",
+            ["a", "b", "c", "d", "e", "f"].map(|n| old(node(n))).to_vec(),
+            limits(),
+            ["a", "b", "c", "d"].map(|n| (n, Some(Stage))).to_vec(),
+        ),
+        (
+            "who has got all counts among those ahead",
+            [ready_to_go("a"), ready_to_go("b")]
+                .into_iter()
+                .chain(["c", "d", "e", "f", "g"].map(|n| old(node(n))))
+                .collect(),
+            limits(),
+            vec![("a", Some(Update)), ("c", Some(Stage)), ("d", Some(Stage)), ("e", Some(Stage))],
+        ),
+        (
+            "the grant to send is replaced by that to update",
+            vec![to(V2, Stage, ready_to_go("a")), to(V2, Stage, ready_to_go("b")), to(V2, Stage, old(node("c")))],
+            limits(),
+            vec![("a", Some(Update))],
+        ),
+        (
+            "another version is to be sent",
+            vec![to("1-a", Stage, old(node("a"))), to("1-a", Stage, node("b"))],
+            limits(),
+            vec![("a", Some(Stage)), ("b", None)],
+        ),
+        (
+            "one is being changed: the others wait",
+            vec![to(V2, Update, ready_to_go("b")), ready_to_go("a")],
+            limits(),
+            vec![],
+        ),
+        ("a node that comes up after its update counts", vec![dead("a"), ready_to_go("b")], limits(), vec![]),
+        ("so much is allowed", vec![ready_to_go("a"), ready_to_go("b")], two.clone(), {
+            vec![("a", Some(Update)), ("b", Some(Update))]
+        }),
+        ("a removal comes first", vec![leaving(node("b")), ready_to_go("a")], limits(), vec![("b", Some(Remove))]),
+        ("the cap over all pools", vec![ready_to_go("a"), ready_to_go("b")], capped(1), vec![("a", Some(Update))]),
+        ("the cap over all pools is reached", vec![ready_to_go("a")], capped(0), vec![]),
+        (
+            "dead ones cost nothing, and go first",
+            vec![ready_to_go("a"), staged(old(dead("d"))), staged(old(dead("c"))), staged(old(dead("b")))],
+            limits(),
+            vec![("b", Some(Update)), ("c", Some(Update))],
+        ),
+        (
+            "dead ones that are being changed count among themselves",
+            vec![begun(to(V2, Update, staged(old(dead("c"))))), staged(old(dead("d"))), staged(old(dead("b")))],
+            limits(),
+            vec![("b", Some(Update))],
+        ),
+        (
+            "unless they fail",
+            vec![
+                waiting(begun(to(V2, Update, staged(old(dead("c")))))),
+                staged(old(dead("d"))),
+                staged(old(dead("b"))),
+            ],
+            limits(),
+            vec![("b", Some(Update)), ("d", Some(Update))],
+        ),
+        (
+            "what disturbs nobody costs nothing of the budget",
+            vec![dead("x"), none("a"), none("b"), none("c")],
+            limits(),
+            vec![("a", Some(Update)), ("b", Some(Update))],
+        ),
+        ("so many at once", vec![quiet("a"), none("b"), none("c")], limits(), vec![("b", Some(Update))]),
+        (
+            "it turns out to be disruptive",
+            vec![dead("x"), Slot { change: ready_to_go("a").change, ..quiet("a") }],
+            limits(),
+            vec![("a", None)],
+        ),
+        ("who has got there gives the grant back", vec![to(V2, Update, node("a"))], limits(), vec![("a", None)]),
+        ("but not before the end", vec![begun(to(V2, Update, node("a")))], limits(), vec![]),
+        (
+            "who waits gives it back, its place is free in the next look",
+            vec![waiting(to(V2, Update, ready_to_go("a"))), ready_to_go("b")],
+            limits(),
+            vec![("a", None)],
+        ),
+        ("who has begun keeps it", vec![waiting(begun(to(V2, Update, ready_to_go("a"))))], limits(), vec![]),
+        (
+            "another target before the update has begun",
+            vec![to("1-a", Update, ready_to_go("a"))],
+            limits(),
+            vec![("a", Some(Update))],
+        ),
+        (
+            "another target that is not there yet",
+            vec![to("1-a", Update, old(node("a")))],
+            limits(),
+            vec![("a", Some(Stage))],
+        ),
+        ("another target after it has begun", vec![begun(to("1-a", Update, ready_to_go("a")))], limits(), vec![]),
+        (
+            "a node dies: an update that has not begun is put off",
+            vec![dead("x"), to(V2, Update, ready_to_go("a"))],
+            limits(),
+            vec![("a", None)],
+        ),
+        ("who gave up is not tried again", vec![Slot { failed: true, ..ready_to_go("a") }], limits(), vec![]),
+        (
+            "and is in nobody's way",
+            vec![Slot { failed: true, ..to(V2, Update, ready_to_go("a")) }, ready_to_go("b")],
+            two,
+            vec![("a", None), ("b", Some(Update))],
+        ),
+        ("who is held is left alone", vec![held(to(V2, Update, ready_to_go("a")))], limits(), vec![("a", None)]),
+        ("and counts nowhere", vec![held(dead("a")), ready_to_go("b")], limits(), vec![("b", Some(Update))]),
+        (
+            "paused: only what has begun goes on",
+            vec![to(V2, Update, ready_to_go("a")), begun(to(V2, Update, ready_to_go("b"))), old(node("c"))],
+            paused,
+            vec![("a", None)],
+        ),
+        (
+            "closed: only what has begun, or disturbs nobody, goes on",
+            vec![
+                to(V2, Update, ready_to_go("a")),
+                begun(granted(node("b"), Reboot)),
+                to(V2, Stage, old(node("c"))),
+                old(node("d")),
+                granted(node("e"), Reboot),
+            ],
+            closed,
+            vec![("a", None), ("e", None)],
+        ),
+    ]);
+}
+
+#[test]
+fn the_gate() {
+    use GrantType::{Reboot, Stage, Update};
+    let wants = |slot| Slot { wants_reboot: true, ..slot };
+    check(vec![
+        ("as many as it lets pass", vec![old(node("a")), old(node("b"))], gated(1), vec![("a", Some(Stage))]),
+        ("nobody", vec![to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))], gated(0), {
+            vec![("a", None), ("b", None)]
+        }),
+        ("who follows counts", vec![node("a"), ready_to_go("b")], gated(1), vec![]),
+        ("who gave up counts", vec![Slot { failed: true, ..old(node("a")) }, ready_to_go("b")], gated(1), vec![]),
+        ("who is on its way counts", vec![begun(to(V2, Update, old(node("a")))), old(node("b"))], gated(1), vec![]),
+        (
+            "who is granted goes before who would be first",
+            vec![to(V2, Update, ready_to_go("b")), ready_to_go("a")],
+            Limits { max_unavailable: IntOrPercent::Int(2), ..gated(1) },
+            vec![],
+        ),
+        (
+            "neither who leaves nor who is held counts",
+            vec![begun(granted(leaving(dead("a")), GrantType::Remove)), held(node("b")), old(node("c"))],
+            gated(1),
+            vec![("c", Some(Stage))],
+        ),
+        ("a restart is not part of the change", vec![wants(old(node("a")))], gated(0), vec![("a", Some(Reboot))]),
+        ("it waits for the change that is next", vec![wants(old(node("a")))], gated(1), vec![("a", Some(Stage))]),
+        ("the change covers it", vec![wants(ready_to_go("a"))], limits(), vec![("a", Some(Update))]),
+        (
+            "one restart at a time",
+            vec![wants(node("a")), wants(node("b")), node("c")],
+            limits(),
+            vec![("a", Some(Reboot))],
+        ),
+        ("it is over", vec![granted(node("a"), Reboot)], limits(), vec![("a", None)]),
+    ]);
+}
+
+#[test]
+fn repairs_and_lost_nodes() {
+    use GrantType::{Reboot, Remove, Repair, Stage, Update};
+    let four = |mut slots: Vec<Slot>| {
+        slots.extend(["w", "x", "y", "z"].map(node));
+        slots
+    };
+    let never = Limits { remediation: RemediationType::None, ..limits() };
+    let paused = Limits { paused: true, ..limits() };
+    let lost = Limits { ignore_lost_after: Some(Duration::from_hours(1)), ..never.clone() };
+    let few = Limits { max_unhealthy: IntOrPercent::Int(1), ..lost.clone() };
+    check(vec![
+        ("down for long", four(vec![long_dead("a")]), limits(), vec![("a", Some(Repair))]),
+        ("not for so long", four(vec![dead("a")]), limits(), vec![]),
+        ("never", four(vec![long_dead("a")]), never.clone(), vec![]),
+        ("paused", four(vec![long_dead("a")]), paused, vec![]),
+        ("waits", four(vec![waiting(granted(long_dead("a"), Repair))]), limits(), vec![("a", None)]),
+        ("held", four(vec![held(long_dead("a"))]), limits(), vec![]),
+        ("leaves", four(vec![leaving(long_dead("a"))]), limits(), vec![("a", Some(Remove))]),
+        ("is Ready again", four(vec![granted(node("a"), Repair)]), limits(), vec![("a", None)]),
+        (
+            "so many at once, the longest first",
+            four(vec![long_dead("a"), long_dead("b"), Slot { down_since: at(-900), ..dead("c") }]),
+            limits(),
+            vec![("a", Some(Repair)), ("c", Some(Repair))],
+        ),
+        (
+            "those that are at it count",
+            four(vec![long_dead("a"), begun(granted(long_dead("b"), Repair)), granted(long_dead("c"), Repair)]),
+            limits(),
+            vec![],
+        ),
+        (
+            "too many are down",
+            vec![long_dead("a"), granted(long_dead("b"), Repair), dead("c"), node("x")],
+            limits(),
+            vec![("b", None)],
+        ),
+        (
+            "down because of an operation is no sign of trouble",
+            vec![long_dead("a"), begun(granted(dead("b"), Reboot)), begun(granted(dead("c"), Reboot)), node("x")],
+            limits(),
+            vec![("a", Some(Repair))],
+        ),
+        (
+            "repaired before it is sent another version",
+            four(vec![to(V2, Stage, old(long_dead("a")))]),
+            limits(),
+            vec![("a", Some(Repair))],
+        ),
+        (
+            "unless that has failed",
+            four(vec![Slot { waits_until: at(-1), ..old(long_dead("a")) }]),
+            limits(),
+            vec![("a", Some(Stage))],
+        ),
+        ("an update puts it right too", four(vec![staged(old(long_dead("a")))]), limits(), vec![("a", Some(Update))]),
+        ("a silent node is waited for", four(vec![silent("a"), ready_to_go("b")]), never.clone(), vec![]),
+        ("but not for ever", four(vec![silent("a"), ready_to_go("b")]), lost.clone(), vec![("b", Some(Update))]),
+        (
+            "unless the host answers",
+            four(vec![Slot { unreachable: false, ..silent("a") }, ready_to_go("b")]),
+            lost.clone(),
+            vec![],
+        ),
+        ("or there are too many", four(vec![silent("a"), silent("c"), ready_to_go("b")]), few.clone(), vec![]),
+    ]);
+
+    let told = decide(&four(vec![silent("c"), silent("a")]), &lost, NOW);
+    assert_eq!((told.lost, told.too_many_unhealthy), (vec!["a".to_string(), "c".to_string()], false));
+    let told = decide(&four(vec![silent("c"), silent("a")]), &few, NOW);
+    assert_eq!((told.lost, told.too_many_unhealthy), (vec![], true));
+}
+
+#[test]
+fn what_is_granted_says_what_to_do() {
+    let decision = decide(&[ready_to_go("a"), old(node("b"))], &limits(), NOW);
+    let update = Granting {
+        type_: GrantType::Update,
+        version: Some(V2.into()),
+        disruption: Some(Disruption::Drain),
+        services: vec!["kubelet".into()],
+    };
+    let stage = Granting { version: Some(V2.into()), ..GrantType::Stage.into() };
+    assert_eq!(decision.changes, BTreeMap::from([("a".into(), Some(update)), ("b".into(), Some(stage))]));
+    assert_eq!(decision.waiting, ["b"]);
+    assert_eq!((decision.allowed_disruptions, decision.disrupting), (0, 1));
+    let decision =
+        decide(&[node("a"), dead("b"), node("c")], &Limits { max_unavailable: IntOrPercent::Int(3), ..limits() }, NOW);
+    assert_eq!((decision.allowed_disruptions, decision.disrupting), (2, 0));
+}
+
+#[test]
+fn unavailable_nodes_first_then_zone_after_zone_and_lost_ones_last() {
+    let zoned = |zone: &str, slot| Slot { zone: zone.into(), ..old(slot) };
+    let mut slots = vec![zoned("z1", silent("gone")), zoned("z9", dead("down"))];
+    slots.extend((0..6).map(|n| zoned("z1", node(&format!("a{n}")))));
+    slots.extend((0..6).map(|n| zoned("z0", node(&format!("b{n}")))));
+    let zones = Limits { order: Order::Zone, ignore_lost_after: Some(Duration::from_mins(1)), ..limits() };
+    let waiting = |slots: &[Slot], limits: &Limits| decide(slots, limits, NOW).waiting;
+    let order = waiting(&slots, &zones);
+    assert_eq!((order[0].as_str(), order[13].as_str()), ("down", "gone"));
+    assert!(order[1..7].iter().all(|n| n.starts_with('b')) && order[7..13].iter().all(|n| n.starts_with('a')));
+    // Neighbours by name do not go together, and another version begins with others.
+    assert!(!order[1..7].is_sorted());
+    for slot in &mut slots {
+        slot.change = Some(Wanted { version: "3-c".into(), ..Wanted::default() });
+    }
+    assert_ne!(waiting(&slots, &zones)[1..7], order[1..7]);
+
+    let by_name = waiting(&slots, &Limits { order: Order::Name, ..zones });
+    assert!(by_name[1..13].is_sorted());
+}
+
+#[test]
+fn looks_again_when_something_changes_by_itself() {
+    let wait = |s, slot| Slot { waits_until: at(s), ..slot };
+    let lost = Limits { ignore_lost_after: Some(Duration::from_secs(150)), ..limits() };
+    let never = Limits { remediation: RemediationType::None, ..lost.clone() };
+    let unreachable = Slot { unreachable: true, ..dead("a") };
+    for (name, slots, limits, expected) in [
+        ("nothing", vec![node("a")], limits(), None),
+        ("the first wait", vec![wait(90, new("a")), wait(60, new("b")), wait(-5, new("c"))], limits(), at(60)),
+        ("a repair", vec![dead("a"), wait(900, new("b"))], limits(), at(500)),
+        ("no repair", vec![dead("a"), wait(900, new("b"))], never.clone(), at(900)),
+        ("a repair that is due", vec![long_dead("a"), held(dead("b"))], limits(), None),
+        ("lost", vec![unreachable.clone()], never, at(50)),
+        ("lost before it is repaired", vec![unreachable], lost, at(50)),
+    ] {
+        assert_eq!(decide(&slots, &limits, NOW).next, expected, "{name}");
+    }
+}

@@ -1,0 +1,497 @@
+//! Pools that live: hosts do what they are granted, or fail, die and come back, and people change their minds.
+
+use api::{FailureAction, RolloutStatus, Step};
+use proptest::prelude::*;
+
+use super::*;
+use crate::plan::rollout::{Seen, Settings, course};
+
+/// What is seen of one host, and what is not.
+#[derive(Clone, Debug)]
+struct Host {
+    slot: Slot,
+    follows: String,
+    has: Option<String>,
+    gave_up: Option<String>,
+    disruption: Disruption,
+    /// Whether nothing that is done on it succeeds.
+    broken: bool,
+}
+
+#[derive(Clone, Debug)]
+struct World {
+    now: i64,
+    target: String,
+    hosts: Vec<Host>,
+    limits: Limits,
+}
+
+/// What a host does next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Event {
+    GoesOn,
+    Fails,
+    Dies,
+    Recovers,
+    Nothing,
+}
+
+fn time(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+impl Host {
+    fn look(&mut self, target: &str) {
+        let wanted =
+            || Wanted { version: target.into(), disruption: self.disruption, services: vec!["kubelet".into()] };
+        self.slot.change = (self.slot.joined && self.follows != target).then(wanted);
+        self.slot.staged = self.has.as_deref() == Some(target);
+        self.slot.failed = self.gave_up.as_deref() == Some(target);
+    }
+
+    fn is_down(&mut self, now: i64) {
+        (self.slot.ready, self.slot.available) = (false, false);
+        self.slot.down_since = self.slot.down_since.or(Some(time(now)));
+    }
+
+    fn is_up(&mut self) {
+        (self.slot.ready, self.slot.available, self.slot.unreachable) = (self.slot.joined, self.slot.joined, false);
+        (self.slot.down_since, self.broken) = (None, false);
+    }
+
+    /// Does the next thing that is granted.
+    fn act(&mut self, event: Event, target: &str, now: i64) {
+        let waits = self.slot.waits_until.is_some_and(|until| until > time(now));
+        let event = if self.broken && event == Event::GoesOn { Event::Fails } else { event };
+        match (event, self.slot.grant) {
+            (Event::Dies, _) if self.slot.joined => {
+                self.is_down(now);
+                self.slot.unreachable = true;
+            }
+            (Event::Recovers, _) if !self.slot.begun => self.is_up(),
+            (Event::Fails, Some(GrantType::Update)) if self.slot.begun && !self.broken => {
+                // It went back to the version before.
+                self.slot.begun = false;
+                self.gave_up.clone_from(&self.slot.grant_version);
+                self.is_up();
+            }
+            (Event::Fails, Some(_)) => {
+                self.slot.waits_until = Some(time(now + 60));
+                self.slot.unreachable = self.broken;
+            }
+            (Event::GoesOn, Some(grant)) if !waits => self.proceed(grant, target, now),
+            _ => {}
+        }
+    }
+
+    fn proceed(&mut self, grant: GrantType, target: &str, now: i64) {
+        self.slot.unreachable = false;
+        match grant {
+            GrantType::Provision if !self.slot.joined => {
+                (self.slot.joined, self.follows) = (true, target.into());
+                self.is_up();
+            }
+            GrantType::Stage => {
+                self.has.clone_from(&self.slot.grant_version);
+                self.slot.waits_until = None;
+            }
+            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove if !self.slot.begun => {
+                self.slot.begun = true;
+                if self.slot.grant_disruption.is_none_or(|d| d >= Disruption::Drain) {
+                    self.slot.available = false;
+                }
+                if grant == GrantType::Reboot || self.slot.grant_disruption == Some(Disruption::Reboot) {
+                    self.is_down(now);
+                }
+            }
+            GrantType::Update | GrantType::Reboot | GrantType::Repair => {
+                self.slot.begun = false;
+                self.slot.waits_until = None;
+                if let (GrantType::Update, Some(version)) = (grant, &self.slot.grant_version) {
+                    self.follows.clone_from(version);
+                }
+                if grant == GrantType::Reboot || self.slot.grant_disruption == Some(Disruption::Reboot) {
+                    self.slot.wants_reboot = false;
+                }
+                self.is_up();
+            }
+            GrantType::Remove | GrantType::Orphan => {
+                self.slot = Slot { name: self.slot.name.clone(), ..Slot::default() };
+            }
+            GrantType::Provision => {}
+        }
+    }
+}
+
+impl World {
+    fn slots(&mut self) -> Vec<Slot> {
+        for host in &mut self.hosts {
+            host.look(&self.target);
+        }
+        self.hosts.iter().map(|h| h.slot.clone()).collect()
+    }
+
+    fn write(&mut self, decision: &Decision) {
+        for host in &mut self.hosts {
+            if let Some(change) = decision.changes.get(&host.slot.name) {
+                write(&mut host.slot, change.as_ref());
+            }
+        }
+    }
+}
+
+fn write(slot: &mut Slot, change: Option<&Granting>) {
+    if slot.grant != change.map(|g| g.type_) {
+        slot.begun = false;
+    }
+    slot.grant = change.map(|g| g.type_);
+    slot.grant_version = change.and_then(|g| g.version.clone());
+    slot.grant_disruption = change.and_then(|g| g.disruption);
+}
+
+/// Whether a node takes one of those that may be unavailable, told anew.
+fn takes_one(slot: &Slot) -> bool {
+    let granted = match slot.grant {
+        Some(GrantType::Update) => slot.grant_disruption != Some(Disruption::None),
+        Some(grant) => matches!(grant, GrantType::Reboot | GrantType::Repair | GrantType::Remove),
+        None => false,
+    };
+    !slot.available || slot.begun || granted
+}
+
+/// What is so of every decision.
+fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
+    let decision = decide(slots, limits, now);
+    let base = |s: &&Slot| s.joined && !s.held && !decision.lost.contains(&s.name);
+    let cap = limits.max_unavailable.of(u32::try_from(slots.iter().filter(base).count()).unwrap()) as usize;
+    let before = slots.iter().filter(base).filter(|s| takes_one(s)).count();
+    let mut after = slots.to_vec();
+    for slot in &mut after {
+        if let Some(change) = decision.changes.get(&slot.name) {
+            write(slot, change.as_ref());
+        }
+    }
+    let pairs = || slots.iter().zip(&after);
+    let new = pairs().filter(|(old, new)| base(new) && takes_one(new) && !takes_one(old)).count();
+    prop_assert!(new == 0 || before + new <= cap, "{new} more than {before}: {decision:?}");
+    prop_assert!(limits.others.is_none_or(|others| new <= others as usize), "{decision:?}");
+
+    for (old, new) in pairs().filter(|(old, _)| decision.changes.contains_key(&old.name)) {
+        let waits = old.waits_until.is_some_and(|until| until > now);
+        prop_assert!(!old.begun || old.grant.is_none() || (old.leaving && new.grant.is_some()), "{old:?} {new:?}");
+        prop_assert!(old.grant != new.grant || old.grant.is_some());
+        let Some(grant) = new.grant else { continue };
+        let leaves = matches!(grant, GrantType::Remove | GrantType::Orphan);
+        prop_assert_eq!(leaves, old.leaving);
+        prop_assert_eq!(grant == GrantType::Provision, !old.joined && !leaves);
+        prop_assert!(!old.held || grant == GrantType::Orphan);
+        prop_assert!(!waits || leaves);
+        let (version, disruption) =
+            old.change.as_ref().map_or((None, None), |w| (Some(&w.version), Some(w.disruption)));
+        match grant {
+            GrantType::Stage => prop_assert!(version == new.grant_version.as_ref() && !old.staged && !old.failed),
+            GrantType::Update => {
+                let its_own = old.grant == Some(grant) && old.grant_version == new.grant_version;
+                prop_assert!(old.staged || its_own);
+                prop_assert!(
+                    version == new.grant_version.as_ref() && disruption == new.grant_disruption && !old.failed
+                );
+            }
+            GrantType::Reboot => prop_assert!(old.wants_reboot),
+            GrantType::Repair => prop_assert!(!old.ready && limits.remediation != RemediationType::None),
+            _ => {}
+        }
+        let changes = matches!(grant, GrantType::Stage | GrantType::Update | GrantType::Reboot);
+        prop_assert!(limits.open || !changes, "{new:?}");
+        prop_assert!(!limits.paused || grant == GrantType::Orphan, "{new:?}");
+    }
+
+    // None of the other limits is exceeded by what is new.
+    let many = limits.max_concurrent as usize;
+    let joins = |s: &Slot| !s.joined && s.grant == Some(GrantType::Provision);
+    let tries = |s: &Slot| s.waits_until.is_none_or(|until| until <= now);
+    let quiet =
+        |s: &Slot| tries(s) && s.grant == Some(GrantType::Update) && s.grant_disruption == Some(Disruption::None);
+    let dead = |s: &Slot| {
+        let changes = matches!(s.grant, Some(GrantType::Update | GrantType::Reboot));
+        tries(s) && s.joined && !s.available && changes && !quiet(s)
+    };
+    let repair = |s: &Slot| tries(s) && s.grant == Some(GrantType::Repair);
+    let sends = |s: &Slot| s.grant == Some(GrantType::Stage) && !s.staged;
+    let limit = limits.gate.limit.map_or(usize::MAX, |l| l as usize);
+    let counts = |s: &Slot| {
+        let follows = s
+            .change
+            .as_ref()
+            .is_none_or(|w| s.grant == Some(GrantType::Update) && s.grant_version.as_ref() == Some(&w.version));
+        base(&s) && !s.leaving && (s.failed || follows)
+    };
+    type Kind<'a> = (&'a str, usize, &'a dyn Fn(&Slot) -> bool);
+    let kinds: [Kind<'_>; 6] = [
+        ("joins", many, &joins),
+        ("quiet", many, &quiet),
+        ("dead", many, &dead),
+        ("repair", many, &repair),
+        ("sends", 2 * cap + many, &sends),
+        ("gate", limit, &counts),
+    ];
+    for (name, limit, which) in kinds {
+        let count = |slots: &[Slot]| slots.iter().filter(|s| which(s)).count();
+        prop_assert!(count(&after) <= limit.max(count(slots)), "{}: {} {:?}", name, limit, decision);
+    }
+
+    let mut other = slots.to_vec();
+    other.reverse();
+    let middle = other.len() / 3;
+    other.rotate_left(middle);
+    prop_assert_eq!(&decide(&other, limits, now), &decision);
+
+    // What is written leads to a state in which there is nothing more to write.
+    let limits = &Limits { others: limits.others.map(|_| 0), ..limits.clone() };
+    let mut next = decide(&after, limits, now);
+    for _ in 0..3 {
+        for slot in &mut after {
+            if let Some(change) = next.changes.get(&slot.name) {
+                write(slot, change.as_ref());
+            }
+        }
+        next = decide(&after, limits, now);
+    }
+    prop_assert!(next.changes.is_empty(), "does not come to rest: {:?}", next);
+    Ok(decision)
+}
+
+fn any_version() -> impl Strategy<Value = String> {
+    prop_oneof![Just("v1".to_string()), Just("v2".to_string())]
+}
+
+fn any_disruption() -> impl Strategy<Value = Disruption> {
+    prop_oneof![Just(Disruption::None), Just(Disruption::Restart), Just(Disruption::Drain), Just(Disruption::Reboot)]
+}
+
+fn any_grant() -> impl Strategy<Value = Option<GrantType>> {
+    use GrantType::{Orphan, Provision, Reboot, Remove, Repair, Stage, Update};
+    proptest::option::of(proptest::sample::select(vec![
+        Provision, Stage, Update, Update, Reboot, Repair, Remove, Orphan,
+    ]))
+}
+
+prop_compose! {
+    fn any_host()(
+        grant in any_grant(),
+        versions in (any_version(), any_version(), proptest::option::of(any_version()), proptest::option::weighted(0.1, any_version())),
+        disruptions in (any_disruption(), any_disruption()),
+        zone in "[ab]?",
+        begun: bool,
+        joined in proptest::bool::weighted(0.9),
+        state in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.9), -2000..0i64, any::<bool>()),
+        flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2)),
+        waits in proptest::option::weighted(0.2, -60..60i64),
+    ) -> Host {
+        let (ready, schedulable, down, unreachable) = state;
+        let (leaving, held, wants_reboot) = flags;
+        let (follows, granted, has, gave_up) = versions;
+        let ready = joined && ready;
+        let names_version = matches!(grant, Some(GrantType::Stage | GrantType::Update));
+        let slot = Slot {
+            zone,
+            grant,
+            grant_version: names_version.then_some(granted),
+            grant_disruption: (grant == Some(GrantType::Update)).then_some(disruptions.0),
+            begun: begun && joined && matches!(grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove)),
+            leaving,
+            joined,
+            ready,
+            available: ready && schedulable,
+            waits_until: waits.map(time),
+            held,
+            wants_reboot: joined && wants_reboot,
+            down_since: (joined && !ready).then(|| time(down)),
+            unreachable,
+            ..Slot::default()
+        };
+        Host { slot, follows, has, gave_up, disruption: disruptions.1, broken: false }
+    }
+}
+
+prop_compose! {
+    fn any_limits()(
+        max_concurrent in 1..5u32,
+        max_unavailable in prop_oneof![(1..4u32).prop_map(IntOrPercent::Int), (1..60u32).prop_map(IntOrPercent::Percent)],
+        flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.8), any::<bool>(), any::<bool>(), any::<bool>()),
+        limit in proptest::option::of(0..10u32),
+        max_unhealthy in (1..=100u32).prop_map(IntOrPercent::Percent),
+        others in proptest::option::of(0..3u32),
+    ) -> Limits {
+        let (paused, orphan, open, by_name, ignores_lost, repairs) = flags;
+        Limits {
+            max_concurrent,
+            max_unavailable,
+            paused,
+            orphan,
+            open,
+            order: if by_name { Order::Name } else { Order::Zone },
+            ignore_lost_after: ignores_lost.then_some(Duration::from_mins(25)),
+            gate: Gate { limit, ..Gate::default() },
+            remediation: if repairs { RemediationType::Reconfigure } else { RemediationType::None },
+            unreachable_after: Duration::from_mins(10),
+            max_unhealthy,
+            others,
+        }
+    }
+}
+
+prop_compose! {
+    fn any_world()(hosts in proptest::collection::vec(any_host(), 1..14), limits in any_limits()) -> World {
+        let mut hosts = hosts;
+        for (n, host) in hosts.iter_mut().enumerate() {
+            host.slot.name = format!("h{n}");
+        }
+        World { now: 0, target: "v2".into(), hosts, limits }
+    }
+}
+
+fn any_event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        8 => Just(Event::GoesOn),
+        2 => Just(Event::Fails),
+        1 => Just(Event::Dies),
+        2 => Just(Event::Recovers),
+        4 => Just(Event::Nothing),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn every_decision_keeps_to_the_limits(world in any_world()) {
+        let mut world = world;
+        check(&world.slots(), &world.limits.clone(), time(0))?;
+    }
+
+    /// Hosts get on, fail, die and come back, and people pause, close, hold, take hosts away and change the target.
+    #[test]
+    fn a_walk_keeps_to_the_limits(
+        world in any_world(),
+        rounds in proptest::collection::vec((proptest::collection::vec(any_event(), 14), 0..120i64, 0..14usize, 0..40u8), 60),
+    ) {
+        let mut world = world;
+        for (events, passed, who, whim) in rounds {
+            world.now += passed;
+            let who = who % world.hosts.len();
+            match whim {
+                0 => world.limits.paused ^= true,
+                1 => world.limits.open ^= true,
+                2 => world.hosts[who].slot.held ^= true,
+                3 => world.hosts[who].slot.leaving ^= true,
+                4 => world.hosts[who].slot.wants_reboot = world.hosts[who].slot.joined,
+                5 => world.target = format!("v{passed}"),
+                6 => world.limits.gate.limit = None,
+                7 => world.limits.gate.limit = Some(3),
+                _ => {}
+            }
+            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            world.write(&decision);
+            let (target, now) = (world.target.clone(), world.now);
+            for (host, event) in world.hosts.iter_mut().zip(events) {
+                host.act(event, &target, now);
+            }
+        }
+    }
+
+    /// As long as no node dies by itself, and the pool stays as it is, there are never more nodes unavailable than allowed,
+    /// however operations begin, end and fail.
+    #[test]
+    fn never_more_are_unavailable_than_allowed(
+        world in any_world(),
+        rounds in proptest::collection::vec((proptest::collection::vec(any_event(), 14), 0..120i64, 0..20u8), 60),
+    ) {
+        let mut world = world;
+        for host in &mut world.hosts {
+            let Slot { name, zone, wants_reboot, leaving, .. } = host.slot.clone();
+            host.slot = Slot { name, zone, wants_reboot, leaving, joined: true, ready: true, available: true, ..Slot::default() };
+        }
+        let total = u32::try_from(world.hosts.len()).unwrap();
+        let cap = world.limits.max_unavailable.of(total) as usize;
+        // Without those that are written off, or let go, a share of the pool stays the same.
+        (world.limits.ignore_lost_after, world.limits.orphan) = (None, false);
+        for (events, passed, whim) in rounds {
+            world.now += passed;
+            if whim == 0 {
+                world.target = format!("v{passed}");
+            }
+            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            world.write(&decision);
+            let (target, now) = (world.target.clone(), world.now);
+            for (host, event) in world.hosts.iter_mut().zip(events) {
+                let removes = host.slot.begun && host.slot.grant == Some(GrantType::Remove);
+                if event != Event::Dies && !removes {
+                    host.act(event, &target, now);
+                }
+            }
+            let unavailable = world.hosts.iter().filter(|h| !h.slot.available || h.slot.begun && h.slot.grant_disruption != Some(Disruption::None)).count();
+            prop_assert!(unavailable <= cap, "{} of {}: {:?}", unavailable, cap, world);
+        }
+    }
+
+    /// Whatever the state: when nothing is held up and operations succeed, all nodes get there, step by step, and those that
+    /// cannot be reached are not waited for.
+    #[test]
+    fn a_rollout_ends(
+        world in any_world(),
+        broken in proptest::collection::vec(proptest::bool::weighted(0.15), 14),
+        steps in proptest::collection::vec((1..100u32, 0..300i32), 0..4),
+    ) {
+        let mut world = world;
+        let percent = IntOrPercent::Percent(100);
+        world.limits = Limits { paused: false, open: true, orphan: false, ignore_lost_after: Some(Duration::from_mins(25)), max_unhealthy: percent, others: None, ..world.limits };
+        for (host, broken) in world.hosts.iter_mut().zip(broken) {
+            (host.slot.held, host.gave_up) = (false, None);
+            let dead = host.slot.joined && !host.slot.ready;
+            // A node that is down for ever without repair has to be one that cannot be reached either.
+            if dead && (broken || world.limits.remediation == RemediationType::None) {
+                (host.broken, host.slot.unreachable) = (true, true);
+            }
+            // Nobody but a person makes a node take pods again that was cordoned before; that is the test's part.
+            host.slot.available |= host.slot.ready && !host.slot.begun;
+        }
+        let steps: Vec<Step> = steps.into_iter().map(|(p, s)| Step { nodes: IntOrPercent::Percent(p), pause_seconds: Some(s), approval: None }).collect();
+        let settings = Settings { steps: &steps, approved: &[], max_failures: percent, action: FailureAction::Pause };
+        let mut status: Option<RolloutStatus> = None;
+        let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.slot.joined && h.follows == "v2" && h.slot.available && h.slot.grant.is_none() && !h.slot.wants_reboot));
+        for _ in 0..400 {
+            let slots = world.slots();
+            let now = time(world.now);
+            let gone = lost(&slots, world.limits.ignore_lost_after, percent, now);
+            let base: Vec<&Host> = world.hosts.iter().filter(|h| h.slot.joined && !h.slot.leaving && !gone.names.contains(&h.slot.name)).collect();
+            let count = |f: &dyn Fn(&Host) -> bool| u32::try_from(base.iter().filter(|h| f(h)).count()).unwrap();
+            let follows = |h: &Host| h.follows == "v2";
+            let seen = Seen {
+                total: count(&|_| true),
+                changed: count(&|h| follows(h) && h.slot.available),
+                following: count(&follows),
+                failed: 0,
+                current: base.first().map(|h| h.follows.clone()),
+            };
+            let course = course(status.as_ref(), "v2", &seen, settings, now);
+            status.clone_from(&course.status);
+            world.limits.gate = course.gate;
+            let decision = check(&slots, &world.limits.clone(), now)?;
+            world.write(&decision);
+            // A rollout to nobody has not got anywhere.
+            let nobody = world.hosts.iter().all(|h| h.broken);
+            if done(&world) && (nobody || status.as_ref().is_some_and(|s| s.completed)) {
+                return Ok(());
+            }
+            world.now += 100;
+            let now = world.now;
+            for host in &mut world.hosts {
+                if host.slot.leaving && !host.slot.joined {
+                    // It is gone; the next one of that name joins anew.
+                    host.slot.leaving = false;
+                }
+                host.act(Event::GoesOn, "v2", now);
+            }
+        }
+        prop_assert!(false, "does not end: {:?} {:?}", world, status);
+    }
+}

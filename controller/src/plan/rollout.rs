@@ -1,0 +1,196 @@
+//! How far a change has got, and how far it may go now.
+//!
+//! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or for a person. How nodes are
+//! picked is not decided here: the gate says how many may have been changed, and the plan of grants keeps to it.
+
+use api::{FailureAction, IntOrPercent, RolloutStatus, Step};
+use jiff::{SignedDuration, Timestamp};
+
+/// What is seen of the nodes. Only those count that have joined and are neither held, lost nor leaving.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// How many there are.
+    pub total: u32,
+    /// Those that follow the version and are available.
+    pub changed: u32,
+    /// Those that follow the version, available or not.
+    pub following: u32,
+    /// Those that gave up following the version.
+    pub failed: u32,
+    /// Version that most nodes follow that have joined; `None`: there are none.
+    pub current: Option<String>,
+}
+
+/// What the pool says of its rollouts.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings<'a> {
+    /// Steps.
+    pub steps: &'a [Step],
+    /// Versions that a person has approved.
+    pub approved: &'a [&'a str],
+    /// How many failed nodes are too many.
+    pub max_failures: IntOrPercent,
+    /// What is done then.
+    pub action: FailureAction,
+}
+
+/// How many nodes may have been changed by now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gate {
+    /// Nodes that follow the target, are on their way there, or gave up; `None`: all may.
+    pub limit: Option<u32>,
+    /// Why there are no more.
+    pub hold: Hold,
+}
+
+/// Why no more nodes are changed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// Nothing holds the rollout up.
+    #[default]
+    None,
+    /// The nodes of the step are there, and its pause is not over.
+    Soaking {
+        /// When it is.
+        until: Timestamp,
+    },
+    /// The nodes of the step are there, and nobody has approved this version.
+    Approval {
+        /// The version.
+        version: String,
+    },
+    /// Too many nodes gave up following the version.
+    FailureLimit {
+        /// How many.
+        failed: u32,
+        /// Whether all go back to the version before.
+        rolled_back: bool,
+    },
+}
+
+/// How the rollout goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Course {
+    /// What is to be remembered.
+    pub status: Option<RolloutStatus>,
+    /// Version that nodes shall follow, those that join too.
+    pub target: String,
+    /// How many may.
+    pub gate: Gate,
+    /// When to look again though nothing else happens.
+    pub next: Option<Timestamp>,
+}
+
+/// The course of the rollout to `rendered_version`, which begins here if `before` is about another one.
+pub fn course(
+    before: Option<&RolloutStatus>,
+    rendered_version: &str,
+    seen: &Seen,
+    settings: Settings<'_>,
+    now: Timestamp,
+) -> Course {
+    let mut status = match before {
+        Some(before) if before.to_version == rendered_version => before.clone(),
+        _ => begin(before, rendered_version, seen, now),
+    };
+    let all = i32::try_from(settings.steps.len()).unwrap_or(i32::MAX);
+    status.step = status.step.clamp(0, all);
+    let from = status.from_version.clone().filter(|from| *from != status.to_version);
+    let too_many = seen.failed > 0 && seen.failed >= settings.max_failures.of(seen.total);
+    let stops = too_many && settings.action != FailureAction::Continue;
+
+    // A rollout that is over is not undone because of a node that comes back late.
+    if stops && settings.action == FailureAction::Rollback && !status.completed && from.is_some() {
+        status.rolled_back = true;
+    }
+    if let (true, Some(from)) = (status.rolled_back, from) {
+        let hold = Hold::FailureLimit { failed: seen.failed, rolled_back: true };
+        // The way back is known to work: it is as free as the budget lets it be.
+        return Course { status: Some(status), target: from, gate: Gate { limit: None, hold }, next: None };
+    }
+
+    if !stops && seen.total > 0 && seen.following.saturating_add(seen.failed) >= seen.total {
+        status.completed = true;
+    }
+    if status.completed {
+        status.step = all;
+        status.step_reached_time = None;
+    }
+    let mut course = Course { target: status.to_version.clone(), status: None, gate: Gate::default(), next: None };
+    if stops {
+        let hold = Hold::FailureLimit { failed: seen.failed, rolled_back: false };
+        course.gate = Gate { limit: Some(0), hold };
+    } else if !status.completed {
+        (course.gate, course.next) = pass_steps(&mut status, seen, settings, now);
+    }
+    course.status = Some(status);
+    course
+}
+
+fn begin(before: Option<&RolloutStatus>, to: &str, seen: &Seen, now: Timestamp) -> RolloutStatus {
+    // What was never reached is nothing to go back to.
+    let from = match before {
+        Some(before) if before.completed => Some(before.to_version.clone()),
+        Some(before) => before.from_version.clone(),
+        None => seen.current.clone().filter(|current| current != to),
+    };
+    // To a pool without nodes nothing has to be rolled out, and a version that all nodes have followed needs no trial.
+    RolloutStatus {
+        completed: seen.current.is_none(),
+        step: if from.as_deref() == Some(to) { i32::MAX } else { 0 },
+        from_version: from,
+        to_version: to.into(),
+        start_time: text(now),
+        ..RolloutStatus::default()
+    }
+}
+
+/// Passes the steps whose conditions are met, and says what holds up the next one.
+fn pass_steps(
+    status: &mut RolloutStatus,
+    seen: &Seen,
+    settings: Settings<'_>,
+    now: Timestamp,
+) -> (Gate, Option<Timestamp>) {
+    let mut index = usize::try_from(status.step).unwrap_or(0);
+    let mut gate = Gate::default();
+    let mut next = None;
+    while let Some(step) = settings.steps.get(index) {
+        let nodes = step.nodes.of(seen.total).max(1);
+        // A node that gave up proves nothing: another one is tried in its place, until too many have failed.
+        gate.limit = Some(nodes.saturating_add(seen.failed));
+        if seen.changed < nodes.min(seen.total.saturating_sub(seen.failed)) {
+            break;
+        }
+        let reached = status.step_reached_time.as_deref().and_then(|t| t.parse().ok()).unwrap_or(now);
+        status.step_reached_time = Some(text(reached));
+        if step.approval == Some(true) {
+            if !settings.approved.contains(&status.to_version.as_str()) {
+                gate.hold = Hold::Approval { version: status.to_version.clone() };
+                break;
+            }
+        } else {
+            let pause = SignedDuration::from_secs(step.pause_seconds.unwrap_or(0).into());
+            let until = reached.checked_add(pause).unwrap_or(Timestamp::MAX);
+            if until > now {
+                gate.hold = Hold::Soaking { until };
+                next = Some(until);
+                break;
+            }
+        }
+        gate.limit = None;
+        status.step_reached_time = None;
+        index += 1;
+    }
+    status.step = i32::try_from(index).unwrap_or(i32::MAX);
+    (gate, next)
+}
+
+/// RFC 3339 with seconds.
+fn text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+#[path = "rollout_tests.rs"]
+mod tests;

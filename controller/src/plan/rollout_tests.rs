@@ -1,0 +1,266 @@
+//! Rollouts, from their beginning to their end.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn at(second: i64) -> Timestamp {
+    Timestamp::from_second(second).unwrap()
+}
+
+fn pause(nodes: IntOrPercent, seconds: i32) -> Step {
+    Step { nodes, pause_seconds: Some(seconds), approval: None }
+}
+
+fn approval(nodes: IntOrPercent) -> Step {
+    Step { nodes, pause_seconds: None, approval: Some(true) }
+}
+
+/// One node and 15 minutes, then a tenth and an approval.
+fn steps() -> Vec<Step> {
+    vec![pause(IntOrPercent::Int(1), 900), approval(IntOrPercent::Percent(10))]
+}
+
+fn settings<'a>(steps: &'a [Step], approved: &'a [&'a str], action: FailureAction) -> Settings<'a> {
+    Settings { steps, approved, max_failures: IntOrPercent::Int(2), action }
+}
+
+/// So many of a hundred nodes have been changed, and so many gave up.
+fn seen(changed: u32, failed: u32) -> Seen {
+    Seen { total: 100, changed, following: changed, failed, current: Some("v1".into()) }
+}
+
+/// On its way from v1 to v2.
+fn on_its_way(step: i32, reached: Option<i64>) -> RolloutStatus {
+    RolloutStatus {
+        from_version: Some("v1".into()),
+        to_version: "v2".into(),
+        start_time: text(at(0)),
+        step,
+        step_reached_time: reached.map(|s| text(at(s))),
+        ..RolloutStatus::default()
+    }
+}
+
+fn completed(version: &str) -> RolloutStatus {
+    RolloutStatus { completed: true, step: 2, to_version: version.into(), ..RolloutStatus::default() }
+}
+
+#[test]
+fn begins() {
+    let nobody = Seen::default();
+    let failed = RolloutStatus { rolled_back: true, ..on_its_way(1, None) };
+    for (name, before, rendered, seen, from, step, is_completed) in [
+        ("the first of a pool without nodes", None, "v1", nobody.clone(), None, 2, true),
+        ("the first, all follow it", None, "v1", seen(100, 0), None, 2, true),
+        ("the first, most follow it", None, "v1", seen(98, 0), None, 0, false),
+        ("the first, all follow another", None, "v2", seen(0, 0), Some("v1"), 0, false),
+        ("after one that was completed", Some(completed("v1")), "v2", seen(0, 0), Some("v1"), 0, false),
+        ("in a pool that has lost its nodes", Some(completed("v1")), "v2", nobody, Some("v1"), 2, true),
+        ("in the middle of another", Some(on_its_way(1, Some(5))), "v3", seen(0, 0), Some("v1"), 0, false),
+        ("after one that was rolled back", Some(failed.clone()), "v3", seen(0, 0), Some("v1"), 0, false),
+        ("back to where it began", Some(on_its_way(1, Some(5))), "v1", seen(90, 0), Some("v1"), 2, false),
+        ("back by hand after it was rolled back", Some(failed), "v1", seen(100, 0), Some("v1"), 2, true),
+        ("goes on", Some(on_its_way(1, None)), "v2", seen(5, 0), Some("v1"), 1, false),
+    ] {
+        let steps = steps();
+        let course = course(before.as_ref(), rendered, &seen, settings(&steps, &[], FailureAction::Pause), at(10));
+        let status = course.status.unwrap();
+        assert_eq!(
+            (status.from_version.as_deref(), status.step, status.completed),
+            (from, step, is_completed),
+            "{name}"
+        );
+        assert_eq!(
+            (status.to_version.as_str(), course.target.as_str(), status.rolled_back),
+            (rendered, rendered, false),
+            "{name}"
+        );
+        let goes_on = before.is_some_and(|b| b.to_version == rendered);
+        assert_eq!(status.start_time, if goes_on { "1970-01-01T00:00:00Z" } else { "1970-01-01T00:00:10Z" }, "{name}");
+    }
+}
+
+#[test]
+fn passes_steps() {
+    let soaking = |s| Hold::Soaking { until: at(s) };
+    let approval = || Hold::Approval { version: "v2".into() };
+    for (name, before, seen, approved, step, reached, limit, hold) in [
+        ("nobody yet", on_its_way(0, None), seen(0, 0), vec![], 0, None, Some(1), Hold::None),
+        ("the first is there", on_its_way(0, None), seen(1, 0), vec![], 0, Some(1000), Some(1), soaking(1900)),
+        ("its pause goes on", on_its_way(0, Some(101)), seen(1, 0), vec![], 0, Some(101), Some(1), soaking(1001)),
+        ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), vec![], 1, None, Some(10), Hold::None),
+        (
+            "the pause is over, but it is gone",
+            on_its_way(0, Some(100)),
+            seen(0, 0),
+            vec![],
+            0,
+            Some(100),
+            Some(1),
+            Hold::None,
+        ),
+        ("it gave up: another is tried", on_its_way(0, None), seen(0, 1), vec![], 0, None, Some(2), Hold::None),
+        (
+            "nobody approves a pause away",
+            on_its_way(0, None),
+            seen(1, 0),
+            vec!["v2"],
+            0,
+            Some(1000),
+            Some(1),
+            soaking(1900),
+        ),
+        ("a tenth is there", on_its_way(1, None), seen(10, 0), vec![], 1, Some(1000), Some(10), approval()),
+        (
+            "another is approved",
+            on_its_way(1, Some(1)),
+            seen(10, 0),
+            vec!["v1", "v3"],
+            1,
+            Some(1),
+            Some(10),
+            approval(),
+        ),
+        ("is approved", on_its_way(1, Some(1)), seen(10, 0), vec!["v2"], 2, None, None, Hold::None),
+        ("approved before they are there", on_its_way(1, None), seen(9, 0), vec!["v2"], 1, None, Some(10), Hold::None),
+        ("both at once", on_its_way(0, Some(100)), seen(10, 0), vec!["v2"], 2, None, None, Hold::None),
+        ("after the last", on_its_way(2, None), seen(50, 1), vec![], 2, None, None, Hold::None),
+        ("steps were taken away", on_its_way(7, None), seen(50, 1), vec![], 2, None, None, Hold::None),
+        (
+            "a small pool: fewer nodes than the step wants, and one gave up",
+            on_its_way(0, None),
+            Seen { total: 1, failed: 1, following: 0, ..seen(0, 0) },
+            vec![],
+            2,
+            None,
+            None,
+            Hold::None,
+        ),
+        (
+            "an unreadable time counts from now",
+            RolloutStatus { step_reached_time: Some("?".into()), ..on_its_way(0, None) },
+            seen(1, 0),
+            vec![],
+            0,
+            Some(1000),
+            Some(1),
+            soaking(1900),
+        ),
+    ] {
+        let steps = steps();
+        let course = course(Some(&before), "v2", &seen, settings(&steps, &approved, FailureAction::Pause), at(1000));
+        let status = course.status.unwrap();
+        assert_eq!((status.step, status.step_reached_time), (step, reached.map(|s| text(at(s)))), "{name}");
+        let next = if let Hold::Soaking { until } = hold { Some(until) } else { None };
+        assert_eq!((course.gate, course.next), (Gate { limit, hold }, next), "{name}");
+    }
+}
+
+#[test]
+fn is_completed_when_all_follow() {
+    let follows = |following, failed| Seen { following, ..seen(following.saturating_sub(1), failed) };
+    for (name, before, seen, action, expected) in [
+        ("one does not", on_its_way(2, None), follows(99, 0), FailureAction::Pause, false),
+        ("all do, though one is not available", on_its_way(0, None), follows(100, 0), FailureAction::Pause, true),
+        ("all but one that gave up", on_its_way(2, None), follows(99, 1), FailureAction::Pause, true),
+        ("too many gave up", on_its_way(2, None), follows(98, 2), FailureAction::Pause, false),
+        ("they do not matter", on_its_way(2, None), follows(90, 10), FailureAction::Continue, true),
+        ("others come later", completed("v2"), follows(50, 0), FailureAction::Pause, true),
+        (
+            "nobody is left for now",
+            on_its_way(1, None),
+            Seen { total: 0, ..follows(0, 0) },
+            FailureAction::Pause,
+            false,
+        ),
+    ] {
+        let steps = steps();
+        let course = course(Some(&before), "v2", &seen, settings(&steps, &[], action), at(1000));
+        let status = course.status.unwrap();
+        assert_eq!(status.completed, expected, "{name}");
+        if expected {
+            assert_eq!((status.step, status.step_reached_time, course.gate.limit), (2, None, None), "{name}");
+        }
+    }
+}
+
+#[test]
+fn failures() {
+    use FailureAction::{Continue, Pause, Rollback};
+    let limit = |failed, rolled_back| Hold::FailureLimit { failed, rolled_back };
+    let rolled_back = RolloutStatus { rolled_back: true, ..on_its_way(2, None) };
+    let first = RolloutStatus { from_version: None, ..on_its_way(2, None) };
+    let back = RolloutStatus { from_version: Some("v2".into()), ..on_its_way(2, None) };
+    for (name, before, failed, action, target, gate) in [
+        ("one less than too many", on_its_way(2, None), 1, Rollback, "v2", (None, Hold::None)),
+        ("stop", on_its_way(2, None), 2, Pause, "v2", (Some(0), limit(2, false))),
+        ("go back", on_its_way(2, None), 2, Rollback, "v1", (None, limit(2, true))),
+        ("go on", on_its_way(2, None), 9, Continue, "v2", (None, Hold::None)),
+        ("stays gone back", rolled_back.clone(), 0, Pause, "v1", (None, limit(0, true))),
+        ("there is nothing to go back to", first, 2, Rollback, "v2", (Some(0), limit(2, false))),
+        ("it was the way back", back, 2, Rollback, "v2", (Some(0), limit(2, false))),
+        ("it was over", completed("v2"), 2, Rollback, "v2", (Some(0), limit(2, false))),
+    ] {
+        let steps = steps();
+        let course = course(Some(&before), "v2", &seen(50, failed), settings(&steps, &["v2"], action), at(1000));
+        assert_eq!((course.target.as_str(), (course.gate.limit, course.gate.hold)), (target, gate), "{name}");
+        assert_eq!(course.status.unwrap().rolled_back, target == "v1", "{name}");
+    }
+    let steps = steps();
+    let again = course(Some(&rolled_back), "v3", &seen(0, 0), settings(&steps, &[], Rollback), at(1000));
+    assert_eq!((again.target.as_str(), again.gate.limit), ("v3", Some(1)));
+}
+
+prop_compose! {
+    fn any_step()(nodes in prop_oneof![(1..20u32).prop_map(IntOrPercent::Int), (1..=100u32).prop_map(IntOrPercent::Percent)], seconds in 0..300i32, approves: bool) -> Step {
+        if approves { approval(nodes) } else { pause(nodes, seconds) }
+    }
+}
+
+proptest! {
+    /// A rollout goes through its steps one after the other, whatever happens to the nodes, and passes none whose condition
+    /// is not met.
+    #[test]
+    fn no_step_is_passed_without_its_condition(
+        steps in proptest::collection::vec(any_step(), 0..5),
+        looks in proptest::collection::vec((0..60i64, 0..20u32, 0..3u32, 0..4u8), 1..40),
+    ) {
+        let mut before = on_its_way(0, None);
+        let mut now = 0;
+        let mut reached_at = vec![None; steps.len()];
+        for (passed, changed, failed, approves) in looks {
+            now += passed;
+            let seen = Seen { total: 20, changed: changed.min(20 - failed), following: changed.min(19 - failed), failed, ..seen(0, 0) };
+            let approved: &[&str] = match approves { 0 => &["v2"], 1 => &["v1", "v3"], _ => &[] };
+            let settings = Settings { max_failures: IntOrPercent::Int(3), ..settings(&steps, approved, FailureAction::Pause) };
+            let course = course(Some(&before), "v2", &seen, settings, at(now));
+            let status = course.status.clone().unwrap();
+            prop_assert!(status.step >= before.step);
+            let (first, after) = (usize::try_from(before.step).unwrap(), usize::try_from(status.step).unwrap());
+            for (index, step) in steps.iter().enumerate().take(after).skip(first) {
+                let enough = seen.changed >= step.nodes.of(20).min(20 - failed);
+                prop_assert!(enough, "step {index}: {seen:?}");
+                let reached = *reached_at[index].get_or_insert(now);
+                match step.pause_seconds {
+                    Some(seconds) => prop_assert!(now - reached >= i64::from(seconds), "step {index}"),
+                    None => prop_assert!(approved.contains(&"v2"), "step {index}"),
+                }
+            }
+            if let Some(step) = steps.get(after) {
+                if seen.changed >= step.nodes.of(20).min(20 - failed) {
+                    reached_at[after].get_or_insert(now);
+                    prop_assert!(course.gate.hold != Hold::None);
+                }
+                prop_assert_eq!(course.gate.limit, Some(step.nodes.of(20) + failed));
+            } else {
+                prop_assert_eq!(&course.gate, &Gate::default());
+            }
+            prop_assert!(course.next.is_none_or(|next| next > at(now)));
+            // The same look once more changes nothing.
+            let again = super::course(Some(&status), "v2", &seen, settings, at(now));
+            prop_assert_eq!(&again, &course);
+            before = status;
+        }
+    }
+}

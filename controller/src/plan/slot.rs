@@ -1,0 +1,136 @@
+//! What counts of one host when it is decided who may be worked on.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use api::{Disruption, GrantType, IntOrPercent};
+use jiff::{SignedDuration, Timestamp};
+
+/// What counts of one host of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is so or not")]
+pub struct Slot {
+    /// Name of the instance.
+    pub name: String,
+    /// Zone of its Node; empty if it has none.
+    pub zone: String,
+    /// The grant it has.
+    pub grant: Option<GrantType>,
+    /// Version that a grant to stage or update names.
+    pub grant_version: Option<String>,
+    /// How disruptive the update is that was granted. An update of which this is not known counts as disruptive.
+    pub grant_disruption: Option<Disruption>,
+    /// Whether its operation has begun to disturb the node. Such a grant is not taken back.
+    pub begun: bool,
+    /// Whether it shall go: taken out of the inventory, its pool deleted, or deleted by hand.
+    pub leaving: bool,
+    /// Whether it has joined and followed its version completely at least once.
+    pub joined: bool,
+    /// Whether its Node is Ready.
+    pub ready: bool,
+    /// Whether its Node is Ready, has been so for long enough, and takes pods.
+    pub available: bool,
+    /// Until when it waits after a failure. A time that has passed tells that nothing has succeeded since.
+    pub waits_until: Option<Timestamp>,
+    /// Whether a person said that nothing shall begin here. It counts neither as one of the pool nor as unavailable.
+    pub held: bool,
+    /// What it takes to follow the target; `None`: it does.
+    pub change: Option<Wanted>,
+    /// Whether everything that the change needs is on the host.
+    pub staged: bool,
+    /// Whether it gave up following the target. It is not tried again.
+    pub failed: bool,
+    /// Whether the host asks for a restart.
+    pub wants_reboot: bool,
+    /// Since when its Node is not Ready.
+    pub down_since: Option<Timestamp>,
+    /// Whether the host did not answer over SSH when it was last tried.
+    pub unreachable: bool,
+}
+
+/// What it takes for a node to follow the target.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The target.
+    pub version: String,
+    /// How disruptive going there is.
+    pub disruption: Disruption,
+    /// Services that are started afresh.
+    pub services: Vec<String>,
+}
+
+/// Nodes that are no longer waited for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Their names.
+    pub names: BTreeSet<String>,
+    /// Whether there are so many that none is written off.
+    pub too_many: bool,
+}
+
+/// Which nodes are lost: not Ready, on hosts that do not answer either, for longer than `after`.
+pub fn lost(slots: &[Slot], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
+    let gone = |s: &Slot| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
+    let names: BTreeSet<String> = slots.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect();
+    let too_many = count(slots, gone) > max_unhealthy.of(count(slots, |s| s.joined && !s.held));
+    Lost { names: if too_many { BTreeSet::new() } else { names }, too_many }
+}
+
+/// Whether what is granted makes an available node unavailable, or may.
+pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>) -> bool {
+    match grant {
+        Some(GrantType::Update) => disruption.is_none_or(|d| d >= Disruption::Restart),
+        Some(GrantType::Reboot | GrantType::Remove | GrantType::Repair) => true,
+        None | Some(GrantType::Provision | GrantType::Stage | GrantType::Orphan) => false,
+    }
+}
+
+/// Whether a node takes one of those that may be unavailable.
+pub(super) fn is_busy(slot: &Slot) -> bool {
+    !slot.available || slot.begun || disturbs(slot.grant, slot.grant_disruption)
+}
+
+/// Whether it does so only because of a grant that can still be taken back, or replaced.
+pub(super) fn is_seated(slot: &Slot) -> bool {
+    slot.available && !slot.begun && slot.grant != Some(GrantType::Remove) && is_busy(slot)
+}
+
+/// Whether it is being changed without being disturbed.
+pub(super) fn is_quiet_change(slot: &Slot) -> bool {
+    slot.grant == Some(GrantType::Update) && !disturbs(slot.grant, slot.grant_disruption)
+}
+
+/// Whether it is being changed while it is unavailable.
+pub(super) fn is_dead_change(slot: &Slot) -> bool {
+    let changes = matches!(slot.grant, Some(GrantType::Update | GrantType::Reboot));
+    slot.joined && !slot.available && changes && disturbs(slot.grant, slot.grant_disruption)
+}
+
+/// Whether it waits after a failure.
+pub(super) fn waits(slot: &Slot, now: Timestamp) -> bool {
+    slot.waits_until.is_some_and(|until| until > now)
+}
+
+/// Whether neither the Node nor the host is heard of.
+pub(super) fn is_silent(slot: &Slot) -> bool {
+    slot.joined && !slot.held && !slot.ready && !slot.available && slot.unreachable
+}
+
+/// Whether it has this grant for the wanted version.
+pub(super) fn has(slot: &Slot, type_: GrantType, wanted: &Wanted) -> bool {
+    slot.grant == Some(type_) && slot.grant_version.as_ref() == Some(&wanted.version)
+}
+
+/// Whether it has the grant for the wanted change.
+pub(super) fn is_granted(slot: &Slot, wanted: &Wanted) -> bool {
+    has(slot, GrantType::Update, wanted) && slot.grant_disruption.is_none_or(|d| d == wanted.disruption)
+}
+
+/// So much later; `None`: never.
+pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Timestamp> {
+    since?.checked_add(SignedDuration::try_from(by?).ok()?).ok()
+}
+
+/// How many there are of which this is so.
+pub(super) fn count(slots: &[Slot], which: impl Fn(&Slot) -> bool) -> u32 {
+    u32::try_from(slots.iter().filter(|s| which(s)).count()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,96 @@
+//! What is seen of each host of a pool.
+
+use std::{sync::Arc, time::Duration};
+
+use api::{
+    WindowsInstance,
+    conditions::{self, kind},
+    names::key,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use crate::{
+    context::Context,
+    drain,
+    instance::node,
+    plan::grants::{Slot, Wanted},
+};
+
+/// Node label that says in which zone it is.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// One host of the pool, with what is seen of it.
+pub(crate) struct Member {
+    /// The instance.
+    pub instance: Arc<WindowsInstance>,
+    /// What counts of it.
+    pub slot: Slot,
+}
+
+/// What the pool wants, as far as it matters for what is seen of a host.
+pub(crate) struct Wish<'a> {
+    /// The version that all shall follow.
+    pub version: &'a str,
+    /// Time until a Ready node counts as available.
+    pub min_ready: Duration,
+    /// Whether hosts of nodes that are not Ready are looked at. Else nobody finds out whether they answer.
+    pub looks: bool,
+}
+
+/// What is seen of one host. `change` says what it takes to follow the wish, for a host that does not; `sent` whether everything
+/// for it is on the host.
+pub(crate) fn member(
+    instance: &Arc<WindowsInstance>,
+    unwanted: bool,
+    node: Option<&Node>,
+    wish: &Wish<'_>,
+    change: Option<(Wanted, bool)>,
+    now: Timestamp,
+) -> Member {
+    let status = instance.status.clone().unwrap_or_default();
+    let joined = status.current_version.is_some();
+    let (says_ready, since, _) = node.map_or((false, None, String::new()), node::ready);
+    let ready = says_ready && joined;
+    let held = since.is_some_and(|t| Duration::try_from(now.duration_since(t)).unwrap_or_default() >= wish.min_ready);
+    let is_set = |key: &str| {
+        let on_node = node.and_then(|n| n.annotations().get(key));
+        on_node.or_else(|| instance.annotations().get(key)).is_some_and(|v| v == "true")
+    };
+    let (change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
+    let slot = Slot {
+        name: instance.name_any(),
+        zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
+        grant: instance.spec.grant.as_ref().map(|g| g.type_),
+        grant_version: instance.spec.grant.as_ref().and_then(|g| g.version.clone()),
+        grant_disruption: instance.spec.grant.as_ref().and_then(|g| g.disruption),
+        begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
+        leaving: unwanted || instance.metadata.deletion_timestamp.is_some(),
+        joined,
+        ready,
+        available: ready && held && node.is_some_and(|n| !drain::is_cordoned(n)),
+        waits_until: status.failures.as_ref().and_then(|f| f.next_retry_time.parse().ok()),
+        held: is_set(key::HOLD),
+        staged: sent || status.staged_version.as_deref() == Some(wish.version),
+        change,
+        failed: status.failed_version.as_deref() == Some(wish.version),
+        wants_reboot: joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED)),
+        down_since: since.filter(|_| joined && !says_ready),
+        unreachable: !wish.looks
+            || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),
+    };
+    Member { instance: instance.clone(), slot }
+}
+
+/// When the next node will have been Ready for long enough.
+pub(crate) fn soonest_available(
+    members: &[Member],
+    min_ready: Duration,
+    now: Timestamp,
+    cx: &Context,
+) -> Option<Timestamp> {
+    let span = jiff::SignedDuration::try_from(min_ready).ok()?;
+    let waiting = members.iter().filter(|m| m.slot.ready && !m.slot.available);
+    waiting.filter_map(|m| node::ready(&*cx.node(&m.slot.name)?).1?.checked_add(span).ok()).filter(|at| *at > now).min()
+}

@@ -1,0 +1,101 @@
+//! What would be done with each host, for a pool in mode Plan and for the command `plan`. Pure.
+
+use std::collections::BTreeMap;
+
+use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, RemediationType};
+
+use super::members::Member;
+use crate::plan::grants::Limits;
+
+/// Hosts that a status shows.
+const SHOWN: usize = 100;
+
+/// What would be done with each host that something would be done with, sorted by name. `why` says in words what a node's
+/// change is for; `is_node` whether a host that is not known yet is a node already.
+pub(crate) fn preview(
+    hosts: &BTreeMap<String, InstanceHost>,
+    members: &[Member],
+    limits: &Limits,
+    why: impl Fn(&Member) -> String,
+    is_node: impl Fn(&str) -> bool,
+) -> Vec<PlannedHost> {
+    let known: BTreeMap<&str, &Member> = members.iter().map(|m| (m.slot.name.as_str(), m)).collect();
+    let planned = |host: &str, action: &str, disruption: Disruption, why: String| PlannedHost {
+        host: host.into(),
+        action: action.into(),
+        disruption: disruption.as_str().into(),
+        why,
+    };
+    let mut list = Vec::new();
+    for name in hosts.keys() {
+        match known.get(name.as_str()) {
+            None if is_node(name) => {
+                let why = "it is a node of another operator; it is taken over as it is, and then updated in its turn";
+                list.push(planned(name, "Adopt", Disruption::None, why.into()));
+            }
+            None => list.push(planned(name, "Join", Disruption::None, "new in the inventory".into())),
+            Some(m) if m.slot.held => list.push(planned(name, "Nothing", Disruption::None, "it is on hold".into())),
+            Some(m) if m.slot.leaving => {
+                list.push(planned(
+                    name,
+                    "Remove",
+                    Disruption::Drain,
+                    "its instance is being deleted; it joins again".into(),
+                ));
+            }
+            Some(m) if !m.slot.joined => {
+                list.push(planned(name, "Join", Disruption::None, "has not joined yet".into()));
+            }
+            Some(m) => {
+                if m.slot.failed {
+                    let why = "the version failed on this host and is not tried again".to_string();
+                    list.push(planned(name, "Nothing", Disruption::None, why));
+                } else if let Some(change) = &m.slot.change {
+                    let reboots = if m.slot.wants_reboot { Disruption::Reboot } else { Disruption::None };
+                    list.push(planned(name, "Update", change.disruption.max(reboots), why(m)));
+                } else if m.slot.wants_reboot {
+                    list.push(planned(name, "Reboot", Disruption::Reboot, "the host asks for a restart".into()));
+                } else if m.slot.down_since.is_some() && limits.remediation != RemediationType::None {
+                    let why = format!("not Ready, if it stays so for {} s", limits.unreachable_after.as_secs());
+                    list.push(planned(name, "Repair", Disruption::None, why));
+                }
+            }
+        }
+    }
+    for member in members.iter().filter(|m| !hosts.contains_key(&m.slot.name)) {
+        let (action, disruption) = match (limits.orphan, member.slot.joined) {
+            (true, _) => ("Orphan", Disruption::None),
+            (false, true) => ("Remove", Disruption::Drain),
+            (false, false) => ("Remove", Disruption::None),
+        };
+        list.push(planned(&member.slot.name, action, disruption, "not in the inventory any more".into()));
+    }
+    list.sort_by(|a, b| a.host.cmp(&b.host));
+    list
+}
+
+/// The same for a status, which must not grow with the pool.
+pub(crate) fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
+    PlanStatus { summary: summary(list, hosts), hosts: list.iter().take(SHOWN).cloned().collect() }
+}
+
+/// How many of what, in a sentence.
+pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for planned in list.iter().filter(|p| p.action != "Nothing") {
+        *counts.entry((&planned.action, &planned.disruption)).or_default() += 1;
+    }
+    if counts.is_empty() {
+        return format!("nothing to do with {hosts} hosts");
+    }
+    let words = |(action, disruption): (&str, &str), n: usize| {
+        let how = match disruption {
+            "Restart" => " with a restart of services",
+            "Drain" => " with a drain",
+            "Reboot" => " with a drain and a restart of the host",
+            _ => "",
+        };
+        format!("{n} {}{how}", action.to_lowercase())
+    };
+    counts.into_iter().map(|(kind, n)| words(kind, n)).collect::<Vec<_>>().join(", ")
+}

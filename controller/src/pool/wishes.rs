@@ -1,0 +1,185 @@
+//! What a pool wants of its hosts: the version that follows from its template, how far the change to it may have got, and what
+//! it takes on each host.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use api::{InstanceHost, PlannedHost, RemediationType, WindowsInstance, WindowsNodePool, names::key};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    PoolError,
+    members::{Member, Wish, member},
+    preview::preview,
+};
+use crate::{
+    args,
+    context::Context,
+    plan::{
+        change::{self, Change},
+        grants::{Limits, Slot, Wanted, lost},
+        rollout::{Course, Seen, Settings, course},
+    },
+    render::{Rendered, Stored, version_for},
+};
+
+/// What a pool wants.
+pub(super) struct Wishes {
+    /// Version that its template renders to.
+    rendered: String,
+    /// How far the change to it may have got.
+    pub course: Course,
+    wicd: String,
+    min_ready: Duration,
+    looks: bool,
+    /// What it takes to get to the target, from each version that a node follows, and whether that needs nothing sent.
+    changes: HashMap<String, (Change, bool)>,
+    target: Option<Arc<Rendered>>,
+}
+
+impl Wishes {
+    /// Renders, stores what is new, and finds out where its nodes stand.
+    pub async fn of(
+        pool: &WindowsNodePool,
+        mine: &[Arc<WindowsInstance>],
+        cx: &Context,
+        now: Timestamp,
+    ) -> Result<Self, PoolError> {
+        let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
+        let fresh = cx.release.render(&pool.spec.template_spec())?;
+        let current = match before {
+            Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),
+            None => None,
+        };
+        let rendered = version_for(&fresh, args::version(), current.as_ref().map(|(v, r)| (v.as_str(), &**r)));
+        if !pool.spec.is_plan() {
+            cx.versions.publish(&rendered, fresh.clone()).await?;
+        }
+
+        let rollout = pool.spec.rollout();
+        let approved: Vec<&str> =
+            [rollout.approved_version.as_deref(), pool.annotations().get(key::APPROVE).map(String::as_str)]
+                .into_iter()
+                .flatten()
+                .collect();
+        let settings = Settings {
+            steps: rollout.steps(),
+            approved: &approved,
+            max_failures: rollout.max_failures(),
+            action: rollout.failure_action(),
+        };
+        let remediation = pool.spec.remediation();
+        let looks = remediation.type_ != Some(RemediationType::None);
+        let wish = Wish { version: &rendered, min_ready: rollout.min_ready(), looks };
+        let bare = |i| member(i, false, cx.node(&i.name_any()).as_deref(), &wish, None, now);
+        let members: Vec<Member> = mine.iter().map(bare).collect();
+        let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
+        let lost = lost(&slots, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
+        let course = course(before, &rendered, &seen(&members, &rendered, &lost.names), settings, now);
+
+        let target = if course.target == rendered { Some(Arc::new(fresh)) } else { stored(cx, &course.target).await? };
+        let mut changes = HashMap::new();
+        for version in mine.iter().filter_map(|i| i.status.as_ref()?.current_version.clone()) {
+            if version == course.target || changes.contains_key(&version) {
+                continue;
+            }
+            let found = cx.versions.get(&version).await.ok().flatten();
+            let change = match (found.as_deref(), &target) {
+                (Some(from), Some(to)) => (change::change(from, to), has_all(from, to)),
+                _ => (change::unknown(), false),
+            };
+            changes.insert(version, change);
+        }
+        let wicd = cx.release.wicd.sha256.clone();
+        Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target })
+    }
+
+    /// The version that hosts join with: what the pool is at, unless this operator has not got its files any more.
+    pub fn for_new_hosts(&self, cx: &Context) -> String {
+        let can = self.target.as_ref().is_some_and(|t| cx.release.has(t.files()));
+        if can { self.course.target.clone() } else { self.rendered.clone() }
+    }
+
+    /// What is seen of one host.
+    pub fn member(&self, instance: &Arc<WindowsInstance>, unwanted: bool, cx: &Context, now: Timestamp) -> Member {
+        let wish = Wish { version: &self.course.target, min_ready: self.min_ready, looks: self.looks };
+        let node = cx.node(&instance.name_any());
+        member(instance, unwanted, node.as_deref(), &wish, self.change(instance), now)
+    }
+
+    /// What it takes on a node that does not follow the target, and whether everything for it is on the host.
+    fn change(&self, instance: &WindowsInstance) -> Option<(Wanted, bool)> {
+        let status = instance.status.as_ref()?;
+        let current = status.current_version.as_ref()?;
+        let version = self.course.target.clone();
+        if *current == version {
+            // wicd is replaced while everything else goes on.
+            let other = status.wicd.as_ref() != Some(&self.wicd);
+            return other.then(|| (Wanted { version, ..Wanted::default() }, true));
+        }
+        let (change, sent) = self.changes.get(current)?;
+        let services = change.services.iter().cloned().collect();
+        Some((Wanted { version, disruption: change.disruption, services }, *sent))
+    }
+
+    /// What would be done with each host.
+    pub fn preview(
+        &self,
+        hosts: &BTreeMap<String, InstanceHost>,
+        members: &[Member],
+        limits: &Limits,
+        cx: &Context,
+    ) -> Vec<PlannedHost> {
+        let is_node = |name: &str| cx.node(name).is_some_and(|n| n.annotations().contains_key(key::VERSION));
+        preview(hosts, members, limits, |m| self.why(&m.instance), is_node)
+    }
+
+    /// Why a node has to change, in words.
+    fn why(&self, instance: &WindowsInstance) -> String {
+        let current = instance.status.as_ref().and_then(|s| s.current_version.as_ref());
+        match current.and_then(|c| self.changes.get(c)) {
+            Some((change, _)) => change.why.join(", "),
+            None => "wicd".into(),
+        }
+    }
+}
+
+async fn stored(cx: &Context, version: &str) -> Result<Option<Arc<Rendered>>, PoolError> {
+    Ok(match cx.versions.get(version).await?.as_deref() {
+        Some(Stored::Ours(rendered)) => Some(Arc::new(rendered.clone())),
+        _ => None,
+    })
+}
+
+/// Whether a host that follows one version has all files of another.
+fn has_all(from: &Stored, to: &Rendered) -> bool {
+    let Stored::Ours(from) = from else { return false };
+    to.files().iter().all(|f| from.files().iter().any(|had| had.sha256 == f.sha256))
+}
+
+/// Where the nodes of the pool stand on the way to a version.
+fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
+    let mut seen = Seen::default();
+    let mut versions: HashMap<String, u32> = HashMap::new();
+    for Member { instance, slot } in members {
+        let status = instance.status.clone().unwrap_or_default();
+        let Some(current) = status.current_version.filter(|_| !slot.leaving) else { continue };
+        *versions.entry(current.clone()).or_default() += 1;
+        if slot.held || lost.contains(&slot.name) {
+            continue;
+        }
+        let follows = current == version;
+        // A node that a person has cordoned is as good as any other.
+        let works = slot.ready && !slot.begun;
+        seen.total += 1;
+        seen.failed += u32::from(slot.failed);
+        seen.following += u32::from(follows);
+        seen.changed += u32::from(follows && works);
+    }
+    seen.current = versions.into_iter().max_by(|a, b| a.1.cmp(&b.1).then(b.0.cmp(&a.0))).map(|(v, _)| v);
+    seen
+}

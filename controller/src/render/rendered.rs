@@ -1,0 +1,194 @@
+//! What the hosts of a pool get, and the version that stands for it.
+
+use std::{collections::BTreeMap, fmt::Write as _};
+
+use api::{
+    TemplateSpec,
+    host::{ConfigFile, LogRotation, path},
+    payload::{self, File, Manifest},
+    services::ServicesConfig,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use super::{
+    Cluster, HostParams, RenderError, Settings, check, containerd, files, kubelet, program,
+    services::{Context, services},
+};
+
+/// The way of [`Rendered::hash`]. Raised whenever it changes, so that nobody takes an old hash for a new one.
+pub const HASH_VERSION: u32 = 1;
+
+/// Everything that hosts of a pool get, apart from what depends on the host: immutable once stored.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rendered {
+    /// The services.
+    pub services: ServicesConfig,
+    /// All the rest.
+    pub shared: Shared,
+}
+
+/// What [`Rendered`] has beside the services.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
+#[serde(rename_all = "camelCase")]
+pub struct Shared {
+    /// [`HASH_VERSION`] of the operator that rendered it.
+    pub hash_version: u32,
+    /// Payload files of this cluster's platform.
+    pub files: Vec<File>,
+    /// `KubeletConfiguration` without `registerWithTaints`: taints depend on the pool and are changed in place.
+    pub kubelet: Value,
+    /// Drop-in for containerd, in TOML. None if the pool sets nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub containerd: Option<String>,
+    /// Rotation of logs that wicd rotates. None if the operator was told not to rotate logs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logs: Option<LogRotation>,
+    /// Path and SHA-256 of the files that follow from the cluster alone. Never a content, and nothing of a secret.
+    pub cluster_files: BTreeMap<String, String>,
+}
+
+/// Renders what the hosts of a pool get. The operator's settings go over what is usual, the pool's over both.
+pub fn render(
+    cluster: &Cluster,
+    payload: &Manifest,
+    settings: &Settings,
+    template: &TemplateSpec,
+) -> Result<Rendered, RenderError> {
+    check::files(cluster)?;
+    let logs = settings.logs.of_pool(template.logs.as_ref())?;
+    let settings = &Settings { logs, ..settings.clone() };
+    let context = Context { cluster, payload, settings };
+    let containerd = template.containerd.clone().unwrap_or_default();
+    let has_containerd = context.has(program::CONTAINERD) && context.has(program::CONTAINERD_CONFIG);
+    let shared = Shared {
+        hash_version: HASH_VERSION,
+        files: payload.for_platform(cluster.platform.as_str()),
+        kubelet: kubelet::config(cluster, settings, &template.kubelet.clone().unwrap_or_default())?,
+        containerd: containerd::drop_in(&containerd, has_containerd)?,
+        logs: settings.logs.rotation(),
+        cluster_files: files::hashes(cluster, context.has(program::ECR_CREDENTIAL_PROVIDER)),
+    };
+    Ok(Rendered { services: services(cluster, payload, settings)?, shared })
+}
+
+impl Rendered {
+    /// Hash of what it means to a host, in 64 hex digits: not of how it is written down, and not of what stays with the
+    /// operator. Comparable only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one
+    /// is hashed again.
+    pub fn hash(&self) -> String {
+        let Shared { hash_version: _, files, kubelet, containerd, logs, cluster_files } = &self.shared;
+        let mut hash = Sha256::new();
+        // Lengths keep one text from running over into the next.
+        let mut add = |key: &str, text: &str| hash.update(format!("{key} {}\n{text}\n", text.len()));
+        for (key, text) in canonical_services(&self.services).to_data() {
+            add(&key, &text);
+        }
+        add("payload", &payload::digest(files));
+        add("kubelet", &canonical_json(kubelet));
+        if let Some(text) = containerd {
+            add("containerd", text);
+        }
+        if let Some(LogRotation { max_bytes, max_age_seconds }) = logs {
+            add("logs", &format!("{max_bytes} {max_age_seconds}"));
+        }
+        for (path, sha256) in cluster_files {
+            add(path, sha256);
+        }
+        hex::encode(hash.finalize())
+    }
+
+    /// The version that stands for it: `<operator version>-<8 hex digits>`, fit for names of objects.
+    pub fn name(&self, operator_version: &str) -> String {
+        // Build metadata, as in `1.2.3+abc`, is legal in a version and not in a name.
+        let fit = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
+        let version: String = operator_version.to_ascii_lowercase().chars().map(fit).collect();
+        format!("{}-{}", version.trim_matches(['-', '.']), &self.hash()[..8])
+    }
+
+    /// Digest of the payload files.
+    pub fn payload_digest(&self) -> String {
+        payload::digest(&self.shared.files)
+    }
+
+    /// The payload files.
+    pub fn files(&self) -> &[File] {
+        &self.shared.files
+    }
+
+    /// The configuration files of one host, sorted by path. kubelet's and containerd's are as they were rendered, so that a
+    /// host can go back to an older version; those of the cluster are as the cluster is now, because older ones would be of
+    /// no use to anybody.
+    pub fn configs(&self, cluster: &Cluster, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
+        check::files(cluster)?;
+        check::host(host)?;
+        let has = |destination: &str| self.files().iter().any(|f| f.destination.eq_ignore_ascii_case(destination));
+        let mut configs = files::of_cluster(cluster, has(program::ECR_CREDENTIAL_PROVIDER), &host.node_name);
+        let kubelet = kubelet::with_taints(self.shared.kubelet.clone(), &host.taints);
+        configs.push(files::file(path::KUBELET_CONFIG, files::text(&kubelet)));
+        configs.extend(self.shared.containerd.clone().map(|text| files::file(program::CONTAINERD_DROP_IN, text)));
+        configs.sort_by(|a, b| a.path.cmp(&b.path));
+        Ok(configs)
+    }
+}
+
+/// The version of what was just rendered: the current one if that means the same to a host, so that an operator that renders
+/// what the last one rendered changes no host.
+pub fn version_for(rendered: &Rendered, operator_version: &str, current: Option<(&str, &Rendered)>) -> String {
+    match current {
+        Some((name, current)) if current.hash() == rendered.hash() => name.to_owned(),
+        _ => rendered.name(operator_version),
+    }
+}
+
+/// The services with all lists in order in which order says nothing.
+fn canonical_services(services: &ServicesConfig) -> ServicesConfig {
+    let mut canonical = services.clone();
+    canonical.services.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
+    for service in &mut canonical.services {
+        service.dependencies.sort();
+        service.node_variables_in_command.sort_by(|a, b| a.name.cmp(&b.name));
+        service.host_variables_in_command.sort_by(|a, b| a.name.cmp(&b.name));
+    }
+    canonical.files.sort_by(|a, b| a.path.cmp(&b.path));
+    canonical.watched_environment_vars.sort();
+    canonical
+}
+
+/// JSON with the keys of objects in order, however the map keeps them.
+fn canonical_json(value: &Value) -> String {
+    fn write(value: &Value, out: &mut String) {
+        match value {
+            Value::Object(map) => {
+                let sorted: BTreeMap<&String, &Value> = map.iter().collect();
+                out.push('{');
+                for (key, value) in sorted {
+                    // Writing to a string does not fail.
+                    let _ = write!(out, "{}:", Value::from(key.as_str()));
+                    write(value, out);
+                    out.push(',');
+                }
+                out.push('}');
+            }
+            Value::Array(items) => {
+                out.push('[');
+                for item in items {
+                    write(item, out);
+                    out.push(',');
+                }
+                out.push(']');
+            }
+            scalar => {
+                let _ = write!(out, "{scalar}");
+            }
+        }
+    }
+    let mut out = String::new();
+    write(value, &mut out);
+    out
+}
+
+#[cfg(test)]
+#[path = "rendered_tests.rs"]
+mod tests;

@@ -1,0 +1,261 @@
+//! A change reaches a whole pool while people's pods run on it: 50 simulated hosts and one with real Windows parts.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePoolSpec, conditions::kind, names::key};
+use futures::StreamExt as _;
+use k8s_openapi::api::{
+    apps::v1::Deployment,
+    core::v1::{Binding, Node, Pod},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ListParams, PostParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::{Value, json};
+use testbed::sim::{SimHost, SimOptions};
+use tokio::task::JoinHandle;
+
+use crate::fleet::{World, has, is_cordoned, is_cordoned_by_us, nodes, pool_status, spec_with};
+
+const POOL: &str = "factory";
+/// Seconds that pods ask for to end.
+const GRACE: i64 = 3;
+
+/// A pool of these hosts with this many downloads at once: a change of it takes a drain.
+fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSpec {
+    spec_with(
+        hosts,
+        json!({
+            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
+            "provisioning": {"maxConcurrent": 50},
+            "rollout": rollout,
+        }),
+    )
+}
+
+/// A workload behind a budget: `replicas` pods of which one may be missing.
+async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
+    let labels = json!({"app": name});
+    let deployment = json!({
+        "metadata": {"name": name},
+        "spec": {
+            "replicas": replicas,
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": GRACE,
+                    "containers": [{"name": "c", "image": "example.com/image"}],
+                    "tolerations": [{"key": "os", "operator": "Exists"}],
+                },
+            },
+        },
+    });
+    let budget = json!({
+        "metadata": {"name": name},
+        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
+    });
+    let params = PostParams::default();
+    Api::<Deployment>::default_namespaced(client.clone()).create(&params, &serde_json::from_value(deployment)?).await?;
+    Api::<PodDisruptionBudget>::default_namespaced(client.clone())
+        .create(&params, &serde_json::from_value(budget)?)
+        .await?;
+    Ok(())
+}
+
+/// Stands in for the scheduler: binds pods that wait to Ready nodes that take pods, the emptiest first.
+fn schedule(client: Client) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let pods: Api<Pod> = Api::all(client.clone());
+        loop {
+            if let Err(error) = bind_waiting(&client, &pods).await {
+                eprintln!("pods were not bound: {error:#}");
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    })
+}
+
+async fn bind_waiting(client: &Client, pods: &Api<Pod>) -> Result<()> {
+    let all = pods.list(&ListParams::default()).await?.items;
+    let is_bound = |p: &Pod| p.spec.as_ref().is_some_and(|s| s.node_name.is_some());
+    let waiting: Vec<&Pod> = all.iter().filter(|p| !is_bound(p) && p.metadata.deletion_timestamp.is_none()).collect();
+    if waiting.is_empty() {
+        return Ok(());
+    }
+    let mut load: BTreeMap<String, usize> =
+        nodes(client).await?.iter().filter(|n| !is_cordoned(n) && is_ready(n)).map(|n| (n.name_any(), 0)).collect();
+    for node in all.iter().filter_map(|p| p.spec.as_ref()?.node_name.as_ref()) {
+        load.entry(node.clone()).and_modify(|n| *n += 1);
+    }
+    for pod in waiting {
+        let Some(node) = load.iter().min_by_key(|(_, n)| **n).map(|(name, _)| name.clone()) else { return Ok(()) };
+        load.entry(node.clone()).and_modify(|n| *n += 1);
+        let binding: Binding = serde_json::from_value(json!({
+            "metadata": {"name": pod.name_any()},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }))?;
+        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace().context("a pod has a namespace")?);
+        let bound: kube::Result<Value> =
+            api.create_subresource("binding", &pod.name_any(), &PostParams::default(), &binding).await;
+        bound.map(drop).or_else(|error| match error {
+            // The answer is a Status, not a Binding, or the pod was bound or went away.
+            kube::Error::Api(status) if matches!(status.code, 404 | 409) => Ok(()),
+            other => Err(other),
+        })?;
+    }
+    Ok(())
+}
+
+fn is_ready(node: &Node) -> bool {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+    conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
+}
+
+/// What a watcher that knows nothing of the operator has seen.
+#[derive(Default)]
+pub struct Observed {
+    /// Nodes that are cordoned or not Ready now.
+    disrupted: BTreeSet<String>,
+    /// The most that ever were at once.
+    pub most_disrupted: usize,
+    /// Every node that ever was.
+    pub ever_disrupted: BTreeSet<String>,
+    /// Grace periods of pods when they were told to end, by uid.
+    graces: BTreeMap<String, Option<i64>>,
+    /// Budgets that were broken.
+    broken: Vec<String>,
+}
+
+/// Watches until it is dropped.
+pub struct Watcher {
+    pub seen: Arc<Mutex<Observed>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Watcher {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Watcher {
+    /// Watches the nodes of a pool, and all pods and budgets.
+    pub fn of(client: &Client, pool: &str) -> Self {
+        let seen = Arc::<Mutex<Observed>>::default();
+        let config = watcher::Config::default().labels(&format!("{}={pool}", key::POOL));
+        let nodes = watcher(Api::<Node>::all(client.clone()), config);
+        let into = seen.clone();
+        let watch_nodes = tokio::spawn(async move {
+            let mut nodes = std::pin::pin!(nodes.default_backoff().applied_objects());
+            while let Some(node) = nodes.next().await {
+                let Ok(node) = node else { continue };
+                let mut seen = into.lock().unwrap();
+                if is_cordoned(&node) || !is_ready(&node) {
+                    seen.ever_disrupted.insert(node.name_any());
+                    seen.disrupted.insert(node.name_any());
+                } else {
+                    seen.disrupted.remove(&node.name_any());
+                }
+                seen.most_disrupted = seen.most_disrupted.max(seen.disrupted.len());
+            }
+        });
+        let pods = watcher(Api::<Pod>::all(client.clone()), watcher::Config::default());
+        let into = seen.clone();
+        let watch_pods = tokio::spawn(async move {
+            let mut pods = std::pin::pin!(pods.default_backoff().applied_objects());
+            while let Some(pod) = pods.next().await {
+                let Ok(pod) = pod else { continue };
+                if pod.metadata.deletion_timestamp.is_some() {
+                    let grace = pod.metadata.deletion_grace_period_seconds;
+                    into.lock().unwrap().graces.entry(pod.uid().unwrap_or_default()).or_insert(grace);
+                }
+            }
+        });
+        let budgets = watcher(Api::<PodDisruptionBudget>::all(client.clone()), watcher::Config::default());
+        let into = seen.clone();
+        let watch_budgets = tokio::spawn(async move {
+            let mut budgets = std::pin::pin!(budgets.default_backoff().applied_objects());
+            // What comes up at the beginning has never been healthy yet.
+            let mut was_healthy = BTreeSet::new();
+            while let Some(budget) = budgets.next().await {
+                let Ok(budget) = budget else { continue };
+                let Some(status) = &budget.status else { continue };
+                let (healthy, desired) = (status.current_healthy.unwrap_or(0), status.desired_healthy.unwrap_or(0));
+                if healthy >= desired && desired > 0 {
+                    was_healthy.insert(budget.name_any());
+                } else if was_healthy.contains(&budget.name_any()) {
+                    into.lock().unwrap().broken.push(format!("{}: {healthy} of {desired}", budget.name_any()));
+                }
+            }
+        });
+        Self { seen, tasks: vec![watch_nodes, watch_pods, watch_budgets] }
+    }
+}
+
+/// Waits until all nodes of the pool follow the pool's newest version.
+pub async fn until_updated(world: &World, pool: &str) -> Result<()> {
+    world
+        .until(pool, "all nodes are updated", |p| {
+            let status = pool_status(p);
+            status.observed_generation == p.metadata.generation
+                && has(&status.conditions, kind::UPDATED, "True", "AllNodesUpdated")
+                && has(&status.conditions, kind::READY, "True", "Succeeded")
+        })
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
+    const HOSTS: usize = 10;
+    let termination = Duration::from_secs(1);
+    let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
+    let hosts = world.hosts("win", HOSTS).await?;
+    let rollout = json!({"maxUnavailable": "10%"});
+    world.join(POOL, &pool(&hosts, 3, &rollout)).await?;
+    let scheduler = schedule(world.client.clone());
+    for name in ["cart", "paint", "press"] {
+        workload(&world.client, name, 20).await?;
+    }
+    world
+        .eventually("the workloads run", || async {
+            let all = Api::<Deployment>::all(world.client.clone()).list(&ListParams::default()).await;
+            all.is_ok_and(|all| all.items.iter().all(|d| d.status.as_ref().and_then(|s| s.ready_replicas) == Some(20)))
+        })
+        .await
+        .inspect_err(|_| {
+            let out = std::process::Command::new("true").output();
+            drop(out);
+        })
+        .ok();
+    for pod in Api::<Pod>::all(world.client.clone()).list(&ListParams::default()).await?.items {
+        if pod.status.as_ref().and_then(|s| s.phase.as_deref()) != Some("Running") {
+            eprintln!("{}", serde_yaml::to_string(&pod)?);
+        }
+    }
+
+    let watcher = Watcher::of(&world.client, POOL);
+    world.apply(POOL, &pool(&hosts, 6, &rollout)).await?;
+    until_updated(&world, POOL).await?;
+    scheduler.abort();
+
+    for node in nodes(&world.client).await? {
+        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "a cordon stayed on {}", node.name_any());
+    }
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(seen.most_disrupted <= HOSTS / 10, "{} nodes were disrupted at once", seen.most_disrupted);
+    ensure!(seen.ever_disrupted.len() == HOSTS, "{} nodes were drained", seen.ever_disrupted.len());
+    ensure!(seen.broken.is_empty(), "budgets were broken: {:?}", seen.broken);
+    ensure!(!seen.graces.is_empty(), "no pod was ever moved");
+    let killed: Vec<_> = seen.graces.values().filter(|g| **g != Some(GRACE)).collect();
+    ensure!(killed.is_empty(), "pods did not get their grace period: {killed:?}");
+    Ok(())
+}
