@@ -5,8 +5,9 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
 
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
 use crate::host::{Host, HostError};
@@ -157,6 +158,28 @@ pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
         Err(e) if is_missing(&e) => Ok(None),
         Err(e) => Err(HostError::system("look at", path)(e)),
     }
+}
+
+/// What tells that a file has changed without reading it.
+#[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp {
+    /// Bytes.
+    pub size: u64,
+    /// Time of the last change, nanoseconds since 1970.
+    pub modified: u64,
+}
+
+/// Stamp of a plain file; `None` if there is none, or something else of that name, as a link.
+pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
+    let failed = |e| HostError::system("look at", path)(e);
+    let meta = match fs::symlink_metadata(host.path(path)?) {
+        Ok(meta) if meta.is_file() => meta,
+        Ok(_) => return Ok(None),
+        Err(e) if is_missing(&e) => return Ok(None),
+        Err(e) => return Err(failed(e)),
+    };
+    let since = meta.modified().map_err(failed)?.duration_since(UNIX_EPOCH).unwrap_or_default();
+    Ok(Some(Stamp { size: meta.len(), modified: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX) }))
 }
 
 /// Whether there is a file or directory.

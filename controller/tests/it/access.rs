@@ -87,7 +87,7 @@ async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
 }
 
 #[tokio::test]
-async fn wicd_writes_two_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
+async fn wicd_writes_three_annotations_of_its_own_node_and_nothing_else() -> Result<()> {
     let control_plane = shared().await?;
     let wicd = host(control_plane, "access-1").await?;
     host(control_plane, "access-2").await?;
@@ -100,6 +100,8 @@ async fn wicd_writes_two_annotations_of_its_own_node_and_nothing_else() -> Resul
         (api::names::key::REBOOT_REQUIRED, json!("")),
         (api::names::key::REBOOT_REQUIRED, Value::Null),
         (api::names::key::VERSION, Value::Null),
+        (api::names::key::DRIFT, json!("service kubelet: command (left)")),
+        (api::names::key::DRIFT, Value::Null),
     ] {
         merge(&nodes, "access-1", annotate(key, value)).await?;
     }

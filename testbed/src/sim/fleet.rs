@@ -58,6 +58,7 @@ pub(super) struct NodeView {
     pub(super) desired_version: Option<String>,
     pub(super) version: Option<String>,
     pub(super) reboot_required: bool,
+    pub(super) drift: Option<String>,
     /// The Node as JSON: its metadata, without what is written all the time.
     pub(super) json: Option<Value>,
 }
@@ -221,6 +222,7 @@ impl Fleet {
             desired_version: annotation(key::DESIRED_VERSION),
             version: annotation(key::VERSION),
             reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
+            drift: annotation(key::DRIFT),
             json: Some(json!({ "metadata": {
                 "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
             } })),

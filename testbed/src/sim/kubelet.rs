@@ -17,7 +17,7 @@ use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::sleep;
-use wicd::daemon::keeper::Report;
+use wicd::daemon::{drift, keeper::Report};
 use x509_parser::pem::Pem;
 
 use super::{
@@ -290,6 +290,10 @@ fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Optio
     if seen.reboot_required != report.reboot.is_some() {
         change.insert(key::REBOOT_REQUIRED, report.reboot.as_ref().map(|_| String::new()));
     }
+    let drift = drift::annotation(&report.drift);
+    if report.version.is_some() && seen.drift != drift {
+        change.insert(key::DRIFT, drift);
+    }
     change
 }
 
@@ -314,10 +318,10 @@ mod tests {
                 desired_version: Some(desired.into()),
                 version: version.map(str::to_string),
                 reboot_required: marked,
-                json: None,
+                ..NodeView::default()
             };
             let reboot = reboot.then(|| "why".to_string());
-            annotations(&seen, &Report { version: Some(follows.into()), settled, reboot })
+            annotations(&seen, &Report { version: Some(follows.into()), settled, reboot, drift: Vec::new() })
         };
         let version = |value: &str| BTreeMap::from([(key::VERSION, Some(value.to_string()))]);
         let nothing = BTreeMap::new();
@@ -333,5 +337,15 @@ mod tests {
         assert_eq!(says("2", Some("2"), "2", true, true, true), nothing);
         assert_eq!(says("2", Some("2"), "2", true, false, true), BTreeMap::from([(key::REBOOT_REQUIRED, None)]));
         assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
+
+        let drifted = |on_node: Option<&str>, drift: &[&str]| {
+            let seen = NodeView { uid: Some("1".into()), drift: on_node.map(str::to_string), ..NodeView::default() };
+            let drift = drift.iter().map(ToString::to_string).collect();
+            annotations(&seen, &Report { version: Some("1".into()), drift, ..Report::default() })
+        };
+        let drift = |value: Option<&str>| BTreeMap::from([(key::DRIFT, value.map(str::to_string))]);
+        assert_eq!(drifted(None, &["a (left)", "b (healed)"]), drift(Some("a (left); b (healed)")));
+        assert_eq!(drifted(Some("a (left)"), &["a (left)"]), nothing);
+        assert_eq!(drifted(Some("a (left)"), &[]), drift(None));
     }
 }

@@ -89,11 +89,11 @@ pub trait Cluster: Send + Sync {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<BTreeMap<String, String>>, ClusterError>>;
-    /// Writes annotations of a Node, and nothing else of it.
+    /// Writes annotations of a Node or (`None`) takes them away, and nothing else of it.
     fn annotate<'a>(
         &'a self,
         node: &'a str,
-        annotations: BTreeMap<&'static str, String>,
+        annotations: BTreeMap<&'static str, Option<String>>,
     ) -> BoxFuture<'a, Result<(), ClusterError>>;
     /// Asks for a certificate that lives for so many seconds; returns the name of the request.
     fn request_certificate(&self, pem: String, seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>>;
@@ -183,7 +183,7 @@ impl Cluster for KubeCluster {
     fn annotate<'a>(
         &'a self,
         node: &'a str,
-        annotations: BTreeMap<&'static str, String>,
+        annotations: BTreeMap<&'static str, Option<String>>,
     ) -> BoxFuture<'a, Result<(), ClusterError>> {
         async move {
             let nodes: Api<Node> = Api::all(self.0.clone());

@@ -1,6 +1,6 @@
 //! Machine-wide variables and trusted certificates, kept as the desired state says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::host::Desired;
 use tracing::info;
@@ -10,21 +10,27 @@ use crate::host::{Host, HostError};
 use crate::operation::require_reboot;
 use crate::owned::Owned;
 
-/// Makes variables and trusted certificates so. Where something had to be changed, a restart of the host is asked for:
-/// Windows hands variables to services only when it starts, and programs read the certificates only when they start.
+/// Makes variables and trusted certificates so if `heal`, and returns what was not so. Where something had to be changed, a
+/// restart of the host is asked for: Windows hands variables to services only when it starts, and programs read the
+/// certificates only when they start.
 ///
 /// The caller holds the [`crate::lock`].
-pub fn keep(host: &dyn Host, desired: &Desired) -> Result<(), HostError> {
+pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<String>, HostError> {
+    let mut found = BTreeSet::new();
     let services = &desired.services;
     let mut variables: BTreeMap<&str, Option<&str>> =
         services.watched_environment_vars.iter().map(|name| (name.as_str(), None)).collect();
     variables.extend(services.environment_vars.iter().map(|(name, value)| (name.as_str(), Some(value.as_str()))));
     for (name, value) in variables {
-        if host.env_var(name)?.as_deref() != value {
+        if host.env_var(name)?.as_deref() == value {
+            continue;
+        }
+        // The value may hold a password.
+        found.insert(format!("variable {name}"));
+        if heal {
             claim(host, |owned| owned.claim_env_var(host, name, value))?;
             // The need is written down first: should we end here, the restart is still asked for.
             require_reboot(host, "machine-wide environment variables have changed")?;
-            // The value may hold a password.
             info!(variable = name, set = value.is_some(), "changing a machine-wide environment variable");
             host.set_env_var(name, value)?;
         }
@@ -34,14 +40,18 @@ pub fn keep(host: &dyn Host, desired: &Desired) -> Result<(), HostError> {
     let wanted = certificates::bundle(desired.trusted_ca.as_bytes())
         .map_err(|e| HostError::system("read", "the certificates to trust")(std::io::Error::other(e)))?;
     for der in &wanted {
-        if !host.trusted(der)? {
+        if host.trusted(der)? {
+            continue;
+        }
+        found.insert("trusted certificates".to_owned());
+        if heal {
             claim(host, |owned| owned.claim_trust(host, der))?;
             require_reboot(host, "trusted certificates have changed")?;
             info!("adding a trusted certificate");
             host.trust(der)?;
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 fn claim(host: &dyn Host, change: impl FnOnce(&mut Owned) -> Result<(), HostError>) -> Result<(), HostError> {
@@ -73,7 +83,14 @@ mod tests {
             trusted_ca: certified.cert.pem(),
             ..Desired::default()
         };
-        keep(&host, &desired).unwrap();
+        let found = ["trusted certificates", "variable HTTP_PROXY", "variable NO_PROXY"].map(String::from);
+        let before = host.state().env.clone();
+        assert_eq!(keep(&host, &desired, false).unwrap(), found.clone().into());
+        assert_eq!(host.state().env, before, "it was only looked at");
+        assert!(host.state().trusted.is_empty());
+        assert_eq!((pending_reboot(&host).unwrap(), Owned::load(&host).unwrap()), (None, None));
+
+        assert_eq!(keep(&host, &desired, true).unwrap(), found.into());
         assert_eq!(host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("http://proxy"));
         assert_eq!(host.env_var("NO_PROXY").unwrap(), None);
         assert_eq!(host.env_var("PATH").unwrap().as_deref(), Some("y"));
@@ -84,7 +101,7 @@ mod tests {
         assert_eq!(owned.trusted.len(), 1);
 
         host.set_boot_id("2");
-        keep(&host, &desired).unwrap();
+        assert_eq!(keep(&host, &desired, true).unwrap(), BTreeSet::new());
         assert_eq!(pending_reboot(&host).unwrap(), None);
     }
 }

@@ -26,7 +26,7 @@ pub struct Inner {
     /// What is made of a certificate request.
     pub issuing: Mutex<Issuing>,
     request: Mutex<String>,
-    pub patches: Mutex<Vec<BTreeMap<&'static str, String>>>,
+    pub patches: Mutex<Vec<BTreeMap<&'static str, Option<String>>>>,
 }
 
 impl std::ops::Deref for FakeCluster {
@@ -101,13 +101,17 @@ impl Cluster for FakeCluster {
     fn annotate<'a>(
         &'a self,
         _node: &'a str,
-        annotations: BTreeMap<&'static str, String>,
+        annotations: BTreeMap<&'static str, Option<String>>,
     ) -> BoxFuture<'a, Result<(), ClusterError>> {
         async move {
             self.patches.lock().unwrap().push(annotations.clone());
             self.node.send_modify(|node| {
+                let on_node = &mut node.as_mut().unwrap()["metadata"]["annotations"];
                 for (key, value) in annotations {
-                    node.as_mut().unwrap()["metadata"]["annotations"][key] = value.into();
+                    match value {
+                        Some(value) => on_node[key] = value.into(),
+                        None => drop(on_node.as_object_mut().unwrap().remove(key)),
+                    }
                 }
             });
             Ok(())

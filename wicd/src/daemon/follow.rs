@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::host::{Desired, path};
+use api::host::{Desired, Marker, path};
 use api::names::{SERVICES_CONFIG_MAP_PREFIX, key};
 use api::services::{ServicesConfig, ServicesError};
 use futures::StreamExt;
@@ -16,10 +16,12 @@ use tracing::{info, warn};
 
 use super::chain;
 use super::cluster::{Cluster, ClusterError, Connect};
+use super::drift;
 use super::keeper::Report;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::lock;
+use crate::operation::marker;
 
 /// Until something is tried again that failed: at first, and at most.
 const AGAIN: (Duration, Duration) = (Duration::from_secs(1), Duration::from_mins(1));
@@ -139,7 +141,10 @@ impl Session<'_> {
             let Some(node) = &seen else { continue };
             let now = report.borrow_and_update().clone();
             match sync(self.host, &*cluster, &desired, node, &now).await {
-                Ok(()) => {
+                Ok(written) => {
+                    if let Some(node) = &mut seen {
+                        annotate(node, &written);
+                    }
                     (again, wait) = (false, AGAIN.0);
                     last.clear();
                 }
@@ -156,14 +161,18 @@ impl Session<'_> {
     }
 }
 
-/// Gets the desired state that `node` names if the host follows another one, and annotates the Node.
+/// Annotations that are to be written, or (`None`) taken away.
+type Annotations = BTreeMap<&'static str, Option<String>>;
+
+/// Gets the desired state that `node` names if the host follows another one, and annotates the Node. Returns what was
+/// written.
 async fn sync(
     host: &Arc<dyn Host>,
     cluster: &dyn Cluster,
     identity: &Desired,
     node: &Value,
     report: &Report,
-) -> Result<(), FollowError> {
+) -> Result<Annotations, FollowError> {
     if let Some(version) = annotation(node, key::DESIRED_VERSION)
         && report.version.as_deref().is_some_and(|v| v != version)
     {
@@ -178,16 +187,38 @@ async fn sync(
     let annotations = annotations(node, report);
     if !annotations.is_empty() {
         info!(?annotations, "annotating the Node");
-        cluster.annotate(&identity.node_name, annotations).await?;
+        cluster.annotate(&identity.node_name, annotations.clone()).await?;
     }
-    Ok(())
+    Ok(annotations)
 }
 
-/// Writes the new last good copy. The keeper sees it in its next pass.
+/// What was written is on the Node, although the watch has not told of it yet: it is not written again meanwhile.
+fn annotate(node: &mut Value, written: &Annotations) {
+    let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut) else { return };
+    let annotations = metadata.entry("annotations").or_insert(Value::Null);
+    if annotations.is_null() {
+        *annotations = Value::Object(serde_json::Map::new());
+    }
+    let Some(annotations) = annotations.as_object_mut() else { return };
+    for (key, value) in written {
+        match value {
+            Some(value) => drop(annotations.insert((*key).to_owned(), value.clone().into())),
+            None => drop(annotations.remove(*key)),
+        }
+    }
+}
+
+/// Writes the new last good copy, and the version into the marker by which the operator knows it. The keeper sees it in its
+/// next pass.
 fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<(), FollowError> {
     let _lock = lock::take(host, LOCK_PATIENCE)?.ok_or(FollowError::Busy)?;
     let Some(before) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(()) };
     let desired = Desired { version: version.to_owned(), services, ..before };
+    // First, because what follows a crash in between is this again, and not if the copy were written already.
+    if let Some(before) = marker(host) {
+        let marker = Marker { version: version.to_owned(), ..before };
+        files::write_json(host, path::STATE, &marker, Access::Inherited)?;
+    }
     if files::write_json(host, path::DESIRED, &desired, Access::Protected)? {
         info!(version, "the Node asks for another version");
     }
@@ -212,25 +243,30 @@ fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
     node.get("metadata")?.get("annotations")?.get(key)?.as_str().filter(|v| !v.is_empty())
 }
 
-/// The annotations that the Node lacks.
+/// What is to be changed of the Node's annotations.
 ///
 /// The version is said only when all services run, the Node is Ready, and no restart is waited for: neither by us nor by
 /// whoever put the annotation there. The annotation for a restart is taken away by the operator, which has seen it happen.
-fn annotations(node: &Value, report: &Report) -> BTreeMap<&'static str, String> {
-    let mut wanted = BTreeMap::new();
+/// That of drift is ours altogether; before the first pass over the host nothing is known of it.
+fn annotations(node: &Value, report: &Report) -> Annotations {
+    let mut change = Annotations::new();
+    let drift = drift::annotation(&report.drift);
+    if report.version.is_some() && drift.as_deref() != annotation(node, key::DRIFT) {
+        change.insert(key::DRIFT, drift);
+    }
     let awaited = node.pointer("/metadata/annotations").and_then(|a| a.get(key::REBOOT_REQUIRED)).is_some();
     if report.reboot.is_some() {
         if !awaited {
-            wanted.insert(key::REBOOT_REQUIRED, String::new());
+            change.insert(key::REBOOT_REQUIRED, Some(String::new()));
         }
-        return wanted;
+        return change;
     }
-    let Some(version) = annotation(node, key::DESIRED_VERSION) else { return wanted };
+    let Some(version) = annotation(node, key::DESIRED_VERSION) else { return change };
     let done = report.settled && report.version.as_deref() == Some(version);
     if done && !awaited && is_ready(node) && annotation(node, key::VERSION) != Some(version) {
-        wanted.insert(key::VERSION, version.to_owned());
+        change.insert(key::VERSION, Some(version.to_owned()));
     }
-    wanted
+    change
 }
 
 fn is_ready(node: &Value) -> bool {

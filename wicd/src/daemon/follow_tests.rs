@@ -38,6 +38,7 @@ fn what_is_written_on_the_node() {
         version: Some(version.into()),
         settled,
         reboot: reboot.map(String::from),
+        drift: Vec::new(),
     };
     let (wants, restart) =
         (json!({key::DESIRED_VERSION: "v2"}), json!({key::DESIRED_VERSION: "v2", key::REBOOT_REQUIRED: ""}));
@@ -70,7 +71,7 @@ fn what_is_written_on_the_node() {
     ];
     for (name, on_node, ready, report, expected) in cases {
         let got = annotations(&node(on_node, ready), &report);
-        let got: Vec<_> = got.iter().map(|(k, v)| (*k, v.as_str())).collect();
+        let got: Vec<_> = got.iter().map(|(k, v)| (*k, v.as_deref().unwrap())).collect();
         assert_eq!(got, expected, "{name}");
     }
 }
@@ -100,6 +101,8 @@ impl Bed {
             ..Desired::default()
         };
         files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
+        let marker = Marker { operation: "join-1".into(), version: "v1".into(), ..Marker::default() };
+        files::write_json(&host, path::STATE, &marker, Access::Inherited).unwrap();
         Self { _dir: dir, host, cluster: FakeCluster::new(), stop: CancellationToken::new() }
     }
 
@@ -128,6 +131,51 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
     tokio::time::timeout(Duration::from_mins(1), wait).await.unwrap_or_else(|_| panic!("never came: {what}"));
 }
 
+#[test]
+fn drift_is_told_and_taken_back() {
+    let node = |drift: Option<&str>| {
+        let annotations: BTreeMap<&str, &str> = drift.map(|d| (key::DRIFT, d)).into_iter().collect();
+        json!({"metadata": {"annotations": annotations}})
+    };
+    let report = |drift: &[&str], reboot: Option<&str>| Report {
+        version: Some("v1".into()),
+        drift: drift.iter().map(ToString::to_string).collect(),
+        reboot: reboot.map(String::from),
+        ..Report::default()
+    };
+    let to = |value: Option<&str>| Annotations::from([(key::DRIFT, value.map(String::from))]);
+    let nothing = Annotations::new();
+    let cases = [
+        ("new", None, report(&["a (left)", "b (healed)"], None), to(Some("a (left); b (healed)"))),
+        ("said already", Some("a (left)"), report(&["a (left)"], None), nothing.clone()),
+        ("less of it", Some("a (left); b (left)"), report(&["a (left)"], None), to(Some("a (left)"))),
+        ("over", Some("a (left)"), report(&[], None), to(None)),
+        ("none", None, report(&[], None), nothing.clone()),
+        ("nothing is known yet", Some("a (left)"), Report::default(), nothing),
+    ];
+    for (name, on_node, report, expected) in cases {
+        assert_eq!(annotations(&node(on_node), &report), expected, "{name}");
+    }
+    let both = annotations(&node(None), &report(&["a (left)"], Some("x")));
+    assert_eq!(both.len(), 2, "a restart that is needed keeps nothing back: {both:?}");
+    // As the API server sees it.
+    assert_eq!(json!(to(None)).to_string(), format!(r#"{{"{}":null}}"#, key::DRIFT));
+}
+
+#[test]
+fn what_was_written_counts_as_on_the_node() {
+    let written = Annotations::from([(key::VERSION, Some("v1".into())), (key::DRIFT, None)]);
+    for before in [
+        json!({"metadata": {}}),
+        json!({"metadata": {"annotations": null}}),
+        json!({"metadata": {"annotations": {key::DRIFT: "x"}}}),
+    ] {
+        let mut node = before;
+        annotate(&mut node, &written);
+        assert_eq!(node["metadata"]["annotations"], json!({key::VERSION: "v1"}));
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_joins_follows_and_stops() {
     let bed = Bed::new();
@@ -148,6 +196,8 @@ async fn a_host_joins_follows_and_stops() {
     assert_eq!(bed.command(), "kubelet v2");
     let copy: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
     assert_eq!((copy.version.as_str(), copy.node_name.as_str()), ("v2", "win-1"));
+    let marker = crate::operation::marker(&bed.host).unwrap();
+    assert_eq!((marker.version.as_str(), marker.operation.as_str()), ("v2", "join-1"), "the operator reads the same");
 
     // Contract section 8, item 2: stop means stop. The services go on.
     bed.stop.cancel();

@@ -13,13 +13,15 @@ use serde_json::Value;
 use tracing::{error, info, warn};
 
 use super::backoff::Backoff;
+use super::contents::Contents;
+use super::drift::{Drift, Place};
 use super::environment;
 use super::network::{self, Progress};
 use super::order::start_order;
 use super::plan::{Action, Plan, Prepared, Waiting, Wanted, plan};
 use super::variables::{self, HostFacts};
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
-use crate::operation::pending_reboot;
+use crate::operation::{marker, pending_reboot};
 use crate::owned::Owned;
 use crate::{files, lock};
 
@@ -35,6 +37,9 @@ pub struct Report {
     pub settled: bool,
     /// Why the host must be restarted, if it must.
     pub reboot: Option<String>,
+    /// What somebody has changed on the host, as `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. What
+    /// was put right is told for ten minutes, what is left for as long as it is so.
+    pub drift: Vec<String>,
 }
 
 /// See the module.
@@ -50,6 +55,12 @@ pub struct Keeper {
     complaints: BTreeMap<String, String>,
     /// Services that read back otherwise than they were written: as written, and as read back.
     odd: BTreeMap<String, (ServiceSpec, ServiceInfo)>,
+    /// The operation that brought the desired state.
+    operation: String,
+    drift: Drift,
+    contents: Contents,
+    /// Services that somebody has changed or deleted (`None`) and that are left so, as they were found.
+    left: BTreeMap<String, Option<ServiceInfo>>,
     moving: bool,
 }
 
@@ -65,6 +76,10 @@ impl Keeper {
             waiting: BTreeMap::new(),
             complaints: BTreeMap::new(),
             odd: BTreeMap::new(),
+            operation: String::new(),
+            drift: Drift::default(),
+            contents: Contents::default(),
+            left: BTreeMap::new(),
             moving: false,
         }
     }
@@ -81,9 +96,15 @@ impl Keeper {
             Err(e) => {
                 self.settled = None;
                 self.complain("pass", &e);
-                Report { version: self.desired.as_ref().map(|d| d.version.clone()), ..Report::default() }
+                self.report(now)
             }
         }
+    }
+
+    /// What is known without looking.
+    fn report(&mut self, now: Duration) -> Report {
+        let version = self.desired.as_ref().map(|d| d.version.clone());
+        Report { version, drift: self.drift.texts(now), ..Report::default() }
     }
 
     fn try_pass(&mut self, node: Option<&Value>, now: Duration) -> Result<Report, HostError> {
@@ -91,47 +112,77 @@ impl Keeper {
         // An operation of the operator may be half-way through its files: services wait until it is done.
         let Some(_lock) = lock::take(&*self.host, Duration::ZERO)? else {
             self.moving = true;
-            let version = self.desired.as_ref().map(|d| d.version.clone());
-            return Ok(Report { version, ..Report::default() });
+            return Ok(self.report(now));
         };
         self.load();
         let Some(desired) = self.desired.clone() else {
             return Ok(Report::default());
         };
-        let mut report = Report { version: Some(desired.version.clone()), ..Report::default() };
-
+        let heals = desired.drift == api::Drift::Heal;
         let wanted = self.wanted(&desired, node, now);
-        report.settled = if self.is_quiet(&wanted)? {
+        let settled = if self.is_quiet(&wanted)? {
             true
         } else {
-            environment::keep(&*self.host, &desired)?;
+            self.environment(&desired, heals, now)?;
             self.services(wanted, &desired, node, now)?
         };
-        report.reboot = pending_reboot(&*self.host)?;
+        self.contents.pass(&*self.host, &desired.services.files, heals, THOROUGH, &mut self.drift, now);
+        self.drift.save(&*self.host)?;
+        let reboot = pending_reboot(&*self.host)?;
         self.complaints.remove("pass");
-        Ok(report)
+        Ok(Report { settled, reboot, ..self.report(now) })
+    }
+
+    /// Variables and certificates. Only what was right before can have been changed by somebody.
+    fn environment(&mut self, desired: &Desired, heals: bool, now: Duration) -> Result<(), HostError> {
+        let was_right = self.drift.is_settled();
+        let found = environment::keep(&*self.host, desired, heals || !was_right)?;
+        let (healed, left) = match (was_right, heals) {
+            (false, _) => Default::default(),
+            (true, true) => (found, BTreeSet::new()),
+            (true, false) => (BTreeSet::new(), found),
+        };
+        self.drift.found(Place::Environment, healed, left, now);
+        Ok(())
     }
 
     /// Reads the desired state. What cannot be used is said and not used.
     fn load(&mut self) {
         let read = files::read_json::<Desired>(&*self.host, path::DESIRED);
+        let operation = marker(&*self.host).map(|m| m.operation).unwrap_or_default();
         match read {
-            Ok(Some(desired)) if self.desired.as_ref() == Some(&desired) => {}
+            Ok(Some(desired)) if self.desired.as_ref() == Some(&desired) => {
+                if self.operation != operation {
+                    self.begin(&desired, operation);
+                }
+            }
             Ok(Some(desired)) => match desired.services.validate() {
                 Ok(()) => {
+                    self.begin(&desired, operation);
                     info!(version = desired.version, node = desired.node_name, "following this desired state");
                     self.complaints.remove("desired");
                     self.desired = Some(desired);
                     self.assured = false;
-                    self.settled = None;
                     self.backoffs.clear();
                 }
                 Err(e) => self.complain("desired", &e),
             },
             // The operator has taken everything away.
-            Ok(None) => self.desired = None,
+            Ok(None) => {
+                self.desired = None;
+                self.drift = Drift::default();
+            }
             Err(e) => self.complain("desired", &e),
         }
+    }
+
+    /// The operator has brought a desired state, be it the same one again: from here on it is to be made so.
+    fn begin(&mut self, desired: &Desired, operation: String) {
+        self.drift.follow(&*self.host, desired, &operation);
+        self.contents = Contents::default();
+        self.left.clear();
+        self.settled = None;
+        self.operation = operation;
     }
 
     fn wanted(&mut self, desired: &Desired, node: Option<&Value>, now: Duration) -> Vec<Wanted> {
@@ -152,7 +203,7 @@ impl Keeper {
             let hold = self.backoffs.get(&service.name).is_some_and(|b| !b.may_start(now));
             let dependencies = service.dependencies.clone();
             let prepared = Prepared::Ready;
-            wanted.push(Wanted { name: service.name.clone(), command, dependencies, hold, prepared });
+            wanted.push(Wanted { name: service.name.clone(), command, dependencies, hold, prepared, left: false });
         }
         wanted
     }
@@ -166,6 +217,13 @@ impl Keeper {
         }
         for service in wanted {
             let actual = self.host.service(&service.name)?.map(|a| self.as_written(a));
+            if let Some(left) = self.left.get(&service.name) {
+                let running = |a: ServiceInfo| Some(ServiceInfo { state: ServiceState::Running, ..a });
+                if actual != left.clone().and_then(running) {
+                    return Ok(false);
+                }
+                continue;
+            }
             if actual.is_none_or(|a| {
                 a.state != ServiceState::Running || service.command.as_ref().is_some_and(|c| *c != a.command)
             }) {
@@ -185,6 +243,8 @@ impl Keeper {
     ) -> Result<bool, HostError> {
         let all: Vec<ServiceInfo> = self.host.services()?.into_iter().map(|s| self.as_written(s)).collect();
         let owned = Owned::load_or_adopt(&*self.host)?;
+        let mut changed: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        self.left.clear();
         for service in &mut wanted {
             let actual = all.iter().find(|a| a.name.eq_ignore_ascii_case(&service.name));
             let (state, ours) = (actual.map(|a| a.state), actual.is_none_or(|a| owned.is_ours(a)));
@@ -204,14 +264,38 @@ impl Keeper {
             service.hold = !backoff.may_start(now);
             if ours {
                 service.prepared = self.prepare(service, &all, desired, node);
+                changed.insert(service.name.clone(), self.drift.of_service(service, actual));
+                service.left = desired.drift == api::Drift::Report && !changed[&service.name].is_empty();
+            }
+            if service.left {
+                self.left.insert(service.name.clone(), actual.cloned());
             }
         }
         let plan = plan(&wanted, &all, &owned, !self.assured);
         self.tell_waiting(&plan);
-        let done = self.execute(&plan, now)?;
+        let failed = self.execute(&plan, now)?;
+        let done = failed.is_empty();
+        let is_put = |name: &str| {
+            plan.actions.iter().any(|a| matches!(a, Action::Put(spec) if spec.name == name)) && !failed.contains(name)
+        };
+        let texts = changed.iter().flat_map(|(name, parts)| parts.iter().map(move |part| (name, part)));
+        let (healed, left): (Vec<_>, Vec<_>) = texts.partition(|(name, _)| is_put(name));
+        let text = |(name, part): (&String, &&str)| format!("service {name}: {part}");
+        self.drift.found(
+            Place::Services,
+            healed.into_iter().map(text).collect(),
+            left.into_iter().map(text).collect(),
+            now,
+        );
         self.moving |= (done && !plan.actions.is_empty()) || plan.waiting.values().any(|w| *w == Waiting::Pending);
         let settled = plan.is_settled();
         self.assured |= done;
+        for service in &mut wanted {
+            service.left = false;
+        }
+        if settled {
+            self.drift.settle(&wanted);
+        }
         self.settled = settled.then_some((wanted, 0));
         Ok(settled)
     }
@@ -272,9 +356,10 @@ impl Keeper {
         self.waiting.clone_from(&plan.waiting);
     }
 
-    /// Does what is planned. What fails is said; the rest is done all the same. Returns whether nothing failed.
-    fn execute(&mut self, plan: &Plan, now: Duration) -> Result<bool, HostError> {
-        let mut failed: BTreeSet<&str> = BTreeSet::new();
+    /// Does what is planned. What fails is said; the rest is done all the same. Returns the services with which something
+    /// failed.
+    fn execute(&mut self, plan: &Plan, now: Duration) -> Result<BTreeSet<String>, HostError> {
+        let mut failed = BTreeSet::new();
         let made = plan.actions.iter().filter_map(|a| match a {
             Action::Put(spec) => Some(spec.name.clone()),
             _ => None,
@@ -291,7 +376,7 @@ impl Keeper {
             match self.act(action) {
                 Ok(()) => drop(self.complaints.remove(service)),
                 Err(e) => {
-                    failed.insert(service);
+                    failed.insert(service.to_owned());
                     if matches!(action, Action::Start(_)) {
                         self.backoffs.entry(service.to_owned()).or_default().failed(now);
                     }
@@ -299,7 +384,7 @@ impl Keeper {
                 }
             }
         }
-        Ok(failed.is_empty())
+        Ok(failed)
     }
 
     fn act(&mut self, action: &Action) -> Result<(), HostError> {
@@ -367,6 +452,9 @@ fn is_as(actual: &ServiceInfo, spec: &ServiceSpec) -> bool {
     actual.command == spec.command && actual.dependencies == spec.dependencies
 }
 
+#[cfg(test)]
+#[path = "keeper_drift_tests.rs"]
+mod drift_tests;
 #[cfg(test)]
 #[path = "keeper_tests.rs"]
 mod tests;

@@ -5,35 +5,40 @@ use crate::host::Adapter;
 use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Service, ServicesConfig};
 use serde_json::json;
 
-struct Bed {
+pub(super) struct Bed {
     _dir: tempfile::TempDir,
-    host: FakeHost,
-    keeper: Keeper,
-    clock: Duration,
+    pub host: FakeHost,
+    pub keeper: Keeper,
+    pub clock: Duration,
 }
 
 impl Bed {
-    fn new() -> Self {
+    pub fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
         let keeper = Keeper::new(Arc::new(host.clone()));
         Self { _dir: dir, host, keeper, clock: Duration::ZERO }
     }
 
-    fn desire(&self, version: &str, services: Vec<Service>) {
+    pub fn desire(&self, version: &str, services: Vec<Service>) {
         let services = ServicesConfig { services, ..ServicesConfig::default() };
+        self.desire_all(version, services, api::Drift::Heal);
+    }
+
+    pub fn desire_all(&self, version: &str, services: ServicesConfig, drift: api::Drift) {
         let desired = Desired {
             node_name: "win-1".into(),
             node_ip: "10.0.0.1".into(),
             version: version.into(),
             services,
+            drift,
             ..Desired::default()
         };
         files::write_json(&self.host, path::DESIRED, &desired, Access::Protected).unwrap();
     }
 
     /// Passes until nothing is left to do.
-    fn settle(&mut self) -> Report {
+    pub fn settle(&mut self) -> Report {
         for _ in 0..20 {
             let report = self.pass();
             if report.settled {
@@ -43,16 +48,33 @@ impl Bed {
         panic!("does not settle: {:?} {:?}", self.keeper.waiting, self.keeper.complaints);
     }
 
-    fn pass(&mut self) -> Report {
+    pub fn pass(&mut self) -> Report {
         self.clock += Duration::from_secs(1);
         self.keeper.pass(None, self.clock)
     }
 
-    fn state(&self, name: &str) -> ServiceState {
+    /// As many passes as it takes until everything has been looked at.
+    pub fn look_at_everything(&mut self) -> Report {
+        for _ in 0..THOROUGH {
+            self.pass();
+        }
+        self.settle()
+    }
+
+    /// Somebody changes a service.
+    pub fn meddle(&self, name: &str, change: impl FnOnce(&mut ServiceInfo)) {
+        change(self.host.state().services.get_mut(name).unwrap());
+    }
+
+    pub fn command(&self, name: &str) -> String {
+        self.host.service(name).unwrap().unwrap().command
+    }
+
+    pub fn state(&self, name: &str) -> ServiceState {
         self.host.service(name).unwrap().map(|s| s.state).unwrap_or_default()
     }
 
-    fn kill(&self, name: &str) {
+    pub fn kill(&self, name: &str) {
         self.host.state().services.get_mut(name).unwrap().state = ServiceState::Stopped;
     }
 }
@@ -68,7 +90,7 @@ fn service(name: &str, priority: u32, dependencies: &[&str]) -> Service {
     }
 }
 
-fn three() -> Vec<Service> {
+pub(super) fn three() -> Vec<Service> {
     vec![service("containerd", 0, &[]), service("kubelet", 1, &["containerd"]), service("kube-proxy", 2, &["kubelet"])]
 }
 
@@ -78,7 +100,7 @@ fn a_host_comes_up_without_an_api_server() {
     assert_eq!(bed.pass(), Report::default(), "nothing is known yet");
     bed.desire("v1", three());
     let report = bed.settle();
-    assert_eq!(report, Report { version: Some("v1".into()), settled: true, reboot: None });
+    assert_eq!(report, Report { version: Some("v1".into()), settled: true, ..Report::default() });
     let kubelet = bed.host.service("kubelet").unwrap().unwrap();
     assert_eq!(kubelet.command, r"C:\k\kubelet.exe --node win-1");
     assert_eq!(kubelet.description, "OpenShift managed kubelet");

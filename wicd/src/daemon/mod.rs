@@ -1,18 +1,24 @@
 //! The Windows service `windows-instance-config-daemon`: keeps the host true to what its Node's annotation names.
 //!
 //! * [`keeper`]: makes services, variables and certificates as the last good copy of the desired state says.
+//! * [`drift`]: tells what somebody has changed on the host from what the desired state has changed.
+//! * [`contents`]: payload files, put back where somebody has changed them.
+//! * [`logs`]: puts the logs of services aside that do not do so themselves.
 //! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
 //! * [`follow`]: gets the desired state from the API server, and says there how far the host is.
 //! * [`rotation`]: renews wicd's own certificate.
 
 pub mod backoff;
 pub mod cluster;
+pub mod contents;
+pub mod drift;
 pub mod environment;
 #[cfg(test)]
 mod fake_cluster;
 pub mod follow;
 pub mod keeper;
 pub mod log;
+pub mod logs;
 pub mod network;
 pub mod order;
 pub mod plan;
@@ -46,6 +52,7 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
     tokio::select! {
         () = stop.cancelled() => {}
         () = keep(host.clone(), node_seen, report) => {}
+        () = logs::keep(host.clone()) => {}
         () = follow::follow(host.clone(), connect.clone(), node, reported, certificate_changed) => {}
         () = rotation::rotate(host, connect, certificate) => {}
     }

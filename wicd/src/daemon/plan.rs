@@ -24,6 +24,8 @@ pub struct Wanted {
     pub hold: bool,
     /// How far what it needs on the host is.
     pub prepared: Prepared,
+    /// Whether what somebody has changed of it is left so. It is started all the same.
+    pub left: bool,
 }
 
 /// How far what a service needs on the host is, see [`api::services::Prepare`].
@@ -184,7 +186,10 @@ fn one(
     if state == ServiceState::Pending && actual.is_some_and(|a| differs(service, a)) {
         return Some(Waiting::Pending);
     }
-    if !same || assure {
+    if service.left && state == ServiceState::Missing {
+        return None;
+    }
+    if !service.left && (!same || assure) {
         actions.push(Action::Put(spec));
     }
     match state {
@@ -212,6 +217,9 @@ fn one(
 
 /// Whether a service must be stopped to become as it shall be.
 fn differs(wanted: &Wanted, actual: &ServiceInfo) -> bool {
+    if wanted.left {
+        return false;
+    }
     wanted.command.as_ref().is_some_and(|c| *c != actual.command) || wanted.dependencies != actual.dependencies
 }
 
@@ -246,6 +254,7 @@ mod tests {
             dependencies: dependencies.iter().map(ToString::to_string).collect(),
             hold: false,
             prepared: Prepared::Ready,
+            left: false,
         }
     }
 
@@ -281,6 +290,7 @@ mod tests {
         let changed = |w: &Wanted| Wanted { command: Some("new".into()), ..w.clone() };
         let unknown = |w: &Wanted| Wanted { command: None, ..w.clone() };
         let hold = |w: &Wanted| Wanted { hold: true, ..w.clone() };
+        let left = |w: &Wanted| Wanted { left: true, ..changed(w) };
         let prepared = |w: &Wanted, prepared| Wanted { prepared, ..w.clone() };
         let all = |states: [ServiceState; 3]| {
             [&c, &k, &p]
@@ -331,6 +341,20 @@ mod tests {
                 vec![c.clone(), changed(&k), p.clone()],
                 running.clone(),
                 vec!["stop kubelet", "put kubelet", "start kubelet", "kube-proxy: Dependency"],
+            ),
+            ("what somebody has changed is left", vec![c.clone(), left(&k), p.clone()], running.clone(), vec![]),
+            (
+                "and started as it is",
+                vec![c.clone(), left(&k)],
+                all([Running, Stopped, Missing]),
+                vec!["start kubelet"],
+            ),
+            ("as what somebody has deleted", vec![c.clone(), left(&k)], all([Running, Missing, Missing]), vec![]),
+            (
+                "but who needs it waits",
+                vec![c.clone(), left(&k), p.clone()],
+                all([Running, Missing, Stopped]),
+                vec!["kube-proxy: Dependency"],
             ),
             (
                 "two changes, last started first stopped",

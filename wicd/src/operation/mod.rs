@@ -21,7 +21,7 @@ use crate::lock;
 
 pub use pending::{pending_reboot, require_reboot};
 pub use start::{SETTINGS, Settings, service_spec};
-pub use state::observe;
+pub use state::{blob, marker, observe};
 
 /// Largest request that is read, in bytes: desired state, configuration files and a list of payload files.
 pub const MAX_REQUEST: u64 = 16 << 20;

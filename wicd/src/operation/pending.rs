@@ -32,5 +32,5 @@ pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
 
 /// Files of wicd's own in [`path::WICD`] that cleanup removes. The lock and the epoch stay, and go with the directory.
 pub(super) fn own_files() -> Vec<&'static str> {
-    vec![PENDING, super::SETTINGS, super::stage::PAYLOADS, path::DESIRED, path::STATE]
+    vec![PENDING, super::SETTINGS, super::stage::PAYLOADS, path::DESIRED, path::STATE, crate::daemon::drift::FILE]
 }

@@ -36,12 +36,12 @@ pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, Ho
 }
 
 /// What the host follows. A record that cannot be read is as good as none.
-pub(super) fn marker(host: &dyn Host) -> Option<Marker> {
+pub fn marker(host: &dyn Host) -> Option<Marker> {
     files::read_json(host, path::STATE).ok().flatten()
 }
 
 /// Where the content of a payload file lies.
-pub(super) fn blob(sha256: &str) -> String {
+pub fn blob(sha256: &str) -> String {
     format!(r"{}\{sha256}", path::BLOBS)
 }
 

@@ -16,7 +16,9 @@ use windows_sys::Win32::Networking::WinSock::{
 };
 use windows_sys::Win32::Security::{GetTokenInformation, TOKEN_ELEVATION, TOKEN_QUERY, TokenElevation};
 use windows_sys::Win32::Storage::FileSystem::GetDiskFreeSpaceExW;
-use windows_sys::Win32::System::SystemInformation::{ComputerNamePhysicalDnsHostname, GetComputerNameExW};
+use windows_sys::Win32::System::SystemInformation::{
+    ComputerNamePhysicalDnsHostname, GetComputerNameExW, GetTickCount64,
+};
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
 use super::dism;
@@ -36,6 +38,7 @@ pub fn machine() -> Result<Machine, HostError> {
         os_build: os_build()?,
         os_name: text(CURRENT_VERSION, "ProductName")?,
         clock_ms: jiff::Timestamp::now().as_millisecond(),
+        uptime_ms: uptime_ms(),
         addresses: addresses()
             .map_err(HostError::system("list", "the network addresses"))?
             .iter()
@@ -79,6 +82,12 @@ fn hostname() -> io::Result<String> {
     // SAFETY: the buffer is as long as we say.
     check(unsafe { GetComputerNameExW(ComputerNamePhysicalDnsHostname, buffer.as_mut_ptr(), &raw mut length) })?;
     Ok(text_in(&buffer))
+}
+
+/// Since the host was started. Time in which it slept counts too.
+fn uptime_ms() -> i64 {
+    // SAFETY: the call takes nothing and cannot fail.
+    i64::try_from(unsafe { GetTickCount64() }).unwrap_or(i64::MAX)
 }
 
 fn disk_free() -> io::Result<u64> {

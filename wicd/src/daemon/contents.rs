@@ -1,0 +1,161 @@
+//! The content of payload files: looked at now and then, and put back where somebody has changed it.
+//!
+//! Programs are large, so only what has another size or time of change than when it was last right is read. A running
+//! service is not restarted when its file is put back: the program that runs keeps the old bytes, and one that is stopped is
+//! started by the keeper anyway.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use api::payload::{is_host_path, is_sha256};
+use api::services::FileInfo;
+use tracing::{info, warn};
+
+use super::drift::{Drift, Place};
+use crate::files::{self, Stamp};
+use crate::host::{Host, HostError};
+use crate::operation::blob;
+
+/// How many bytes are read in one pass, with the file that goes beyond it. The lock is held meanwhile, and the operator waits
+/// only so long for it.
+const BUDGET: u64 = 128 << 20;
+
+/// How a file was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Right(Stamp),
+    PutBack(Stamp),
+    /// It is wrong, and looks so, or is missing.
+    Wrong(Option<Stamp>),
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Contents {
+    /// What is still to be looked at in this round.
+    queue: VecDeque<FileInfo>,
+    /// Files of this round that are drift and stay so.
+    left: BTreeSet<String>,
+    /// What wrong files look like, so that they are not read again and again.
+    wrong: BTreeMap<String, Stamp>,
+    /// Passes since the last round began; `None` if there was none.
+    passes: Option<u32>,
+    problems: BTreeMap<String, String>,
+}
+
+impl Contents {
+    /// One pass: begins a round if it is time, and goes on with it. With `heal`, drift is put right; what was never right
+    /// under this desired state always is.
+    pub fn pass(
+        &mut self,
+        host: &dyn Host,
+        files: &[FileInfo],
+        heal: bool,
+        every: u32,
+        drift: &mut Drift,
+        now: Duration,
+    ) {
+        let due = self.passes.is_none_or(|p| p + 1 >= every) && drift.is_settled();
+        self.passes = self.passes.map(|p| p.saturating_add(1));
+        if self.queue.is_empty() {
+            if !due {
+                return;
+            }
+            self.passes = Some(0);
+            self.queue = files.iter().filter(|f| is_sha256(&f.checksum) && is_host_path(&f.path)).cloned().collect();
+        }
+        let (mut healed, mut read) = (BTreeSet::new(), 0);
+        while let Some(file) = self.queue.pop_front() {
+            let right = drift.right_file(&file.path);
+            let wrong = self.wrong.get(&file.path).copied();
+            let found = look(host, &file, right, wrong, heal || right.is_none(), &mut read);
+            let text = format!("file {}", file.path);
+            match found {
+                Ok(Found::Right(stamp)) => self.right(&file, stamp, drift),
+                Ok(Found::PutBack(stamp)) => {
+                    info!(file = file.path, "put in place from its blob");
+                    self.right(&file, stamp, drift);
+                    if right.is_some() {
+                        healed.insert(text);
+                    }
+                }
+                Ok(Found::Wrong(stamp)) => {
+                    self.wrong.remove(&file.path);
+                    self.wrong.extend(stamp.map(|s| (file.path.clone(), s)));
+                    if right.is_some() {
+                        self.left.insert(text);
+                    } else {
+                        self.complain(&file.path, "it is missing or wrong, and so is its blob".into());
+                    }
+                }
+                Err(e) => {
+                    self.complain(&file.path, super::chain(&e));
+                    if right.is_some() {
+                        self.left.insert(text);
+                    }
+                }
+            }
+            if read >= BUDGET {
+                break;
+            }
+        }
+        if self.queue.is_empty() {
+            drift.found(Place::Files, healed, std::mem::take(&mut self.left), now);
+        } else {
+            drift.healed(healed, now);
+        }
+    }
+
+    fn right(&mut self, file: &FileInfo, stamp: Stamp, drift: &mut Drift) {
+        drift.file_is_right(&file.path, stamp);
+        self.wrong.remove(&file.path);
+        self.problems.remove(&file.path);
+    }
+
+    /// Says what is wrong, once for each new problem.
+    fn complain(&mut self, file: &str, text: String) {
+        if self.problems.get(file) != Some(&text) {
+            warn!(file, "{text}");
+            self.problems.insert(file.to_owned(), text);
+        }
+    }
+}
+
+/// Looks at one file, and puts it back if `heal`. `right` and `wrong` are what it looked like when its content was right and
+/// when it was wrong. Adds to `read` what had to be read.
+fn look(
+    host: &dyn Host,
+    file: &FileInfo,
+    right: Option<Stamp>,
+    wrong: Option<Stamp>,
+    heal: bool,
+    read: &mut u64,
+) -> Result<Found, HostError> {
+    let mut is_right = |path: &str, size: u64| {
+        *read = read.saturating_add(size);
+        files::sha256(host, path).map(|hash| hash.as_deref() == Some(&file.checksum))
+    };
+    let stamp = files::stamp(host, &file.path)?;
+    if let Some(stamp) = stamp
+        && (right == Some(stamp) || (wrong != Some(stamp) && is_right(&file.path, stamp.size)?))
+    {
+        return Ok(Found::Right(stamp));
+    }
+    if !heal {
+        return Ok(Found::Wrong(stamp));
+    }
+    let blob = blob(&file.checksum);
+    let Some(staged) = files::stamp(host, &blob)? else { return Ok(Found::Wrong(stamp)) };
+    if !is_right(&blob, staged.size)? {
+        // Files are hard links to their blobs, so whoever writes into a file damages its blob. Without it, the operator
+        // sees that it is missing and sends it again.
+        files::remove(host, &blob)?;
+        return Ok(Found::Wrong(stamp));
+    }
+    files::place(host, &blob, &file.path)?;
+    Ok(files::stamp(host, &file.path)?.map_or(Found::Wrong(None), Found::PutBack))
+}
+
+#[cfg(test)]
+#[path = "contents_tests.rs"]
+mod tests;

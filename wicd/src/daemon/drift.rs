@@ -1,0 +1,180 @@
+//! Drift: what somebody has changed on a host, unlike what the desired state has changed.
+//!
+//! A difference is drift only if the thing has been right before under the same desired state. What was right is kept in
+//! [`FILE`], because a host that restarts must neither forget that it left a change alone nor take one for its own doing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::host::Desired;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use tracing::warn;
+
+use super::plan::Wanted;
+use crate::files::{self, Access, Stamp};
+use crate::host::{Host, HostError, ServiceInfo, StartType};
+
+/// What has been right under the desired state.
+pub const FILE: &str = r"C:\k\wicd\settled.json";
+/// How long what was put right is still told of.
+const SHOWN: Duration = Duration::from_mins(10);
+/// How much is told at most.
+const MOST: usize = 10;
+/// Longest text of the Node's annotation, in bytes.
+const LONGEST: usize = 1024;
+
+/// Content of [`FILE`].
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct Settled {
+    /// Which desired state, and which operation brought it.
+    of: String,
+    /// Services as they were wanted when all was well. `None`: that has not been yet.
+    services: Option<BTreeMap<String, Right>>,
+    /// Files that had the right content, and what they looked like then.
+    files: BTreeMap<String, Stamp>,
+}
+
+/// A service as it was wanted.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
+struct Right {
+    command: Option<String>,
+    dependencies: Vec<String>,
+}
+
+/// Where drift was looked for. Each look replaces what an earlier one in the same place has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Place {
+    /// Services.
+    Services,
+    /// Variables and trusted certificates.
+    Environment,
+    /// Payload files.
+    Files,
+}
+
+/// What has been right, and what is or was not so any more.
+#[derive(Debug, Default)]
+pub struct Drift {
+    settled: Settled,
+    unsaved: bool,
+    left: BTreeMap<Place, BTreeSet<String>>,
+    healed: BTreeMap<String, Duration>,
+}
+
+impl Drift {
+    /// Begins with what is on record if it is of this desired state as `operation` brought it, else with nothing. An operation
+    /// of the operator means that all shall be as it says, so what was left alone before is put right then.
+    pub fn follow(&mut self, host: &dyn Host, desired: &Desired, operation: &str) {
+        let json = serde_json::to_vec(desired).unwrap_or_default();
+        let of = hex::encode(Sha256::new().chain_update(json).chain_update(operation).finalize());
+        // A record that cannot be read is as good as none.
+        let on_record = files::read_json::<Settled>(host, FILE).ok().flatten();
+        self.settled = on_record.filter(|s| s.of == of).unwrap_or(Settled { of, ..Settled::default() });
+        self.unsaved = false;
+        self.left.clear();
+    }
+
+    /// Whether all services have run as wanted under this desired state.
+    pub fn is_settled(&self) -> bool {
+        self.settled.services.is_some()
+    }
+
+    /// Notes that all is well.
+    pub fn settle(&mut self, wanted: &[Wanted]) {
+        let before = self.settled.services.clone().unwrap_or_default();
+        let right = |w: &Wanted| {
+            // While a variable is not known, the service keeps the command that it had.
+            let command = w.command.clone().or_else(|| before.get(&w.name)?.command.clone());
+            (w.name.clone(), Right { command, dependencies: w.dependencies.clone() })
+        };
+        let services = wanted.iter().map(right).collect();
+        self.unsaved |= self.settled.services.as_ref() != Some(&services);
+        self.settled.services = Some(services);
+    }
+
+    /// What somebody has changed of a service. Nothing if it was never well as it is wanted now, as when a variable in its
+    /// command has another value by now.
+    pub fn of_service(&self, wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
+        let right = self.settled.services.as_ref().and_then(|s| s.get(&wanted.name));
+        let as_before = |r: &Right| {
+            r.dependencies == wanted.dependencies && (wanted.command.is_none() || wanted.command == r.command)
+        };
+        if right.is_some_and(as_before) { changes(wanted, actual) } else { Vec::new() }
+    }
+
+    /// What a file looked like when its content was last right.
+    pub fn right_file(&self, path: &str) -> Option<Stamp> {
+        self.settled.files.get(path).copied()
+    }
+
+    /// Notes that a file's content is right.
+    pub fn file_is_right(&mut self, path: &str, stamp: Stamp) {
+        self.unsaved |= self.settled.files.insert(path.to_owned(), stamp) != Some(stamp);
+    }
+
+    /// Notes what a look has found: what was put right, and what was not.
+    pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
+        let before = self.left.insert(place, left).unwrap_or_default();
+        for what in self.left[&place].difference(&before) {
+            warn!(what, "somebody has changed this; it is left so");
+        }
+        self.healed(healed, now);
+    }
+
+    /// Notes what was put right.
+    pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
+        for what in healed {
+            warn!(what, "somebody had changed this; it is put right");
+            self.healed.insert(what, now);
+        }
+    }
+
+    /// For the operator: short, sorted, at most ten. What is left goes before what was put right.
+    pub fn texts(&mut self, now: Duration) -> Vec<String> {
+        self.healed.retain(|_, at| now.saturating_sub(*at) < SHOWN);
+        let left: BTreeSet<&String> = self.left.values().flatten().collect();
+        let healed = self.healed.keys().filter(|what| !left.contains(what)).map(|what| format!("{what} (healed)"));
+        let mut texts: Vec<String> =
+            left.iter().map(|what| format!("{what} (left)")).chain(healed).take(MOST).collect();
+        texts.sort();
+        texts
+    }
+
+    /// Records what is right, if that is not on record yet.
+    pub fn save(&mut self, host: &dyn Host) -> Result<(), HostError> {
+        if self.unsaved {
+            files::write_json(host, FILE, &self.settled, Access::Inherited)?;
+            self.unsaved = false;
+        }
+        Ok(())
+    }
+}
+
+fn changes(wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
+    let Some(actual) = actual else { return vec!["deleted"] };
+    let parts = [
+        ("command", wanted.command.as_ref().is_some_and(|c| *c != actual.command)),
+        ("dependencies", wanted.dependencies != actual.dependencies),
+        ("start type", actual.start != StartType::Demand),
+    ];
+    parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()
+}
+
+/// The value of the Node's annotation, `None` if there is nothing to say: as many of the texts as fit.
+pub fn annotation(texts: &[String]) -> Option<String> {
+    let mut value = String::new();
+    for text in texts {
+        let separator = if value.is_empty() { "" } else { "; " };
+        if value.len() + separator.len() + text.len() <= LONGEST {
+            value.push_str(separator);
+            value.push_str(text);
+        }
+    }
+    (!value.is_empty()).then_some(value)
+}
+
+#[cfg(test)]
+#[path = "drift_tests.rs"]
+mod tests;

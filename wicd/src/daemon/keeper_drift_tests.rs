@@ -1,0 +1,154 @@
+//! What the keeper does about what somebody has changed.
+
+use super::tests::*;
+use super::*;
+use crate::files::Access;
+use api::services::{FileInfo, ServicesConfig};
+use sha2::{Digest, Sha256};
+
+const FILE: &str = r"C:\k\kubelet.exe";
+
+/// A host on which all is well: three services, a variable and a file.
+fn settled(drift: api::Drift) -> Bed {
+    let mut bed = Bed::new();
+    bed.desire_all("v1", config(), drift);
+    let blob = crate::operation::blob(&hex::encode(Sha256::digest("kubelet")));
+    files::write(&bed.host, &blob, b"kubelet", Access::Inherited).unwrap();
+    files::place(&bed.host, &blob, FILE).unwrap();
+    bed.host.state().env.insert("HTTP_PROXY".into(), "proxy".into());
+    let report = bed.look_at_everything();
+    assert_eq!((report.drift, report.reboot), (Vec::new(), None));
+    bed
+}
+
+fn config() -> ServicesConfig {
+    ServicesConfig {
+        services: three(),
+        files: vec![FileInfo { path: FILE.into(), checksum: hex::encode(Sha256::digest("kubelet")) }],
+        environment_vars: [("HTTP_PROXY".to_owned(), "proxy".to_owned())].into(),
+        ..ServicesConfig::default()
+    }
+}
+
+/// Somebody changes one thing of each kind.
+fn meddle(bed: &Bed) {
+    bed.meddle("kubelet", |s| s.command = "mine".into());
+    bed.meddle("containerd", |s| s.dependencies = vec!["rpcss".into()]);
+    let mut state = bed.host.state();
+    state.services.remove("kube-proxy");
+    state.env.insert("HTTP_PROXY".into(), "mine".into());
+    drop(state);
+    files::write(&bed.host, FILE, b"mine", Access::Inherited).unwrap();
+}
+
+fn texts(end: &str) -> Vec<String> {
+    [
+        r"file C:\k\kubelet.exe",
+        "service containerd: dependencies",
+        "service kube-proxy: deleted",
+        "service kubelet: command",
+        "variable HTTP_PROXY",
+    ]
+    .map(|what| format!("{what} ({end})"))
+    .to_vec()
+}
+
+fn content(bed: &Bed) -> Vec<u8> {
+    files::read(&bed.host, FILE).unwrap().unwrap()
+}
+
+#[test]
+fn drift_is_put_right_and_told_for_a_while() {
+    let mut bed = settled(api::Drift::Heal);
+    meddle(&bed);
+    let report = bed.look_at_everything();
+    assert_eq!(report.drift, texts("healed"));
+    assert_eq!(
+        (bed.command("kubelet").as_str(), content(&bed)),
+        (r"C:\k\kubelet.exe --node win-1", b"kubelet".to_vec())
+    );
+    assert_eq!(bed.host.service("containerd").unwrap().unwrap().dependencies, [""; 0]);
+    assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
+    assert_eq!(bed.host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("proxy"));
+    bed.clock += Duration::from_mins(11);
+    assert_eq!(bed.look_at_everything().drift, [""; 0]);
+}
+
+#[test]
+fn drift_is_left_and_told_as_long_as_it_is_so() {
+    let mut bed = settled(api::Drift::Report);
+    meddle(&bed);
+    let look = |bed: &mut Bed| {
+        let report = bed.look_at_everything();
+        assert_eq!((report.drift, report.reboot), (texts("left"), None));
+        assert_eq!((bed.command("kubelet").as_str(), content(bed)), ("mine", b"mine".to_vec()));
+        assert_eq!(bed.host.service("containerd").unwrap().unwrap().dependencies, ["rpcss"]);
+        assert_eq!(bed.state("kube-proxy"), ServiceState::Missing);
+        assert_eq!(bed.host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("mine"));
+    };
+    look(&mut bed);
+    bed.clock += Duration::from_hours(1);
+    look(&mut bed);
+
+    // After a restart of the host it is still drift, and what has stopped is started as it is.
+    bed.kill("containerd");
+    bed.kill("kubelet");
+    bed.keeper = Keeper::new(Arc::new(bed.host.clone()));
+    assert_eq!(bed.pass().drift, texts("left"), "from the first pass on");
+    look(&mut bed);
+    assert_eq!((bed.state("containerd"), bed.state("kubelet")), (ServiceState::Running, ServiceState::Running));
+
+    // What is left costs no more than what is right: after a pass that looked at all, the next one asks for little.
+    while bed.keeper.settled.as_ref().is_none_or(|(_, passes)| *passes > 0) {
+        bed.pass();
+    }
+    bed.host.state().refused.insert("services ".into());
+    assert!(bed.pass().settled, "the list of all services is not asked for");
+    bed.host.state().refused.clear();
+
+    // Somebody puts something back.
+    bed.meddle("kubelet", |s| s.command = r"C:\k\kubelet.exe --node win-1".into());
+    let report = bed.look_at_everything();
+    assert_eq!(report.drift.len(), 4, "{:?}", report.drift);
+}
+
+#[test]
+fn a_new_desired_state_is_made_so_whatever_was_left() {
+    let mut bed = settled(api::Drift::Report);
+    meddle(&bed);
+    bed.look_at_everything();
+    let mut services = config();
+    services.services[0].path = "containerd v2".into();
+    bed.desire_all("v2", services, api::Drift::Report);
+    assert_eq!(bed.look_at_everything().drift, [""; 0]);
+    assert_eq!(
+        (bed.command("containerd").as_str(), bed.command("kubelet").as_str()),
+        ("containerd v2", r"C:\k\kubelet.exe --node win-1")
+    );
+    assert_eq!((bed.state("kube-proxy"), content(&bed)), (ServiceState::Running, b"kubelet".to_vec()));
+}
+
+#[test]
+fn an_operation_of_the_operator_makes_it_so_too() {
+    let mut bed = settled(api::Drift::Report);
+    bed.meddle("kubelet", |s| s.command = "mine".into());
+    assert_eq!(bed.look_at_everything().drift, ["service kubelet: command (left)"]);
+    let marker = api::host::Marker { operation: "repair-1".into(), ..Default::default() };
+    files::write_json(&bed.host, path::STATE, &marker, Access::Inherited).unwrap();
+    bed.pass();
+    assert_eq!(bed.settle().drift, [""; 0]);
+    assert_eq!(bed.command("kubelet"), r"C:\k\kubelet.exe --node win-1");
+}
+
+#[test]
+fn a_pass_that_cannot_look_takes_nothing_back() {
+    let mut bed = settled(api::Drift::Report);
+    bed.meddle("kubelet", |s| s.command = "mine".into());
+    let left = bed.look_at_everything().drift;
+    assert_eq!(left, ["service kubelet: command (left)"]);
+    let lock = lock::take(&bed.host, Duration::ZERO).unwrap();
+    assert_eq!(bed.pass().drift, left);
+    drop(lock);
+    bed.host.state().refused.insert("service kubelet".into());
+    assert_eq!(bed.pass().drift, left);
+}

@@ -1,0 +1,241 @@
+//! Puts logs aside that their services write for ever: those that their command lines name below [`path::LOGS`]. Services
+//! that the log runner runs are left out, as it does so itself; so does wicd with its own log, see [`super::log`].
+//!
+//! Go programs open their logs on Windows without `FILE_SHARE_DELETE`: a log that is in use cannot be renamed. It can be read
+//! and truncated, and containerd and klog open theirs for appending, so that what they write next goes to the new beginning.
+//! So a log is copied and then truncated. What is written between the last read and the truncation is lost: that is as short
+//! as it can be without the service's help, a few lines at most. A program that does not append leaves zeros where the log
+//! was; that is seen, and its log is left alone from then on.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, Read, Seek};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::{Desired, LogRotation, path};
+use api::payload::is_host_path;
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use tracing::{info, warn};
+
+use super::variables::{self, HostFacts};
+use crate::files;
+use crate::host::{Host, HostError};
+
+/// How often logs are looked at.
+const EVERY: Duration = Duration::from_mins(1);
+/// The program that rotates the logs of what it runs.
+const LOG_RUNNER: &str = "kube-log-runner.exe";
+/// What a copy must leave free on `C:`, in bytes.
+const RESERVE: u64 = 1 << 30;
+/// UTC time in the name of what was put aside.
+const TIME: &str = "%Y%m%dT%H%M%S";
+/// A log that begins with so many zeros is one whose program does not append.
+const GAP: usize = 512;
+
+/// A file in the directory of a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogFile {
+    /// Path.
+    pub path: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// What to do with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Put the content of a log aside and truncate the log.
+    CopyTruncate {
+        /// The log.
+        from: String,
+        /// Where its content goes.
+        to: String,
+    },
+    /// Delete what was put aside.
+    Delete(String),
+}
+
+/// Looks at the logs every minute, for ever. Without settings in the desired state nothing is done.
+pub async fn keep(host: Arc<dyn Host>) {
+    let mut said = BTreeMap::new();
+    loop {
+        let host = host.clone();
+        let pass = tokio::task::spawn_blocking(move || {
+            pass(&*host, Timestamp::now(), &mut said);
+            said
+        });
+        let Ok(back) = pass.await else { return };
+        said = back;
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// One pass. What fails is said once, and tried again in the next one.
+fn pass(host: &dyn Host, now: Timestamp, said: &mut BTreeMap<String, String>) {
+    let Some(desired) = files::read_json::<Desired>(host, path::DESIRED).ok().flatten() else { return };
+    let Some(rotation) = desired.logs else { return };
+    let logs = logs(&desired);
+    let found = match look(host, &logs) {
+        Ok(found) => found,
+        Err(e) => return say(said, path::LOGS, super::chain(&e)),
+    };
+    for action in plan_rotation(&logs, &found, rotation, now) {
+        let (about, done) = match &action {
+            Action::CopyTruncate { from, to } => (from, copy_truncate(host, from, to)),
+            Action::Delete(aside) => (aside, files::remove(host, aside)),
+        };
+        match done {
+            Ok(()) => drop(said.remove(about)),
+            Err(e) => say(said, about, super::chain(&e)),
+        }
+    }
+}
+
+fn say(said: &mut BTreeMap<String, String>, log: &str, text: String) {
+    if said.get(log) != Some(&text) {
+        warn!(log, "{text}");
+        said.insert(log.to_owned(), text);
+    }
+}
+
+/// The logs that the command lines of services name, without those of services that the log runner runs.
+fn logs(desired: &Desired) -> BTreeSet<String> {
+    let facts = HostFacts { node_name: &desired.node_name, node_ip: &desired.node_ip };
+    let services = desired.services.services.iter();
+    // A variable of the Node in the name of a log is as good as none: there is no such file then.
+    services.flat_map(|s| named(&variables::command(s, facts, None).unwrap_or_else(|_| s.path.clone()))).collect()
+}
+
+/// The files below [`path::LOGS`] that a command line names.
+fn named(command: &str) -> Vec<String> {
+    let program = match command.strip_prefix('"') {
+        Some(quoted) => quoted.split('"').next(),
+        None => command.split(' ').next(),
+    };
+    let program = program.unwrap_or_default().rsplit('\\').next().unwrap_or_default();
+    if program.eq_ignore_ascii_case(LOG_RUNNER) {
+        return Vec::new();
+    }
+    let below = format!(r"{}\", path::LOGS).to_ascii_lowercase();
+    let lower = command.to_ascii_lowercase();
+    lower
+        .match_indices(&below)
+        .map(|(at, _)| {
+            let end = if command[..at].ends_with('"') { &['"'][..] } else { &['"', ' '][..] };
+            command[at..].split(end).next().unwrap_or_default().to_owned()
+        })
+        .filter(|log| is_host_path(log))
+        .collect()
+}
+
+/// The logs that are there, and what lies beside them.
+fn look(host: &dyn Host, logs: &BTreeSet<String>) -> Result<Vec<LogFile>, HostError> {
+    let mut found = Vec::new();
+    for directory in logs.iter().filter_map(|log| files::parent(log)).collect::<BTreeSet<_>>() {
+        for name in files::list(host, directory)? {
+            let path = format!(r"{directory}\{name}");
+            // What has a name that is none of ours is no business of ours either.
+            let stamp = if is_host_path(&path) { files::stamp(host, &path)? } else { None };
+            found.extend(stamp.map(|s| LogFile { path, size: s.size }));
+        }
+    }
+    Ok(found)
+}
+
+/// What to do with the files that were found in the directories of `logs`. Files of other names are never touched.
+pub fn plan_rotation(logs: &BTreeSet<String>, files: &[LogFile], rotation: LogRotation, now: Timestamp) -> Vec<Action> {
+    let is_log = |path: &str| logs.iter().any(|log| log.eq_ignore_ascii_case(path));
+    let time = now.to_zoned(TimeZone::UTC).strftime(TIME).to_string();
+    let mut actions = Vec::new();
+    for file in files {
+        if is_log(&file.path) {
+            let to = format!("{}-{time}.log", stem(&file.path));
+            if file.size > 0 && file.size >= rotation.max_bytes {
+                actions.push(Action::CopyTruncate { from: file.path.clone(), to });
+            }
+        } else if let Some(since) = logs.iter().find_map(|log| put_aside(log, &file.path)) {
+            let age = now.as_second().saturating_sub(since.as_second());
+            if u64::try_from(age).is_ok_and(|age| age > rotation.max_age_seconds) {
+                actions.push(Action::Delete(file.path.clone()));
+            }
+        }
+    }
+    // Room is made before it is used.
+    actions.sort_by_key(|a| matches!(a, Action::CopyTruncate { .. }));
+    actions
+}
+
+fn stem(log: &str) -> &str {
+    match log.len().checked_sub(4).and_then(|at| log.split_at_checked(at)) {
+        Some((stem, end)) if end.eq_ignore_ascii_case(".log") => stem,
+        _ => log,
+    }
+}
+
+/// When `path` was put aside, if it is what was put aside of `log`.
+fn put_aside(log: &str, path: &str) -> Option<Timestamp> {
+    let stem = stem(log);
+    let (start, rest) = path.split_at_checked(stem.len())?;
+    let time = rest.strip_prefix('-')?.strip_suffix(".log")?;
+    let digits = time.bytes().enumerate().all(|(n, b)| if n == 8 { b == b'T' } else { b.is_ascii_digit() });
+    if !start.eq_ignore_ascii_case(stem) || time.len() != 15 || !digits {
+        return None;
+    }
+    Some(DateTime::strptime(TIME, time).ok()?.to_zoned(TimeZone::UTC).ok()?.timestamp())
+}
+
+/// Without room for a copy the log is truncated all the same: a full disk is worse than a lost log.
+fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError> {
+    let failed = |e| HostError::system("rotate", from)(e);
+    let mut log = OpenOptions::new().read(true).write(true).open(host.path(from)?).map_err(failed)?;
+    let size = log.metadata().map_err(failed)?.len();
+    if begins_with_gap(&mut log).map_err(failed)? {
+        let why = "its service does not append to it, so truncating it frees nothing; stop the service, delete the log";
+        return Err(failed(io::Error::new(ErrorKind::Unsupported, why)));
+    }
+    let free = host.machine()?.disk_free;
+    let copied = if free < size.saturating_add(RESERVE) {
+        Err(ErrorKind::StorageFull.into())
+    } else {
+        let mut aside = File::create_new(host.path(to)?).map_err(failed)?;
+        let copied = copy(&mut log, &mut aside, size);
+        drop(aside);
+        if copied.is_err() {
+            // Half a copy is of no use, and the log is still there.
+            files::remove(host, to)?;
+        }
+        copied
+    };
+    match copied {
+        Ok(()) => {}
+        Err(e) if e.kind() == ErrorKind::StorageFull => {
+            warn!(log = from, size, free, "C: is nearly full: the log is truncated without a copy");
+        }
+        Err(e) => return Err(failed(e)),
+    }
+    log.set_len(0).map_err(failed)?;
+    info!(log = from, size, "rotated");
+    Ok(())
+}
+
+fn begins_with_gap(log: &mut File) -> io::Result<bool> {
+    let mut start = Vec::with_capacity(GAP);
+    log.by_ref().take(GAP as u64).read_to_end(&mut start)?;
+    log.rewind()?;
+    Ok(start.len() == GAP && start.iter().all(|b| *b == 0))
+}
+
+/// Copies a log of `size` bytes, and then what has been added to it meanwhile.
+fn copy(log: &mut File, aside: &mut File, size: u64) -> io::Result<()> {
+    io::copy(&mut log.by_ref().take(size), aside)?;
+    // Most of the time goes here, so the rest is copied afterwards.
+    aside.sync_all()?;
+    let rest = log.metadata()?.len().saturating_sub(size);
+    io::copy(&mut log.take(rest), aside)?;
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "logs_tests.rs"]
+mod tests;

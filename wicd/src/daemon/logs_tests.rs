@@ -1,0 +1,210 @@
+use super::*;
+use crate::fake::FakeHost;
+use crate::files::Access;
+use api::services::{Service, ServicesConfig};
+use proptest::prelude::*;
+use std::io::Write;
+
+const LOG: &str = r"C:\var\log\containerd\containerd.log";
+const ASIDE: &str = r"C:\var\log\containerd\containerd-20260728T101500.log";
+const ROTATION: LogRotation = LogRotation { max_bytes: 100, max_age_seconds: 3600 };
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+#[test]
+fn logs_of_command_lines() {
+    let cases: [(&str, &[&str]); 9] = [
+        (
+            r"C:\k\containerd.exe --config C:\k\c.toml --log-file C:\var\log\containerd\containerd.log --run-service",
+            &[LOG],
+        ),
+        (
+            r"C:\k\csi-proxy.exe -log_file=C:\var\log\csi-proxy\csi-proxy.log --v=2",
+            &[r"C:\var\log\csi-proxy\csi-proxy.log"],
+        ),
+        (r"x.exe --a C:\var\log\a.log --b c:\VAR\log\b\b.txt", &[r"C:\var\log\a.log", r"c:\VAR\log\b\b.txt"]),
+        (r#"x.exe --log "C:\var\log\with space\x.log" --v"#, &[r"C:\var\log\with space\x.log"]),
+        (r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe", &[]),
+        (r#""C:\k\Kube-Log-Runner.exe" -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe"#, &[]),
+        (r"x.exe --log C:\var\log\..\..\windows\win.ini", &[]),
+        (r"x.exe --log C:\k\x.log", &[]),
+        ("", &[]),
+    ];
+    for (command, expected) in cases {
+        assert_eq!(named(command), expected, "{command}");
+    }
+}
+
+#[test]
+fn what_is_rotated_and_what_is_deleted() {
+    let logs = BTreeSet::from([LOG.to_owned(), r"C:\var\log\x\x.txt".to_owned()]);
+    let now = at("2026-07-28T10:15:00Z");
+    let rotate = |from: &str, to: &str| vec![Action::CopyTruncate { from: from.into(), to: to.into() }];
+    let delete = |path: &str| vec![Action::Delete(path.into())];
+    let beside = |name: &str| format!(r"C:\var\log\containerd\{name}");
+    let cases = [
+        (LOG.to_owned(), 99, vec![]),
+        (LOG.to_owned(), 100, rotate(LOG, ASIDE)),
+        (
+            LOG.to_ascii_uppercase(),
+            100,
+            rotate(&LOG.to_ascii_uppercase(), r"C:\VAR\LOG\CONTAINERD\CONTAINERD-20260728T101500.log"),
+        ),
+        (
+            r"C:\var\log\x\x.txt".to_owned(),
+            100,
+            rotate(r"C:\var\log\x\x.txt", r"C:\var\log\x\x.txt-20260728T101500.log"),
+        ),
+        (r"C:\var\log\x\y.txt".to_owned(), 100, vec![]),
+        (beside("containerd-20260728T091500.log"), 500, vec![]),
+        (beside("containerd-20260728T091459.log"), 500, delete(&beside("containerd-20260728T091459.log"))),
+        (beside("containerd-20270728T091459.log"), 500, vec![]),
+        // Names that are not ours, though old.
+        (beside("containerd-20200101-000000.log"), 500, vec![]),
+        (beside("containerd-20201301T000000.log"), 500, vec![]),
+        (beside("containerd-20200101T000000.txt"), 500, vec![]),
+        (beside("containerd-20200101T000000.log.gz"), 500, vec![]),
+        (beside("other-20200101T000000.log"), 500, vec![]),
+        (beside("containerd20200101T000000.log"), 500, vec![]),
+    ];
+    for (path, size, expected) in cases {
+        assert_eq!(
+            plan_rotation(&logs, &[LogFile { path: path.clone(), size }], ROTATION, now),
+            expected,
+            "{path} {size}"
+        );
+    }
+    let empty = LogFile { path: LOG.into(), size: 0 };
+    assert_eq!(plan_rotation(&logs, &[empty], LogRotation { max_bytes: 0, ..ROTATION }, now), []);
+}
+
+#[test]
+fn a_log_that_is_named_like_one_put_aside_is_not_deleted() {
+    let old = r"C:\var\log\containerd\containerd-20200101T000000.log".to_owned();
+    let logs = BTreeSet::from([LOG.to_owned(), old.clone()]);
+    assert_eq!(plan_rotation(&logs, &[LogFile { path: old, size: 1 }], ROTATION, at("2026-07-28T10:15:00Z")), []);
+}
+
+proptest! {
+    /// Whatever lies there: only logs are rotated, and only what was put aside of them is deleted, which happens first.
+    #[test]
+    fn nothing_else_is_touched(names in proptest::collection::vec(r"(containerd)?[-.a-zT0-9é]{0,20}(\.log)?", 0..8)) {
+        let logs = BTreeSet::from([LOG.to_owned()]);
+        let mut found = vec![LogFile { path: LOG.into(), size: 100 }];
+        found.extend(names.iter().map(|n| LogFile { path: format!(r"C:\var\log\containerd\{n}"), size: 1000 }));
+        let actions = plan_rotation(&logs, &found, ROTATION, at("2026-07-28T10:15:00Z"));
+        for action in &actions {
+            match action {
+                Action::CopyTruncate { from, .. } => prop_assert_eq!(from, LOG),
+                Action::Delete(path) => prop_assert!(put_aside(LOG, path).is_some() && path != LOG),
+            }
+        }
+        let last_rotates = matches!(actions.last(), Some(Action::CopyTruncate { .. }));
+        prop_assert!(last_rotates);
+    }
+}
+
+struct Bed {
+    _dir: tempfile::TempDir,
+    host: FakeHost,
+    said: BTreeMap<String, String>,
+}
+
+impl Bed {
+    fn new(logs: Option<LogRotation>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        let service = Service { name: "containerd".into(), path: format!("x --log {LOG}"), ..Service::default() };
+        let services = ServicesConfig { services: vec![service], ..ServicesConfig::default() };
+        let desired = Desired { services, logs, ..Desired::default() };
+        files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
+        Self { _dir: dir, host, said: BTreeMap::new() }
+    }
+
+    fn write(&self, path: &str, content: &[u8]) {
+        files::write(&self.host, path, content, Access::Inherited).unwrap();
+    }
+
+    fn pass(&mut self, now: &str) {
+        pass(&self.host, at(now), &mut self.said);
+    }
+
+    fn read(&self, path: &str) -> Option<Vec<u8>> {
+        files::read(&self.host, path).unwrap()
+    }
+}
+
+#[test]
+fn a_log_that_is_open_is_put_aside_and_goes_on() {
+    let mut bed = Bed::new(Some(ROTATION));
+    bed.write(LOG, &[b'a'; 150]);
+    bed.write(r"C:\var\log\containerd\containerd-20200101T000000.log", b"old");
+    bed.write(r"C:\var\log\containerd\mine.txt", &[b'm'; 500]);
+    let mut service = OpenOptions::new().append(true).open(bed.host.path(LOG).unwrap()).unwrap();
+    bed.pass("2026-07-28T10:15:00Z");
+    assert_eq!(bed.said, BTreeMap::new());
+    service.write_all(b"next").unwrap();
+    assert_eq!(bed.read(ASIDE).unwrap(), [b'a'; 150]);
+    assert_eq!(bed.read(LOG).unwrap(), b"next", "the service goes on in the same file");
+    let names = files::list(&bed.host, r"C:\var\log\containerd").unwrap();
+    assert_eq!(names, ["containerd-20260728T101500.log", "containerd.log", "mine.txt"], "the old one is gone");
+    // An hour later what was put aside goes, too.
+    bed.pass("2026-07-28T11:15:01Z");
+    assert_eq!((bed.read(ASIDE), bed.read(LOG)), (None, Some(b"next".to_vec())));
+}
+
+#[test]
+fn without_settings_nothing_is_touched() {
+    let mut bed = Bed::new(None);
+    bed.write(LOG, &[b'a'; 150]);
+    bed.pass("2026-07-28T10:15:00Z");
+    assert_eq!(bed.read(LOG).unwrap().len(), 150);
+}
+
+#[test]
+fn without_room_there_is_no_copy() {
+    let mut bed = Bed::new(Some(ROTATION));
+    for (free, copied) in [(RESERVE + 149, false), (RESERVE + 150, true)] {
+        bed.write(LOG, &[b'a'; 150]);
+        bed.host.set_disk_free(free);
+        bed.pass("2026-07-28T10:15:00Z");
+        assert_eq!(bed.read(LOG).unwrap(), b"", "{free}");
+        assert_eq!(bed.read(ASIDE).is_some(), copied, "{free}");
+    }
+}
+
+#[test]
+fn a_program_that_does_not_append_keeps_its_log() {
+    let mut bed = Bed::new(Some(ROTATION));
+    let content = [vec![0; 600], b"line".to_vec()].concat();
+    bed.write(LOG, &content);
+    bed.pass("2026-07-28T10:15:00Z");
+    assert_eq!((bed.read(LOG), bed.read(ASIDE)), (Some(content), None));
+    assert!(bed.said[LOG].contains("does not append"), "{:?}", bed.said);
+}
+
+#[test]
+fn what_was_put_aside_before_is_not_overwritten() {
+    let mut bed = Bed::new(Some(ROTATION));
+    bed.write(LOG, &[b'a'; 150]);
+    bed.write(ASIDE, b"precious");
+    bed.pass("2026-07-28T10:15:00Z");
+    assert_eq!((bed.read(ASIDE).unwrap(), bed.read(LOG).unwrap().len()), (b"precious".to_vec(), 150));
+    bed.pass("2026-07-28T10:16:00Z");
+    assert_eq!(bed.read(LOG).unwrap(), b"");
+    assert_eq!(bed.said, BTreeMap::new());
+}
+
+/// A link would lead the truncation elsewhere.
+#[cfg(unix)]
+#[test]
+fn links_are_left_alone() {
+    let mut bed = Bed::new(Some(ROTATION));
+    bed.write(r"C:\user\precious", &[b'p'; 500]);
+    files::make_directory(&bed.host, r"C:\var\log\containerd").unwrap();
+    std::os::unix::fs::symlink(bed.host.path(r"C:\user\precious").unwrap(), bed.host.path(LOG).unwrap()).unwrap();
+    bed.pass("2026-07-28T10:15:00Z");
+    assert_eq!(bed.read(r"C:\user\precious").unwrap().len(), 500);
+}
