@@ -18,6 +18,9 @@ pub struct Cli {
 pub enum Command {
     /// Run the operator.
     Run(Box<Run>),
+    /// Say what would be done for a pool, and do nothing. Exits with 0 if there is nothing to do, with 2 if something would be
+    /// done, and with 1 after an error, which is also a host that the pool could not use.
+    Plan(Box<Plan>),
     /// Print the CRDs as YAML.
     Crds,
 }
@@ -114,6 +117,30 @@ pub struct Run {
     /// Addresses that need no proxy.
     #[arg(long, env = "NO_PROXY")]
     pub no_proxy: Option<String>,
+}
+
+/// What shall be planned.
+#[derive(Parser, Clone, Debug)]
+pub struct Plan {
+    /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times.
+    #[arg(short, long, required = true, value_name = "FILE")]
+    pub filename: Vec<PathBuf>,
+    /// How it is printed.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// Those of the operator, so that the plan is the operator's own. What only matters to a process that stays is taken, too, and
+    /// means nothing.
+    #[command(flatten)]
+    pub run: Run,
+}
+
+/// How a plan is printed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// For people.
+    Table,
+    /// For machines: a list of pools.
+    Json,
 }
 
 /// Format of the log.

@@ -5,16 +5,90 @@ use std::sync::Arc;
 use api::{WindowsInstance, WindowsNodePool};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
-    Client,
+    Client, Config,
+    client::ClientBuilder,
     runtime::reflector::{ObjectRef, Store},
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
+use tower::limit::ConcurrencyLimitLayer;
 
 use crate::{
-    args::Run, drain::Drainer, events::Events, instance::Written, metrics::Metrics, pool::Disrupting, release::Release,
-    secrets::Secrets, versions::Versions,
+    args::Run,
+    drain::Drainer,
+    events::Events,
+    instance::Written,
+    metrics::Metrics,
+    pool::Disrupting,
+    release::{Release, ReleaseError},
+    secrets::Secrets,
+    versions::Versions,
 };
+
+/// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
+/// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
+const REQUESTS: usize = 32;
+/// Which Nodes are looked at.
+pub const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
+
+/// The cluster, as this process reaches it.
+pub struct Cluster {
+    config: Config,
+    /// For reads and for writes that may be repeated.
+    pub client: Client,
+    /// Repeats nothing by itself: for evictions, and for writes that must not be repeated.
+    pub direct: Client,
+}
+
+impl Cluster {
+    /// That of a configuration.
+    ///
+    /// # Errors
+    /// When the configuration is of no use.
+    pub fn new(config: Config) -> kube::Result<Self> {
+        let mut direct = config.clone();
+        direct.default_retry = false;
+        Ok(Self { client: limited(config.clone())?, direct: limited(direct)?, config })
+    }
+
+    /// What hosts get from this operator in this cluster.
+    ///
+    /// # Errors
+    /// When there is nothing to give, or the cluster cannot be made out.
+    pub async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
+        let cluster = crate::cluster::discover(&self.client, &self.config, args).await?;
+        Release::load(cluster, args)
+    }
+}
+
+/// A client that asks the API server at most [`REQUESTS`] things at once. What is being watched does not count.
+fn limited(config: Config) -> kube::Result<Client> {
+    Ok(ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS)).build())
+}
+
+/// What is seen of the cluster all the time.
+pub struct Caches {
+    /// Pools.
+    pub pools: Store<WindowsNodePool>,
+    /// Instances.
+    pub instances: Store<WindowsInstance>,
+    /// Windows Nodes.
+    pub nodes: Store<Node>,
+}
+
+/// Who this process is.
+pub struct Process {
+    /// Settings.
+    pub args: Run,
+    /// Name.
+    pub identity: String,
+    /// Epoch of the Lease.
+    pub epoch: i64,
+    /// Metrics.
+    pub metrics: Arc<Metrics>,
+    /// Ends everything.
+    pub stop: CancellationToken,
+}
 
 /// What all controllers share.
 pub struct Context {
@@ -53,7 +127,7 @@ pub struct Context {
     /// SSH connections that may be open at once.
     pub connections: Arc<Semaphore>,
     /// Tells the certificate approver that a host has been proven.
-    pub proven: Arc<tokio::sync::Notify>,
+    pub proven: Arc<Notify>,
     /// Something that people should know of this cluster, as an API server that is older than supported.
     pub warning: Option<(&'static str, String)>,
     /// Ends everything.
@@ -61,6 +135,41 @@ pub struct Context {
 }
 
 impl Context {
+    /// Puts it together.
+    pub fn new(
+        process: Process,
+        cluster: Cluster,
+        caches: Caches,
+        release: Release,
+        warning: Option<(&'static str, String)>,
+    ) -> Self {
+        let Process { args, identity, epoch, metrics, stop } = process;
+        let Cluster { client, direct, .. } = cluster;
+        let Caches { pools, instances, nodes } = caches;
+        Self {
+            events: Events::new(client.clone(), &identity, metrics.clone()),
+            secrets: Secrets::new(client.clone(), &args.namespace),
+            versions: Versions::new(client.clone(), &args.namespace),
+            drainer: Drainer::new(direct.clone()),
+            connections: Arc::new(Semaphore::new(args.max_connections)),
+            proven: Arc::new(Notify::new()),
+            written: Written::default(),
+            granted: Written::default(),
+            disrupting: Disrupting::default(),
+            client,
+            direct,
+            args,
+            epoch,
+            pools,
+            instances,
+            nodes,
+            metrics,
+            release,
+            warning,
+            stop,
+        }
+    }
+
     /// The pool of an instance.
     pub fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
         self.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))

@@ -23,6 +23,7 @@ pub mod legacy;
 pub mod metrics;
 pub mod payload;
 pub mod plan;
+pub mod plan_command;
 pub mod pool;
 pub mod release;
 pub mod render;

@@ -1,19 +1,39 @@
 //! `windows-node-pools`: see `--help`.
 
+use std::process::ExitCode;
+
 use clap::Parser;
 use controller::args::{Cli, Command};
 
+/// What did not work, also a command line that is wrong: 2 is an answer of the command `plan`.
+const FAILED: u8 = 1;
+
 #[tokio::main]
-async fn main() -> anyhow::Result<()> {
+async fn main() -> ExitCode {
     // The first line: two providers in one process, or none, make the first TLS connection panic.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match Cli::parse().command {
-        Command::Run(args) => Box::pin(controller::run::run(*args)).await,
-        Command::Crds => {
-            for crd in api::crds() {
-                print!("---\n{}", serde_yaml::to_string(&crd)?);
-            }
-            Ok(())
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(told) => {
+            // Help is an answer, too. Where nobody listens, there is nobody to tell.
+            let _ = told.print();
+            return if told.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
         }
+    };
+    let result = match cli.command {
+        Command::Run(args) => Box::pin(controller::run::run(*args)).await.map(|()| ExitCode::SUCCESS),
+        Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
+        Command::Crds => crds().map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("Error: {error:?}");
+        FAILED.into()
+    })
+}
+
+fn crds() -> anyhow::Result<()> {
+    for crd in api::crds() {
+        print!("---\n{}", serde_yaml::to_string(&crd)?);
     }
+    Ok(())
 }

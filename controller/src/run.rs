@@ -19,29 +19,23 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Config, ResourceExt,
     api::ListParams,
-    client::ClientBuilder,
     runtime::{Controller, controller, reflector::ObjectRef, watcher},
 };
-use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
-use tower::limit::ConcurrencyLimitLayer;
 
 use crate::{
     args::Run,
     cluster,
-    context::Context,
+    context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
     csr,
-    drain::Drainer,
-    events::{Events, Level},
+    events::Level,
     http::{self, Health},
     instance,
     lease::Election,
     metrics::{Metrics, ReasonLabel},
     pool,
     release::Release,
-    secrets::Secrets,
     telemetry,
-    versions::Versions,
     watch::{Changes, watch},
 };
 
@@ -49,9 +43,6 @@ use crate::{
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
 /// Changes of instances that come together are looked at together by their pool.
 const POOL_DEBOUNCE: Duration = Duration::from_millis(300);
-/// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
-/// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
-const REQUESTS: usize = 32;
 /// What has begun may take this long to end when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -67,12 +58,11 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
     let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
-    let client = client(config.clone()).context("cannot make a client for the API server")?;
-    let mut unretried = config.clone();
-    unretried.default_retry = false;
     // The Lease never waits for other requests.
-    let for_lease = Client::try_from(unretried.clone()).context("cannot make a client")?;
-    let direct = self::client(unretried).context("cannot make a client")?;
+    let mut for_lease = config.clone();
+    for_lease.default_retry = false;
+    let for_lease = Client::try_from(for_lease).context("cannot make a client")?;
+    let cluster = Cluster::new(config).context("cannot make a client for the API server")?;
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
     // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
@@ -88,7 +78,8 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     tracing::info!(epoch, "leading");
     metrics.leader.set(1);
     ready.store(false, Ordering::Relaxed);
-    let leader = Leader { args, config, client, direct, identity, epoch, metrics, ready, stop: stop.clone() };
+    let process = Process { args, identity, epoch, metrics, stop: stop.clone() };
+    let leader = Leader { process, cluster, ready };
     tokio::select! {
         result = leader.lead() => {
             election.release(epoch).await;
@@ -101,27 +92,17 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     }
 }
 
-/// A client that asks the API server at most [`REQUESTS`] things at once. What is being watched does not count.
-fn client(config: Config) -> kube::Result<Client> {
-    Ok(ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS)).build())
-}
-
 struct Leader {
-    args: Run,
-    config: Config,
-    client: Client,
-    direct: Client,
-    identity: String,
-    epoch: i64,
-    metrics: Arc<Metrics>,
+    process: Process,
+    cluster: Cluster,
     ready: Arc<AtomicBool>,
-    stop: CancellationToken,
 }
 
 impl Leader {
     async fn lead(self) -> anyhow::Result<()> {
         self.check_crds().await?;
-        let version = self.client.apiserver_version().await.context("the API server does not tell its version")?;
+        let client = self.cluster.client.clone();
+        let version = client.apiserver_version().await.context("the API server does not tell its version")?;
         let warning = cluster::version_warning(&version.major, &version.minor);
         if let Some((_, message)) = &warning {
             tracing::warn!("{message}");
@@ -134,33 +115,14 @@ impl Leader {
         );
 
         let (pools, [pools_for_pools, pools_for_instances], watch_pools) =
-            watch(self.client.clone(), watcher::Config::default());
+            watch(client.clone(), watcher::Config::default());
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
-            watch(self.client.clone(), watcher::Config::default());
-        let windows = watcher::Config::default().labels("kubernetes.io/os=windows");
-        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(self.client.clone(), windows);
-        let cx = Arc::new(Context {
-            events: Events::new(self.client.clone(), &self.identity, self.metrics.clone()),
-            secrets: Secrets::new(self.client.clone(), &self.args.namespace),
-            versions: Versions::new(self.client.clone(), &self.args.namespace),
-            drainer: Drainer::new(self.direct.clone()),
-            connections: Arc::new(Semaphore::new(self.args.max_connections)),
-            proven: Arc::new(Notify::new()),
-            client: self.client,
-            direct: self.direct,
-            args: self.args,
-            epoch: self.epoch,
-            pools,
-            instances,
-            written: instance::Written::default(),
-            granted: instance::Written::default(),
-            disrupting: pool::Disrupting::default(),
-            nodes,
-            metrics: self.metrics,
-            release,
-            warning,
-            stop: self.stop.clone(),
-        });
+            watch(client.clone(), watcher::Config::default());
+        let windows = watcher::Config::default().labels(WINDOWS_NODES);
+        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows);
+        let caches = Caches { pools, instances, nodes };
+        let stop = self.process.stop.clone();
+        let cx = Arc::new(Context::new(self.process, self.cluster, caches, release, warning));
         let watches = [tokio::spawn(watch_pools), tokio::spawn(watch_instances), tokio::spawn(watch_nodes)];
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
@@ -169,7 +131,7 @@ impl Leader {
                     bail!("a watch ended before its cache was filled");
                 }
             }
-            () = self.stop.cancelled() => return Ok(()),
+            () = stop.cancelled() => return Ok(()),
         }
         self.ready.store(true, Ordering::Relaxed);
         let tasks = [
@@ -182,7 +144,7 @@ impl Leader {
         tokio::pin!(ended);
         tokio::select! {
             _ = &mut ended => {}
-            () = self.stop.cancelled() => {
+            () = stop.cancelled() => {
                 tracing::info!("stopping");
                 if tokio::time::timeout(GRACE, ended).await.is_err() {
                     tracing::warn!("some work did not end in time; it will be taken up again where it was stored");
@@ -190,11 +152,11 @@ impl Leader {
             }
         }
         watches.iter().for_each(tokio::task::JoinHandle::abort);
-        if self.stop.is_cancelled() { Ok(()) } else { bail!("a controller ended by itself") }
+        if stop.is_cancelled() { Ok(()) } else { bail!("a controller ended by itself") }
     }
 
     async fn check_crds(&self) -> anyhow::Result<()> {
-        let crds: Api<CustomResourceDefinition> = Api::all(self.client.clone());
+        let crds: Api<CustomResourceDefinition> = Api::all(self.cluster.client.clone());
         for crd in api::crds() {
             let name = crd.name_any();
             let found = crds.get_opt(&name).await;
@@ -212,11 +174,7 @@ impl Leader {
     /// Loads and publishes the release. While that is impossible every pool says so. `None` when told to stop.
     async fn release(&self) -> Option<Release> {
         loop {
-            let attempt = async {
-                let cluster = cluster::discover(&self.client, &self.config, &self.args).await?;
-                Release::load(cluster, &self.args)
-            };
-            let error = match attempt.await {
+            let error = match self.cluster.release(&self.process.args).await {
                 Ok(release) => return Some(release),
                 Err(error) => error,
             };
@@ -226,17 +184,17 @@ impl Leader {
             }
             tokio::select! {
                 () = tokio::time::sleep(RELEASE_RETRY) => {}
-                () = self.stop.cancelled() => return None,
+                () = self.process.stop.cancelled() => return None,
             }
         }
     }
 
     async fn tell_pools(&self, reason: &str, message: &str) -> kube::Result<()> {
-        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        let pools: Api<WindowsNodePool> = Api::all(self.cluster.client.clone());
         for pool in pools.list(&ListParams::default()).await? {
             let status = pool::refuse(&pool, reason, message, Timestamp::now());
             if pool.status.as_ref() != Some(&status) {
-                pool::store_status(&self.client, &pool, &status).await?;
+                pool::store_status(&self.cluster.client, &pool, &status).await?;
             }
         }
         Ok(())

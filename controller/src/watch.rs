@@ -8,6 +8,7 @@ use std::{fmt::Debug, sync::Arc};
 use futures::{Stream, StreamExt, future, stream};
 use kube::{
     Api, Client, Resource,
+    api::ListParams,
     core::DeserializeGuard,
     runtime::{
         WatchStreamExt,
@@ -65,6 +66,23 @@ where
         future::ready(())
     });
     (store, changes, drive)
+}
+
+/// Fills a cache once with what is there now.
+pub async fn list<K>(client: Client, params: &ListParams) -> kube::Result<Store<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+{
+    let mut writer: Writer<K> = Writer::default();
+    let api: Api<DeserializeGuard<K>> = Api::all(client);
+    writer.apply_watcher_event(&Event::Init);
+    for guard in api.list(params).await? {
+        if let Some(Ok(event)) = read(Ok(Event::InitApply(guard))) {
+            writer.apply_watcher_event(&event);
+        }
+    }
+    writer.apply_watcher_event(&Event::InitDone);
+    Ok(writer.as_reader())
 }
 
 fn received<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> + Send + 'static {

@@ -42,6 +42,9 @@ use crate::{context::Context, events::Level};
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
 
+/// What a host of a pool in mode Plan waits for.
+const PLANNED: &str = "waits because its pool is in mode Plan: nothing is begun";
+
 /// Looks at one instance and does what is to be done.
 pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
     let stop = cx.stop.clone();
@@ -99,16 +102,18 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
 }
 
 async fn act(work: &mut Work) -> Result<Flow, StepError> {
-    let grant = work.instance.spec.grant.clone();
+    let grant = work.instance.spec.grant.clone().filter(|g| work.may_take_up(g));
     if work.leaving() {
         if work.instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true") {
             return remove::abandon(work).await;
         }
         let Some(grant) = grant.filter(|g| g.type_ != GrantType::Provision) else {
-            work.say(&Situation::Waiting {
-                leaving: true,
-                why: "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)",
-            });
+            let why = if work.is_plan() {
+                PLANNED
+            } else {
+                "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)"
+            };
+            work.say(&Situation::Waiting { leaving: true, why });
             return Ok(Flow::Rest);
         };
         if let Some(wait) = work.waits() {
@@ -126,7 +131,11 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
         Some(grant) => join::run(work, &grant).await,
         None if work.status.failures.is_some() => Ok(Flow::Rest),
         None => {
-            let why = "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)";
+            let why = if work.is_plan() {
+                PLANNED
+            } else {
+                "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)"
+            };
             work.say(&Situation::Waiting { leaving: false, why });
             Ok(Flow::Rest)
         }
@@ -177,7 +186,9 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     }
     work.status.node_ref = Some(node::reference(&node));
     tell_of_host(work, &node);
-    register::dress(work, &node).await?;
+    if !work.is_plan() {
+        register::dress(work, &node).await?;
+    }
     let (ready, _, says) = node::ready(&node);
     let up_to_date = work.up_to_date();
     work.say(&Situation::Node { ready, says: &says, up_to_date });

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostFacts, NodeRef, Taint, names::key};
+use api::{HostFacts, InstanceHost, NodeRef, Taint, WindowsNodePool, names::key};
 use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
 use kube::ResourceExt;
 use serde::{Deserialize, Serialize};
@@ -131,6 +131,38 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
         list.iter().map(|t| (t.key.clone(), t.effect.clone(), t.value.clone().unwrap_or_default())).collect()
     };
     (plain(&result) != plain(&has)).then_some(result)
+}
+
+/// What the Node of a host shall have because of its pool's template and its entry in the inventory.
+pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> Wanted {
+    let mut labels = pool.spec.labels();
+    labels.extend(host.labels.clone());
+    labels.extend([
+        (key::BYOH.to_string(), "true".to_string()),
+        (key::WORKER_ROLE.to_string(), String::new()),
+        (key::POOL.to_string(), pool.name_any()),
+    ]);
+    Wanted { labels, annotations: pool.spec.annotations(), taints: pool.spec.taints(), ..Wanted::default() }
+}
+
+/// What a patch changes, in words.
+pub fn told(patch: &Value) -> Vec<String> {
+    let keys = |path: &str| -> Vec<&str> {
+        let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();
+        all.map(|(k, _)| k.as_str()).filter(|k| *k != key::TEMPLATE_APPLIED).collect()
+    };
+    let (labels, annotations) = (keys("/metadata/labels"), keys("/metadata/annotations"));
+    let mut told = Vec::new();
+    if !labels.is_empty() {
+        told.push(format!("labels ({})", labels.join(", ")));
+    }
+    if !annotations.is_empty() {
+        told.push(format!("annotations ({})", annotations.join(", ")));
+    }
+    if patch.pointer("/spec/taints").is_some() {
+        told.push("taints".to_owned());
+    }
+    told
 }
 
 /// Whether a Node is that of a host: it says that it runs Windows, and has an address of the host. The name alone proves
@@ -261,6 +293,20 @@ mod tests {
         let done = apply(&fresh, &patch(&fresh, &wanted).unwrap());
         let other = Wanted { annotations_if_missing: strings(&[("u", "another form")]), ..Wanted::default() };
         assert_eq!(patch(&done, &other), None);
+    }
+
+    #[test]
+    fn changes_in_words() {
+        for (patch, expected) in [
+            (json!({"metadata": {"uid": "u"}}), vec![]),
+            (json!({"metadata": {"annotations": {key::TEMPLATE_APPLIED: "{}"}}}), vec![]),
+            (
+                json!({"metadata": {"labels": {"x": "1", "y": null}, "annotations": {"z": "1"}}, "spec": {"taints": []}}),
+                vec!["labels (x, y)", "annotations (z)", "taints"],
+            ),
+        ] {
+            assert_eq!(told(&patch), expected, "{patch}");
+        }
     }
 
     #[test]

@@ -6,20 +6,16 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{node::Wanted, work::Work};
+use super::{
+    node::{Wanted, template},
+    work::Work,
+};
 use crate::legacy;
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
 pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
-    let (pool, host) = (&work.pool.spec, &work.instance.spec.host);
-    let mut labels = pool.labels();
-    labels.extend(host.labels.clone());
-    labels.extend([
-        (key::BYOH.to_string(), "true".to_string()),
-        (key::WORKER_ROLE.to_string(), String::new()),
-        (key::POOL.to_string(), work.pool.name_any()),
-    ]);
-    let mut annotations = pool.annotations();
+    let host = &work.instance.spec.host;
+    let Wanted { labels, mut annotations, taints, .. } = template(&work.pool, host);
     if let Some(version) = work.version_for_wicd() {
         annotations.insert(key::DESIRED_VERSION.into(), version.to_string());
     }
@@ -46,13 +42,7 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
                     Some(k.identity.public_key_hash()) == work.status.public_key_hash
                 };
                 let Some(k) = keys.iter().find(taken) else {
-                    return Wanted {
-                        labels,
-                        annotations,
-                        annotations_if_missing: if_missing,
-                        stale,
-                        taints: pool.taints(),
-                    };
+                    return Wanted { labels, annotations, annotations_if_missing: if_missing, stale, taints };
                 };
                 match legacy::encrypt_username(&host.username, &k.pem) {
                     Ok(text) => drop(if_missing.insert(key::USERNAME.into(), text)),
@@ -64,7 +54,7 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
             Err(error) => tracing::debug!(%error, "the legacy user annotation is left for later"),
         }
     }
-    Wanted { labels, annotations, annotations_if_missing: if_missing, stale, taints: pool.taints() }
+    Wanted { labels, annotations, annotations_if_missing: if_missing, stale, taints }
 }
 
 /// Whether the restart that was asked for has happened in the operation that is going on.

@@ -86,6 +86,16 @@ impl Work {
         self.instance.metadata.deletion_timestamp.is_some()
     }
 
+    /// Whether its pool is one that is only planned: then nothing is begun. A pool that is being deleted is carried out.
+    pub fn is_plan(&self) -> bool {
+        self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
+    }
+
+    /// Whether the operation of this grant may be worked on. What has begun is finished.
+    pub fn may_take_up(&self, grant: &Grant) -> bool {
+        !self.is_plan() || self.status.operation.as_ref().is_some_and(|o| o.id == grant.id)
+    }
+
     /// The operation of this grant: the one that is stored if it is the same, else a new one.
     pub fn take_up(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
         let (epoch, now) = (self.cx.epoch, Timestamp::now().to_string());

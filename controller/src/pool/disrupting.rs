@@ -33,6 +33,11 @@ impl Disrupting {
         known.retain(|p, _| others.contains_key(p));
         decision
     }
+
+    /// Of a pool that is not carried out only what it was granted before counts.
+    pub fn forget(&self, pool: &str) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+    }
 }
 
 fn disrupts(instance: &WindowsInstance) -> bool {

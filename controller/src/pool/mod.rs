@@ -2,15 +2,16 @@
 
 mod disrupting;
 mod instances;
+mod look;
 mod members;
 mod preview;
 mod status;
 mod wishes;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use api::{
-    DeletionPolicy, WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
+    WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
     names::{FINALIZER_POOL, MANAGER_POOL},
 };
 use jiff::Timestamp;
@@ -24,20 +25,19 @@ use serde_json::json;
 use crate::{
     context::Context,
     events::Level,
-    inventory::hosts::{self, Known, Problem},
-    plan::{
-        grants::{Limits, Slot, decide},
-        windows,
-    },
+    inventory::hosts::{Known, Problem},
+    plan::grants::{Limits, Slot, decide},
     render::RenderError,
     versions::VersionError,
 };
 
 pub use disrupting::Disrupting;
+pub use look::{Planned, plan};
+pub use preview::{is_idle, summary};
 pub use status::refuse;
 
+use look::{Look, Purpose};
 use members::{Member, soonest_available};
-use wishes::Wishes;
 
 /// A pool could not be looked after.
 #[derive(Debug, thiserror::Error)]
@@ -92,7 +92,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let name = pool.name_any();
     let deleting = pool.metadata.deletion_timestamp.is_some();
 
-    // Dereference.
+    // Dereference, validate, plan.
     let all = cx.instances.state();
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     if deleting && mine.is_empty() {
@@ -103,13 +103,10 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         return Ok(Action::await_change());
     }
     let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
-
-    // Validate.
-    let (hosts, problems) =
-        if deleting { (BTreeMap::new(), Vec::new()) } else { hosts::resolve(&name, &pool.spec, &known) };
-    let window = windows::look(pool.spec.rollout().windows(), now);
-    let wishes = match Wishes::of(&pool, &mine, &cx, now).await {
-        Ok(wishes) => wishes,
+    let is_plan = pool.spec.is_plan() && !deleting;
+    let purpose = if is_plan { Purpose::Tell } else { Purpose::Act };
+    let look = match Look::at(&pool, mine, &known, purpose, &cx, now).await {
+        Ok(look) => look,
         Err(error) if error.reason() == "ApiError" => return Err(error),
         Err(error) => {
             let status = refuse(&pool, error.reason(), &error.to_string(), now);
@@ -117,39 +114,18 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
             return Ok(Action::requeue(REFUSED_RETRY));
         }
     };
-
-    // Plan.
-    let joins = wishes.for_new_hosts(&cx);
-    let changes = instances::changes(&hosts, &mine, &joins, &pool);
-    let members: Vec<Member> =
-        mine.iter().map(|i| wishes.member(i, !hosts.contains_key(&i.name_any()), &cx, now)).collect();
-    let rollout = pool.spec.rollout();
-    let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
-    let remediation = pool.spec.remediation();
-    let limits = Limits {
-        max_concurrent: pool.spec.max_concurrent(),
-        max_unavailable: rollout.max_unavailable(),
-        paused: rollout.paused(),
-        orphan: pool.spec.deletion_policy() == DeletionPolicy::Orphan,
-        open: window.as_ref().is_ok_and(|w| w.open),
-        order: rollout.order(),
-        ignore_lost_after: rollout.ignore_lost_after(),
-        gate: wishes.course.gate.clone(),
-        remediation: remediation.type_.unwrap_or_default(),
-        unreachable_after: remediation.unreachable_after(),
-        max_unhealthy: remediation.max_unhealthy(),
-        others: None,
-    };
-    let is_plan = pool.spec.is_plan() && !deleting;
-    let decision = cx.disrupting.decide(&name, &cx, |others| decide(&slots, &Limits { others, ..limits.clone() }, now));
-
-    // Apply.
     if is_plan {
-        let planned = wishes.preview(&hosts, &members, &limits, &cx);
-        let status = status::planned(&pool, &planned, hosts.len(), &problems, now);
+        cx.disrupting.forget(&name);
+        let status = status::planned(&pool, &look.preview(&pool, &cx), look.hosts.len(), &look.problems, now);
         store(&pool, status, &cx).await?;
         return Ok(Action::await_change());
     }
+    let Look { mine, hosts, problems, window, wishes, members, limits } = look;
+    let changes = instances::changes(&hosts, &mine, &wishes.for_new_hosts(&cx), &pool);
+    let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
+    let decision = cx.disrupting.decide(&name, &cx, |others| decide(&slots, &Limits { others, ..limits }, now));
+
+    // Apply.
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
         add_finalizer(&pool, &cx).await?;
     }
@@ -171,7 +147,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     store(&pool, next, &cx).await?;
     record(&name, &members, &cx);
     let window_changes = window.ok().and_then(|w| w.closes.or_else(|| w.opens.map(|o| o.1)));
-    let soonest = soonest_available(&members, rollout.min_ready(), now, &cx);
+    let soonest = soonest_available(&members, pool.spec.rollout().min_ready(), now, &cx);
     let wake =
         [decision.next, wishes.course.next, window_changes, soonest].into_iter().flatten().filter(|at| *at > now).min();
     Ok(wake.map_or_else(Action::await_change, |at| {

@@ -7,34 +7,38 @@ use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, RemediationType};
 use super::members::Member;
 use crate::plan::grants::Limits;
 
+/// What is done with a host that something is to be said of all the same.
+const NOTHING: &str = "Nothing";
 /// Hosts that a status shows.
 const SHOWN: usize = 100;
 
-/// What would be done with each host that something would be done with, sorted by name. `why` says in words what a node's
-/// change is for; `is_node` whether a host that is not known yet is a node already.
+/// What has to be looked up of hosts.
+pub(crate) struct Sights<'a> {
+    /// What a node's change is for, in words.
+    pub why: &'a dyn Fn(&Member) -> String,
+    /// Whether a host that is not known yet is a node already.
+    pub is_node: &'a dyn Fn(&str) -> bool,
+    /// What is changed of a node without another version, which disturbs nobody.
+    pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
+}
+
+/// What would be done with each host that something would be done with, sorted by name.
 pub(crate) fn preview(
     hosts: &BTreeMap<String, InstanceHost>,
     members: &[Member],
     limits: &Limits,
-    why: impl Fn(&Member) -> String,
-    is_node: impl Fn(&str) -> bool,
+    sights: &Sights<'_>,
 ) -> Vec<PlannedHost> {
     let known: BTreeMap<&str, &Member> = members.iter().map(|m| (m.slot.name.as_str(), m)).collect();
-    let planned = |host: &str, action: &str, disruption: Disruption, why: String| PlannedHost {
-        host: host.into(),
-        action: action.into(),
-        disruption: disruption.as_str().into(),
-        why,
-    };
     let mut list = Vec::new();
-    for name in hosts.keys() {
+    for (name, host) in hosts {
         match known.get(name.as_str()) {
-            None if is_node(name) => {
+            None if (sights.is_node)(name) => {
                 let why = "it is a node of another operator; it is taken over as it is, and then updated in its turn";
                 list.push(planned(name, "Adopt", Disruption::None, why.into()));
             }
             None => list.push(planned(name, "Join", Disruption::None, "new in the inventory".into())),
-            Some(m) if m.slot.held => list.push(planned(name, "Nothing", Disruption::None, "it is on hold".into())),
+            Some(m) if m.slot.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
             Some(m) if m.slot.leaving => {
                 list.push(planned(
                     name,
@@ -46,20 +50,7 @@ pub(crate) fn preview(
             Some(m) if !m.slot.joined => {
                 list.push(planned(name, "Join", Disruption::None, "has not joined yet".into()));
             }
-            Some(m) => {
-                if m.slot.failed {
-                    let why = "the version failed on this host and is not tried again".to_string();
-                    list.push(planned(name, "Nothing", Disruption::None, why));
-                } else if let Some(change) = &m.slot.change {
-                    let reboots = if m.slot.wants_reboot { Disruption::Reboot } else { Disruption::None };
-                    list.push(planned(name, "Update", change.disruption.max(reboots), why(m)));
-                } else if m.slot.wants_reboot {
-                    list.push(planned(name, "Reboot", Disruption::Reboot, "the host asks for a restart".into()));
-                } else if m.slot.down_since.is_some() && limits.remediation != RemediationType::None {
-                    let why = format!("not Ready, if it stays so for {} s", limits.unreachable_after.as_secs());
-                    list.push(planned(name, "Repair", Disruption::None, why));
-                }
-            }
+            Some(m) => list.extend(of_node(m, limits, sights, (sights.beside)(m, host))),
         }
     }
     for member in members.iter().filter(|m| !hosts.contains_key(&m.slot.name)) {
@@ -74,6 +65,37 @@ pub(crate) fn preview(
     list
 }
 
+fn planned(host: &str, action: &str, disruption: Disruption, why: String) -> PlannedHost {
+    PlannedHost { host: host.into(), action: action.into(), disruption: disruption.as_str().into(), why }
+}
+
+/// What would be done with a node of the pool.
+fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<String>) -> Option<PlannedHost> {
+    let slot = &member.slot;
+    let planned = |action, disruption, why| Some(planned(&slot.name, action, disruption, why));
+    if slot.failed {
+        return planned(NOTHING, Disruption::None, "the version failed on this host and is not tried again".into());
+    }
+    let reboots = if slot.wants_reboot { Disruption::Reboot } else { Disruption::None };
+    if let Some(change) = &slot.change {
+        let why: Vec<String> = [(sights.why)(member)].into_iter().chain(beside).collect();
+        return planned("Update", change.disruption.max(reboots), why.join(", "));
+    }
+    if slot.wants_reboot {
+        return planned("Reboot", Disruption::Reboot, "the host asks for a restart".into());
+    }
+    if slot.down_since.is_some() && limits.remediation != RemediationType::None {
+        let why = format!("not Ready, if it stays so for {} s", limits.unreachable_after.as_secs());
+        return planned("Repair", Disruption::None, why);
+    }
+    if beside.is_empty() { None } else { planned("Update", Disruption::None, beside.join(", ")) }
+}
+
+/// Whether nothing would be done.
+pub fn is_idle(list: &[PlannedHost]) -> bool {
+    list.iter().all(|p| p.action == NOTHING)
+}
+
 /// The same for a status, which must not grow with the pool.
 pub(crate) fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
     PlanStatus { summary: summary(list, hosts), hosts: list.iter().take(SHOWN).cloned().collect() }
@@ -82,7 +104,7 @@ pub(crate) fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
 /// How many of what, in a sentence.
 pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
-    for planned in list.iter().filter(|p| p.action != "Nothing") {
+    for planned in list.iter().filter(|p| p.action != NOTHING) {
         *counts.entry((&planned.action, &planned.disruption)).or_default() += 1;
     }
     if counts.is_empty() {

@@ -2,26 +2,26 @@
 //! it takes on each host.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::Arc,
     time::Duration,
 };
 
-use api::{InstanceHost, PlannedHost, RemediationType, WindowsInstance, WindowsNodePool, names::key};
+use api::{RemediationType, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
     PoolError,
+    look::Purpose,
     members::{Member, Wish, member},
-    preview::preview,
 };
 use crate::{
     args,
     context::Context,
     plan::{
         change::{self, Change},
-        grants::{Limits, Slot, Wanted, lost},
+        grants::{Slot, Wanted, lost},
         rollout::{Course, Seen, Settings, course},
     },
     render::{Rendered, Stored, version_for},
@@ -42,10 +42,11 @@ pub(super) struct Wishes {
 }
 
 impl Wishes {
-    /// Renders, stores what is new, and finds out where its nodes stand.
+    /// Renders, stores what is new if it is to be used, and finds out where its nodes stand.
     pub async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
+        purpose: Purpose,
         cx: &Context,
         now: Timestamp,
     ) -> Result<Self, PoolError> {
@@ -56,7 +57,7 @@ impl Wishes {
             None => None,
         };
         let rendered = version_for(&fresh, args::version(), current.as_ref().map(|(v, r)| (v.as_str(), &**r)));
-        if !pool.spec.is_plan() {
+        if purpose == Purpose::Act {
             cx.versions.publish(&rendered, fresh.clone()).await?;
         }
 
@@ -126,20 +127,8 @@ impl Wishes {
         Some((Wanted { version, disruption: change.disruption, services }, *sent))
     }
 
-    /// What would be done with each host.
-    pub fn preview(
-        &self,
-        hosts: &BTreeMap<String, InstanceHost>,
-        members: &[Member],
-        limits: &Limits,
-        cx: &Context,
-    ) -> Vec<PlannedHost> {
-        let is_node = |name: &str| cx.node(name).is_some_and(|n| n.annotations().contains_key(key::VERSION));
-        preview(hosts, members, limits, |m| self.why(&m.instance), is_node)
-    }
-
     /// Why a node has to change, in words.
-    fn why(&self, instance: &WindowsInstance) -> String {
+    pub fn why(&self, instance: &WindowsInstance) -> String {
         let current = instance.status.as_ref().and_then(|s| s.current_version.as_ref());
         match current.and_then(|c| self.changes.get(c)) {
             Some((change, _)) => change.why.join(", "),

@@ -1,0 +1,167 @@
+//! The pools in a file. Pure.
+
+use std::collections::BTreeSet;
+
+use api::WindowsNodePool;
+use kube::{Resource, ResourceExt};
+use serde::Deserialize as _;
+use serde_json::Value;
+
+/// A pool in a file.
+#[derive(Clone, Debug)]
+pub(super) struct Document {
+    /// As it was understood.
+    pub pool: WindowsNodePool,
+    /// Its spec as it was written, with fields that nobody knows.
+    pub spec: Value,
+}
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum DocumentError {
+    /// It is no YAML.
+    #[error("document {number} is no YAML: {problem}")]
+    Unreadable {
+        /// From 1.
+        number: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It is no pool as it should be.
+    #[error("document {number} is no WindowsNodePool: {problem}")]
+    Invalid {
+        /// From 1.
+        number: usize,
+        /// What is wrong.
+        problem: String,
+    },
+    /// There is nothing to plan in it.
+    #[error("there is no WindowsNodePool in it")]
+    Empty,
+    /// Two of the same name.
+    #[error("the pool {name} is there twice")]
+    Twice {
+        /// Its name.
+        name: String,
+    },
+}
+
+/// All pools in a text of YAML documents. Other kinds are left out, so that the output of kustomize or Helm can be given whole.
+pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
+    let mut found = Vec::new();
+    // Read twice: only what is read from the text itself is told with the line and the field.
+    let typed = serde_yaml::Deserializer::from_str(text);
+    for (at, (raw, typed)) in serde_yaml::Deserializer::from_str(text).zip(typed).enumerate() {
+        let number = at + 1;
+        let unreadable = |e: serde_yaml::Error| DocumentError::Unreadable { number, problem: e.to_string() };
+        let invalid = |e: serde_yaml::Error| DocumentError::Invalid { number, problem: e.to_string() };
+        let value = Value::deserialize(raw).map_err(unreadable)?;
+        if is_pool(&value) {
+            let pool = WindowsNodePool::deserialize(typed).map_err(invalid)?;
+            found.push(document(pool, value, number)?);
+        } else if let Some(items) = value.get("items").and_then(Value::as_array) {
+            for item in items.iter().filter(|i| is_pool(i)) {
+                let invalid = |e: serde_json::Error| DocumentError::Invalid { number, problem: e.to_string() };
+                let pool = serde_json::from_value(item.clone()).map_err(invalid)?;
+                found.push(document(pool, item.clone(), number)?);
+            }
+        }
+    }
+    if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
+}
+
+/// Two pools of one name would be two plans for one thing.
+pub(super) fn distinct(documents: &[Document]) -> Result<(), DocumentError> {
+    let mut names = BTreeSet::new();
+    match documents.iter().find(|d| !names.insert(d.pool.name_any())) {
+        Some(twice) => Err(DocumentError::Twice { name: twice.pool.name_any() }),
+        None => Ok(()),
+    }
+}
+
+fn is_pool(value: &Value) -> bool {
+    let is = |key: &str, wanted: &str| value.get(key).and_then(Value::as_str) == Some(wanted);
+    is("kind", &WindowsNodePool::kind(&())) && is("apiVersion", &WindowsNodePool::api_version(&()))
+}
+
+fn document(pool: WindowsNodePool, mut value: Value, number: usize) -> Result<Document, DocumentError> {
+    let name = pool.name_any();
+    // It becomes a part of an URL.
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    if name.is_empty() || !name.chars().all(fits) {
+        let problem = format!("metadata.name {name:?} is no name of an object");
+        return Err(DocumentError::Invalid { number, problem });
+    }
+    Ok(Document { pool, spec: value.get_mut("spec").map(Value::take).unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const POOL: &str = "apiVersion: windowsmachineconfig.openshift.io/v1alpha1\nkind: WindowsNodePool\nmetadata: {name: NAME}\nspec: {inventory: {hosts: [{name: a, address: 10.0.0.1}]}}\n";
+
+    fn pool(name: &str) -> String {
+        POOL.replace("NAME", name)
+    }
+
+    #[test]
+    fn what_is_found() {
+        let list = format!(
+            "kind: List\napiVersion: v1\nitems:\n- kind: Pod\n- {}",
+            pool("c").trim_end().replace('\n', "\n  ")
+        );
+        for (about, text, expected) in [
+            ("one", pool("a"), Ok(vec!["a"])),
+            (
+                "two, and a comment after them",
+                format!("{}---\n{}---\n# end\n", pool("a"), pool("b")),
+                Ok(vec!["a", "b"]),
+            ),
+            ("another kind", format!("kind: Secret\napiVersion: v1\n---\n{}", pool("a")), Ok(vec!["a"])),
+            ("a list", list, Ok(vec!["c"])),
+            ("nothing", String::new(), Err("there is no WindowsNodePool in it")),
+            ("another kind alone", "kind: Secret".to_owned(), Err("there is no WindowsNodePool in it")),
+            ("another version", pool("a").replace("v1alpha1", "v9"), Err("there is no WindowsNodePool in it")),
+            ("no YAML", "a: [".to_owned(), Err("document 1 is no YAML")),
+            ("no name", pool("''"), Err("metadata.name \"\" is no name")),
+            ("a name for an URL", pool("a/b"), Err("metadata.name \"a/b\" is no name")),
+            (
+                "a field is missing",
+                pool("a").replace(", address: 10.0.0.1", ""),
+                Err("spec.inventory.hosts[0]: missing field `address` at line 4"),
+            ),
+            ("of the wrong type", pool("a").replace("10.0.0.1", "[]"), Err("spec.inventory.hosts[0].address")),
+        ] {
+            let found = documents(&text).map_err(|e| e.to_string());
+            match (found, expected) {
+                (Ok(found), Ok(expected)) => {
+                    assert_eq!(found.iter().map(|d| d.pool.name_any()).collect::<Vec<_>>(), expected, "{about}");
+                }
+                (Err(error), Err(expected)) => assert!(error.contains(expected), "{about}: {error}"),
+                (found, _) => panic!("{about}: {found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn what_nobody_knows_is_kept_for_the_api_server() {
+        let found = documents(&pool("a").replace("inventory", "inwentory: {}, inventory")).unwrap();
+        assert!(found[0].spec.get("inwentory").is_some(), "{:?}", found[0].spec);
+    }
+
+    #[test]
+    fn each_pool_once() {
+        let two = |b: &str| documents(&format!("{}---\n{}", pool("a"), pool(b))).unwrap();
+        assert!(distinct(&two("b")).is_ok());
+        assert_eq!(distinct(&two("a")).unwrap_err().to_string(), "the pool a is there twice");
+    }
+
+    proptest! {
+        #[test]
+        fn no_text_does_harm(text in ".{0,200}") {
+            let _ = documents(&text);
+        }
+    }
+}

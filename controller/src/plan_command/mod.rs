@@ -1,0 +1,280 @@
+//! The command `plan`: what would be done for pools in files, as the operator of this cluster would decide it. Nothing is written;
+//! the API server is asked for a dry run only, which applies the rules of the CRD and of admission policies.
+
+use std::{
+    io::{Read, Write},
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use api::{PlannedHost, WindowsNodePool};
+use jiff::Timestamp;
+use kube::{Client, Config, Resource, ResourceExt, api::ListParams, runtime::reflector::ObjectRef};
+use serde::Serialize;
+use serde_json::{Value, json};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    args::{LogFormat, Output, Plan, Run},
+    cluster,
+    context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
+    inventory::hosts::Known,
+    pool, telemetry, watch,
+};
+
+mod documents;
+mod table;
+
+use documents::{Document, documents};
+
+/// Exit status when something would be done.
+const CHANGES: u8 = 2;
+/// Exit status when a pool could not be planned, or not all of its hosts.
+const FAILED: u8 = 1;
+
+/// What is said of a pool.
+#[derive(Serialize, Clone, Debug, Default)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    /// Its name.
+    pool: String,
+    /// Version that its nodes would follow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<String>,
+    /// In a sentence.
+    summary: String,
+    /// Hosts that nothing would be done with.
+    unchanged: usize,
+    /// The others, by name.
+    hosts: Vec<PlannedHost>,
+    /// What stands in the way, of the pool or of single hosts.
+    problems: Vec<Told>,
+    /// What could not be checked.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    notes: Vec<String>,
+}
+
+/// A problem.
+#[derive(Serialize, Clone, Debug, PartialEq, Eq)]
+struct Told {
+    /// The host that would not be used; none if it is the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    /// PascalCase.
+    reason: String,
+    /// What is wrong.
+    message: String,
+}
+
+/// Plans, prints, and says with the exit status what came of it.
+pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
+    telemetry::init(LogFormat::Text, "warn")?;
+    let mut wanted = Vec::new();
+    for file in &args.filename {
+        let text = read(file).with_context(|| format!("{} cannot be read", file.display()))?;
+        let found = documents(&text).with_context(|| format!("{} cannot be used", file.display()))?;
+        wanted.extend(found);
+    }
+    documents::distinct(&wanted)?;
+    let cx = context(args.run).await?;
+
+    let (mut answers, mut others) = (Vec::new(), Vec::new());
+    for document in wanted {
+        answers.push(answer(&document, &mut others, &cx).await?);
+    }
+    let text = match args.output {
+        Output::Json => serde_json::to_string_pretty(&answers)? + "\n",
+        Output::Table => answers.iter().map(table::text).collect::<Vec<_>>().join("\n"),
+    };
+    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot print")?;
+    Ok(status(&answers).into())
+}
+
+fn status(answers: &[Answer]) -> u8 {
+    if answers.iter().any(|a| !a.problems.is_empty()) {
+        FAILED
+    } else if answers.iter().all(|a| pool::is_idle(&a.hosts)) {
+        0
+    } else {
+        CHANGES
+    }
+}
+
+fn read(file: &Path) -> std::io::Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin().lock().read_to_string(&mut text)?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file)
+}
+
+/// What the controllers would have, as it is now.
+async fn context(args: Run) -> anyhow::Result<Context> {
+    let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
+    let cluster = Cluster::new(config).context("cannot make a client for the API server")?;
+    let client = cluster.client.clone();
+    let all = ListParams::default();
+    let windows = ListParams::default().labels(WINDOWS_NODES);
+    let (pools, instances, nodes) = tokio::try_join!(
+        async { watch::list(client.clone(), &all).await.context("the API server does not show the WindowsNodePools") },
+        async { watch::list(client.clone(), &all).await.context("the API server does not show the WindowsInstances") },
+        async { watch::list(client.clone(), &windows).await.context("the API server does not show the Nodes") },
+    )?;
+    let version = client.apiserver_version().await.context("the API server does not tell its version")?;
+    let warning = cluster::version_warning(&version.major, &version.minor);
+    let release = cluster.release(&args).await.context("hosts could be given nothing")?;
+    let process = Process {
+        args,
+        identity: "plan".to_owned(),
+        epoch: 0,
+        metrics: std::sync::Arc::default(),
+        stop: CancellationToken::new(),
+    };
+    Ok(Context::new(process, cluster, Caches { pools, instances, nodes }, release, warning))
+}
+
+/// Plans one pool. Its hosts are added to `others`.
+async fn answer(document: &Document, others: &mut Vec<Known>, cx: &Context) -> anyhow::Result<Answer> {
+    let there = cx.pools.get(&ObjectRef::from_obj(&document.pool));
+    let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
+    let refuse = |mut answer: Answer, reason: &str, message: String| {
+        answer.problems.push(Told { host: None, reason: reason.to_owned(), message });
+        "it cannot be planned".clone_into(&mut answer.summary);
+        Ok(answer)
+    };
+    match dry_run(&cx.client, document, there.is_some()).await? {
+        Verdict::Taken => {}
+        Verdict::Refused(message) => return refuse(answer, "Refused", message),
+        Verdict::NotAsked(message) => answer.notes.push(format!("the rules of the CRD were not checked: {message}")),
+    }
+    let pool = merged(&document.pool, there.as_deref());
+    let planned = match pool::plan(&pool, others, cx, Timestamp::now()).await {
+        Ok(planned) => planned,
+        Err(error) => return refuse(answer, error.reason(), error.to_string()),
+    };
+    let touched =
+        |host: &Known| planned.list.iter().any(|p| p.host == host.name && !pool::is_idle(std::slice::from_ref(p)));
+    answer.unchanged = planned.hosts.iter().filter(|h| !touched(h)).count();
+    answer.summary = pool::summary(&planned.list, planned.hosts.len());
+    answer.version = Some(planned.version);
+    answer.hosts = planned.list;
+    answer.problems = planned
+        .problems
+        .into_iter()
+        .map(|p| Told { host: Some(p.host), reason: p.reason.to_owned(), message: p.message })
+        .collect();
+    others.extend(planned.hosts);
+    Ok(answer)
+}
+
+/// The pool as it would be: what it asks for is the file's, where it stands the cluster's.
+fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsNodePool {
+    let mut pool = wanted.clone();
+    pool.status = None;
+    if let Some(there) = there {
+        pool.status.clone_from(&there.status);
+        pool.metadata = there.metadata.clone();
+        let annotations = wanted.annotations().iter().map(|(k, v)| (k.clone(), v.clone()));
+        pool.annotations_mut().extend(annotations);
+    }
+    pool
+}
+
+/// What the API server says of a pool.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// It would take it.
+    Taken,
+    /// It would not.
+    Refused(String),
+    /// This user may not ask.
+    NotAsked(String),
+}
+
+/// Asks the API server whether it would take a pool, fields that it does not know included. Only the spec: labels and
+/// finalizers are nobody's business here.
+async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<Verdict> {
+    const HOW: &str = "dryRun=All&fieldValidation=Strict";
+    let (url, spec) = (WindowsNodePool::url_path(&(), None), &document.spec);
+    let request = if exists {
+        let patch = json!([{"op": "replace", "path": "/spec", "value": spec}]);
+        let to = format!("{url}/{}?{HOW}", document.pool.name_any());
+        http::Request::patch(to).header("content-type", "application/json-patch+json").body(patch.to_string())
+    } else {
+        let body = json!({
+            "apiVersion": WindowsNodePool::api_version(&()),
+            "kind": WindowsNodePool::kind(&()),
+            "metadata": {"name": document.pool.name_any()},
+            "spec": spec,
+        });
+        http::Request::post(format!("{url}?{HOW}")).header("content-type", "application/json").body(body.to_string())
+    };
+    match client.request::<Value>(request?.map(String::into_bytes)).await {
+        Ok(_) => Ok(Verdict::Taken),
+        Err(kube::Error::Api(status)) if is_right_missing(&status.message) => {
+            Ok(Verdict::NotAsked(status.message.clone()))
+        }
+        Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
+            Ok(Verdict::Refused(status.message.clone()))
+        }
+        Err(error) => Err(error).context("the API server does not check the pool"),
+    }
+}
+
+/// Whether RBAC refused. Admission, which refuses the pool itself, may do so with the same code.
+fn is_right_missing(message: &str) -> bool {
+    ["cannot create resource", "cannot patch resource"].iter().any(|said| message.contains(said))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::ObjectMeta;
+
+    fn answer(actions: &[&str], problems: usize) -> Answer {
+        let host = |action: &&str| PlannedHost { action: (*action).to_owned(), ..PlannedHost::default() };
+        let problem = Told { host: None, reason: "HostConflict".into(), message: String::new() };
+        Answer { hosts: actions.iter().map(host).collect(), problems: vec![problem; problems], ..Answer::default() }
+    }
+
+    #[test]
+    fn what_came_of_it() {
+        for (about, answers, expected) in [
+            ("nothing to do", vec![answer(&[], 0)], 0),
+            ("nothing, and why", vec![answer(&["Nothing"], 0)], 0),
+            ("something", vec![answer(&[], 0), answer(&["Nothing", "Join"], 0)], CHANGES),
+            ("a problem counts more", vec![answer(&["Join"], 0), answer(&[], 1)], FAILED),
+        ] {
+            assert_eq!(status(&answers), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_pool_stands_where_that_of_the_cluster_does() {
+        let pool = |rollout: &str, annotation: &str| {
+            let mut pool = WindowsNodePool::new("p", api::WindowsNodePoolSpec::default());
+            pool.spec.rollout = Some(serde_json::from_str(rollout).unwrap());
+            pool.annotations_mut().insert(annotation.into(), "x".into());
+            pool
+        };
+        let (wanted, mut there) = (pool(r#"{"paused": true}"#, "new"), pool("{}", "old"));
+        there.metadata.uid = Some("u".into());
+        there.status = Some(api::WindowsNodePoolStatus::default());
+        let merged = merged(&wanted, Some(&there));
+        assert_eq!((merged.spec, merged.status), (wanted.spec.clone(), there.status));
+        let ObjectMeta { uid, annotations, .. } = merged.metadata;
+        assert_eq!(uid.as_deref(), Some("u"));
+        assert_eq!(annotations.unwrap().into_keys().collect::<Vec<_>>(), ["new", "old"]);
+        assert_eq!(super::merged(&wanted, None), wanted);
+    }
+
+    #[test]
+    fn who_refused() {
+        let rbac =
+            r#"windowsnodepools is forbidden: User "a" cannot create resource "windowsnodepools" in API group "g""#;
+        assert!(is_right_missing(rbac));
+        assert!(!is_right_missing("admission webhook \"w\" denied the request: no pools on Fridays"));
+    }
+}

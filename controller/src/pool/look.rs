@@ -1,0 +1,156 @@
+//! What is seen of a pool and what it wants, before anything is done about it: the same for a pool that is carried out, for one in
+//! mode Plan, and for the command `plan`.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use api::{DeletionPolicy, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    PoolError, known,
+    members::Member,
+    preview::{Sights, preview},
+    wishes::Wishes,
+};
+use crate::{
+    context::Context,
+    instance::node,
+    inventory::hosts::{self, Known, Problem},
+    plan::{
+        grants::Limits,
+        windows::{self, WindowError, Windows},
+    },
+};
+
+/// What a pool is looked at for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To carry it out: versions that are new are stored.
+    Act,
+    /// To say what would be done: nothing is written.
+    Tell,
+}
+
+/// What is seen of a pool.
+pub(super) struct Look {
+    /// Its instances.
+    pub mine: Vec<Arc<WindowsInstance>>,
+    /// Hosts of the inventory that are used.
+    pub hosts: BTreeMap<String, InstanceHost>,
+    /// Entries that are not.
+    pub problems: Vec<Problem>,
+    /// Whether changes may begin now.
+    pub window: Result<Windows, WindowError>,
+    /// What it wants.
+    pub wishes: Wishes,
+    /// Its instances, with what counts of them.
+    pub members: Vec<Member>,
+    /// Its limits, without that over all pools.
+    pub limits: Limits,
+}
+
+impl Look {
+    /// Looks at a pool that has these instances. `known` are the hosts of all pools.
+    pub async fn at(
+        pool: &WindowsNodePool,
+        mine: Vec<Arc<WindowsInstance>>,
+        known: &[Known],
+        purpose: Purpose,
+        cx: &Context,
+        now: Timestamp,
+    ) -> Result<Self, PoolError> {
+        let (hosts, problems) = match pool.metadata.deletion_timestamp {
+            Some(_) => (BTreeMap::new(), Vec::new()),
+            None => hosts::resolve(&pool.name_any(), &pool.spec, known),
+        };
+        let rollout = pool.spec.rollout();
+        let window = windows::look(rollout.windows(), now);
+        let wishes = Wishes::of(pool, &mine, purpose, cx, now).await?;
+        let members = mine.iter().map(|i| wishes.member(i, !hosts.contains_key(&i.name_any()), cx, now)).collect();
+        let remediation = pool.spec.remediation();
+        let limits = Limits {
+            max_concurrent: pool.spec.max_concurrent(),
+            max_unavailable: rollout.max_unavailable(),
+            paused: rollout.paused(),
+            orphan: pool.spec.deletion_policy() == DeletionPolicy::Orphan,
+            open: window.as_ref().is_ok_and(|w| w.open),
+            order: rollout.order(),
+            ignore_lost_after: rollout.ignore_lost_after(),
+            gate: wishes.course.gate.clone(),
+            remediation: remediation.type_.unwrap_or_default(),
+            unreachable_after: remediation.unreachable_after(),
+            max_unhealthy: remediation.max_unhealthy(),
+            others: None,
+        };
+        Ok(Self { mine, hosts, problems, window, wishes, members, limits })
+    }
+
+    /// What would be done with each host that something would be done with.
+    pub fn preview(&self, pool: &WindowsNodePool, cx: &Context) -> Vec<PlannedHost> {
+        let on_node = |name: &str| {
+            let (host, node) = (self.hosts.get(name)?, cx.node(name)?);
+            node::patch(&node, &node::template(pool, host))
+        };
+        preview(
+            &self.hosts,
+            &self.members,
+            &self.limits,
+            &Sights {
+                why: &|m| self.wishes.why(&m.instance),
+                is_node: &|name| cx.node(name).is_some_and(|n| n.annotations().contains_key(key::VERSION)),
+                beside: &|m, host| {
+                    let mut beside = on_node(&m.slot.name).map(|patch| node::told(&patch)).unwrap_or_default();
+                    let now = InstanceHost { labels: host.labels.clone(), ..m.instance.spec.host.clone() };
+                    if now != *host {
+                        beside.push("how the host is reached".to_owned());
+                    }
+                    beside
+                },
+            },
+        )
+    }
+}
+
+/// What would be done for a pool.
+#[derive(Debug)]
+pub struct Planned {
+    /// Version that its nodes would follow.
+    pub version: String,
+    /// Hosts that something would be done with, or for a reason is not, by name.
+    pub list: Vec<PlannedHost>,
+    /// Names and places of the hosts that it would use.
+    pub hosts: Vec<Known>,
+    /// Entries of the inventory that would not be used.
+    pub problems: Vec<Problem>,
+}
+
+/// Says what would be done for a pool, and writes nothing. `others` are hosts of pools that are not in the cluster either.
+///
+/// # Errors
+/// When the API server does not answer, or what the hosts shall get cannot be rendered.
+pub async fn plan(
+    pool: &WindowsNodePool,
+    others: &[Known],
+    cx: &Context,
+    now: Timestamp,
+) -> Result<Planned, PoolError> {
+    let (name, all) = (pool.name_any(), cx.instances.state());
+    let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
+    let mut there: Vec<Known> = all.iter().map(|i| known(i)).collect();
+    let more: Vec<Known> = others.iter().filter(|o| !there.iter().any(|k| k.name == o.name)).cloned().collect();
+    there.extend(more);
+    let look = Look::at(pool, mine, &there, Purpose::Tell, cx, now).await?;
+    let of = |host: &InstanceHost| Known {
+        name: host.name.clone(),
+        address: host.address.clone(),
+        port: host.port,
+        pool: name.clone(),
+    };
+    Ok(Planned {
+        list: look.preview(pool, cx),
+        version: look.wishes.course.target.clone(),
+        hosts: look.hosts.values().map(of).collect(),
+        problems: look.problems,
+    })
+}
