@@ -77,7 +77,7 @@ pub enum Order {
 /// A step of a rollout.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
-#[x_kube(validation = ("has(self.pauseSeconds) != has(self.approval)", "a step has either pauseSeconds or approval"))]
+#[x_kube(validation = ("has(self.pauseSeconds) != (has(self.approval) && self.approval)", "a step has either pauseSeconds or approval: true"))]
 pub struct Step {
     /// Nodes that have been changed at the end of this step, with those of the steps before.
     pub nodes: IntOrPercent,

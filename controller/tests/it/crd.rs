@@ -335,6 +335,162 @@ async fn rollout_and_drain() -> Result<()> {
 }
 
 #[tokio::test]
+async fn steps_and_failures() -> Result<()> {
+    let step = |step: Value| json!({"rollout": {"steps": [step]}});
+    let policy = |policy: Value| json!({"rollout": {"failurePolicy": policy}});
+    let (either, number) = ("a step has either pauseSeconds or approval: true", "must be a whole number of at least 1");
+    check(specs(&[
+        ("a pause", step(json!({"nodes": 1, "pauseSeconds": 0})), Taken),
+        ("an approval", step(json!({"nodes": "10%", "approval": true})), Taken),
+        ("a pause and no approval", step(json!({"nodes": 1, "pauseSeconds": 60, "approval": false})), Taken),
+        ("neither", step(json!({"nodes": 1})), Refused(either)),
+        ("no approval and nothing else", step(json!({"nodes": 1, "approval": false})), Refused(either)),
+        ("both", step(json!({"nodes": 1, "pauseSeconds": 60, "approval": true})), Refused(either)),
+        ("no nodes", step(json!({"pauseSeconds": 60})), Refused("Required value")),
+        ("zero nodes", step(json!({"nodes": 0, "pauseSeconds": 60})), Refused(number)),
+        ("a share without a sign", step(json!({"nodes": "10", "pauseSeconds": 60})), Refused(number)),
+        ("a share of many digits", step(json!({"nodes": "0100%", "pauseSeconds": 60})), Refused("Too long")),
+        ("a pause of minus one", step(json!({"nodes": 1, "pauseSeconds": -1})), Refused("greater than or equal to 0")),
+        ("a pause of a month", step(json!({"nodes": 1, "pauseSeconds": 2_592_000})), Taken),
+        ("a longer pause", step(json!({"nodes": 1, "pauseSeconds": 2_592_001})), Refused("less than or equal to")),
+        ("ten steps", json!({"rollout": {"steps": vec![json!({"nodes": 1, "approval": true}); 10]}}), Taken),
+        (
+            "eleven steps",
+            json!({"rollout": {"steps": vec![json!({"nodes": 1, "approval": true}); 11]}}),
+            Refused("must have at most 10 items"),
+        ),
+        ("approved", json!({"rollout": {"approvedVersion": "1.0.0-abc"}}), Taken),
+        ("nothing approved", json!({"rollout": {"approvedVersion": ""}}), Refused("at least 1 chars")),
+        ("a failure policy", policy(json!({"maxFailures": "5%", "action": "Rollback"})), Taken),
+        ("no failures", policy(json!({"maxFailures": 0})), Refused(number)),
+        ("another action", policy(json!({"action": "Explode"})), Refused("Unsupported value")),
+        ("order", json!({"rollout": {"order": "Name"}}), Taken),
+        ("another order", json!({"rollout": {"order": "Random"}}), Refused("Unsupported value")),
+        ("never lost", json!({"rollout": {"ignoreLostAfterSeconds": 0}}), Taken),
+        ("ready for long", json!({"rollout": {"minReadySeconds": 3601}}), Refused("less than or equal to 3600")),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn maintenance_windows() -> Result<()> {
+    let windows = |list: Vec<Value>| json!({"rollout": {"maintenanceWindows": list}});
+    let named = |name: &str| json!({"name": name, "schedule": "0 2 * * *", "durationMinutes": 120});
+    let one = |patch: Value| {
+        let mut window = named("night");
+        merge(&mut window, &patch);
+        windows(vec![window])
+    };
+    check(specs(&[
+        ("a window", one(json!({})), Taken),
+        ("in a time zone", one(json!({"timeZone": "America/Argentina/Buenos_Aires"})), Taken),
+        ("in no time zone", one(json!({"timeZone": ""})), Refused("at least 1 chars")),
+        ("in a strange time zone", one(json!({"timeZone": "Europe/Par is"})), Refused("should match")),
+        ("a name in capitals", one(json!({"name": "Night"})), Refused("should match")),
+        ("no schedule", one(json!({"schedule": null})), Refused("Required value")),
+        ("a short schedule", one(json!({"schedule": "0 2 * *"})), Refused("at least 9 chars")),
+        ("a long schedule", one(json!({"schedule": "0 ".repeat(65)})), Refused("may not be more than 128")),
+        ("fourteen minutes", one(json!({"durationMinutes": 14})), Refused("greater than or equal to 15")),
+        ("a quarter of an hour", one(json!({"durationMinutes": 15})), Taken),
+        ("a week", one(json!({"durationMinutes": 10_080})), Taken),
+        ("more than a week", one(json!({"durationMinutes": 10_081})), Refused("less than or equal to 10080")),
+        ("two of a name", windows(vec![named("a"), named("a")]), Refused("Duplicate value")),
+        ("sixteen", windows((0..16).map(|n| named(&format!("w{n}"))).collect()), Taken),
+        (
+            "seventeen",
+            windows((0..17).map(|n| named(&format!("w{n}"))).collect()),
+            Refused("must have at most 16 items"),
+        ),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn remediation_and_mode() -> Result<()> {
+    let remediation = |remediation: Value| json!({"remediation": remediation});
+    check(specs(&[
+        ("plan", json!({"mode": "Plan"}), Taken),
+        ("apply", json!({"mode": "Apply"}), Taken),
+        ("another mode", json!({"mode": "plan"}), Refused("Unsupported value")),
+        (
+            "all",
+            remediation(json!({"type": "Reboot", "unreachableSeconds": 30, "maxUnhealthy": "40%", "drift": "Report"})),
+            Taken,
+        ),
+        ("too soon", remediation(json!({"unreachableSeconds": 29})), Refused("greater than or equal to 30")),
+        ("another type", remediation(json!({"type": "Replace"})), Refused("Unsupported value")),
+        ("another answer to drift", remediation(json!({"drift": "Ignore"})), Refused("Unsupported value")),
+        ("none unhealthy", remediation(json!({"maxUnhealthy": 0})), Refused("must be a whole number of at least 1")),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn services_of_the_nodes() -> Result<()> {
+    let spec = |spec: Value| json!({"template": {"spec": spec}});
+    let kubelet = |kubelet: Value| spec(json!({"kubelet": kubelet}));
+    let gc = |low: Value, high: Value| {
+        kubelet(json!({"imageGCLowThresholdPercent": low, "imageGCHighThresholdPercent": high}))
+    };
+    let less =
+        "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
+    let mut cases = specs(&[
+        ("low below high", gc(json!(79), json!(80)), Taken),
+        ("low as high", gc(json!(80), json!(80)), Refused(less)),
+        ("low above high", gc(json!(90), json!(80)), Refused(less)),
+        ("low below the usual high", gc(json!(84), Value::Null), Taken),
+        ("low as the usual high", gc(json!(85), Value::Null), Refused(less)),
+        ("high as the usual low", gc(Value::Null, json!(80)), Refused(less)),
+        ("high above the usual low", gc(Value::Null, json!(81)), Taken),
+        ("high of more than all", gc(Value::Null, json!(101)), Refused("less than or equal to 100")),
+        ("no pods", kubelet(json!({"maxPods": 0})), Refused("greater than or equal to 1")),
+        ("many pods", kubelet(json!({"maxPods": 1000})), Taken),
+        ("too many pods", kubelet(json!({"maxPods": 1001})), Refused("less than or equal to 1000")),
+        ("one log", kubelet(json!({"containerLogMaxFiles": 1})), Refused("greater than or equal to 2")),
+        ("downloads", spec(json!({"containerd": {"maxConcurrentDownloads": 64}})), Taken),
+        (
+            "no downloads",
+            spec(json!({"containerd": {"maxConcurrentDownloads": 0}})),
+            Refused("greater than or equal to 1"),
+        ),
+        ("an image", spec(json!({"containerd": {"sandboxImage": "mcr.example.com/oss/pause:3.10@sha256:ab"}})), Taken),
+        ("no image", spec(json!({"containerd": {"sandboxImage": "a b"}})), Refused("should match")),
+        ("old logs", spec(json!({"logs": {"maxSize": "100Mi", "maxAgeHours": 1}})), Taken),
+        ("no time for logs", spec(json!({"logs": {"maxAgeHours": 0}})), Refused("greater than or equal to 1")),
+        ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("should match")),
+    ]);
+    let mut add = |field: &str, key: &str, value: &str, verdict: Verdict| {
+        cases.push((format!("{field} {key} {value:?}"), pool("case", &kubelet(json!({field: {key: value}}))), verdict));
+    };
+    let wrong = Refused("should match");
+    for field in ["systemReserved", "kubeReserved"] {
+        for cpu in ["500m", "2", "0.5", "1.125"] {
+            add(field, "cpu", cpu, Taken);
+        }
+        for cpu in ["", "-1", "1.5m", "1.1234", "2Gi"] {
+            add(field, "cpu", cpu, wrong);
+        }
+        for key in ["memory", "ephemeral-storage"] {
+            for size in ["2Gi", "1500M", "1073741824"] {
+                add(field, key, size, Taken);
+            }
+            for size in ["", "2gi", "1.5Gi", "-1Gi", "10%"] {
+                add(field, key, size, wrong);
+            }
+        }
+    }
+    for key in ["memory.available", "nodefs.available", "imagefs.available"] {
+        for left in ["500Mi", "10%", "0%"] {
+            add("evictionHard", key, left, Taken);
+        }
+        for left in ["", "100%", "-1%", "1.5%"] {
+            add("evictionHard", key, left, wrong);
+        }
+    }
+    check(cases).await
+}
+
+#[tokio::test]
 async fn a_pools_name_fits_into_a_label() -> Result<()> {
     let case = |n: usize, verdict| (format!("{n} characters"), pool(&"p".repeat(n), &json!({})), verdict);
     check(vec![case(63, Taken), case(64, Refused("the name of a pool is used as a label value"))]).await
