@@ -74,6 +74,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
         if cx.stop.is_cancelled() {
             return Ok(Reached::Waits(Flow::Rest));
         }
+        note_applied(work, target, seen.as_ref());
         let wanted = wanted(work, target)?;
         let node = if !joins || registering || seen.is_some() { own_node(work)? } else { None };
         let node_seen = node.as_ref().map(|n| NodeSeen {
@@ -134,6 +135,14 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             // Every other step is chosen only with an open connection.
             (_, _, _) => return Err(StepError::NoAddress),
         }
+    }
+}
+
+/// Whether the host has the version is what the host says: an operator that died may have put it there and not have stored that.
+fn note_applied(work: &mut Work, target: &Target, seen: Option<&HostSeen>) {
+    let there = seen.and_then(|s| s.state.marker.as_ref()).is_some_and(|m| m.version == target.version);
+    if let Some(operation) = work.status.operation.as_mut().filter(|_| there) {
+        operation.applied = true;
     }
 }
 
@@ -381,9 +390,7 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
     }
     seen.requests = answer.requests;
     seen.state = state;
-    if let Some(operation) = &mut work.status.operation {
-        operation.applied = true;
-    }
+    note_applied(work, target, Some(seen));
     Ok(())
 }
 
