@@ -38,6 +38,8 @@ struct World {
     hosts: [WineHost; 2],
     operator: Option<Operator>,
     options: OperatorOptions,
+    /// Of the pool.
+    template: Value,
     client: Client,
     control_plane: ControlPlane,
     files: tempfile::TempDir,
@@ -73,23 +75,23 @@ impl World {
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
         let client = control_plane.client().await?;
-        Ok(Self { hosts, operator: Some(operator), options, client, control_plane, files })
+        Ok(Self { hosts, operator: Some(operator), options, template: json!({}), client, control_plane, files })
     }
 
     /// `kubectl apply` of a pool of these hosts, as a person does it, then `kubectl wait`.
     async fn pool(&self, hosts: &[&WineHost]) -> Result<()> {
-        self.apply(hosts, &json!({})).await?;
+        self.apply(hosts).await?;
         let (pool, limit) = (format!("wnp/{POOL}"), format!("--timeout={}s", PATIENCE.as_secs()));
         self.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
     }
 
-    async fn apply(&self, hosts: &[&WineHost], template: &Value) -> Result<()> {
+    async fn apply(&self, hosts: &[&WineHost]) -> Result<()> {
         let list = hosts.iter().map(|h| json!({"name": h.name(), "address": h.address().to_string()}));
         let pool = json!({
             "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
             "kind": "WindowsNodePool",
             "metadata": {"name": POOL},
-            "spec": {"inventory": {"hosts": list.collect::<Vec<_>>()}, "template": template},
+            "spec": {"inventory": {"hosts": list.collect::<Vec<_>>()}, "template": self.template},
         });
         let file = self.files.path().join("pool.yaml");
         fs::write(&file, serde_yaml::to_string(&pool)?)?;
@@ -342,8 +344,8 @@ async fn changes(world: &mut World) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     let first = pools.get(POOL).await?.status.and_then(|s| s.desired_version).context("no version")?;
     let before = process(a, "kubelet.exe").await?.context("no kubelet")?;
-    let template = json!({"spec": {"kubelet": {"maxPods": 77}}});
-    world.apply(&[a, b], &template).await?;
+    world.template = json!({"spec": {"kubelet": {"maxPods": 77}}});
+    world.apply(&[a, b]).await?;
     let second = world.updated_from(&first).await.context("a setting")?;
     ensure!(process(a, "kubelet.exe").await?.context("no kubelet")? != before, "kubelet was not restarted");
     for host in [a, b] {
