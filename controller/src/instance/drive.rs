@@ -35,7 +35,7 @@ use crate::{
     csr,
     events::Level,
     plan::{
-        join::{HostSeen, Next, NodeSeen, Step, Wanted, next},
+        join::{HostSeen, Next, NodeSeen, Step, Wanted, is_placed, next},
         node_ip::node_ip,
     },
     render::HostParams,
@@ -74,7 +74,6 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
         if cx.stop.is_cancelled() {
             return Ok(Reached::Waits(Flow::Rest));
         }
-        note_applied(work, target, seen.as_ref());
         let wanted = wanted(work, target)?;
         let node = if !joins || registering || seen.is_some() { own_node(work)? } else { None };
         let node_seen = node.as_ref().map(|n| NodeSeen {
@@ -99,6 +98,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
                         open.close().await;
                         return Ok(Reached::AlreadyNode(version));
                     }
+                    note_placed(work, target, &state)?;
                     session = Some(open);
                     seen = Some(HostSeen { state, ..HostSeen::default() });
                 }
@@ -138,12 +138,14 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
     }
 }
 
-/// Whether the host has the version is what the host says: an operator that died may have put it there and not have stored that.
-fn note_applied(work: &mut Work, target: &Target, seen: Option<&HostSeen>) {
-    let there = seen.and_then(|s| s.state.marker.as_ref()).is_some_and(|m| m.version == target.version);
-    if let Some(operation) = work.status.operation.as_mut().filter(|_| there) {
+/// An operator that died may have placed everything, and not have stored that. The services that start next are the new ones
+/// all the same.
+fn note_placed(work: &mut Work, target: &Target, state: &HostState) -> Result<(), StepError> {
+    let placed = is_placed(&wanted(work, target)?, state);
+    if let Some(operation) = work.status.operation.as_mut().filter(|_| placed) {
         operation.applied = true;
     }
+    Ok(())
 }
 
 /// The version of a host that joins and is found to be a node already: of the legacy operator, or of this one, whose record of it
@@ -390,7 +392,9 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
     }
     seen.requests = answer.requests;
     seen.state = state;
-    note_applied(work, target, Some(seen));
+    if let Some(operation) = &mut work.status.operation {
+        operation.applied = true;
+    }
     Ok(())
 }
 

@@ -13,5 +13,6 @@ mod fleet;
 mod fleet_faults;
 mod removal;
 mod rollout;
+mod rollout_crash;
 mod template;
 mod wine;
