@@ -21,7 +21,12 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::json;
-use tokio::{io::AsyncWriteExt as _, sync::OnceCell, task::spawn_blocking};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpStream,
+    sync::OnceCell,
+    task::spawn_blocking,
+};
 
 use crate::{
     binaries::{self, ControlPlaneBinaries},
@@ -198,6 +203,19 @@ impl ControlPlane {
         };
         let ((), output) = tokio::join!(write, child.wait_with_output());
         Ok(output?)
+    }
+
+    /// The sum of a metric of etcd over all its labels. One that etcd does not have is an error.
+    pub async fn etcd_metric(&self, name: &str) -> Result<f64> {
+        let address = self.etcd_url.strip_prefix("http://").context("etcd has no address")?;
+        let mut stream = TcpStream::connect(address).await?;
+        // In HTTP/1.0 the answer comes in one piece.
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").await?;
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await?;
+        let lines = text.lines().filter(|l| l.strip_prefix(name).is_some_and(|rest| rest.starts_with([' ', '{'])));
+        let values: Vec<f64> = lines.filter_map(|l| l.rsplit(' ').next()?.parse().ok()).collect();
+        (!values.is_empty()).then(|| values.iter().sum()).with_context(|| format!("etcd has no metric {name}"))
     }
 
     /// Kills the API server; every connection breaks and new ones are refused.

@@ -5,6 +5,8 @@ mod join;
 mod process;
 mod proxy;
 mod report;
+mod rollout;
+mod tally;
 mod upload;
 mod world;
 
@@ -12,7 +14,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Measures the operator: `join`, `upload` or `idle`. What each does and how to read it is in docs/reference/benchmarks.md.
+/// Measures the operator: `join`, `rollout`, `upload` or `idle`. What each does and how to read it is in docs/reference/benchmarks.md.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -23,6 +25,8 @@ pub struct Args {
 enum Bench {
     /// Simulated hosts join.
     Join(join::Args),
+    /// A change of the kubelet reaches the nodes of simulated hosts.
+    Rollout(rollout::Args),
     /// The operator's upload beside OpenSSH's sftp and scp, to the same OpenSSH server.
     Upload(upload::Args),
     /// Ready instances that nothing happens to.
@@ -42,6 +46,7 @@ pub fn run(args: &Args) -> Result<()> {
     runtime.block_on(async {
         match &args.bench {
             Bench::Join(args) => join::run(args).await,
+            Bench::Rollout(args) => rollout::run(args).await,
             Bench::Upload(args) => upload::run(args).await,
             Bench::Idle(args) => idle::run(args).await,
         }

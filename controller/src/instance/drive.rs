@@ -35,7 +35,7 @@ use crate::{
     csr,
     events::Level,
     plan::{
-        join::{HostSeen, Next, NodeSeen, Step, Wanted, next},
+        join::{HostSeen, Next, NodeSeen, Step, Wanted, is_placed, next},
         node_ip::node_ip,
     },
     render::HostParams,
@@ -98,6 +98,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
                         open.close().await;
                         return Ok(Reached::AlreadyNode(version));
                     }
+                    note_placed(work, target, &state)?;
                     session = Some(open);
                     seen = Some(HostSeen { state, ..HostSeen::default() });
                 }
@@ -135,6 +136,16 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             (_, _, _) => return Err(StepError::NoAddress),
         }
     }
+}
+
+/// An operator that died may have placed everything, and not have stored that. The services that start next are the new ones
+/// all the same.
+fn note_placed(work: &mut Work, target: &Target, state: &HostState) -> Result<(), StepError> {
+    let placed = is_placed(&wanted(work, target)?, state);
+    if let Some(operation) = work.status.operation.as_mut().filter(|_| placed) {
+        operation.applied = true;
+    }
+    Ok(())
 }
 
 /// The version of a host that joins and is found to be a node already: of the legacy operator, or of this one, whose record of it

@@ -42,14 +42,30 @@ pub fn cordon(work: &Work) -> Cordon {
 
 /// Keeps new pods away.
 pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> {
-    // Whether somebody else had cordoned it is stored first, so that a restart does not take that cordon for ours.
-    if let Some(operation) = work.status.operation.as_mut().filter(|o| o.drain.is_none()) {
-        operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned;
+    match &mut work.status.operation {
+        // A drain begins only on a cordoned node.
+        Some(operation) if operation.drain.is_some() => lifted(work, Timestamp::now()),
+        // Whether somebody else had cordoned it is stored first, so that a restart does not take that cordon for ours.
+        Some(operation) => operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned,
+        None => {}
     }
     work.begin(CORDON, "keeping new pods away").await?;
     work.cx.metrics.wrote("Node");
     cordon(work).take(&work.cx.client, node).await.map_err(StepError::Drain)?;
     Ok(())
+}
+
+/// Somebody lifted the cordon in the middle of the drain. Whose ever it was, the one that is taken now is ours, and the
+/// scheduler gets time to see it.
+fn lifted(work: &mut Work, now: Timestamp) {
+    if let Some(operation) = &mut work.status.operation {
+        operation.pre_cordoned = false;
+        if let Some(drain) = &mut operation.drain {
+            drain.cordoned_time = Some(now.to_string());
+        }
+    }
+    let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
+    work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
 }
 
 /// One pass of the drain. `None` when the node is empty.
@@ -76,15 +92,8 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
         status.remaining = progress.remaining;
         status.blockers.clone_from(&progress.blockers);
     }
-    if progress.recordoned
-        && let Some(operation) = &mut work.status.operation
-    {
-        operation.pre_cordoned = false;
-        if let Some(drain) = &mut operation.drain {
-            drain.cordoned_time = Some(now.to_string());
-        }
-        let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
-        work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
+    if progress.recordoned {
+        lifted(work, now);
     }
     for warning in progress.warnings.iter().take(10) {
         work.cx.events.say(&work.instance, Level::Warning, "DrainWarning", "Drain", warning);

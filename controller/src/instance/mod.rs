@@ -24,7 +24,7 @@ mod work;
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Grant, GrantType, WindowsInstance,
+    Disruption, Grant, GrantType, WindowsInstance,
     conditions::{self, Status, kind},
     names::key,
 };
@@ -37,7 +37,7 @@ pub use fresh::Written;
 use status::Situation;
 use work::{Flow, Work};
 
-use crate::{context::Context, events::Level};
+use crate::{context::Context, events::Level, render::Stored};
 
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -144,9 +144,19 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
 
 /// A host that is a node: it is changed as far as its pool has granted, and else kept as it is.
 async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
+    let stored = work.status.operation.clone();
+    if stored.is_none() {
+        believe_host(work).await;
+    }
     let used = |g: &Grant| work.status.last_operation.as_ref() == Some(&g.id);
     let grant = grant.filter(|g| !used(g) && (g.type_.is_change() || g.type_ == GrantType::Stage));
-    let stored = work.status.operation.clone();
+    // It was given when the status said something else, and its pool is about to take it back.
+    let in_vain = |g: &Grant| {
+        g.type_ == GrantType::Update
+            && g.version == work.status.current_version
+            && g.disruption > Some(Disruption::None)
+    };
+    let grant = grant.filter(|g| stored.is_some() || !in_vain(g));
     // What has changed something on the host is brought to its end, whatever has become of the grant.
     let other = |g: &Grant| stored.as_ref().is_some_and(|o| o.id != g.id);
     if let Some(operation) = &stored
@@ -162,6 +172,24 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
         Some(grant) => update::run(work, &grant).await,
         None => rest(work).await,
     }
+}
+
+/// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
+/// backup. What its daemon says in the Node is believed if it is a version of ours.
+async fn believe_host(work: &mut Work) {
+    let Some(node) = work.cx.node(&work.name()) else { return };
+    let ours = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
+    let Some(follows) = node.annotations().get(key::VERSION).filter(|_| ours) else { return };
+    if work.status.current_version.as_ref() == Some(follows) {
+        return;
+    }
+    let stored = work.cx.versions.get(follows).await.ok().flatten();
+    if !matches!(stored.as_deref(), Some(Stored::Ours(_))) {
+        return;
+    }
+    let before = work.status.current_version.replace(follows.clone()).unwrap_or_default();
+    let note = format!("the host follows version {follows}, not {before} as was stored");
+    work.cx.events.say(&work.instance, Level::Normal, "VersionCorrected", "Keep", &note);
 }
 
 /// A node that nothing is done with: its Node is kept as it shall look, and its health is told.

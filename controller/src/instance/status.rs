@@ -76,6 +76,9 @@ pub fn describe(
             if *type_ != GrantType::Stage {
                 put(kind::READY, Status::Unknown, progressing, &message);
             }
+            if *type_ == GrantType::Update {
+                put(kind::UP_TO_DATE, Status::False, reason::ROLLING_OUT, "");
+            }
             (phase, Some((progressing, message)))
         }
         Situation::Failed { leaving } => {

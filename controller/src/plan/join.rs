@@ -117,10 +117,7 @@ pub fn next(
     if !state.missing.is_empty() {
         return Next::Do(Step::Upload);
     }
-    let placed = state.marker.as_ref().is_some_and(|m| {
-        (m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
-            == (&wanted.node_name, &wanted.version, &wanted.payload, &wanted.configs)
-    });
+    let placed = is_placed(wanted, state);
     let lives = |kind| state.certificates.get(&kind).is_some_and(|end| *end > now.as_second() + SPARE_SECONDS);
     let kinds = [CertificateKind::Kubelet, CertificateKind::Wicd];
     let wants: Vec<CertificateKind> = kinds.into_iter().filter(|k| !lives(*k)).collect();
@@ -139,6 +136,14 @@ pub fn next(
         return Next::Do(Step::Start);
     }
     if node_is_right { Next::Joined } else { Next::Do(Step::Register) }
+}
+
+/// Whether files and configuration are on the host as they shall be.
+pub fn is_placed(wanted: &Wanted, state: &HostState) -> bool {
+    state.marker.as_ref().is_some_and(|m| {
+        (m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
+            == (&wanted.node_name, &wanted.version, &wanted.payload, &wanted.configs)
+    })
 }
 
 #[cfg(test)]

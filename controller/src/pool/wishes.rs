@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use api::{RemediationType, WindowsInstance, WindowsNodePool, names::key};
+use api::{RemediationType, RolloutStatus, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -22,7 +22,7 @@ use crate::{
     plan::{
         change::{self, Change},
         grants::{Slot, Wanted, lost},
-        rollout::{Course, Seen, Settings, course},
+        rollout::{Course, Gate, Seen, Settings, course},
     },
     render::{Rendered, Stored, version_for},
 };
@@ -51,6 +51,9 @@ impl Wishes {
         now: Timestamp,
     ) -> Result<Self, PoolError> {
         let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
+        if pool.metadata.deletion_timestamp.is_some() {
+            return Ok(Self::of_nothing(before, cx));
+        }
         let fresh = cx.release.render(&pool.spec.template_spec())?;
         let current = match before {
             Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),
@@ -97,6 +100,14 @@ impl Wishes {
         }
         let wicd = cx.release.wicd.sha256.clone();
         Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target })
+    }
+
+    /// A pool that is being deleted wants nothing of its hosts any more, and what it wanted may mean nothing.
+    fn of_nothing(before: Option<&RolloutStatus>, cx: &Context) -> Self {
+        let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
+        let course = Course { status: before.cloned(), target: rendered.clone(), gate: Gate::default(), next: None };
+        let wicd = cx.release.wicd.sha256.clone();
+        Self { rendered, course, wicd, min_ready: Duration::ZERO, looks: true, changes: HashMap::new(), target: None }
     }
 
     /// The version that hosts join with: what the pool is at, unless this operator has not got its files any more.

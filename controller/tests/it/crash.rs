@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Programs take long enough for a kill to land inside of a step.
-fn slow() -> SimOptions {
+pub fn slow() -> SimOptions {
     SimOptions {
         process_start: Duration::from_millis(300),
         termination: Duration::from_secs(1),
@@ -33,10 +33,21 @@ fn slow() -> SimOptions {
 }
 
 /// Does something that makes the operator work on an instance, and kills the operator as soon as a step is seen.
-async fn kill_at(
+pub async fn kill_at(
     world: &World,
     name: &str,
     step: &str,
+    act: impl Future<Output = Result<()>>,
+) -> Result<WindowsInstance> {
+    kill_when(world, name, step, |i| status(i).operation.is_some_and(|o| o.step == step), act).await
+}
+
+/// Does something that makes the operator work on an instance, and kills the operator as soon as something is seen of it.
+pub async fn kill_when(
+    world: &World,
+    name: &str,
+    what: &str,
+    is_so: impl Fn(&WindowsInstance) -> bool,
     act: impl Future<Output = Result<()>>,
 ) -> Result<WindowsInstance> {
     let instances: Api<WindowsInstance> = Api::all(world.client.clone());
@@ -47,7 +58,7 @@ async fn kill_at(
     let watch = async {
         while let Some(event) = events.next().await {
             if let Ok(watcher::Event::Apply(instance)) = event
-                && status(&instance).operation.is_some_and(|o| o.step == step)
+                && is_so(&instance)
             {
                 world.operator.signal("KILL")?;
                 return Ok(instance);
@@ -57,18 +68,18 @@ async fn kill_at(
     };
     match tokio::time::timeout(crate::fleet::LIMIT, watch).await {
         Ok(seen) => seen,
-        Err(_) => bail!("{name} never came to {step}\n{}\n{}", world.show().await, world.operator.log()),
+        Err(_) => bail!("{name} never came to {what}\n{}\n{}", world.show().await, world.operator.log()),
     }
 }
 
 /// Gathers the uids that Nodes have ever had, by name, until it is dropped.
-struct Uids {
+pub struct Uids {
     seen: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<String>>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Uids {
-    fn watch(world: &World) -> Self {
+    pub fn watch(world: &World) -> Self {
         let seen = std::sync::Arc::<std::sync::Mutex<BTreeMap<String, Vec<String>>>>::default();
         let (all, into) = (Api::<Node>::all(world.client.clone()), seen.clone());
         let task = tokio::spawn(async move {
@@ -87,7 +98,7 @@ impl Uids {
         Self { seen, task }
     }
 
-    fn of(&self, name: &str) -> Vec<String> {
+    pub fn of(&self, name: &str) -> Vec<String> {
         self.seen.lock().unwrap().get(name).cloned().unwrap_or_default()
     }
 }
@@ -179,7 +190,7 @@ async fn whose_cordon_it_is_survives(
     Ok(())
 }
 
-async fn lease(world: &World) -> Result<Lease> {
+pub async fn lease(world: &World) -> Result<Lease> {
     Ok(Api::namespaced(world.client.clone(), NAMESPACE).get(api::names::LEASE).await?)
 }
 
@@ -187,12 +198,12 @@ fn holder(lease: &Lease) -> Option<String> {
     lease.spec.as_ref().and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty())
 }
 
-fn epoch(lease: &Lease) -> i32 {
+pub fn epoch(lease: &Lease) -> i32 {
     lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0)
 }
 
 /// Waits until a process has ended, and returns its exit code.
-async fn ended(operator: &mut Operator, limit: Duration) -> Result<Option<i32>> {
+pub async fn ended(operator: &mut Operator, limit: Duration) -> Result<Option<i32>> {
     let wait = async {
         loop {
             if let Some(status) = operator.ended()? {

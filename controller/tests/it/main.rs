@@ -14,5 +14,6 @@ mod fleet_faults;
 mod plan_mode;
 mod removal;
 mod rollout;
+mod rollout_crash;
 mod template;
 mod wine;

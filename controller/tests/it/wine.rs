@@ -5,6 +5,8 @@ use std::{collections::BTreeMap, fs, path::Path, path::PathBuf, sync::Arc, time:
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
+    WindowsNodePool,
+    conditions::kind,
     host::{WICD_SERVICE, path as host_path},
     names::key,
 };
@@ -36,6 +38,8 @@ struct World {
     hosts: [WineHost; 2],
     operator: Option<Operator>,
     options: OperatorOptions,
+    /// Of the pool.
+    template: Value,
     client: Client,
     control_plane: ControlPlane,
     files: tempfile::TempDir,
@@ -71,23 +75,42 @@ impl World {
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
         let client = control_plane.client().await?;
-        Ok(Self { hosts, operator: Some(operator), options, client, control_plane, files })
+        Ok(Self { hosts, operator: Some(operator), options, template: json!({}), client, control_plane, files })
     }
 
     /// `kubectl apply` of a pool of these hosts, as a person does it, then `kubectl wait`.
     async fn pool(&self, hosts: &[&WineHost]) -> Result<()> {
+        self.apply(hosts).await?;
+        let (pool, limit) = (format!("wnp/{POOL}"), format!("--timeout={}s", PATIENCE.as_secs()));
+        self.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
+    }
+
+    async fn apply(&self, hosts: &[&WineHost]) -> Result<()> {
         let list = hosts.iter().map(|h| json!({"name": h.name(), "address": h.address().to_string()}));
         let pool = json!({
             "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
             "kind": "WindowsNodePool",
             "metadata": {"name": POOL},
-            "spec": {"inventory": {"hosts": list.collect::<Vec<_>>()}},
+            "spec": {"inventory": {"hosts": list.collect::<Vec<_>>()}, "template": self.template},
         });
         let file = self.files.path().join("pool.yaml");
         fs::write(&file, serde_yaml::to_string(&pool)?)?;
-        self.kubectl(&["apply", "-f", file.to_str().context("path is not UTF-8")?]).await?;
-        let (pool, limit) = (format!("wnp/{POOL}"), format!("--timeout={}s", PATIENCE.as_secs()));
-        self.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
+        self.kubectl(&["apply", "-f", file.to_str().context("path is not UTF-8")?]).await.map(drop)
+    }
+
+    /// Waits until all nodes follow a version other than `old`, and says which.
+    async fn updated_from(&self, old: &str) -> Result<String> {
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        let version = async || {
+            let pool = pools.get(POOL).await?;
+            let status = pool.status.unwrap_or_default();
+            let updated = status.observed_generation == pool.metadata.generation
+                && api::conditions::is_true(&status.conditions, kind::UPDATED)
+                && api::conditions::is_true(&status.conditions, kind::READY);
+            Ok::<_, anyhow::Error>(status.desired_version.filter(|v| updated && v != old))
+        };
+        self.wait("all nodes are updated", async || Ok(version().await?.is_some())).await?;
+        version().await?.context("it was updated a moment ago")
     }
 
     async fn kubectl(&self, args: &[&str]) -> Result<String> {
@@ -217,6 +240,8 @@ async fn story(world: &mut World) -> Result<()> {
     done("both joined as they should");
     services_are_kept(world, b).await.context("services are kept")?;
     done("services are kept");
+    changes(world).await.context("both nodes change")?;
+    done("both nodes have changed twice");
     // From here on nobody helps.
     if let Some(operator) = world.operator.take() {
         operator.kill();
@@ -310,6 +335,56 @@ async fn services_are_kept(world: &World, host: &WineHost) -> Result<()> {
     assert_eq!(process(host, "kubelet.exe").await?, Some(kubelet));
     cmd(host, &format!("sc start {WICD_SERVICE}")).await?;
     world.wait("wicd runs again", async || is_running(host, WICD_SERVICE).await).await
+}
+
+/// Two changes with real parts: a setting, for which kubelet is restarted, and another kubelet.exe, for which the node is drained
+/// and a file is replaced that is in use.
+async fn changes(world: &mut World) -> Result<()> {
+    let [a, b] = &world.hosts;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let first = pools.get(POOL).await?.status.and_then(|s| s.desired_version).context("no version")?;
+    let before = process(a, "kubelet.exe").await?.context("no kubelet")?;
+    world.template = json!({"spec": {"kubelet": {"maxPods": 77}}});
+    world.apply(&[a, b]).await?;
+    let second = world.updated_from(&first).await.context("a setting")?;
+    ensure!(process(a, "kubelet.exe").await?.context("no kubelet")? != before, "kubelet was not restarted");
+    for host in [a, b] {
+        let node = world.node(host).await?;
+        let pods = node.status.as_ref().and_then(|s| s.capacity.as_ref()?.get("pods").cloned());
+        ensure!(pods.is_some_and(|q| q.0 == "77"), "the Node takes another number of pods");
+        ensure!(is_ready(&node) && !cordoned(&node), "the Node is not as it was");
+    }
+
+    // The same program to Windows, and other bytes to us.
+    let exe = world.files.path().join("kubelet.exe");
+    let mut bytes = fs::read(host_kubelet(Platform::Windows)?)?;
+    bytes.extend(b"changed");
+    fs::write(&exe, &bytes)?;
+    let kubelet = Entry::with(r"C:\k\kubelet.exe", Content::File(exe)).services(&["kubelet"]);
+    world.options.payload = world.files.path().join("payload-2");
+    payload::write(&world.options.payload, &[kubelet], payload::LEVEL_FAST)?;
+    if let Some(operator) = world.operator.take() {
+        operator.kill();
+    }
+    let operator = Operator::start(&world.control_plane, &world.options)?;
+    operator.leads().await?;
+    world.operator = Some(operator);
+    world.updated_from(&second).await.context("another kubelet.exe")?;
+    for host in &world.hosts {
+        let placed = fs::metadata(host.drive_c().join("k/kubelet.exe"))?.len();
+        ensure!(placed == bytes.len() as u64, "kubelet.exe was not replaced");
+        let node = world.node(host).await?;
+        ensure!(is_ready(&node) && !cordoned(&node), "the Node is not as it was");
+        ensure!(!node.annotations().contains_key(key::CORDONED_BY), "a cordon is left");
+        assert_eq!(host.boots(), 2, "{} was restarted", host.name());
+    }
+    let log = world.operator.as_ref().map(Operator::log).unwrap_or_default();
+    ensure!(log.contains("moving pods away"), "nothing was drained for another kubelet");
+    Ok(())
+}
+
+fn cordoned(node: &Node) -> bool {
+    node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true)
 }
 
 async fn comes_up_without_a_cluster(world: &World, host: &WineHost) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
+use api::WindowsNodePoolSpec;
 use testbed::sim::SimOptions;
 use tokio::time::sleep;
 
@@ -10,7 +11,7 @@ use super::{
     load,
     process::Usage,
     report::{Report, round},
-    world::World,
+    world::{API_WRITES, World},
 };
 
 /// How many, and for how long.
@@ -30,17 +31,16 @@ pub struct Args {
     settle: u64,
 }
 
-const WRITES: &str = "windows_node_pool_api_writes_total";
 const CONNECTIONS: &str = "windows_node_pool_ssh_connections_total";
 
 /// Lets hosts join, and then measures what the operator does.
 pub(super) async fn run(args: &Args) -> Result<()> {
     let mut world = World::start(args.hosts, 1, SimOptions::default()).await?;
-    world.join(Duration::from_mins(20)).await?;
+    world.join(&WindowsNodePoolSpec::default(), Duration::from_mins(20)).await?;
     sleep(Duration::from_secs(args.settle)).await;
     let load = load();
     let operator = &world.operator;
-    let (writes, connections) = (operator.metric(WRITES).await?, operator.metric(CONNECTIONS).await?);
+    let (writes, connections) = (operator.metric(API_WRITES).await?, operator.metric(CONNECTIONS).await?);
     let before = Usage::of(operator.pid())?;
     sleep(Duration::from_secs(args.seconds)).await;
     let after = Usage::of(operator.pid())?;
@@ -48,7 +48,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
         ("hosts", args.hosts.into()),
         ("seconds", args.seconds.into()),
         ("ssh_connections", round(operator.metric(CONNECTIONS).await? - connections)),
-        ("api_writes", round(operator.metric(WRITES).await? - writes)),
+        ("api_writes", round(operator.metric(API_WRITES).await? - writes)),
         ("cpu_seconds", round(after.cpu_seconds - before.cpu_seconds)),
         ("rss_mib", round(after.rss_mib)),
         ("load", load.into()),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
+use api::WindowsNodePoolSpec;
 use serde_json::Value;
 use testbed::sim::{Link, SimHost, SimOptions, Stats};
 
@@ -10,7 +11,7 @@ use super::{
     load,
     process::Usage,
     report::{Report, round},
-    world::World,
+    world::{API_WRITES, World},
 };
 
 /// The profiles, unless some are named.
@@ -86,9 +87,9 @@ async fn measure(profile: &Profile, limit: Duration) -> Result<Vec<(&'static str
     };
     let mut world = World::start(profile.hosts, profile.payload_mib, sim).await?;
     let load = load();
-    let seconds = world.join(limit).await?.as_secs_f64();
+    let seconds = world.join(&WindowsNodePoolSpec::default(), limit).await?.as_secs_f64();
     let usage = Usage::of(world.operator.pid())?;
-    let writes = world.operator.metric("windows_node_pool_api_writes_total").await?;
+    let writes = world.operator.metric(API_WRITES).await?;
     let hosts = f64::from(profile.hosts);
     let stats: Vec<Stats> = world.hosts.iter().map(SimHost::stats).collect();
     let mean = |of: fn(&Stats) -> u64| stats.iter().map(of).sum::<u64>() / u64::from(profile.hosts);

@@ -48,6 +48,11 @@ pub(super) fn round(value: f64) -> Value {
     Value::from((value * 10.0).round() / 10.0)
 }
 
+/// A number with two digits after the point, for shares of one.
+pub(super) fn share(value: f64) -> Value {
+    Value::from((value * 100.0).round() / 100.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -19,9 +19,13 @@ use testbed::{
 };
 use tokio::{task::spawn_blocking, time::sleep};
 
-const POOL: &str = "bench";
+/// The operator's own count of what it writes to the API server.
+pub(super) const API_WRITES: &str = "windows_node_pool_api_writes_total";
+
 /// The most that a pool allows.
 const MAX_CONCURRENT: i32 = 100;
+/// Hosts of one pool, at most.
+const POOL_HOSTS: usize = 1000;
 /// Files of the payload, of the same size each.
 const FILES: [(&str, &str); 4] = [
     (r"C:\k\kubelet.exe", "kubelet"),
@@ -35,8 +39,8 @@ pub(super) struct World {
     pub(super) operator: Operator,
     pub(super) hosts: Vec<SimHost>,
     _sim: Sim,
-    client: Client,
-    _control_plane: ControlPlane,
+    pub(super) client: Client,
+    pub(super) control_plane: ControlPlane,
     _files: tempfile::TempDir,
 }
 
@@ -79,53 +83,70 @@ impl World {
         let options = OperatorOptions { program, payload: dir, wicd, args };
         let operator = Operator::start(&control_plane, &options)?;
         operator.leads().await?;
-        Ok(Self { operator, hosts, _sim: sim, client, _control_plane: control_plane, _files: files })
+        Ok(Self { operator, hosts, _sim: sim, client, control_plane, _files: files })
     }
 
-    /// Applies the pool and waits until all its nodes are Ready. Returns how long that took.
-    pub(super) async fn join(&mut self, limit: Duration) -> Result<Duration> {
-        let hosts = self.hosts.iter().map(|h| Host {
-            name: h.name().into(),
-            address: h.address().to_string(),
-            port: Some(i32::from(h.port())),
-            ..Host::default()
-        });
-        let spec = WindowsNodePoolSpec {
-            inventory: Inventory { hosts: Some(hosts.collect()) },
-            provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT) }),
-            ..WindowsNodePoolSpec::default()
-        };
+    /// Hosts of each pool.
+    pub(super) fn pools(&self) -> impl Iterator<Item = usize> {
+        self.hosts.chunks(POOL_HOSTS).map(<[SimHost]>::len)
+    }
+
+    /// Applies the pools: `spec`, with their hosts. They join as quickly as a pool allows.
+    pub(super) async fn apply(&self, spec: &WindowsNodePoolSpec) -> Result<Vec<WindowsNodePool>> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
+        let mut applied = Vec::new();
+        for (number, hosts) in self.hosts.chunks(POOL_HOSTS).enumerate() {
+            let hosts = hosts.iter().map(|h| Host {
+                name: h.name().into(),
+                address: h.address().to_string(),
+                port: Some(i32::from(h.port())),
+                ..Host::default()
+            });
+            let spec = WindowsNodePoolSpec {
+                inventory: Inventory { hosts: Some(hosts.collect()) },
+                provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT) }),
+                ..spec.clone()
+            };
+            let name = format!("bench-{number}");
+            let pool = WindowsNodePool::new(&name, spec);
+            applied.push(pools.patch(&name, &PatchParams::apply("bench").force(), &Patch::Apply(&pool)).await?);
+        }
+        Ok(applied)
+    }
+
+    /// Applies the pools and waits until all their nodes are Ready. Returns how long that took.
+    pub(super) async fn join(&mut self, spec: &WindowsNodePoolSpec, limit: Duration) -> Result<Duration> {
         let begun = Instant::now();
-        let pool = WindowsNodePool::new(POOL, spec);
-        pools.patch(POOL, &PatchParams::apply("bench").force(), &Patch::Apply(&pool)).await?;
+        self.apply(spec).await?;
+        let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let mut told = begun;
         loop {
             self.operator.check()?;
-            let pool = pools.get(POOL).await?;
-            let status = pool.status.unwrap_or_default();
-            if usize::try_from(status.ready_nodes)? == self.hosts.len() {
+            let pools = pools.list(&ListParams::default()).await?;
+            let ready: i32 = pools.items.iter().filter_map(|p| p.status.as_ref()).map(|s| s.ready_nodes).sum();
+            if usize::try_from(ready)? == self.hosts.len() {
                 return Ok(begun.elapsed());
             }
             if told.elapsed() > Duration::from_secs(15) {
                 told = Instant::now();
-                eprintln!("{:>4} s: {} Ready", begun.elapsed().as_secs(), status.ready_nodes);
+                eprintln!("{:>4} s: {ready} Ready", begun.elapsed().as_secs());
             }
             if begun.elapsed() > limit {
-                bail!("{} of {} nodes are Ready\n{}", status.ready_nodes, self.hosts.len(), self.complaints().await?);
+                let complaints = self.complaints(kind::READY).await?;
+                bail!("{ready} of {} nodes are Ready\n{complaints}", self.hosts.len());
             }
             sleep(Duration::from_millis(50)).await;
         }
     }
 
-    /// What instances that are not Ready say.
-    async fn complaints(&self) -> Result<String> {
+    /// What some of the instances say of which this condition is not true.
+    pub(super) async fn complaints(&self, condition: &str) -> Result<String> {
         let instances: Api<WindowsInstance> = Api::all(self.client.clone());
         let instances = instances.list(&ListParams::default()).await.context("list the instances")?;
         let say = |i: WindowsInstance| {
             let conditions = i.status.unwrap_or_default().conditions;
-            let ready = find(&conditions, kind::READY).filter(|c| c.status != "True")?;
-            Some(format!("{}: {}", i.spec.host.name, ready.message))
+            let wrong = find(&conditions, condition).filter(|c| c.status != "True")?;
+            Some(format!("{}: {}", i.spec.host.name, wrong.message))
         };
         Ok(instances.items.into_iter().filter_map(say).take(10).collect::<Vec<_>>().join("\n"))
     }

@@ -1,0 +1,474 @@
+//! The operator dies at every step of a change, is put to sleep in one, and meets people who interfere: nodes always end up
+//! right.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{GrantType, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key};
+use futures::StreamExt as _;
+use k8s_openapi::api::{
+    coordination::v1::Lease,
+    core::v1::{Node, Pod},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use serde_json::{Value, json};
+use testbed::{
+    Operator,
+    deployment::NAMESPACE,
+    sim::{Fault, HostOptions, SimHost},
+};
+use tokio::task::JoinHandle;
+
+use crate::{
+    crash::{Uids, ended, epoch, kill_at, kill_when, lease, slow},
+    fleet::{World, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
+    removal::{budget, pod},
+};
+
+const POOL: &str = "factory";
+/// Label of pods that a budget keeps where they are.
+const GUARDED: &str = "guarded";
+
+/// A pool of these hosts with this many downloads at once: a change of it takes a drain.
+fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec {
+    spec_with(
+        hosts,
+        json!({
+            "template": {"spec": {"containerd": {"maxConcurrentDownloads": downloads}}},
+            "provisioning": {"maxConcurrent": 50},
+            "rollout": {"maxUnavailable": "100%", "minReadySeconds": 2, "paused": paused},
+        }),
+    )
+}
+
+/// Starts an operator in the place of one that was killed. The lease is as if it had run out.
+async fn revive(world: &mut World) -> Result<()> {
+    while world.operator.ended()?.is_none() {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let leases: Api<Lease> = Api::namespaced(world.client.clone(), NAMESPACE);
+    let free = json!({"spec": {"holderIdentity": ""}});
+    leases.patch(api::names::LEASE, &PatchParams::default(), &Patch::Merge(free)).await?;
+    world.new_operator().await
+}
+
+/// Writes the status of an instance behind the operator's back.
+async fn edit_status(world: &World, name: &str, status: Value) -> Result<()> {
+    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    instances.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
+    Ok(())
+}
+
+/// Makes a Node look as if this operation had cordoned it, or none.
+async fn set_cordon(world: &World, name: &str, operation: Option<&str>) -> Result<()> {
+    let patch = json!({
+        "metadata": {"annotations": {key::CORDONED_BY: operation}},
+        "spec": {"unschedulable": operation.map(|_| true)},
+    });
+    world.edit_node(name, patch).await
+}
+
+async fn release(world: &World, name: &str) -> Result<()> {
+    world.annotate(name, key::HOLD, "false").await
+}
+
+fn pods(world: &World) -> Api<Pod> {
+    Api::default_namespaced(world.client.clone())
+}
+
+/// Deletes the pod that keeps a drain from ending, and has the operator look at once.
+async fn free(world: &World, name: &str) -> Result<()> {
+    pods(world).delete(&format!("{GUARDED}-{name}"), &DeleteParams::default().grace_period(0)).await?;
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    world.edit_node(name, json!({"metadata": {"annotations": {"example.com/look": now}}})).await
+}
+
+async fn delete_node(world: &World, name: &str) -> Result<()> {
+    Api::<Node>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+fn drain_start(status: &WindowsInstanceStatus) -> Option<String> {
+    status.operation.as_ref()?.drain.as_ref().map(|d| d.start_time.clone())
+}
+
+/// Gathers at what times each operation has begun its drain, until it is dropped.
+struct Clocks {
+    seen: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
+    task: JoinHandle<()>,
+}
+
+impl Clocks {
+    fn watch(world: &World) -> Self {
+        let seen = Arc::<Mutex<BTreeMap<String, BTreeSet<String>>>>::default();
+        let (all, into) = (Api::<WindowsInstance>::all(world.client.clone()), seen.clone());
+        let task = tokio::spawn(async move {
+            let mut instances =
+                std::pin::pin!(watcher(all, watcher::Config::default()).default_backoff().applied_objects());
+            while let Some(instance) = instances.next().await {
+                let Ok(instance) = instance else { continue };
+                let status = status(&instance);
+                if let (Some(start), Some(operation)) = (drain_start(&status), status.operation) {
+                    into.lock().unwrap().entry(operation.id).or_default().insert(start);
+                }
+            }
+        });
+        Self { seen, task }
+    }
+
+    fn of(&self, operation: &str) -> BTreeSet<String> {
+        self.seen.lock().unwrap().get(operation).cloned().unwrap_or_default()
+    }
+}
+
+impl Drop for Clocks {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// A pool that is to follow another version, and whose nodes wait for a word.
+struct Rollout {
+    world: World,
+    hosts: Vec<SimHost>,
+    from: String,
+    to: String,
+    nodes: Uids,
+    drains: Clocks,
+}
+
+impl Rollout {
+    /// `guarded` are hosts with a pod that a budget keeps there.
+    async fn new(names: &[&str], guarded: &[&str]) -> Result<Self> {
+        let world = World::new(slow(), &[]).await?;
+        let mut hosts = Vec::new();
+        for name in names.iter().chain(guarded) {
+            hosts.push(world.sim.host(HostOptions::named(*name)).await?);
+        }
+        let (nodes, drains) = (Uids::watch(&world), Clocks::watch(&world));
+        world.join(POOL, &pool(&hosts, 3, false)).await?;
+        let from = pool_status(&world.pool(POOL).await?).desired_version.context("no version")?;
+        futures::future::try_join_all(guarded.iter().map(|name| pod(&world, GUARDED, name, &[("app", GUARDED)])))
+            .await?;
+        budget(&world, GUARDED, GUARDED).await?;
+        for host in &hosts {
+            world.annotate(host.name(), key::HOLD, "true").await?;
+        }
+        // Paused, until the operator must have seen who is to be left alone.
+        world.apply(POOL, &pool(&hosts, 6, true)).await?;
+        let desired = |p: &api::WindowsNodePool| pool_status(p).desired_version.filter(|v| *v != from);
+        world.until(POOL, "another version is wanted", |p| desired(p).is_some()).await?;
+        let to = desired(&world.pool(POOL).await?).context("no version")?;
+        world.apply(POOL, &pool(&hosts, 6, false)).await?;
+        Ok(Self { world, hosts, from, to, nodes, drains })
+    }
+
+    fn host(&self, name: &str) -> Result<&SimHost> {
+        self.hosts.iter().find(|h| h.name() == name).context("no such host")
+    }
+
+    /// Waits until a node follows the new version, and checks that one operation has brought it there.
+    async fn until_changed(&self, name: &str, operation: Option<&str>) -> Result<()> {
+        let changed = |s: &WindowsInstanceStatus| s.current_version.as_ref() == Some(&self.to) && s.operation.is_none();
+        let instance = self.world.until_instance(name, "is changed", |i| changed(&status(i))).await?;
+        let status = status(&instance);
+        let last = status.last_operation.clone().context("nothing was done")?;
+        ensure!(operation.is_none_or(|o| o == last), "{name}: {last} is another operation than {operation:?}");
+        ensure!(status.previous_version.as_ref() == Some(&self.from), "{name} came from elsewhere: {status:?}");
+        ensure!(status.failed_version.is_none() && status.failures.is_none(), "{name} failed: {status:?}");
+        ensure!(self.drains.of(&last).len() <= 1, "{name} drained anew: {:?}", self.drains.of(&last));
+        let node = self.world.node(name).await?.context("no Node")?;
+        let follows = node.annotations().get(key::VERSION);
+        ensure!(follows == Some(&self.to), "{name} follows {follows:?}");
+        ensure!(!is_cordoned_by_us(&node), "a cordon of ours stayed on {name}");
+        Ok(())
+    }
+}
+
+/// Lets a node be changed, and kills the operator at a step of that.
+async fn killed(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
+    let at = kill_at(&rollout.world, name, step, release(&rollout.world, name)).await?;
+    operation_of(&at)
+}
+
+/// As [`killed`], of a node whose drain waits for its last pod.
+async fn killed_past_drain(rollout: &Rollout, name: &str, step: &str) -> Result<(String, String)> {
+    let at = kill_at(&rollout.world, name, step, free(&rollout.world, name)).await?;
+    operation_of(&at)
+}
+
+/// Name of the instance, and of its operation.
+fn operation_of(instance: &WindowsInstance) -> Result<(String, String)> {
+    let id = status(instance).operation.map(|o| o.id).or_else(|| instance.spec.grant.as_ref().map(|g| g.id.clone()));
+    Ok((instance.name_any(), id.context("there is no operation")?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_change_survives_a_crash_at_every_step() -> Result<()> {
+    let guarded = [
+        "draining",
+        "configured",
+        "applied",
+        "started",
+        "restarted",
+        "verified",
+        "released",
+        "uncordoned",
+        "unregistered",
+    ];
+    let mut r = Rollout::new(&["granted", "unsent", "sent", "persons"], &guarded).await?;
+    let mut killed_at = Vec::new();
+    r.world.edit_node("persons", json!({"spec": {"unschedulable": true}})).await?;
+    for name in guarded.iter().filter(|n| **n != "draining").chain(&["persons"]) {
+        release(&r.world, name).await?;
+    }
+
+    // The grant is written, and nothing else. What came after it before the operator died is undone.
+    let is_granted = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Update);
+    let at = kill_when(&r.world, "granted", "its grant", is_granted, release(&r.world, "granted")).await?;
+    killed_at.push(operation_of(&at)?);
+    edit_status(&r.world, "granted", json!({"operation": null})).await?;
+    set_cordon(&r.world, "granted", None).await?;
+    revive(&mut r.world).await?;
+
+    // The step is stored, the cordon was not sent; and was.
+    let at = killed(&r, "unsent", "Cordon").await?;
+    set_cordon(&r.world, "unsent", None).await?;
+    killed_at.push(at);
+    revive(&mut r.world).await?;
+    let at = killed(&r, "sent", "Cordon").await?;
+    set_cordon(&r.world, "sent", Some(&at.1)).await?;
+    killed_at.push(at);
+    revive(&mut r.world).await?;
+
+    // In the middle of the drain: it goes on by the same clock.
+    let at = kill_at(&r.world, "draining", "Drain", release(&r.world, "draining")).await?;
+    let start = drain_start(&status(&at)).context("the drain has no start")?;
+    let before = epoch(&lease(&r.world).await?);
+    killed_at.push(operation_of(&at)?);
+    revive(&mut r.world).await?;
+    let goes_on = |i: &WindowsInstance| {
+        let operation = status(i).operation.unwrap_or_default();
+        operation.step == "Drain" && operation.epoch > before.into()
+    };
+    let again = r.world.until_instance("draining", "is drained by the next operator", goes_on).await?;
+    ensure!(drain_start(&status(&again)) == Some(start), "the drain began anew: {again:?}");
+
+    // Restarted for the change, once.
+    r.host("restarted")?.fault(Fault::NeedsReboot);
+    killed_at.push(killed_past_drain(&r, "restarted", "Reboot").await?);
+    revive(&mut r.world).await?;
+
+    for (name, step) in [("configured", "Configure"), ("started", "Start"), ("verified", "Verify")] {
+        killed_at.push(killed_past_drain(&r, name, step).await?);
+        revive(&mut r.world).await?;
+    }
+
+    // The host has got everything, and nobody has noted that.
+    let at = killed_past_drain(&r, "applied", "Start").await?;
+    edit_status(&r.world, "applied", json!({"operation": {"step": "Configure", "applied": false}})).await?;
+    r.world.edit_node("applied", json!({"metadata": {"annotations": {key::DESIRED_VERSION: r.from}}})).await?;
+    killed_at.push(at);
+    revive(&mut r.world).await?;
+
+    // About to take pods again; and just before that is noted.
+    let at = killed_past_drain(&r, "released", "Uncordon").await?;
+    set_cordon(&r.world, "released", Some(&at.1)).await?;
+    killed_at.push(at);
+    revive(&mut r.world).await?;
+    let at = killed_past_drain(&r, "uncordoned", "Uncordon").await?;
+    set_cordon(&r.world, "uncordoned", None).await?;
+    killed_at.push(at);
+    revive(&mut r.world).await?;
+
+    // Somebody deletes the Node in the middle of the drain: the host registers again and the change ends.
+    let at = kill_at(&r.world, "unregistered", "Start", delete_node(&r.world, "unregistered")).await?;
+    killed_at.push(operation_of(&at)?);
+    revive(&mut r.world).await?;
+
+    free(&r.world, "draining").await?;
+    for (name, operation) in &killed_at {
+        r.until_changed(name, Some(operation)).await.with_context(|| format!("{name} was killed"))?;
+    }
+    r.until_changed("persons", None).await?;
+    for host in &r.hosts {
+        let name = host.name();
+        let node = r.world.node(name).await?.context("no Node")?;
+        ensure!(is_cordoned(&node) == (name == "persons"), "{name} is not cordoned as before");
+        let nodes = if name == "unregistered" { 2 } else { 1 };
+        ensure!(r.nodes.of(name).len() == nodes, "Nodes of {name}: {:?}", r.nodes.of(name));
+        let boots = if name == "restarted" { 2 } else { 1 };
+        ensure!(host.boots() == boots, "{name}: {} boots", host.boots());
+    }
+    a_restart_happens_once(&mut r).await
+}
+
+/// The host asks for a restart by itself, as after a Windows update.
+async fn a_restart_happens_once(r: &mut Rollout) -> Result<()> {
+    let host = r.host("sent")?.clone();
+    let asks = async {
+        let pending = json!({"bootId": host.boots().to_string(), "why": "an update was installed"});
+        std::fs::write(host.drive_c().join("k/wicd/reboot.json"), pending.to_string())?;
+        r.world.edit_node("sent", json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await
+    };
+    let at = kill_at(&r.world, "sent", "Reboot", asks).await?;
+    let (_, operation) = operation_of(&at)?;
+    ensure!(at.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Reboot), "{:?}", at.spec.grant);
+    revive(&mut r.world).await?;
+    r.world.until_event("sent", "Rebooted").await?;
+    let done = |i: &WindowsInstance| status(i).operation.is_none() && status(i).last_operation.is_some();
+    let now = status(&r.world.until_instance("sent", "is done", done).await?);
+    ensure!(now.last_operation == Some(operation) && now.failures.is_none(), "{now:?}");
+    ensure!(now.current_version.as_ref() == Some(&r.to), "{now:?}");
+    r.world
+        .eventually("the request is gone", || async {
+            let node = r.world.node("sent").await.ok().flatten();
+            node.is_some_and(|n| !n.annotations().contains_key(key::REBOOT_REQUIRED))
+        })
+        .await?;
+    let node = r.world.node("sent").await?.context("no Node")?;
+    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "a cordon stayed");
+    ensure!(host.boots() == 2 && r.nodes.of("sent").len() == 1, "{} boots", host.boots());
+    Ok(())
+}
+
+/// What would be different if services had been restarted or pods moved away: the Node, since when it is Ready, and its pods.
+async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<String>, Vec<Option<String>>)> {
+    let node = world.node(name).await?.context("no Node")?;
+    let conditions = node.status.clone().and_then(|s| s.conditions).unwrap_or_default();
+    let ready = conditions.iter().find(|c| c.type_ == "Ready" && c.status == "True").context("it is not Ready")?;
+    let since = ready.last_transition_time.as_ref().map(|t| t.0.to_string());
+    ensure!(!is_cordoned(&node), "{name} is cordoned");
+    let on_it = kube::api::ListParams::default().fields(&format!("spec.nodeName={name}"));
+    let all = pods(world).list(&on_it).await?.items;
+    ensure!(all.iter().all(|p| p.metadata.deletion_timestamp.is_none()), "pods of {name} were told to go");
+    Ok((node.uid(), since, all.iter().map(ResourceExt::uid).collect()))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn people_and_sleepers_interfere() -> Result<()> {
+    let mut r = Rollout::new(&["adopted", "restored", "slept"], &["uncordoned", "kept"]).await?;
+    for name in ["adopted", "restored", "uncordoned", "kept"] {
+        release(&r.world, name).await?;
+    }
+    tokio::try_join!(a_lifted_cordon_is_taken_again(&r), a_kept_cordon_stays(&r), the_host_is_believed(&r))?;
+    a_sleeper_does_no_harm(&mut r).await
+}
+
+/// Somebody uncordons a node in the middle of its drain, and a pod comes.
+async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
+    let (world, name) = (&r.world, "uncordoned");
+    let at = world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
+    let (_, operation) = operation_of(&at)?;
+    world.edit_node(name, json!({"spec": {"unschedulable": false}})).await?;
+    pod(world, "late", name, &[]).await?;
+    let note = world.until_event(name, "ExternalUncordon").await?;
+    ensure!(note.contains("taken again"), "{note}");
+    world
+        .eventually("it is cordoned again", || async {
+            let node = world.node(name).await.ok().flatten();
+            node.is_some_and(|n| is_cordoned(&n) && is_cordoned_by_us(&n))
+        })
+        .await?;
+    world
+        .eventually("the late pod is gone", || async {
+            matches!(pods(world).get_opt("late-uncordoned").await, Ok(None))
+        })
+        .await?;
+    let still = status(&world.instance(name).await?.context("no instance")?);
+    ensure!(drain_start(&still) == drain_start(&status(&at)), "the drain began anew: {still:?}");
+    free(world, name).await?;
+    r.until_changed(name, Some(&operation)).await?;
+    ensure!(!is_cordoned(&world.node(name).await?.context("no Node")?), "it stayed cordoned");
+    Ok(())
+}
+
+/// Somebody wants a node to stay cordoned when the change is done.
+async fn a_kept_cordon_stays(r: &Rollout) -> Result<()> {
+    let (world, name) = (&r.world, "kept");
+    world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
+    world.edit_node(name, json!({"metadata": {"annotations": {key::KEEP_CORDONED: "true"}}})).await?;
+    free(world, name).await?;
+    r.until_changed(name, None).await?;
+    ensure!(is_cordoned(&world.node(name).await?.context("no Node")?), "the cordon is gone");
+    Ok(())
+}
+
+/// What the API server has of a host is lost, or older than the host: the node goes on undisturbed.
+async fn the_host_is_believed(r: &Rollout) -> Result<()> {
+    let world = &r.world;
+    for name in ["adopted", "restored"] {
+        r.until_changed(name, None).await?;
+        pod(world, "calm", name, &[]).await?;
+    }
+
+    // Its instance is deleted by force: no finalizer, no drain.
+    let host = r.host("adopted")?;
+    let (before, processes) = (traces(world, "adopted").await?, host.stats().processes);
+    let first = world.instance("adopted").await?.context("no instance")?;
+    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    let unguarded = json!({"metadata": {"finalizers": null}});
+    instances.patch("adopted", &PatchParams::default(), &Patch::Merge(unguarded)).await?;
+    instances.delete("adopted", &DeleteParams::default()).await?;
+    world.until_instance("adopted", "is another one", |i| i.uid() != first.uid()).await?;
+    let again = status(&world.until_joined("adopted").await?);
+    ensure!(again.current_version.as_ref() == Some(&r.to), "{again:?}");
+    ensure!(traces(world, "adopted").await? == before, "the node was disturbed");
+    let programs = host.stats().processes - processes;
+    ensure!(programs <= 2, "{programs} programs were run on a host that was right");
+
+    // Its status is older than the host, as after a restore of etcd.
+    let host = r.host("restored")?;
+    let (before, processes) = (traces(world, "restored").await?, host.stats().processes);
+    let last = status(&world.instance("restored").await?.context("no instance")?).last_operation;
+    edit_status(world, "restored", json!({"currentVersion": r.from})).await?;
+    let note = world.until_event("restored", "VersionCorrected").await?;
+    ensure!(note.contains(&r.from) && note.contains(&r.to), "{note}");
+    let right = |i: &WindowsInstance| {
+        let status = status(i);
+        status.current_version.as_ref() == Some(&r.to) && status.operation.is_none() && i.spec.grant.is_none()
+    };
+    let now = status(&world.until_instance("restored", "is right again", right).await?);
+    ensure!(now.last_operation == last, "an operation was run: {now:?}");
+    ensure!(traces(world, "restored").await? == before, "the node was disturbed");
+    ensure!(host.stats().processes == processes, "programs were run on the host");
+    Ok(())
+}
+
+/// The leader falls asleep while it works on a host; another one takes over and ends it; the sleeper wakes up.
+async fn a_sleeper_does_no_harm(r: &mut Rollout) -> Result<()> {
+    let next = Operator::start(&r.world.control_plane, &r.world.options)?;
+    release(&r.world, "slept").await?;
+    let works = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == "Configure");
+    let at = r.world.until_instance("slept", "is being configured", works).await?;
+    r.world.operator.signal("STOP")?;
+    next.leads().await?;
+    let mut sleeper = std::mem::replace(&mut r.world.operator, next);
+    let (_, operation) = operation_of(&at)?;
+    r.until_changed("slept", Some(&operation)).await?;
+    let changed = status(&r.world.instance("slept").await?.context("no instance")?);
+    sleeper.signal("CONT")?;
+    let code = ended(&mut sleeper, crate::fleet::LIMIT).await?;
+    ensure!(code.is_some_and(|c| c != 0), "it ended with {code:?}");
+    ensure!(sleeper.log().contains("was lost to"), "{}", sleeper.log());
+    r.world.operator.check()?;
+
+    // The host knows who leads.
+    let host = r.host("slept")?;
+    let known = std::fs::read_to_string(host.drive_c().join("k/wicd/epoch"))?;
+    ensure!(known.trim() == epoch(&lease(&r.world).await?).to_string(), "the host goes by {known}");
+    let now = status(&r.world.instance("slept").await?.context("no instance")?);
+    ensure!(now.last_operation == changed.last_operation && now.current_version == changed.current_version, "{now:?}");
+    ensure!(host.boots() == 1 && r.nodes.of("slept").len() == 1, "{} boots", host.boots());
+    let node = r.world.node("slept").await?.context("no Node")?;
+    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "a cordon stayed");
+    Ok(())
+}
