@@ -255,7 +255,7 @@ async fn run_instances(
         .await;
 }
 
-/// Deletes stored versions that nobody needs any more.
+/// Keeps the versions that are needed, and deletes the others.
 async fn collect(cx: Arc<Context>) {
     while cx.stop.run_until_cancelled(tokio::time::sleep(cx.args.version_grace)).await.is_some() {
         let mut needed = BTreeSet::new();
@@ -273,7 +273,7 @@ async fn collect(cx: Arc<Context>) {
             needed.extend(instance.spec.desired.as_ref().map(|d| d.version.clone()));
             needed.extend(instance.spec.grant.as_ref().and_then(|g| g.version.clone()));
         }
-        if let Err(error) = cx.versions.collect(&needed, cx.args.version_grace).await {
+        if let Err(error) = cx.versions.keep(&needed, cx.args.version_grace).await {
             tracing::warn!(%error, "versions that nobody needs stay for now");
         }
     }

@@ -2,7 +2,7 @@
 //! same, kept for as long as a pool or a host needs them.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -107,50 +107,71 @@ impl Versions {
         if self.known(version).is_some() {
             return Ok(());
         }
-        let name = format!("{SERVICES_CONFIG_MAP_PREFIX}{version}");
-        let config_map = rendered.to_config_map(version, &self.namespace);
-        match self.api.create(&PostParams::default(), &config_map).await {
-            Ok(_) => tracing::info!(name, "stored the services ConfigMap"),
-            // The name has the hash of the content in it.
-            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
-            Err(error) => return Err(failed("store the services ConfigMap")(error)),
-        }
-        self.list(None).await?;
+        let _one = self.listing.lock().await;
+        self.create(version, &rendered).await?;
+        self.permit(&self.live().await?).await?;
         self.learn(version, Stored::Ours(rendered));
         Ok(())
     }
 
     /// Deletes versions of ours that nobody needs and that are older than this: one that was stored a moment ago may not be named
-    /// anywhere yet.
-    pub async fn collect(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
-        self.list(Some((needed, age))).await
-    }
-
-    async fn list(&self, needed: Option<(&BTreeSet<String>, Duration)>) -> Result<(), VersionError> {
+    /// anywhere yet. Those that are needed, and that somebody else has deleted, are stored again.
+    pub async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
-        let all = self.api.list_metadata(&ListParams::default()).await.map_err(failed("list the ConfigMaps"))?;
-        let mut live: BTreeMap<String, bool> = all
-            .items
-            .iter()
-            .filter_map(|c| {
-                Some((c.name_any().strip_prefix(SERVICES_CONFIG_MAP_PREFIX)?.to_string(), is_ours(c.labels())))
-            })
-            .collect();
-        let (stored, old) = match needed {
-            None => (Vec::new(), None),
-            Some((needed, age)) => (old_enough(&all.items, &live, age), Some(needed)),
-        };
-        for version in old.map(|needed| collectable(&stored, needed)).unwrap_or_default() {
+        let mut live = self.live().await?;
+        let mut again = Vec::new();
+        for version in needed.iter().filter(|v| !live.iter().any(|l| l.version == **v)) {
+            if let Some(Stored::Ours(rendered)) = self.known(version).as_deref() {
+                self.create(version, rendered).await?;
+                again.push(Live { version: version.clone(), ours: true, age: Duration::ZERO });
+            }
+        }
+        let mut changed = !again.is_empty();
+        live.extend(again);
+        let old: Vec<(String, bool)> =
+            live.iter().filter(|l| l.age > age).map(|l| (l.version.clone(), l.ours)).collect();
+        for version in collectable(&old, needed) {
             let name = format!("{SERVICES_CONFIG_MAP_PREFIX}{version}");
             match self.api.delete(&name, &DeleteParams::default()).await {
                 Ok(_) => tracing::info!(name, "deleted a services ConfigMap that nobody needs any more"),
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 Err(error) => return Err(failed("delete a services ConfigMap")(error)),
             }
-            live.remove(&version);
+            live.retain(|l| l.version != version);
             self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&version);
+            changed = true;
         }
-        let names = live.keys().map(|version| format!("{SERVICES_CONFIG_MAP_PREFIX}{version}")).collect();
+        if changed { self.permit(&live).await } else { Ok(()) }
+    }
+
+    async fn create(&self, version: &str, rendered: &Rendered) -> Result<(), VersionError> {
+        let config_map = rendered.to_config_map(version, &self.namespace);
+        match self.api.create(&PostParams::default(), &config_map).await {
+            Ok(_) => tracing::info!(version, "stored the services ConfigMap"),
+            // The name has the hash of the content in it.
+            Err(kube::Error::Api(status)) if status.is_already_exists() => {}
+            Err(error) => return Err(failed("store the services ConfigMap")(error)),
+        }
+        Ok(())
+    }
+
+    async fn live(&self) -> Result<Vec<Live>, VersionError> {
+        let all = self.api.list_metadata(&ListParams::default()).await.map_err(failed("list the ConfigMaps"))?;
+        let now = jiff::Timestamp::now();
+        let live = |c: &kube::core::PartialObjectMeta<ConfigMap>| {
+            let age = c.creation_timestamp().map(|t| Duration::try_from(now.duration_since(t.0)).unwrap_or_default());
+            Some(Live {
+                version: c.name_any().strip_prefix(SERVICES_CONFIG_MAP_PREFIX)?.to_string(),
+                ours: is_ours(c.labels()),
+                age: age.unwrap_or_default(),
+            })
+        };
+        Ok(all.items.iter().filter_map(live).collect())
+    }
+
+    /// Lets the hosts' daemons read these, and nothing else.
+    async fn permit(&self, live: &[Live]) -> Result<(), VersionError> {
+        let names = live.iter().map(|l| format!("{SERVICES_CONFIG_MAP_PREFIX}{}", l.version)).collect();
         let role = wicd_rbac::services_role(&self.namespace, &names);
         let params = PatchParams::apply(MANAGER_POOL).force();
         let doing = failed("store the right of the hosts' daemons to read services ConfigMaps");
@@ -159,16 +180,9 @@ impl Versions {
     }
 }
 
-/// Versions that have been stored for longer than this, and whether they are ours.
-fn old_enough<K: ResourceExt>(all: &[K], live: &BTreeMap<String, bool>, age: Duration) -> Vec<(String, bool)> {
-    let now = jiff::Timestamp::now();
-    let old = |k: &K| {
-        let made = k.creation_timestamp().map(|t| t.0);
-        made.is_some_and(|t| Duration::try_from(now.duration_since(t)).unwrap_or_default() > age)
-    };
-    let versions = all
-        .iter()
-        .filter(|k| old(k))
-        .filter_map(|k| Some(k.name_any().strip_prefix(SERVICES_CONFIG_MAP_PREFIX)?.to_string()));
-    versions.filter_map(|v| live.get(&v).map(|ours| (v.clone(), *ours))).collect()
+/// A version that is stored.
+struct Live {
+    version: String,
+    ours: bool,
+    age: Duration,
 }

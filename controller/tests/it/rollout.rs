@@ -6,17 +6,17 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use api::{WindowsNodePoolSpec, conditions::kind, names::key};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     apps::v1::Deployment,
-    core::v1::{Binding, Node, Pod},
+    core::v1::{Binding, ConfigMap, Node, Pod},
     policy::v1::PodDisruptionBudget,
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{ListParams, PostParams},
+    api::{DeleteParams, ListParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::{Value, json};
@@ -247,5 +247,62 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
     ensure!(!seen.graces.is_empty(), "no pod was ever moved");
     let killed: Vec<_> = seen.graces.values().filter(|g| **g != Some(GRACE)).collect();
     ensure!(killed.is_empty(), "pods did not get their grace period: {killed:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
+    let world = World::new(SimOptions::default(), &["--version-grace", "1s"]).await?;
+    let hosts = world.hosts("win", 1).await?;
+    let template = |pods: i32| spec_with(&hosts, json!({"template": {"spec": {"kubelet": {"maxPods": pods}}}}));
+    let mut versions = Vec::new();
+    for pods in [100, 101, 102] {
+        world.apply(POOL, &template(pods)).await?;
+        until_updated(&world, POOL).await?;
+        let version = pool_status(&world.pool(POOL).await?).desired_version.context("no version")?;
+        ensure!(!versions.contains(&version), "{version} again");
+        versions.push(version);
+    }
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), testbed::deployment::NAMESPACE);
+    let stored =
+        async |version: &str| matches!(maps.get_opt(&format!("windows-services-{version}")).await, Ok(Some(_)));
+    world.eventually("the oldest version is gone", || async { !stored(&versions[0]).await }).await?;
+    ensure!(stored(&versions[1]).await, "the way back is gone");
+    ensure!(hosts[0].stats().connections == 3, "one connection for each change: {:?}", hosts[0].stats());
+
+    // Somebody deletes what hosts follow.
+    maps.delete(&format!("windows-services-{}", versions[2]), &DeleteParams::default()).await?;
+    world.eventually("it is stored again", || async { stored(&versions[2]).await }).await?;
+
+    // What was there before has its version already, so nothing new is made of it.
+    world.apply(POOL, &template(101)).await?;
+    until_updated(&world, POOL).await?;
+    let version = pool_status(&world.pool(POOL).await?).desired_version;
+    ensure!(version.as_ref() == Some(&versions[1]), "{version:?} {versions:?}");
+
+    // Another operator that changes nothing on hosts changes no node.
+    let world = {
+        let mut world = world;
+        world.restart().await?;
+        world
+    };
+    world
+        .apply(
+            POOL,
+            &spec_with(
+                &hosts,
+                json!({"template": {
+        "spec": {"kubelet": {"maxPods": 101}}, "metadata": {"labels": {"example.com/seen": "yes"}}}}),
+            ),
+        )
+        .await?;
+    world
+        .eventually("the new operator has seen the pool", || async {
+            let node = world.node(hosts[0].name()).await.ok().flatten();
+            node.is_some_and(|n| n.labels().contains_key("example.com/seen"))
+        })
+        .await?;
+    until_updated(&world, POOL).await?;
+    ensure!(hosts[0].stats().connections == 4, "a host was logged in to for nothing: {:?}", hosts[0].stats());
     Ok(())
 }
