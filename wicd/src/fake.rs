@@ -57,6 +57,8 @@ pub struct State {
     pub adapters: Vec<Adapter>,
     /// Programs that the antivirus leaves alone.
     pub excluded: BTreeSet<String>,
+    /// How often each service was started.
+    pub starts: BTreeMap<String, u32>,
     /// What a started service's state is; [`ServiceState::Running`] unless a test says otherwise.
     pub started_state: Option<ServiceState>,
     /// Names of calls that fail, as `delete_service kubelet`.
@@ -204,6 +206,7 @@ impl Host for FakeHost {
         }
         service.state = started;
         let (service, dependencies) = (service.clone(), service.dependencies.clone());
+        *state.starts.entry(service.name.clone()).or_default() += 1;
         drop(state);
         for dependency in dependencies {
             self.start_service(&dependency)?;

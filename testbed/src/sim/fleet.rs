@@ -12,7 +12,7 @@ use api::names::{key, user};
 use futures::{Stream, StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::{
     api::{certificates::v1::CertificateSigningRequest, coordination::v1::Lease, core::v1::Node},
-    apimachinery::pkg::apis::meta::v1::MicroTime,
+    apimachinery::pkg::apis::meta::v1::{ManagedFieldsEntry, MicroTime},
     jiff::Timestamp,
 };
 use kube::{
@@ -59,6 +59,8 @@ pub(super) struct NodeView {
     pub(super) version: Option<String>,
     pub(super) reboot_required: bool,
     pub(super) drift: Option<String>,
+    /// When the cluster last wrote the Node's status: that kubelet is not heard of.
+    pub(super) doubted: Option<String>,
     /// The Node as JSON: its metadata, without what is written all the time.
     pub(super) json: Option<Value>,
 }
@@ -223,6 +225,7 @@ impl Fleet {
             version: annotation(key::VERSION),
             reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
             drift: annotation(key::DRIFT),
+            doubted: doubted(node),
             json: Some(json!({ "metadata": {
                 "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
             } })),
@@ -297,6 +300,15 @@ impl Drop for LiveGuard {
     fn drop(&mut self) {
         lock(&self.fleet.live).remove(&self.node);
     }
+}
+
+/// When the controller manager last wrote the Node's status.
+fn doubted(node: &PartialObjectMeta<Node>) -> Option<String> {
+    let by_cluster = |f: &&ManagedFieldsEntry| {
+        f.manager.as_deref() == Some("kube-controller-manager") && f.subresource.as_deref() == Some("status")
+    };
+    let times = node.managed_fields().iter().filter(by_cluster).filter_map(|f| f.time.as_ref());
+    times.map(|t| t.0.to_string()).max()
 }
 
 /// Whether a certificate request has been decided, and how.

@@ -30,6 +30,12 @@ use super::{
 /// The service whose state is that of the kubelet.
 pub(super) const KUBELET: &str = "kubelet";
 
+/// Its program.
+const KUBELET_EXE: &str = r"C:\k\kubelet.exe";
+
+/// A `kubelet.exe` that begins with these bytes runs, registers its Node and never becomes Ready.
+pub const BROKEN: &[u8] = b"BROKEN";
+
 /// Runs the machine's kubelet whenever its service runs.
 pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>) {
     let mut state = machine.state();
@@ -78,8 +84,15 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
         ServingCertificate::Request => drop(insist("serving request", || kubelet.request_serving()).await),
         ServingCertificate::Skip => {}
     }
-    kubelet.become_ready().await;
+    if !is_broken(machine) {
+        kubelet.become_ready().await;
+    }
     kubelet.report_version().await;
+}
+
+/// Whether its program is one that never becomes Ready.
+fn is_broken(machine: &Machine) -> bool {
+    read(machine.drive(), KUBELET_EXE).is_ok_and(|program| program.starts_with(BROKEN))
 }
 
 /// What a kubelet reads before it starts: that its certificate is that of its Node.
@@ -247,13 +260,18 @@ impl Kubelet<'_> {
     }
 
     /// wicd's part: keeps the host, and says in the Node which version it follows completely and whether it must be
-    /// restarted. Goes on until dropped.
+    /// restarted. kubelet contradicts where the cluster says that it is not heard of. Goes on until dropped.
     async fn report_version(&self) {
         let mut view = self.fleet.view(&self.node);
         let mut state = self.machine.state();
         let wicd = Identity::wicd(&self.node);
+        let mut doubted = view.borrow().doubted.clone();
         loop {
             let seen = view.borrow_and_update().clone();
+            if seen.doubted > doubted && !is_broken(self.machine) {
+                self.become_ready().await;
+            }
+            doubted.clone_from(&seen.doubted);
             state.borrow_and_update();
             let report = self.machine.windows().keep(seen.json.as_ref());
             let annotations = annotations(&seen, &report);

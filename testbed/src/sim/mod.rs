@@ -40,7 +40,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wicd::fake::FakeHost;
 
-pub use self::{fault::Fault, fleet::ServingCertificate, link::Link};
+pub use self::{fault::Fault, fleet::ServingCertificate, kubelet::BROKEN, link::Link};
 use self::{fleet::Fleet, machine::Machine, machine::Parts};
 
 /// What all hosts of a [`Sim`] have in common.
