@@ -107,10 +107,14 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
             &format!("deleted against its budget: {forced}"),
         );
     }
-    let blockers = progress.blockers.join("; ");
+    let mut blockers = progress.blockers.join("; ");
     match progress.state {
         State::Drained => return Ok(None),
         State::TimedOut => {
+            // Nobody is asked any more when the time is over: what was in the way is what the last pass has found.
+            if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
+                blockers = known.blockers.join("; ");
+            }
             cordon.release(&work.cx.client, node).await.map_err(StepError::Drain)?;
             if let Some(operation) = &mut work.status.operation {
                 operation.drain = None;

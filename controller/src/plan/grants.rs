@@ -142,6 +142,10 @@ impl<'a> Plan<'a> {
         let busy = count(slots, |s| base(s) && is_busy(s));
         let fixed = count(slots, |s| base(s) && is_busy(s) && !is_seated(s));
         let budget = cap.saturating_sub(busy).min(limits.others.unwrap_or(u32::MAX));
+        // When so many are down at once, they may all come back at any moment: no more are in the middle of a change then than
+        // might be if they worked.
+        let too_many_down = is_too_many_down(slots, limits.max_unhealthy);
+        let dead = if too_many_down { limits.max_concurrent.min(cap) } else { limits.max_concurrent };
         let mut sorted: Vec<&Slot> = slots.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         let mut plan = Self {
@@ -153,8 +157,8 @@ impl<'a> Plan<'a> {
             cap,
             budget,
             seats: cap.saturating_sub(fixed),
-            too_many_down: is_too_many_down(slots, limits.max_unhealthy),
-            dead: limits.max_concurrent.saturating_sub(count(slots, |s| is_dead_change(s) && !waits(s, now))),
+            too_many_down,
+            dead: dead.saturating_sub(count(slots, |s| is_dead_change(s) && !waits(s, now))),
             quiet: limits.max_concurrent.saturating_sub(count(slots, |s| is_quiet_change(s) && !waits(s, now))),
             lost,
         };

@@ -252,19 +252,46 @@ fn updates() {
         ("the cap over all pools is reached", vec![ready_to_go("a")], capped(0), vec![]),
         (
             "dead ones cost nothing, and go first",
-            vec![ready_to_go("a"), staged(old(dead("d"))), staged(old(dead("c"))), staged(old(dead("b")))],
+            vec![
+                ready_to_go("a"),
+                node("x"),
+                node("y"),
+                staged(old(dead("d"))),
+                staged(old(dead("c"))),
+                staged(old(dead("b"))),
+            ],
             limits(),
             vec![("b", Some(Update)), ("c", Some(Update))],
         ),
         (
+            "unless there are so many that they may all come back at once",
+            vec![ready_to_go("a"), staged(old(dead("d"))), staged(old(dead("c"))), staged(old(dead("b")))],
+            limits(),
+            vec![("b", Some(Update))],
+        ),
+        (
+            "and then one after the other",
+            vec![begun(to(V2, Update, staged(old(dead("d"))))), staged(old(dead("c"))), staged(old(dead("b")))],
+            limits(),
+            vec![],
+        ),
+        (
             "dead ones that are being changed count among themselves",
-            vec![begun(to(V2, Update, staged(old(dead("c"))))), staged(old(dead("d"))), staged(old(dead("b")))],
+            vec![
+                node("x"),
+                node("y"),
+                begun(to(V2, Update, staged(old(dead("c"))))),
+                staged(old(dead("d"))),
+                staged(old(dead("b"))),
+            ],
             limits(),
             vec![("b", Some(Update))],
         ),
         (
             "unless they fail",
             vec![
+                node("x"),
+                node("y"),
                 waiting(begun(to(V2, Update, staged(old(dead("c")))))),
                 staged(old(dead("d"))),
                 staged(old(dead("b"))),

@@ -89,7 +89,10 @@ pub(crate) fn next(
     let ready = names(&|m| m.slot.ready && !m.slot.leaving);
     let updating = names(&|m| m.slot.grant.is_some_and(GrantType::is_change) && !m.slot.leaving);
     let staging = names(&|m| m.slot.grant == Some(GrantType::Stage) && !m.slot.leaving);
-    let taken_back = names(&|m| m.slot.failed && !m.slot.leaving);
+    // Also when all have been told to go back: that the version was tried and failed is what a person has to know.
+    let tried = seen.course.status.as_ref().map(|r| r.to_version.as_str());
+    let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
+    let taken_back = names(&|m| tried.is_some() && gave_up(m) && !m.slot.leaving);
     let update_fails = names(&|m| m.slot.joined && m.slot.begun && fails(m) && !m.slot.leaving);
     let overdue = names(&|m| is_overdue(m, pool, now));
     let outdated = names(&|m| m.slot.joined && !m.slot.leaving && m.slot.change.is_some());

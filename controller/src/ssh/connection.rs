@@ -20,6 +20,7 @@ use tokio::{
     sync::OnceCell,
     time::{Instant, timeout, timeout_at},
 };
+use tokio_util::sync::CancellationToken;
 
 use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, session::Sftp, tail};
 
@@ -58,6 +59,8 @@ pub struct Connection {
 struct Seen {
     host_key: Mutex<Option<HostKey>>,
     end: Mutex<Option<String>>,
+    /// Cancelled when there is no connection any more.
+    over: CancellationToken,
 }
 
 impl Seen {
@@ -75,6 +78,12 @@ struct Client {
     address: String,
     check: HostKeyCheck,
     seen: Arc<Seen>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.seen.over.cancel();
+    }
 }
 
 /// Why the connection's task ended.
@@ -230,6 +239,16 @@ impl Connection {
 
     pub(super) fn is_closed(&self) -> bool {
         self.handle.is_closed()
+    }
+
+    /// Does something over the connection for as long as there is one. A request over SFTP that is made in the moment in which
+    /// the connection breaks would wait until it times out.
+    pub(super) async fn while_open<T>(&self, work: impl Future<Output = Result<T, SshError>>) -> Result<T, SshError> {
+        tokio::select! {
+            biased;
+            result = work => result,
+            () = self.seen.over.cancelled() => Err(self.disconnected("it ended in the middle of a transfer")),
+        }
     }
 
     /// The connection's end, as an error; `otherwise` if its own task has not said why.

@@ -77,6 +77,10 @@ impl Connection {
     /// Writes a file, with the directories above it, so that a reader sees the old bytes or all of the new ones: to
     /// `path.partial` first, which then takes the file's place.
     pub async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), SshError> {
+        self.while_open(self.write_whole(path, bytes)).await
+    }
+
+    async fn write_whole(&self, path: &str, bytes: &[u8]) -> Result<(), SshError> {
         let doing = Doing { action: "write", path };
         let remote = checked(path)?;
         let partial = checked(&format!("{path}.partial"))?;

@@ -262,6 +262,16 @@ async fn an_upload_that_was_cut_goes_on_where_it_was() {
 }
 
 #[tokio::test]
+async fn who_waits_for_an_answer_is_told_that_the_connection_is_gone() {
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
+    let waits = connection.while_open(std::future::pending::<Result<(), SshError>>());
+    let (waited, _) = tokio::join!(waits, connection.exec("reboot", Duration::from_secs(20)));
+    let error = waited.unwrap_err();
+    assert_eq!(error.reason(), "Disconnected", "{error}");
+}
+
+#[tokio::test]
 async fn a_failed_write_is_told_and_leaves_the_old_file() {
     // Without statvfs, a full disk is but a failure.
     for (extensions, reason) in [(true, "DiskFull"), (false, "TransferFailed")] {

@@ -62,6 +62,16 @@ impl Connection {
         source: &mut (impl AsyncRead + AsyncSeek + Unpin),
         progress: impl Fn(u64),
     ) -> Result<Uploaded, SshError> {
+        self.while_open(self.upload_rest(path, total, source, progress)).await
+    }
+
+    async fn upload_rest(
+        &self,
+        path: &str,
+        total: u64,
+        source: &mut (impl AsyncRead + AsyncSeek + Unpin),
+        progress: impl Fn(u64),
+    ) -> Result<Uploaded, SshError> {
         let doing = Doing { action: "upload", path };
         let remote = checked(path)?;
         let there = self.size(path).await?;

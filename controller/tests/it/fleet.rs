@@ -32,7 +32,7 @@ pub struct World {
     pub control_plane: ControlPlane,
     pub options: OperatorOptions,
     pub key: PrivateKey,
-    _files: tempfile::TempDir,
+    files: tempfile::TempDir,
 }
 
 impl World {
@@ -58,15 +58,10 @@ impl World {
             wicd: files.path().join("wicd.exe"),
             args: ["--backoff-base", "1s", "--backoff-max", "4s"].iter().chain(args).map(ToString::to_string).collect(),
         };
-        let kubelet = Entry::new(r"C:\k\kubelet.exe", b"kubelet".to_vec()).services(&["kubelet"]);
-        let containerd =
-            Entry::new(r"C:\k\containerd\containerd.exe", b"containerd".to_vec()).services(&["containerd"]);
-        let settings =
-            Entry::new(r"C:\k\containerd\containerd_conf.toml", b"version = 3".to_vec()).services(&["containerd"]);
-        payload::write(&options.payload, &[kubelet, containerd, settings], payload::LEVEL_FAST)?;
+        payload::write(&options.payload, &entries(b"kubelet"), payload::LEVEL_FAST)?;
         std::fs::write(&options.wicd, b"wicd, for hosts that only look at its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
-        Ok(Self { operator, sim, client, control_plane, options, key, _files: files })
+        Ok(Self { operator, sim, client, control_plane, options, key, files })
     }
 
     /// Starts another operator in the place of the one that is there, which is ended if it still runs.
@@ -82,6 +77,13 @@ impl World {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         self.new_operator().await
+    }
+
+    /// Writes another payload, which the next operator gives to hosts.
+    pub fn give(&mut self, name: &str, entries: &[Entry]) -> Result<()> {
+        self.options.payload = self.files.path().join(name);
+        payload::write(&self.options.payload, entries, payload::LEVEL_FAST)?;
+        Ok(())
     }
 
     pub async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
@@ -200,20 +202,26 @@ impl World {
 
     /// Waits for an event of this reason about an object of this name, and returns its note.
     pub async fn until_event(&self, name: &str, reason: &str) -> Result<String> {
+        self.until_note(name, reason, |_| true).await
+    }
+
+    /// Waits for an event of this reason about an object of this name of whose note something is so, and returns the note.
+    pub async fn until_note(&self, name: &str, reason: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
         let found = std::sync::Mutex::new(None);
         self.eventually(&format!("an event {reason} about {name}"), || async {
             let all = Api::<Event>::all(self.client.clone()).list(&ListParams::default()).await;
-            let fits = |e: &Event| {
+            let about = |e: &Event| {
                 e.reason.as_deref() == Some(reason)
                     && e.regarding.as_ref().is_some_and(|r| r.name.as_deref() == Some(name))
             };
-            let event = all.ok().and_then(|all| all.items.into_iter().find(fits));
-            let is_there = event.is_some();
-            *found.lock().unwrap() = event;
+            let events = all.map(|all| all.items).unwrap_or_default();
+            let note = events.into_iter().filter(about).filter_map(|e| e.note).find(|note| is_so(note));
+            let is_there = note.is_some();
+            *found.lock().unwrap() = note;
             is_there
         })
         .await?;
-        found.into_inner().unwrap().and_then(|e| e.note).context("the event says nothing")
+        found.into_inner().unwrap().context("it was there a moment ago")
     }
 
     /// What a person would look at.
@@ -233,9 +241,21 @@ fn files_below(dir: &std::path::Path) -> Vec<PathBuf> {
     entries.flat_map(|path| if path.is_dir() { files_below(&path) } else { vec![path] }).collect()
 }
 
+/// The end of a log, and all warnings before it.
 fn tail(log: &str) -> String {
     let lines: Vec<&str> = log.lines().collect();
-    lines[lines.len().saturating_sub(60)..].join("\n")
+    let (before, end) = lines.split_at(lines.len().saturating_sub(60));
+    let warnings = before.iter().filter(|l| l.contains(" WARN "));
+    warnings.chain(end).copied().collect::<Vec<_>>().join("\n")
+}
+
+/// The files of a small payload with this `kubelet.exe`.
+pub fn entries(kubelet: &[u8]) -> Vec<Entry> {
+    vec![
+        Entry::new(r"C:\k\kubelet.exe", kubelet).services(&["kubelet"]),
+        Entry::new(r"C:\k\containerd\containerd.exe", *b"containerd").services(&["containerd"]),
+        Entry::new(r"C:\k\containerd\containerd_conf.toml", *b"version = 3").services(&["containerd"]),
+    ]
 }
 
 /// An entry for a host.

@@ -189,7 +189,7 @@ async fn a_budget_blocks(world: &World) -> Result<()> {
     world.until_gone(&host).await
 }
 
-async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
+pub async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
     world
         .eventually(&format!("the pool {name} is gone"), || async {
             let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -198,7 +198,7 @@ async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
         .await
 }
 
-async fn delete_pool(world: &World, name: &str) -> Result<()> {
+pub async fn delete_pool(world: &World, name: &str) -> Result<()> {
     Api::<WindowsNodePool>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
     Ok(())
 }

@@ -129,8 +129,10 @@ pub struct Observed {
     pub most_disrupted: usize,
     /// Every node that ever was.
     pub ever_disrupted: BTreeSet<String>,
+    /// Every node that ever was cordoned.
+    pub ever_cordoned: BTreeSet<String>,
     /// Grace periods of pods when they were told to end, by uid.
-    graces: BTreeMap<String, Option<i64>>,
+    pub graces: BTreeMap<String, Option<i64>>,
     /// Budgets that were broken.
     broken: Vec<String>,
 }
@@ -159,6 +161,9 @@ impl Watcher {
             while let Some(node) = nodes.next().await {
                 let Ok(node) = node else { continue };
                 let mut seen = into.lock().unwrap();
+                if is_cordoned(&node) {
+                    seen.ever_cordoned.insert(node.name_any());
+                }
                 if is_cordoned(&node) || !is_ready(&node) {
                     seen.ever_disrupted.insert(node.name_any());
                     seen.disrupted.insert(node.name_any());

@@ -1,0 +1,149 @@
+//! What goes wrong on hosts by itself: nodes that stop working, and people who change things.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    GrantType, WindowsNodePoolSpec, conditions,
+    conditions::kind,
+    host::{ServiceState, WICD_SERVICE},
+    names::key,
+};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+use testbed::sim::{SimHost, SimOptions};
+
+use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
+
+/// Seconds that a node must not be Ready before it is repaired: the least that may be set.
+const PATIENCE: i64 = 30;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    tokio::try_join!(one_is_repaired_and_many_are_not(&world), what_somebody_changed_is_put_back(&world))?;
+    Ok(())
+}
+
+/// A pool of five of which at most one may be down for that to be the host's fault.
+fn frail(hosts: &[SimHost]) -> WindowsNodePoolSpec {
+    let remediation = json!({"type": "Reconfigure", "unreachableSeconds": PATIENCE, "maxUnhealthy": 1});
+    spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
+}
+
+/// Ends a host's services for good: only somebody from outside starts them again.
+fn fell(host: &SimHost) {
+    for name in [WICD_SERVICE, "kubelet"] {
+        if let Some(service) = host.windows().state().services.get_mut(name) {
+            service.state = ServiceState::Stopped;
+        }
+    }
+    // Whoever waits for a change of the host looks again.
+    host.mend();
+}
+
+/// The Node as Kubernetes shows it when kubelet is not heard of any more, without the minute that this takes.
+async fn say_not_ready(world: &World, name: &str) -> Result<()> {
+    let ready = json!({
+        "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
+        "message": "Kubelet stopped posting node status.", "lastTransitionTime": Timestamp::now().to_string(),
+    });
+    let patch = json!({"status": {"conditions": [ready]}});
+    Api::<Node>::all(world.client.clone())
+        .patch_status(name, &PatchParams::default(), &Patch::Strategic(patch))
+        .await?;
+    Ok(())
+}
+
+async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
+    let (few, many) = (world.hosts("few", 5).await?, world.hosts("many", 5).await?);
+    let specs = [frail(&few), frail(&many)];
+    tokio::try_join!(world.join("few", &specs[0]), world.join("many", &specs[1]))?;
+    // A person has taken one out of service: nothing is left of the budget.
+    world.edit_node(few[4].name(), json!({"spec": {"unschedulable": true}})).await?;
+    world.until("few", "the budget is used up", |p| pool_status(p).allowed_disruptions == 0).await?;
+    for host in [&many[0], &many[1], &few[0]] {
+        fell(host);
+        say_not_ready(world, host.name()).await?;
+    }
+    let down = Timestamp::now();
+
+    // Both have been down for as long when the one is repaired.
+    let note = world.until_event(few[0].name(), "Repaired").await?;
+    ensure!(note.contains("Ready again"), "{note}");
+    let took = Timestamp::now().duration_since(down);
+    ensure!(took >= SignedDuration::from_secs(PATIENCE - 1), "it was repaired after {took:?} already");
+    world.until_joined(few[0].name()).await?;
+    ensure!(few[0].services().values().all(|s| *s == ServiceState::Running), "{:?}", few[0].services());
+    ensure!(few[0].boots() == 1, "the host was restarted");
+
+    let message = |p: &api::WindowsNodePool, type_: &str| {
+        let condition = conditions::find(&pool_status(p).conditions, type_).cloned();
+        condition.map(|c| c.message).unwrap_or_default()
+    };
+    world
+        .until("many", "says that there are too many", |p| {
+            let conditions = pool_status(p).conditions;
+            [kind::STALLED, kind::DEGRADED].iter().all(|k| has(&conditions, k, "True", "TooManyUnhealthy"))
+                && [&many[0], &many[1]].iter().all(|h| message(p, kind::STALLED).contains(h.name()))
+        })
+        .await?;
+    for host in &many[..2] {
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        let repair = instance.spec.grant.as_ref().filter(|g| g.type_ == GrantType::Repair);
+        ensure!(repair.is_none() && status(&instance).operation.is_none(), "{} is being repaired", host.name());
+        ensure!(host.services().get("kubelet") == Some(&ServiceState::Stopped), "{} was repaired", host.name());
+    }
+    // One comes back by itself; the other one is then the only one.
+    many[1].reboot();
+    world.until_event(many[0].name(), "Repaired").await?;
+    world.until("many", "all are Ready", |p| is_ready(p) && pool_status(p).ready_nodes == 5).await
+}
+
+async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
+    let hosts = world.hosts("bent", 1).await?;
+    let host = &hosts[0];
+    world.join("bent", &spec(&hosts)).await?;
+    let kubelet = host.drive_c().join("k/kubelet.exe");
+    let command = || host.windows().state().services.get("kubelet").map(|s| s.command.clone());
+    let right = command().context("there is no kubelet")?;
+
+    // What was right once is noted when it was first looked at.
+    let settled = host.drive_c().join("k/wicd/settled.json");
+    world
+        .eventually("wicd has seen all right", || async {
+            host.mend();
+            std::fs::read_to_string(&settled).is_ok_and(|text| text.contains("kubelet.exe"))
+        })
+        .await?;
+    std::fs::remove_file(&kubelet)?;
+    std::fs::write(&kubelet, "somebody's own")?;
+    if let Some(service) = host.windows().state().services.get_mut("kubelet") {
+        service.command = r"C:\k\kubelet.exe --v=9".into();
+    }
+    // wicd looks from time to time; here, whenever something happens on the host.
+    let on_node = || async {
+        host.mend();
+        let node = world.node(host.name()).await.ok().flatten();
+        node.and_then(|n| n.annotations().get(key::DRIFT).cloned()).unwrap_or_default()
+    };
+    let both =
+        |text: &str| text.contains(r"file C:\k\kubelet.exe (healed)") && text.contains("service kubelet: command");
+    world.eventually("the Node tells of both", || async { both(&on_node().await) }).await?;
+    let instance = world
+        .until_instance(host.name(), "has drifted", |i| {
+            let drifted = conditions::find(&status(i).conditions, kind::DRIFTED).cloned();
+            drifted.is_some_and(|c| c.status == "True" && both(&c.message))
+        })
+        .await?;
+    ensure!(has(&status(&instance).conditions, kind::READY, "True", "Succeeded"), "{:?}", status(&instance).conditions);
+    world.until_note(host.name(), "Drifted", both).await?;
+    let counted = world.operator.metric("windows_node_pool_drift_total").await?;
+    ensure!(counted > 0.0, "drift is not counted");
+    ensure!(std::fs::read(&kubelet)? == b"kubelet", "the file is not back");
+    ensure!(command().as_ref() == Some(&right), "the command is not back: {:?}", command());
+    Ok(())
+}

@@ -1,0 +1,365 @@
+//! Changes that go wrong: a payload that does not work, budgets that never yield, and an API server, lines and disks that fail
+//! in the middle.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use jiff::Timestamp;
+use k8s_openapi::api::{core::v1::Pod, policy::v1::PodDisruptionBudget};
+use kube::{Api, ResourceExt, api::DeleteParams};
+use serde_json::{Value, json};
+use testbed::{
+    payload::{Content, Entry},
+    sim::{BROKEN, Fault, HostOptions, SimHost, SimOptions, Stats},
+};
+
+use crate::{
+    fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, pool_status, spec_with, status},
+    removal::{budget, pod},
+    rollout::{Watcher, until_updated},
+};
+
+/// A pool whose first changed node is watched before the others follow.
+struct Trial {
+    name: &'static str,
+    action: &'static str,
+    hosts: Vec<SimHost>,
+}
+
+impl Trial {
+    async fn new(world: &World, name: &'static str, action: &'static str) -> Result<Self> {
+        let trial = Self { name, action, hosts: world.hosts(name, 6).await? };
+        world.join(name, &trial.spec(3600)).await?;
+        Ok(trial)
+    }
+
+    fn spec(&self, drain_timeout: i32) -> WindowsNodePoolSpec {
+        let rollout = json!({
+            "maxUnavailable": 3,
+            "steps": [{"nodes": 1, "pauseSeconds": 1}],
+            "failurePolicy": {"action": self.action},
+        });
+        spec_with(&self.hosts, json!({"rollout": rollout, "drain": {"timeoutSeconds": drain_timeout}}))
+    }
+
+    fn stats(&self) -> BTreeMap<String, Stats> {
+        self.hosts.iter().map(|h| (h.name().to_string(), h.stats())).collect()
+    }
+
+    fn host(&self, name: &str) -> Result<&SimHost> {
+        self.hosts.iter().find(|h| h.name() == name).context("no such host")
+    }
+
+    /// What the pool is at.
+    async fn version(&self, world: &World) -> Result<String> {
+        pool_status(&world.pool(self.name).await?).desired_version.context("the pool has no version")
+    }
+}
+
+/// What `kubelet.exe` of a host consists of.
+fn kubelet_of(host: &SimHost) -> Result<Vec<u8>> {
+    Ok(std::fs::read(host.drive_c().join("k/kubelet.exe"))?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &["--register-timeout", "20s"]).await?;
+    let trials = {
+        let (back, stay) =
+            tokio::try_join!(Trial::new(&world, "back", "Rollback"), Trial::new(&world, "stay", "Pause"))?;
+        [back, stay]
+    };
+    let good = trials[0].version(&world).await?;
+    let before: BTreeMap<_, _> = trials.iter().flat_map(Trial::stats).collect();
+
+    world.give("broken", &entries(&[BROKEN, b" kubelet"].concat()))?;
+    world.restart().await?;
+    let mut canaries = Vec::new();
+    for trial in &trials {
+        canaries.push(the_first_node_goes_back(&world, trial, &good).await?);
+    }
+    let after: BTreeMap<_, _> = trials.iter().flat_map(Trial::stats).collect();
+    for (name, stats) in &after {
+        let touched = before.get(name) != Some(stats);
+        ensure!(touched == canaries.contains(name), "{name}: {:?} became {stats:?}", before.get(name));
+    }
+
+    // Neither another operator nor another look at the pool tries it again.
+    world.restart().await?;
+    for trial in &trials {
+        world.apply(trial.name, &trial.spec(1800)).await?;
+        world
+            .until(trial.name, "it was looked at", |p| pool_status(p).observed_generation == p.metadata.generation)
+            .await?;
+        is_stalled(&world, trial).await?;
+        for host in &trial.hosts {
+            let instance = world.instance(host.name()).await?.context("no instance")?;
+            let operation = status(&instance).operation;
+            let used = status(&instance).last_operation;
+            let grant = instance.spec.grant.filter(|g| used.as_ref() != Some(&g.id));
+            ensure!(operation.is_none() && grant.is_none(), "{}: {operation:?} {grant:?}", host.name());
+        }
+    }
+    let again: BTreeMap<_, _> = trials.iter().flat_map(Trial::stats).collect();
+    ensure!(again == after, "hosts were touched: {again:?}, {after:?}");
+
+    world.give("mended", &entries(b"kubelet 2"))?;
+    world.restart().await?;
+    for trial in &trials {
+        until_updated(&world, trial.name).await?;
+        let pool = world.pool(trial.name).await?;
+        let conditions = &pool_status(&pool).conditions;
+        ensure!(has(conditions, kind::DEGRADED, "False", "AsExpected"), "{conditions:?}");
+        ensure!(conditions::find(conditions, kind::STALLED).is_none(), "{conditions:?}");
+        for host in &trial.hosts {
+            ensure!(kubelet_of(host)? == b"kubelet 2", "{} was not updated", host.name());
+            let node = world.node(host.name()).await?.context("no Node")?;
+            ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
+        }
+    }
+    Ok(())
+}
+
+/// One node has tried the version, and is as before; the pool says so. Returns the node's name.
+async fn the_first_node_goes_back(world: &World, trial: &Trial, good: &str) -> Result<String> {
+    let gave_up = |p: &WindowsNodePool| {
+        let status = pool_status(p);
+        status.failed_node_names.len() == 1 && status.updating_nodes == 0
+    };
+    world.until(trial.name, "one node gave up", gave_up).await?;
+    let pool = world.pool(trial.name).await?;
+    let canary = pool_status(&pool).failed_node_names.remove(0);
+    let bad = pool_status(&pool).rollout.context("no rollout")?.to_version;
+    ensure!(bad != good, "the version is the same: {good}");
+    let instance = world
+        .until_instance(&canary, "is as before", |i| {
+            let status = status(i);
+            status.operation.is_none()
+                && status.current_version.as_deref() == Some(good)
+                && status.failed_version.as_ref() == Some(&bad)
+                && has(&status.conditions, kind::READY, "True", "Succeeded")
+        })
+        .await?;
+    let up_to_date = conditions::find(&status(&instance).conditions, kind::UP_TO_DATE).cloned();
+    ensure!(up_to_date.is_some(), "it does not say whether it is up to date");
+    world.until_event(&canary, "RollingBack").await?;
+    world.until_event(&canary, "RolledBack").await?;
+    ensure!(kubelet_of(trial.host(&canary)?)? == b"kubelet", "{canary} has not got its kubelet back");
+    let node = world.node(&canary).await?.context("no Node")?;
+    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{canary} stayed cordoned");
+    let version = node.annotations().get(key::VERSION);
+    ensure!(version.map(String::as_str) == Some(good), "{canary} says that it follows {version:?}");
+    is_stalled(world, trial).await?;
+    Ok(canary)
+}
+
+/// The pool says that a person has to act, and how.
+async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
+    let reason = "FailureLimitReached";
+    world
+        .until(trial.name, "it is stalled", |p| {
+            let conditions = pool_status(p).conditions;
+            has(&conditions, kind::STALLED, "True", reason)
+                && has(&conditions, kind::READY, "False", reason)
+                && conditions::is_true(&conditions, kind::DEGRADED)
+        })
+        .await?;
+    let status = pool_status(&world.pool(trial.name).await?);
+    let rollout = status.rollout.context("no rollout")?;
+    ensure!(rollout.rolled_back == (trial.action == "Rollback"), "{rollout:?}");
+    let message = conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message.clone();
+    for part in [rollout.to_version.as_str(), "Change the template", key::RETRY] {
+        ensure!(message.contains(part), "it does not say {part:?}: {message}");
+    }
+    Ok(())
+}
+
+/// A pool of one host whose pod no budget lets go, and a change that takes a drain.
+struct Blocked {
+    name: &'static str,
+    host: SimHost,
+    drain: Value,
+}
+
+impl Blocked {
+    async fn new(world: &World, name: &'static str, drain: Value) -> Result<Self> {
+        let host = world.sim.host(HostOptions::named(name)).await?;
+        let blocked = Self { name, host, drain };
+        world.join(name, &blocked.spec(3)).await?;
+        pod(world, "cart", name, &[("app", name)]).await?;
+        budget(world, &blocked.budget(), name).await?;
+        world.apply(name, &blocked.spec(6)).await?;
+        Ok(blocked)
+    }
+
+    fn spec(&self, downloads: i32) -> WindowsNodePoolSpec {
+        let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
+        spec_with(std::slice::from_ref(&self.host), json!({"template": template, "drain": self.drain}))
+    }
+
+    fn pod(&self) -> String {
+        format!("cart-{}", self.name)
+    }
+
+    fn budget(&self) -> String {
+        format!("{}-budget", self.name)
+    }
+
+    fn names_both(&self, text: &str) -> bool {
+        text.contains(&format!("default/{}", self.pod())) && text.contains(&self.budget())
+    }
+
+    async fn pod_is_left_alone(&self, world: &World) -> Result<()> {
+        let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+        let pod = pods.get(&self.pod()).await?;
+        ensure!(pod.metadata.deletion_timestamp.is_none(), "{}: the budget was broken", self.name);
+        Ok(())
+    }
+
+    /// A person gives in.
+    async fn goes_through_without_the_budget(&self, world: &World) -> Result<()> {
+        let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
+        budgets.delete(&self.budget(), &DeleteParams::default()).await?;
+        self.is_through(world).await
+    }
+
+    async fn is_through(&self, world: &World) -> Result<()> {
+        until_updated(world, self.name).await?;
+        let node = world.node(self.name).await?.context("no Node")?;
+        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", self.name);
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_budget_never_yields() -> Result<()> {
+    let termination = Duration::from_millis(500);
+    let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
+    tokio::try_join!(it_is_forced(&world), it_is_waited_for(&world), it_is_given_up_and_tried_again(&world))?;
+    Ok(())
+}
+
+async fn it_is_waited_for(world: &World) -> Result<()> {
+    let blocked = Blocked::new(world, "wait", json!({"timeoutSeconds": 2, "onTimeout": "Wait"})).await?;
+    let instance = world
+        .until_instance("wait", "says what blocks it", |i| {
+            let drain = status(i).operation.and_then(|o| o.drain);
+            drain.is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(|b| blocked.names_both(b)))
+                && conditions::find(&status(i).conditions, kind::RECONCILING)
+                    .is_some_and(|c| blocked.names_both(&c.message))
+        })
+        .await?;
+    let since = status(&instance).operation.and_then(|o| o.drain).context("no drain")?.start_time;
+    let since: Timestamp = since.parse()?;
+    let says = |p: &WindowsNodePool| {
+        let conditions = pool_status(p).conditions;
+        let degraded = conditions::find(&conditions, kind::DEGRADED).filter(|c| c.reason == "DrainBlocked");
+        // The API server's times have no fractions.
+        degraded.is_some_and(|c| {
+            blocked.names_both(&c.message) && c.last_transition_time.0.as_second() >= since.as_second()
+        })
+    };
+    world.until("wait", "says what blocks it, and since when", says).await?;
+    // Past its time, nothing else happens than that it is told.
+    let overdue = |note: &str| blocked.names_both(note) && note.contains("drain.timeoutSeconds");
+    world.until_note("wait", "DrainBlocked", overdue).await?;
+    blocked.pod_is_left_alone(world).await?;
+    let node = world.node("wait").await?.context("no Node")?;
+    ensure!(is_cordoned(&node) && is_cordoned_by_us(&node), "it does not go on");
+    blocked.goes_through_without_the_budget(world).await
+}
+
+async fn it_is_given_up_and_tried_again(world: &World) -> Result<()> {
+    let blocked = Blocked::new(world, "abort", json!({"timeoutSeconds": 2, "onTimeout": "Abort"})).await?;
+    let failed = |n: i32| {
+        move |i: &WindowsInstance| status(i).failures.is_some_and(|f| f.last_reason == "DrainTimedOut" && f.count >= n)
+    };
+    for n in [1, 2] {
+        let what = format!("has given up {n} times");
+        let instance = world.until_instance("abort", &what, failed(n)).await?;
+        let message = status(&instance).failures.context("no failures")?.last_message;
+        ensure!(blocked.names_both(&message), "{message}");
+        // Until the next attempt pods may come again.
+        world
+            .eventually("the cordon is lifted", || async {
+                world.node("abort").await.is_ok_and(|n| n.is_some_and(|n| !is_cordoned(&n) && !is_cordoned_by_us(&n)))
+            })
+            .await?;
+    }
+    blocked.pod_is_left_alone(world).await?;
+    blocked.goes_through_without_the_budget(world).await
+}
+
+async fn it_is_forced(world: &World) -> Result<()> {
+    let watcher = Watcher::of(&world.client, "force");
+    let blocked = Blocked::new(world, "force", json!({"timeoutSeconds": 60, "onTimeout": "Force"})).await?;
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    let uid = pods.get(&blocked.pod()).await?.uid().context("the pod has no uid")?;
+    blocked.is_through(world).await?;
+    let note = world.until_event("force", "DrainForced").await?;
+    ensure!(blocked.names_both(&note), "{note}");
+    let seen = watcher.seen.lock().unwrap();
+    let grace = seen.graces.get(&uid).copied().flatten();
+    ensure!(grace.is_some_and(|g| g >= 1), "the pod was killed: {:?}", seen.graces);
+    Ok(())
+}
+
+/// How long the API server is away: longer than the operator keeps its Lease.
+const OUTAGE: Duration = Duration::from_secs(20);
+
+/// Size of a payload file that takes a while.
+const PLUGIN: u64 = 4 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rollout_survives_outages() -> Result<()> {
+    const POOL: &str = "weather";
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 8).await?;
+    let spec = spec_with(&hosts, json!({"rollout": {"maxUnavailable": 2}}));
+    world.join(POOL, &spec).await?;
+    let watcher = Watcher::of(&world.client, POOL);
+
+    // A file that every line breaks in the middle of, and a host that has no room for it.
+    let cut = Fault::CutAfterBytes { bytes: 1 << 20, once: true };
+    for host in &hosts {
+        host.fault(cut.clone());
+    }
+    let full = &hosts[3];
+    full.fault(Fault::DiskFull);
+    let plugin = Entry::with(r"C:\k\cni\host-local.exe", Content::Random { size: PLUGIN, seed: 1 });
+    world.give("larger", &[entries(b"kubelet"), vec![plugin]].concat())?;
+    world.restart().await?;
+    world.until_note(full.name(), "StageFailed", |note| note.starts_with("DiskFull")).await?;
+    world.until(POOL, "some are updated", |p| (2..6).contains(&updated(p))).await?;
+
+    world.control_plane.stop_apiserver();
+    tokio::time::sleep(OUTAGE).await;
+    world.control_plane.restart_apiserver().await?;
+    // As Kubernetes does: an operator that could not renew its Lease ends.
+    if world.operator.ended()?.is_some() {
+        world.new_operator().await?;
+    }
+    world.until(POOL, "all but one are updated", |p| updated(p) == 7).await?;
+    full.mend();
+    full.fault(cut);
+    until_updated(&world, POOL).await?;
+
+    for host in &hosts {
+        let size = std::fs::metadata(host.drive_c().join("k/cni/host-local.exe"))?.len();
+        ensure!(size == PLUGIN, "{} has {size} bytes", host.name());
+        let stats = host.stats();
+        // Whatever was received before a line was cut is not sent again.
+        ensure!(stats.bytes_received < 2 * PLUGIN, "{}: {stats:?}", host.name());
+        let node = world.node(host.name()).await?.context("no Node")?;
+        ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
+    }
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(seen.most_disrupted <= 2, "{} nodes were disrupted at once", seen.most_disrupted);
+    ensure!(seen.ever_disrupted.len() == hosts.len(), "only {:?} were drained", seen.ever_disrupted);
+    Ok(())
+}
+
+fn updated(pool: &WindowsNodePool) -> i32 {
+    pool_status(pool).up_to_date_nodes
+}
