@@ -16,4 +16,5 @@ mod removal;
 mod rollout;
 mod rollout_crash;
 mod template;
+mod transcripts;
 mod wine;
