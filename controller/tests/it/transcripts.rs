@@ -126,7 +126,10 @@ fn tidy(table: &[&str]) -> String {
     let widths: Vec<usize> = (0..heads.len()).map(width).collect();
     let mut text = String::new();
     for row in &rows {
-        let line: String = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:<width$}");
+        }
         let _ = writeln!(text, "{}", line.trim_end());
     }
     text
