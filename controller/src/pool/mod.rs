@@ -116,8 +116,10 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     };
     if is_plan {
         cx.disrupting.forget(&name);
-        let status = status::planned(&pool, &look.preview(&pool, &cx), look.hosts.len(), &look.problems, now);
+        let list = look.preview(&pool, &cx);
+        let status = status::planned(&pool, &list, look.hosts.len(), &look.members, &look.problems, now);
         store(&pool, status, &cx).await?;
+        record(&name, &look.members, &cx);
         return Ok(Action::await_change());
     }
     let Look { mine, hosts, problems, window, wishes, members, limits } = look;

@@ -121,3 +121,202 @@ pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
     };
     counts.into_iter().map(|(kind, n)| words(kind, n)).collect::<Vec<_>>().join(", ")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use api::{IntOrPercent, Order, WindowsInstance, WindowsInstanceSpec};
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::plan::{
+        grants::{Slot, Wanted},
+        rollout::Gate,
+    };
+
+    fn limits(orphan: bool, remediation: RemediationType) -> Limits {
+        Limits {
+            max_concurrent: 10,
+            max_unavailable: IntOrPercent::Int(1),
+            paused: false,
+            orphan,
+            open: true,
+            order: Order::Name,
+            ignore_lost_after: None,
+            gate: Gate::default(),
+            remediation,
+            unreachable_after: Duration::from_mins(10),
+            max_unhealthy: IntOrPercent::Percent(20),
+            others: None,
+        }
+    }
+
+    #[test]
+    fn one_host() {
+        let free = Slot { name: "w".into(), joined: true, ready: true, ..Slot::default() };
+        let change = |disruption| Slot { change: Some(Wanted { disruption, ..Wanted::default() }), ..free.clone() };
+        let (none, heal) = (RemediationType::None, RemediationType::Reconfigure);
+        let down = Slot { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
+        // Whether it is in the inventory, what is known of it, what changes beside the version, whether hosts are let go.
+        for (about, listed, slot, beside, orphan, remediation, expected) in [
+            ("as it shall be", true, Some(free.clone()), "", false, heal, None),
+            ("new", true, None, "", false, heal, Some(("Join", "None", "new in the inventory"))),
+            (
+                "not there yet",
+                true,
+                Some(Slot { joined: false, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Join", "None", "has not joined yet")),
+            ),
+            (
+                "a change",
+                true,
+                Some(change(Disruption::Restart)),
+                "",
+                false,
+                heal,
+                Some(("Update", "Restart", "because")),
+            ),
+            (
+                "a change and a label",
+                true,
+                Some(change(Disruption::Drain)),
+                "labels (a)",
+                false,
+                heal,
+                Some(("Update", "Drain", "because, labels (a)")),
+            ),
+            (
+                "a change and a restart",
+                true,
+                Some(Slot { wants_reboot: true, ..change(Disruption::Restart) }),
+                "",
+                false,
+                heal,
+                Some(("Update", "Reboot", "because")),
+            ),
+            ("a label", true, Some(free.clone()), "labels (a)", false, heal, Some(("Update", "None", "labels (a)"))),
+            (
+                "a restart",
+                true,
+                Some(Slot { wants_reboot: true, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Reboot", "Reboot", "the host asks for a restart")),
+            ),
+            (
+                "on hold",
+                true,
+                Some(Slot { held: true, ..change(Disruption::Drain) }),
+                "",
+                false,
+                heal,
+                Some((NOTHING, "None", "it is on hold")),
+            ),
+            (
+                "it failed",
+                true,
+                Some(Slot { failed: true, ..change(Disruption::Drain) }),
+                "",
+                false,
+                heal,
+                Some((NOTHING, "None", "the version failed on this host and is not tried again")),
+            ),
+            (
+                "down",
+                true,
+                Some(down.clone()),
+                "",
+                false,
+                heal,
+                Some(("Repair", "None", "not Ready, if it stays so for 600 s")),
+            ),
+            ("down, and left so", true, Some(down), "", false, none, None),
+            (
+                "deleted by hand",
+                true,
+                Some(Slot { leaving: true, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Remove", "Drain", "its instance is being deleted; it joins again")),
+            ),
+            (
+                "gone",
+                false,
+                Some(free.clone()),
+                "",
+                false,
+                heal,
+                Some(("Remove", "Drain", "not in the inventory any more")),
+            ),
+            (
+                "gone before it joined",
+                false,
+                Some(Slot { joined: false, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Remove", "None", "not in the inventory any more")),
+            ),
+            (
+                "let go",
+                false,
+                Some(free.clone()),
+                "",
+                true,
+                heal,
+                Some(("Orphan", "None", "not in the inventory any more")),
+            ),
+        ] {
+            let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
+            let instance = Arc::new(WindowsInstance::new("w", WindowsInstanceSpec::default()));
+            let members: Vec<Member> =
+                slot.into_iter().map(|slot| Member { instance: instance.clone(), slot }).collect();
+            let sights = Sights {
+                why: &|_| "because".to_owned(),
+                is_node: &|_| false,
+                beside: &|_, _| Some(beside.to_owned()).filter(|b| !b.is_empty()).into_iter().collect(),
+            };
+            let list = preview(&hosts, &members, &limits(orphan, remediation), &sights);
+            let said = list.first().map(|p| (p.action.as_str(), p.disruption.as_str(), p.why.as_str()));
+            assert_eq!(said, expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_another_operator_are_adopted() {
+        let hosts = BTreeMap::from([("w".to_owned(), InstanceHost::default())]);
+        let sights = Sights { why: &|_| String::new(), is_node: &|name| name == "w", beside: &|_, _| Vec::new() };
+        let list = preview(&hosts, &[], &limits(false, RemediationType::None), &sights);
+        assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), ("Adopt", "None"));
+    }
+
+    #[test]
+    fn sums() {
+        let list = |kinds: &[(&str, Disruption)]| -> Vec<PlannedHost> {
+            kinds.iter().map(|(action, disruption)| planned("w", action, *disruption, String::new())).collect()
+        };
+        for (kinds, expected, idle) in [
+            (&[][..], "nothing to do with 3 hosts", true),
+            (&[(NOTHING, Disruption::None)], "nothing to do with 3 hosts", true),
+            (
+                &[
+                    ("Update", Disruption::Drain),
+                    (NOTHING, Disruption::None),
+                    ("Join", Disruption::None),
+                    ("Update", Disruption::Drain),
+                ],
+                "1 join, 2 update with a drain",
+                false,
+            ),
+        ] {
+            let list = list(kinds);
+            assert_eq!((summary(&list, 3).as_str(), is_idle(&list)), (expected, idle));
+        }
+    }
+}

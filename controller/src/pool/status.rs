@@ -379,6 +379,7 @@ pub(crate) fn planned(
     pool: &WindowsNodePool,
     list: &[PlannedHost],
     hosts: usize,
+    members: &[Member],
     problems: &[Problem],
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
@@ -386,6 +387,11 @@ pub(crate) fn planned(
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
     status.nodes = count(hosts);
+    // How nodes are goes on being told; what is done with them stands still.
+    let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
+    status.ready_nodes = of(&|m| m.slot.ready && !m.slot.leaving);
+    status.available_nodes = of(&|m| m.slot.available && !m.slot.leaving);
+    status.unavailable_nodes = of(&|m| m.slot.joined && !m.slot.available);
     status.effective = Some(pool.spec.effective());
     let plan = super::preview::status_of(list, hosts);
     let mut put = |type_, s: Status, why: &str, message: &str| {

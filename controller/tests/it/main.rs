@@ -19,4 +19,5 @@ mod rollout_crash;
 mod rollout_faults;
 mod takeover;
 mod template;
+mod transcripts;
 mod wine;

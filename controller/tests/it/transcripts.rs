@@ -1,0 +1,340 @@
+//! What the guide to rollouts shows is what kubectl and the operator print. Set `UPDATE_TRANSCRIPTS=1` to write it anew, into
+//! `docs/guide/transcripts/` and into the guide.
+
+use std::{
+    fmt::Write as _,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePool, conditions::kind};
+use kube::Api;
+use serde_json::{Value, json};
+use testbed::{
+    payload::{self, Entry},
+    sim::{BROKEN, SimOptions},
+};
+
+use crate::{
+    fleet::{World, has, pool_status, spec, spec_with},
+    removal::{budget, pod},
+    rollout::until_updated,
+};
+
+const GUIDE: &str = "docs/guide/rollouts.md";
+const PAGES: [&str; 4] = ["rollout", "blocked-drain", "failed-canary", "plan"];
+/// In the place of versions, in the order in which they come up.
+const VERSIONS: [&str; 3] = ["1.0.0-5c9a1f0e", "1.0.0-d27b44c3", "1.0.0-90be6a71"];
+/// In the place of any time.
+const TIME: &str = "2027-01-15T02:00:00Z";
+
+fn root() -> PathBuf {
+    PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into()))
+        .join("..")
+}
+
+/// Commands and what they printed.
+#[derive(Default)]
+struct Transcript(String);
+
+impl Transcript {
+    fn say(&mut self, command: &str, printed: &str) {
+        let gap = if self.0.is_empty() { "" } else { "\n" };
+        let _ = write!(self.0, "{gap}$ {command}\n{}", tidy_tables(printed));
+    }
+
+    async fn kubectl(&mut self, world: &World, args: &[&str]) -> Result<()> {
+        let output = world.control_plane.kubectl(args).await?;
+        ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let quoted: Vec<String> = args.iter().map(|a| quoted(a)).collect();
+        let mut printed = String::from_utf8(output.stdout)?;
+        if !printed.ends_with('\n') {
+            printed.push('\n');
+        }
+        self.say(&format!("kubectl {}", quoted.join(" ")), &printed);
+        Ok(())
+    }
+
+    /// Compares it with what the repository has, or writes it.
+    fn check(self, page: &str) -> Result<()> {
+        let text = steady(&self.0);
+        let file = root().join(format!("docs/guide/transcripts/{page}.txt"));
+        if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
+            std::fs::create_dir_all(file.parent().context("a file has a folder")?)?;
+            std::fs::write(&file, &text)?;
+            let guide = root().join(GUIDE);
+            let there = std::fs::read_to_string(&guide)?;
+            std::fs::write(&guide, with_block(&there, page, &text)?)?;
+            return Ok(());
+        }
+        let there = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
+        ensure!(there == text, "{page} is not what is printed now; UPDATE_TRANSCRIPTS=1 writes it anew. Now:\n{text}");
+        Ok(())
+    }
+}
+
+fn quoted(arg: &str) -> String {
+    if arg.contains(['{', '"', ' ', '*', '$']) { format!("'{arg}'") } else { arg.to_owned() }
+}
+
+/// Tables with the same ages at any time, and columns as wide as what is in them.
+fn tidy_tables(printed: &str) -> String {
+    let mut text = String::new();
+    let mut table: Vec<&str> = Vec::new();
+    for line in printed.lines().chain([""]) {
+        let begins = line.starts_with("NAME ");
+        if begins || line.is_empty() {
+            text += &tidy(&table);
+            table.clear();
+        }
+        if begins || !table.is_empty() {
+            table.push(line);
+        } else if !line.is_empty() {
+            text += line;
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn tidy(table: &[&str]) -> String {
+    let Some(head) = table.first() else { return String::new() };
+    // A column begins where its head does. A head may have a space in it, but never two.
+    let begins = |at: usize| !head[at..].starts_with(' ') && (at == 0 || head[..at].ends_with("  "));
+    let starts: Vec<usize> = (0..head.len()).filter(|at| begins(*at)).collect();
+    let cells = |line: &str| -> Vec<String> {
+        let ends = starts.iter().skip(1).copied().chain([line.len()]);
+        starts
+            .iter()
+            .zip(ends)
+            .map(|(a, b)| line.get(*a..b.min(line.len())).unwrap_or_default().trim().to_owned())
+            .collect()
+    };
+    let mut rows: Vec<Vec<String>> = table.iter().map(|l| cells(l)).collect();
+    let heads = rows[0].clone();
+    for row in rows.iter_mut().skip(1) {
+        for (cell, head) in row.iter_mut().zip(&heads) {
+            match head.as_str() {
+                "AGE" => "3d".clone_into(cell),
+                "SINCE" if !cell.is_empty() => "8s".clone_into(cell),
+                _ => {}
+            }
+        }
+    }
+    let width = |n: usize| rows.iter().map(|r| r[n].chars().count()).max().unwrap_or_default() + 3;
+    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
+    let mut text = String::new();
+    for row in &rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(&widths) {
+            let _ = write!(line, "{cell:<width$}");
+        }
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+    text
+}
+
+/// The same versions and times in every run.
+fn steady(text: &str) -> String {
+    let mut known: Vec<String> = Vec::new();
+    let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
+    let mut steady = String::new();
+    for piece in text.split_inclusive(|c: char| !is_part(c)) {
+        let word = piece.trim_end_matches(|c: char| !is_part(c)).trim_end_matches([':', '.']);
+        let rest = &piece[word.len()..];
+        if is_version(word) {
+            if !known.iter().any(|k| k == word) {
+                known.push(word.to_owned());
+            }
+            let at = known.iter().position(|k| k == word).unwrap_or_default();
+            steady += VERSIONS.get(at).copied().unwrap_or(word);
+        } else if word.parse::<jiff::Timestamp>().is_ok() {
+            steady += TIME;
+        } else {
+            steady += word;
+        }
+        steady += rest;
+    }
+    steady
+}
+
+/// As `0.1.0-d0f0409c`.
+fn is_version(word: &str) -> bool {
+    word.split_once('-').is_some_and(|(release, hash)| {
+        release.split('.').count() == 3
+            && release.split('.').all(|n| n.parse::<u32>().is_ok())
+            && hash.len() == 8
+            && hash.bytes().all(|b| b.is_ascii_hexdigit())
+    })
+}
+
+/// A guide with this text in the place of the block after the mark of the page.
+fn with_block(guide: &str, page: &str, text: &str) -> Result<String> {
+    let mark = format!("<!-- transcript: {page} -->\n```console\n");
+    let (before, rest) = guide.split_once(&mark).with_context(|| format!("the guide has no {mark:?}"))?;
+    let (_, after) = rest.split_once("```\n").context("the block has no end")?;
+    Ok(format!("{before}{mark}{text}```\n{after}"))
+}
+
+#[test]
+fn the_guide_shows_the_transcripts() -> Result<()> {
+    let guide = std::fs::read_to_string(root().join(GUIDE))?;
+    for page in PAGES {
+        let text = std::fs::read_to_string(root().join(format!("docs/guide/transcripts/{page}.txt")))?;
+        ensure!(!text.trim().is_empty(), "{page} is empty");
+        ensure!(with_block(&guide, page, &text)? == guide, "{GUIDE} shows another {page} than the transcript");
+    }
+    Ok(())
+}
+
+#[test]
+fn what_differs_from_run_to_run_is_left_out() {
+    let printed = "NAME    MIN STEP   SINCE   AGE    STATUS\nwin-1   Drain      71s     5m2s   a b\nwin-2                      12s    c\n";
+    let expected = "NAME    MIN STEP   SINCE   AGE   STATUS\nwin-1   Drain      8s      3d    a b\nwin-2                      3d    c\n";
+    assert_eq!(tidy_tables(printed), expected);
+    assert_eq!(
+        steady("at 0.1.0-d0f0409c, then 0.1.0-00000000: not 0.1.0-d0f0409c since 2026-11-21T16:57:25Z\n"),
+        "at 1.0.0-5c9a1f0e, then 1.0.0-d27b44c3: not 1.0.0-5c9a1f0e since 2027-01-15T02:00:00Z\n"
+    );
+}
+
+/// A change of containerd, as a person makes it.
+const CHANGE: [&str; 6] = [
+    "patch",
+    "wnp",
+    "factory",
+    "--type=merge",
+    "-p",
+    r#"{"spec":{"template":{"spec":{"containerd":{"maxConcurrentDownloads":6}}}}}"#,
+];
+
+/// A pool in which one node goes before the others, in the order of names.
+fn rollout() -> Value {
+    json!({"order": "Name", "steps": [{"nodes": 1, "approval": true}]})
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rollout_and_plan() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 4).await?;
+    world.join("factory", &spec_with(&hosts[..3], json!({"rollout": rollout()}))).await?;
+
+    let mut page = Transcript::default();
+    let template = json!({
+        "metadata": {"labels": {"example.com/hall": "b"}},
+        "spec": {"containerd": {"maxConcurrentDownloads": 6}},
+    });
+    let wanted =
+        WindowsNodePool::new("factory", spec_with(&hosts[1..], json!({"rollout": rollout(), "template": template})));
+    for (command, more) in [
+        ("windows-node-pools plan -f factory.yaml", &[][..]),
+        ("windows-node-pools plan -f factory.yaml -o json | jq '.[0].hosts[0]'", &["-o", "json"]),
+    ] {
+        let file = world.options.payload.with_file_name("factory.yaml");
+        std::fs::write(&file, serde_yaml::to_string(&wanted)?)?;
+        let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+            .args(["plan", "-f"])
+            .arg(&file)
+            .arg("--payload")
+            .arg(&world.options.payload)
+            .arg("--wicd")
+            .arg(&world.options.wicd)
+            .args(more)
+            .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+            .stdin(Stdio::null())
+            .output()
+            .await?;
+        let mut printed = String::from_utf8(output.stdout)?;
+        ensure!(output.status.code() == Some(2), "{printed} {}", String::from_utf8_lossy(&output.stderr));
+        if !more.is_empty() {
+            let answers: Value = serde_json::from_str(&printed)?;
+            printed = serde_json::to_string_pretty(&answers[0]["hosts"][0])? + "\n";
+        }
+        page.say(command, &printed);
+    }
+    page.check("plan")?;
+
+    let mut page = Transcript::default();
+    page.kubectl(&world, &CHANGE).await?;
+    world
+        .until("factory", "one node has it and the others wait", |p| {
+            let status = pool_status(p);
+            status.up_to_date_nodes == 1 && has(&status.conditions, kind::READY, "True", "WaitingForApproval")
+        })
+        .await?;
+    for name in ["win-0", "win-1", "win-2"] {
+        world.until_joined(name).await?;
+    }
+    page.kubectl(&world, &["get", "wnp", "factory"]).await?;
+    page.kubectl(&world, &["get", "wi"]).await?;
+    let version = pool_status(&world.pool("factory").await?).desired_version.context("no version")?;
+    let approve = json!({"spec": {"rollout": {"approvedVersion": version}}}).to_string();
+    page.kubectl(&world, &["patch", "wnp", "factory", "--type=merge", "-p", &approve]).await?;
+    until_updated(&world, "factory").await?;
+    page.kubectl(&world, &["get", "wnp", "factory"]).await?;
+    page.kubectl(&world, &["get", "wnp", "factory", "-o", "jsonpath={.status.versions}"]).await?;
+    page.check("rollout")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn blocked_drain() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 1).await?;
+    world.join("factory", &spec(&hosts)).await?;
+    pod(&world, "cart", "win-0", &[("app", "cart")]).await?;
+    budget(&world, "cart", "cart").await?;
+
+    let mut page = Transcript::default();
+    page.kubectl(&world, &CHANGE).await?;
+    world
+        .until("factory", "the drain is blocked", |p| {
+            has(&pool_status(p).conditions, kind::DEGRADED, "True", "DrainBlocked")
+        })
+        .await?;
+    page.kubectl(&world, &["get", "wnp", "factory"]).await?;
+    page.kubectl(&world, &["get", "wi", "win-0"]).await?;
+    page.kubectl(&world, &["get", "wi", "win-0", "-o", "jsonpath={.status.operation.drain}"]).await?;
+    page.kubectl(&world, &["get", "pdb", "cart"]).await?;
+    page.kubectl(&world, &["patch", "pdb", "cart", "--type=merge", "-p", r#"{"spec":{"minAvailable":0}}"#]).await?;
+    until_updated(&world, "factory").await?;
+    page.kubectl(&world, &["get", "wnp", "factory"]).await?;
+    page.check("blocked-drain")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_canary() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &["--register-timeout", "15s"]).await?;
+    let hosts = world.hosts("win", 3).await?;
+    world.join("factory", &spec_with(&hosts, json!({"rollout": {"order": "Name"}}))).await?;
+    let broken: &Path = &world.options.payload.with_file_name("broken");
+    let kubelet = Entry::new(r"C:\k\kubelet.exe", [BROKEN, b" kubelet"].concat()).services(&["kubelet"]);
+    let containerd = Entry::new(r"C:\k\containerd\containerd.exe", b"containerd".to_vec()).services(&["containerd"]);
+    let settings =
+        Entry::new(r"C:\k\containerd\containerd_conf.toml", b"version = 3".to_vec()).services(&["containerd"]);
+    payload::write(broken, &[kubelet, containerd, settings], payload::LEVEL_FAST)?;
+    world.options.payload = broken.to_owned();
+    world.restart().await?;
+    world
+        .until("factory", "it is stalled", |p| {
+            let status = pool_status(p);
+            status.updating_nodes == 0
+                && status.ready_nodes == 3
+                && has(&status.conditions, kind::STALLED, "True", "FailureLimitReached")
+        })
+        .await?;
+    world.until_joined("win-0").await?;
+    let mut page = Transcript::default();
+    page.kubectl(&world, &["get", "wnp", "factory"]).await?;
+    page.kubectl(&world, &["get", "wi"]).await?;
+    let stalled = r#"jsonpath={.status.conditions[?(@.type=="Stalled")].message}"#;
+    page.kubectl(&world, &["get", "wnp", "factory", "-o", stalled]).await?;
+    let tried = "custom-columns=NAME:.metadata.name,FOLLOWS:.status.currentVersion,FAILED:.status.failedVersion";
+    page.kubectl(&world, &["get", "wi", "-o", tried]).await?;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    ensure!(
+        pool_status(&pools.get("factory").await?).rollout.is_some_and(|r| !r.completed),
+        "it is said to be through"
+    );
+    page.check("failed-canary")
+}
