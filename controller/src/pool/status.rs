@@ -305,8 +305,9 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
         let what =
             if *rolled_back { "all nodes get their previous version back" } else { "no further node is changed" };
         let message = format!(
-            "version {tried} failed on {failed} nodes; {what}. Change the template or the operator, or ask for another attempt with the \
+            "version {tried} failed on {}; {what}. Change the template or the operator, or ask for another attempt with the \
              annotation {} of the instances",
+            number(*failed, "node"),
             api::names::key::RETRY
         );
         return held(reason::FAILURE_LIMIT_REACHED, message, *rolled_back, true);
@@ -356,12 +357,16 @@ fn stalled(seen: &Seen<'_>, held: Option<&Held>, trouble: Option<&(String, Strin
     seen.problems.first().map(|first| (first.reason.to_string(), first.message.clone()))
 }
 
+fn number(n: u32, of: &str) -> String {
+    if n == 1 { format!("1 {of}") } else { format!("{n} {of}s") }
+}
+
 /// What is being done with a node, in its own words.
 fn step_of(members: &[Member], name: &str) -> Option<String> {
     let status = members.iter().find(|m| m.slot.name == name)?.instance.status.as_ref()?;
     let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;
-    let pods =
-        operation.drain.as_ref().filter(|_| operation.step == "Drain").map(|d| format!(", {} pods left", d.remaining));
+    let draining = operation.drain.as_ref().filter(|_| operation.step == "Drain");
+    let pods = draining.map(|d| format!(", {} left", number(d.remaining.unsigned_abs(), "pod")));
     Some(format!("{name}: {}{}", operation.step, pods.unwrap_or_default()))
 }
 
