@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::{
-    Failures, Host, Inventory, Operation, Phase, Rollout, WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus,
-    WindowsNodePoolSpec, conditions::find,
+    Failures, Host, Inventory, Operation, Phase, Rollout, RolloutStatus, WindowsInstance, WindowsInstanceSpec,
+    WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
@@ -402,4 +402,23 @@ fn too_many_that_are_not_ready_need_a_person() {
     let decision = Decision { lost: vec!["h0".into()], ..Decision::default() };
     let s = described_in(&pool(2), &members, &[], &decision, &course(Hold::None), Ok(&OPEN), now());
     assert_eq!(find(&s.conditions, kind::DEGRADED).unwrap().reason, "NodesLost");
+}
+
+#[test]
+fn who_gave_up_is_told_until_another_version_is_wanted() {
+    let mut gave_up = member("h0", Phase::Ready);
+    let mut instance = (*gave_up.instance).clone();
+    instance.status.as_mut().unwrap().failed_version = Some("2-b".into());
+    gave_up.instance = Arc::new(instance);
+    let members = [gave_up, member("h1", Phase::Ready)];
+    for (to, hold, failed, degraded) in [
+        ("2-b", Hold::FailureLimit { failed: 1, rolled_back: true }, &["h0"][..], "True"),
+        ("3-c", Hold::None, &[], "False"),
+    ] {
+        let rollout = RolloutStatus { to_version: to.into(), ..RolloutStatus::default() };
+        let course = Course { status: Some(rollout), ..course(hold) };
+        let status = described_in(&pool(2), &members, &[], &Decision::default(), &course, Ok(&OPEN), now());
+        assert_eq!(status.failed_node_names, failed, "{to}");
+        assert_eq!(find(&status.conditions, kind::DEGRADED).unwrap().status, degraded, "{to}");
+    }
 }

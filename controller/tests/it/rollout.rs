@@ -129,6 +129,10 @@ pub struct Observed {
     pub most_disrupted: usize,
     /// Every node that ever was.
     pub ever_disrupted: BTreeSet<String>,
+    /// Nodes that are cordoned now.
+    cordoned: BTreeSet<String>,
+    /// The most that ever were at once.
+    pub most_cordoned: usize,
     /// Every node that ever was cordoned.
     pub ever_cordoned: BTreeSet<String>,
     /// Grace periods of pods when they were told to end, by uid.
@@ -157,13 +161,21 @@ impl Watcher {
         let nodes = watcher(Api::<Node>::all(client.clone()), config);
         let into = seen.clone();
         let watch_nodes = tokio::spawn(async move {
-            let mut nodes = std::pin::pin!(nodes.default_backoff().applied_objects());
+            let mut nodes = std::pin::pin!(nodes.applied_objects());
             while let Some(node) = nodes.next().await {
-                let Ok(node) = node else { continue };
+                let Ok(node) = node else {
+                    // Nothing must be missed that happens as soon as the API server is back.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                    continue;
+                };
                 let mut seen = into.lock().unwrap();
                 if is_cordoned(&node) {
                     seen.ever_cordoned.insert(node.name_any());
+                    seen.cordoned.insert(node.name_any());
+                } else {
+                    seen.cordoned.remove(&node.name_any());
                 }
+                seen.most_cordoned = seen.most_cordoned.max(seen.cordoned.len());
                 if is_cordoned(&node) || !is_ready(&node) {
                     seen.ever_disrupted.insert(node.name_any());
                     seen.disrupted.insert(node.name_any());

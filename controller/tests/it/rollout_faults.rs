@@ -355,8 +355,9 @@ async fn a_rollout_survives_outages() -> Result<()> {
         ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", host.name());
     }
     let seen = watcher.seen.lock().unwrap();
-    ensure!(seen.most_disrupted <= 2, "{} nodes were disrupted at once", seen.most_disrupted);
-    ensure!(seen.ever_disrupted.len() == hosts.len(), "only {:?} were drained", seen.ever_disrupted);
+    // The cluster may take all nodes for NotReady after the outage; what is cordoned is the operator's doing.
+    ensure!(seen.most_cordoned <= 2, "{} nodes were cordoned at once", seen.most_cordoned);
+    ensure!(seen.ever_cordoned.len() == hosts.len(), "only {:?} were drained", seen.ever_cordoned);
     Ok(())
 }
 
