@@ -471,6 +471,7 @@ proptest! {
                 following: count(&follows),
                 failed: 0,
                 current: base.first().map(|h| h.follows.clone()),
+                foreign: false,
             };
             let course = course(status.as_ref(), "v2", &seen, settings, now);
             status.clone_from(&course.status);

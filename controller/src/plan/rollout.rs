@@ -19,6 +19,8 @@ pub struct Seen {
     pub failed: u32,
     /// Version that most nodes follow that have joined; `None`: there are none.
     pub current: Option<String>,
+    /// Whether that one is not this operator's, so that no node can be given it back.
+    pub foreign: bool,
 }
 
 /// What the pool says of its rollouts.
@@ -93,6 +95,10 @@ pub fn course(
         Some(before) if before.to_version == rendered_version => before.clone(),
         _ => begin(before, rendered_version, seen, now),
     };
+    // Nodes that were there before this operator are taken over as they are. The change to them begins with the first step.
+    if status.completed && seen.current.as_ref().is_some_and(|current| *current != status.to_version) {
+        status = RolloutStatus { completed: false, step: 0, ..status };
+    }
     let all = i32::try_from(settings.steps.len()).unwrap_or(i32::MAX);
     status.step = status.step.clamp(0, all);
     let from = status.from_version.clone().filter(|from| *from != status.to_version);
@@ -132,7 +138,7 @@ fn begin(before: Option<&RolloutStatus>, to: &str, seen: &Seen, now: Timestamp) 
     let from = match before {
         Some(before) if before.completed => Some(before.to_version.clone()),
         Some(before) => before.from_version.clone(),
-        None => seen.current.clone().filter(|current| current != to),
+        None => seen.current.clone().filter(|current| current != to && !seen.foreign),
     };
     // To a pool without nodes nothing has to be rolled out, and a version that all nodes have followed needs no trial.
     RolloutStatus {

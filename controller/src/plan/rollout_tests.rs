@@ -27,7 +27,7 @@ fn settings<'a>(steps: &'a [Step], approved: &'a [&'a str], action: FailureActio
 
 /// So many of a hundred nodes have been changed, and so many gave up.
 fn seen(changed: u32, failed: u32) -> Seen {
-    Seen { total: 100, changed, following: changed, failed, current: Some("v1".into()) }
+    Seen { total: 100, changed, following: changed, failed, current: Some("v1".into()), foreign: false }
 }
 
 /// On its way from v1 to v2.
@@ -57,6 +57,16 @@ fn begins() {
         ("the first, all follow another", None, "v2", seen(0, 0), Some("v1"), 0, false),
         ("after one that was completed", Some(completed("v1")), "v2", seen(0, 0), Some("v1"), 0, false),
         ("in a pool that has lost its nodes", Some(completed("v1")), "v2", nobody, Some("v1"), 2, true),
+        ("nodes that somebody else has made", None, "v2", Seen { foreign: true, ..seen(0, 0) }, None, 0, false),
+        (
+            "such nodes come into a pool that had none",
+            Some(RolloutStatus { start_time: text(at(0)), ..completed("v2") }),
+            "v2",
+            Seen { foreign: true, ..seen(0, 0) },
+            None,
+            0,
+            false,
+        ),
         ("in the middle of another", Some(on_its_way(1, Some(5))), "v3", seen(0, 0), Some("v1"), 0, false),
         ("after one that was rolled back", Some(failed.clone()), "v3", seen(0, 0), Some("v1"), 0, false),
         ("back to where it began", Some(on_its_way(1, Some(5))), "v1", seen(90, 0), Some("v1"), 2, false),
@@ -159,7 +169,8 @@ fn passes_steps() {
 
 #[test]
 fn is_completed_when_all_follow() {
-    let follows = |following, failed| Seen { following, ..seen(following.saturating_sub(1), failed) };
+    let follows =
+        |following, failed| Seen { following, current: Some("v2".into()), ..seen(following.saturating_sub(1), failed) };
     for (name, before, seen, action, expected) in [
         ("one does not", on_its_way(2, None), follows(99, 0), FailureAction::Pause, false),
         ("all do, though one is not available", on_its_way(0, None), follows(100, 0), FailureAction::Pause, true),

@@ -83,7 +83,11 @@ impl Wishes {
         let members: Vec<Member> = mine.iter().map(bare).collect();
         let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
         let lost = lost(&slots, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
-        let course = course(before, &rendered, &seen(&members, &rendered, &lost.names), settings, now);
+        let mut seen = seen(&members, &rendered, &lost.names);
+        if let Some(current) = &seen.current {
+            seen.foreign = !matches!(cx.versions.get(current).await.ok().flatten().as_deref(), Some(Stored::Ours(_)));
+        }
+        let course = course(before, &rendered, &seen, settings, now);
 
         let target = if course.target == rendered { Some(Arc::new(fresh)) } else { stored(cx, &course.target).await? };
         let mut changes = HashMap::new();
