@@ -2,12 +2,12 @@
 
 use std::{
     collections::HashMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
 use api::{Disruption, GrantType, WindowsInstance};
 
-use crate::{context::Context, plan::grants::Decision};
+use crate::plan::grants::Decision;
 
 /// How many nodes each pool disturbs, as it last decided.
 #[derive(Debug, Default)]
@@ -15,13 +15,19 @@ pub struct Disrupting(Mutex<HashMap<String, u32>>);
 
 impl Disrupting {
     /// Has a pool decide, with what the others leave it. One pool at a time: two that decide at once would each take what is left.
-    pub fn decide(&self, pool: &str, cx: &Context, decide: impl FnOnce(Option<u32>) -> Decision) -> Decision {
-        let Some(cap) = cx.args.max_disruptions else { return decide(None) };
+    pub fn decide(
+        &self,
+        pool: &str,
+        cap: Option<u32>,
+        instances: &[Arc<WindowsInstance>],
+        decide: impl FnOnce(Option<u32>) -> Decision,
+    ) -> Decision {
+        let Some(cap) = cap else { return decide(None) };
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Of a pool that has not decided in this process, what it was granted before counts.
         let mut others: HashMap<String, u32> = HashMap::new();
-        for instance in cx.instances.state() {
-            *others.entry(instance.spec.pool_ref.name.clone()).or_default() += u32::from(disrupts(&instance));
+        for instance in instances {
+            *others.entry(instance.spec.pool_ref.name.clone()).or_default() += u32::from(disrupts(instance));
         }
         let taken: u32 = others
             .iter()
@@ -46,4 +52,70 @@ fn disrupts(instance: &WindowsInstance) -> bool {
         GrantType::Reboot | GrantType::Remove => true,
         _ => false,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{Grant, PoolRef, WindowsInstanceSpec};
+
+    fn instance(pool: &str, grant: Option<(GrantType, Option<Disruption>)>) -> Arc<WindowsInstance> {
+        let grant = grant.map(|(type_, disruption)| Grant {
+            id: "x".into(),
+            type_,
+            granted_time: String::new(),
+            version: None,
+            disruption,
+            services: Vec::new(),
+        });
+        let pool_ref = PoolRef { name: pool.into() };
+        Arc::new(WindowsInstance::new("w", WindowsInstanceSpec { pool_ref, grant, ..WindowsInstanceSpec::default() }))
+    }
+
+    /// What is left to a pool.
+    fn left(known: &Disrupting, pool: &str, instances: &[Arc<WindowsInstance>], disrupting: u32) -> Option<u32> {
+        let mut seen = None;
+        known.decide(pool, Some(3), instances, |others| {
+            seen = others;
+            Decision { disrupting, ..Decision::default() }
+        });
+        seen
+    }
+
+    #[test]
+    fn pools_share_what_there_is() {
+        use GrantType::{Provision, Reboot, Remove, Stage, Update};
+        let granted = |type_, disruption| instance("a", Some((type_, disruption)));
+        for (name, of_a, expected) in [
+            ("nothing granted", instance("a", None), 3),
+            ("a join disturbs nobody", granted(Provision, None), 3),
+            ("sending ahead neither", granted(Stage, None), 3),
+            ("nor a change that nobody notices", granted(Update, Some(Disruption::None)), 3),
+            ("a change with a drain", granted(Update, Some(Disruption::Drain)), 2),
+            ("a restart", granted(Reboot, None), 2),
+            ("a removal", granted(Remove, None), 2),
+        ] {
+            let instances = [of_a, instance("b", None)];
+            assert_eq!(left(&Disrupting::default(), "b", &instances, 0), Some(expected), "{name}");
+            assert_eq!(left(&Disrupting::default(), "a", &instances, 0), Some(3), "{name}: its own are not counted");
+        }
+        let mut seen = Some(0);
+        Disrupting::default().decide("a", None, &[], |others| {
+            seen = others;
+            Decision::default()
+        });
+        assert_eq!(seen, None, "there is no limit");
+    }
+
+    #[test]
+    fn what_was_decided_counts_before_it_is_seen() {
+        let (known, instances) = (Disrupting::default(), [instance("a", None), instance("b", None)]);
+        assert_eq!(left(&known, "a", &instances, 2), Some(3));
+        assert_eq!(left(&known, "b", &instances, 0), Some(1));
+        assert_eq!(left(&known, "a", &instances, 0), Some(3));
+        assert_eq!(left(&known, "b", &instances, 3), Some(3));
+        assert_eq!(left(&known, "a", &instances, 0), Some(0));
+        known.forget("b");
+        assert_eq!(left(&known, "a", &instances, 0), Some(3));
+    }
 }
