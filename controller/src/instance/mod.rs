@@ -194,6 +194,8 @@ async fn believe_host(work: &mut Work) {
 
 /// A node that nothing is done with: its Node is kept as it shall look, and its health is told.
 async fn rest(work: &mut Work) -> Result<Flow, StepError> {
+    // A person may ask for another attempt at what this host gave up.
+    let _ = work.waits();
     let name = work.name();
     let Some(node) = work.cx.node(&name) else {
         // Somebody deleted the Node: the host has to register again.

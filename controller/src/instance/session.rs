@@ -21,6 +21,10 @@ use crate::{
 /// A directory that every Windows has and nothing else.
 const WINDOWS: &str = r"C:\windows\system32";
 
+/// Further looks for an answer that must be there.
+const ANSWER_LOOKS: usize = 4;
+const ANSWER_POLL: std::time::Duration = std::time::Duration::from_millis(250);
+
 /// One connection to one host. Takes one of the operator's connection slots for as long as it lives.
 pub struct Session {
     connection: Connection,
@@ -137,7 +141,7 @@ impl Session {
         if exit.status != Some(EXIT_ANSWERED) {
             return Err(StepError::no_answer(verb, exit.status, &exit.log));
         }
-        let bytes = self.connection.read(&answer_path, MAX_ANSWER).await?;
+        let bytes = self.answer(&answer_path).await?;
         let bytes = bytes.ok_or_else(|| StepError::no_answer(verb, exit.status, &exit.log))?;
         let answer: Answer =
             serde_json::from_slice(&bytes).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
@@ -148,6 +152,18 @@ impl Session {
             Outcome::Failed { reason, message } => Err(StepError::host(reason, message)),
             Outcome::Done | Outcome::RebootRequired { .. } => Ok(answer),
         }
+    }
+
+    /// The answer, which is there. A program that an operator before us has started may be writing the same one: on Windows there is
+    /// a moment then in which there is none.
+    async fn answer(&self, path: &str) -> Result<Option<Vec<u8>>, StepError> {
+        for _ in 0..ANSWER_LOOKS {
+            if let Some(bytes) = self.connection.read(path, MAX_ANSWER).await? {
+                return Ok(Some(bytes));
+            }
+            tokio::time::sleep(ANSWER_POLL).await;
+        }
+        Ok(self.connection.read(path, MAX_ANSWER).await?)
     }
 
     /// Has the host look at itself.

@@ -126,8 +126,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let changes = instances::changes(&hosts, &mine, &wishes.for_new_hosts(&cx), &pool);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
     let cap = cx.args.max_disruptions;
-    let decision =
-        cx.disrupting.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
+    let decision = cx.disrupting.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
 
     // Apply.
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {

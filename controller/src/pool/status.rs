@@ -302,14 +302,14 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
     let version = &seen.course.target;
     if let Hold::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
         let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
-        let what =
-            if *rolled_back { "all nodes get their previous version back" } else { "no further node is changed" };
-        let message = format!(
-            "version {tried} failed on {}; {what}. Change the template or the operator, or ask for another attempt with the \
-             annotation {} of the instances",
-            number(*failed, "node"),
-            api::names::key::RETRY
-        );
+        let (what, todo) = if *rolled_back {
+            ("all nodes get their previous version back", "Change the template or the operator".to_string())
+        } else {
+            let again =
+                format!("or ask the instances for another attempt with the annotation {}", api::names::key::RETRY);
+            ("no further node is changed", format!("Change the template or the operator, {again}"))
+        };
+        let message = format!("version {tried} failed on {}; {what}. {todo}", number(*failed, "node"));
         return held(reason::FAILURE_LIMIT_REACHED, message, *rolled_back, true);
     }
     if let Err(error) = seen.window {

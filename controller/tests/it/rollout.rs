@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsNodePoolSpec, conditions::kind, names::key};
+use api::{WindowsInstance, WindowsNodePoolSpec, conditions::kind, names::key};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -16,7 +16,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, Client, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::{Value, json};
@@ -296,6 +296,26 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
     until_updated(&world, POOL).await?;
     let version = pool_status(&world.pool(POOL).await?).desired_version;
     ensure!(version.as_ref() == Some(&versions[1]), "{version:?} {versions:?}");
+
+    // A version that a host gave up is tried again when a person asks for it.
+    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    let mut gave_up = instances.get(hosts[0].name()).await?.status.context("no status")?;
+    gave_up.failed_version = Some(versions[1].clone());
+    let gave_up = json!({
+        "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
+        "kind": "WindowsInstance",
+        "status": gave_up,
+    });
+    // In the operator's name, which takes away only what is its own.
+    let as_operator = PatchParams::apply(api::names::MANAGER_INSTANCE).force();
+    instances.patch_status(hosts[0].name(), &as_operator, &Patch::Apply(gave_up)).await?;
+    world
+        .until(POOL, "the pool stalls", |p| {
+            has(&pool_status(p).conditions, kind::STALLED, "True", "FailureLimitReached")
+        })
+        .await?;
+    world.annotate(hosts[0].name(), key::RETRY, "now").await?;
+    until_updated(&world, POOL).await?;
 
     // Another operator that changes nothing on hosts changes no node.
     let world = {
