@@ -37,7 +37,7 @@ pub use fresh::Written;
 use status::Situation;
 use work::{Flow, Work};
 
-use crate::{context::Context, events::Level, render::Stored};
+use crate::{context::Context, drain::Cordon, events::Level, render::Stored};
 
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -215,6 +215,12 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         return Ok(Flow::Rest);
     }
     work.status.node_ref = Some(node::reference(&node));
+    if let Some(operation) = node::cordoned_by(&node) {
+        // Of an operation that is over, or that nobody knows any more.
+        let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
+        work.cx.metrics.wrote("Node");
+        left.release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+    }
     tell_of_host(work, &node);
     if !work.is_plan() {
         register::dress(work, &node).await?;

@@ -282,30 +282,46 @@ impl Work {
         }
     }
 
-    /// Stores the status, if it differs from what is stored.
+    /// Stores the status, if it differs from what is stored. It is stored on what was seen: an operator that was replaced while it
+    /// slept must not write over what the next one has done.
     pub async fn save(&mut self) -> Result<(), StepError> {
         if self.status == self.stored {
             return Ok(());
         }
         let api: Api<WindowsInstance> = Api::all(self.cx.client.clone());
-        let mut patch = json!({
-            "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
-            "kind": "WindowsInstance",
-            "metadata": {"name": self.name(), "uid": self.instance.uid()},
-            "status": self.status,
-        });
-        if self.begins {
-            patch["metadata"]["resourceVersion"] = json!(self.instance.resource_version());
-        }
-        self.cx.metrics.wrote("WindowsInstance");
         let params = PatchParams::apply(MANAGER_INSTANCE).force();
-        match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
-            Ok(written) => self.cx.written.note(&written),
-            Err(kube::Error::Api(status)) if status.is_conflict() => return Err(StepError::Outdated),
-            Err(error) => return Err(StepError::api("store the status")(error)),
-        }
+        let written = loop {
+            let version = self.instance.resource_version();
+            let patch = json!({
+                "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
+                "kind": "WindowsInstance",
+                "metadata": {"name": self.name(), "uid": self.instance.uid(), "resourceVersion": version},
+                "status": self.status,
+            });
+            self.cx.metrics.wrote("WindowsInstance");
+            match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
+                Ok(written) => break written,
+                Err(kube::Error::Api(status)) if status.is_conflict() && !self.begins => self.see_again(&api).await?,
+                Err(kube::Error::Api(status)) if status.is_conflict() => return Err(StepError::Outdated),
+                Err(error) => return Err(StepError::api("store the status")(error)),
+            }
+        };
+        self.cx.written.note(&written);
+        self.instance.metadata.resource_version = written.metadata.resource_version;
         self.begins = false;
         self.stored = self.status.clone();
+        Ok(())
+    }
+
+    /// Something of the instance has changed. If it is the status, somebody else is at work on the host.
+    async fn see_again(&mut self, api: &Api<WindowsInstance>) -> Result<(), StepError> {
+        let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("show the instance"))?;
+        let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;
+        // As JSON, in which times have the same precision on both sides.
+        if json!(fresh.status.unwrap_or_default()) != json!(self.stored) {
+            return Err(StepError::Outdated);
+        }
+        self.instance.metadata.resource_version = fresh.metadata.resource_version;
         Ok(())
     }
 }
