@@ -235,7 +235,8 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &Context
 }
 
 /// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way
-/// would belong to another entry of the managed fields, and stay when it is left out here.
+/// would belong to another entry of the managed fields, and stay when it is left out here. It is stored on what was seen: the course of
+/// a rollout must not be written over by an operator that was replaced. What has changed since brings us here again.
 pub async fn store_status(client: &Client, pool: &WindowsNodePool, next: &WindowsNodePoolStatus) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(client.clone());
     let mut value = json!(next);
@@ -245,7 +246,7 @@ pub async fn store_status(client: &Client, pool: &WindowsNodePool, next: &Window
     let patch = json!({
         "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
         "kind": "WindowsNodePool",
-        "metadata": {"name": pool.name_any()},
+        "metadata": {"name": pool.name_any(), "resourceVersion": pool.resource_version()},
         "status": value,
     });
     let params = PatchParams::apply(MANAGER_POOL).force();
