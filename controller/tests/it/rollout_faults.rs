@@ -169,7 +169,9 @@ async fn is_stalled(world: &World, trial: &Trial) -> Result<()> {
     let rollout = status.rollout.context("no rollout")?;
     ensure!(rollout.rolled_back == (trial.action == "Rollback"), "{rollout:?}");
     let message = conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message.clone();
-    for part in [rollout.to_version.as_str(), "Change the template", key::RETRY] {
+    // What has been taken back everywhere is tried again only after another version.
+    let todo = if rollout.rolled_back { "Change the template" } else { key::RETRY };
+    for part in [rollout.to_version.as_str(), "Change the template", todo] {
         ensure!(message.contains(part), "it does not say {part:?}: {message}");
     }
     Ok(())
