@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use api::{
-    GrantType, HostFacts, PinnedHostKey, WindowsInstance,
+    GrantType, HostFacts, Operation, PinnedHostKey, WindowsInstance,
     host::{self, Body, CertificateKind, HostState, Outcome, Verb},
     names::key,
     payload,
@@ -37,6 +37,7 @@ use crate::{
     plan::{
         join::{HostSeen, Next, NodeSeen, Step, Wanted, is_placed, next},
         node_ip::node_ip,
+        update::drains,
     },
     render::HostParams,
     wicd_rbac,
@@ -57,6 +58,8 @@ pub enum Reached {
     Works(Option<Arc<Node>>),
     /// The host is a node already, of this version, which an operator before us has made.
     AlreadyNode(String),
+    /// The host has to be restarted, and there may be pods on it, because the change itself needs no drain.
+    MustBeEmpty,
     /// There is something to wait for.
     Waits(Flow),
 }
@@ -99,6 +102,10 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
                         return Ok(Reached::AlreadyNode(version));
                     }
                     note_placed(work, target, &state)?;
+                    if state.reboot_required.is_some() && has_pods(work.operation()) {
+                        open.close().await;
+                        return Ok(Reached::MustBeEmpty);
+                    }
                     session = Some(open);
                     seen = Some(HostSeen { state, ..HostSeen::default() });
                 }
@@ -120,6 +127,12 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
                 if let Some(node) = &node {
                     dress(work, node).await?;
                 }
+            }
+            (Step::Reboot, Some(_), Some(_)) if has_pods(work.operation()) => {
+                if let Some(session) = session {
+                    session.close().await;
+                }
+                return Ok(Reached::MustBeEmpty);
             }
             (Step::Reboot, Some(session), Some(seen)) => {
                 return reboot(work, session, &seen.state).await.map(Reached::Waits);
@@ -146,6 +159,11 @@ fn note_placed(work: &mut Work, target: &Target, state: &HostState) -> Result<()
         operation.applied = true;
     }
     Ok(())
+}
+
+/// Whether pods may be on the host: those of a node that works and was not drained.
+fn has_pods(operation: &Operation) -> bool {
+    operation.type_ == GrantType::Update && !drains(operation.type_, operation.disruption.unwrap_or_default())
 }
 
 /// The version of a host that joins and is found to be a node already: of the legacy operator, or of this one, whose record of it

@@ -22,6 +22,8 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         Reached::Waits(flow) => Ok(flow),
         Reached::Works(node) => joined(work, node.as_deref(), &target).await,
         Reached::AlreadyNode(version) => adopted(work, version).await,
+        // Only a node that changes is asked.
+        Reached::MustBeEmpty => Ok(Flow::Rest),
     }
 }
 

@@ -3,8 +3,16 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{Disruption, Grant, GrantType, Operation};
+use api::{
+    Disruption, Grant, GrantType, Operation,
+    names::{MANAGER_INSTANCE, key},
+};
 use k8s_openapi::api::core::v1::Node;
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
 
 use super::{
     drive::{Reached, STAGE, drive, stage},
@@ -77,11 +85,38 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         None => match drive(work, &target).await? {
             Reached::Works(node) => node,
             Reached::Waits(flow) => return Ok(flow),
+            Reached::MustBeEmpty => return empty_first(work).await,
             // Only a host that joins is asked.
             Reached::AlreadyNode(_) => None,
         },
     };
     verify(work, node, &target).await
+}
+
+/// The host has to be restarted, for which its pods must be moved away first.
+async fn empty_first(work: &mut Work) -> Result<Flow, StepError> {
+    let operation = work.operation().clone();
+    if operation.disruption.unwrap_or_default() == Disruption::None && !operation.applied {
+        // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
+        request_restart(work).await?;
+        work.finish_operation();
+        return Ok(Flow::Rest);
+    }
+    if let Some(stored) = &mut work.status.operation {
+        stored.disruption = Some(Disruption::Reboot);
+    }
+    work.begin(Step::Cordon.as_str(), "the host has to be restarted: its pods are moved away first").await?;
+    Ok(Flow::After(Duration::ZERO))
+}
+
+/// Asks for a restart as anybody may, in the Node.
+async fn request_restart(work: &Work) -> Result<(), StepError> {
+    let nodes: Api<Node> = Api::all(work.cx.client.clone());
+    let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
+    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    work.cx.metrics.wrote("Node");
+    nodes.patch(&work.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
+    Ok(())
 }
 
 /// Until the node may be disturbed. `None` when it may.
@@ -116,7 +151,7 @@ async fn target(work: &Work) -> Result<Target, StepError> {
 
 /// Whether a Node is still as it was when the change was seen to work.
 fn works(work: &Work, node: &Node, target: &Target) -> bool {
-    let follows = node.metadata.annotations.as_ref().and_then(|a| a.get(api::names::key::VERSION));
+    let follows = node.metadata.annotations.as_ref().and_then(|a| a.get(key::VERSION));
     work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
         && ready(node).0
         && follows == Some(&target.version)

@@ -61,7 +61,7 @@ pub struct Granting {
     pub type_: GrantType,
     /// To stage and update: the version.
     pub version: Option<String>,
-    /// To update: how disruptive it is.
+    /// To update: how disruptive it is. To repair: whether the host is restarted, too.
     pub disruption: Option<Disruption>,
     /// To update: services that are started afresh.
     pub services: Vec<String>,
@@ -363,9 +363,11 @@ impl<'a> Plan<'a> {
         let mut candidates: Vec<&'a Slot> =
             self.slots.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
         candidates.sort_by_key(|s| (s.grant != Some(GrantType::Repair), s.down_since));
+        let restarts = self.limits.remediation == RemediationType::Reboot;
+        let disruption = restarts.then_some(Disruption::Reboot);
         for slot in candidates {
             if take(&mut free) {
-                self.give(slot, GrantType::Repair);
+                self.give(slot, Granting { disruption, ..GrantType::Repair.into() });
             }
         }
     }

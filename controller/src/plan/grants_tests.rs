@@ -539,3 +539,14 @@ fn looks_again_when_something_changes_by_itself() {
         assert_eq!(decide(&slots, &limits, NOW).next, expected, "{name}");
     }
 }
+
+#[test]
+fn a_repair_restarts_the_host_if_the_pool_says_so() {
+    use RemediationType::{Reboot, Reconfigure};
+    for (remediation, expected) in [(Reconfigure, None), (Reboot, Some(Disruption::Reboot))] {
+        let limits = Limits { remediation, ..limits() };
+        let slots = [long_dead("a"), node("b"), node("c"), node("d")];
+        let granting = decide(&slots, &limits, NOW).changes.remove("a").flatten().unwrap();
+        assert_eq!((granting.type_, granting.disruption), (GrantType::Repair, expected));
+    }
+}

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    WindowsInstance,
+    Disruption, WindowsInstance,
     conditions::{self, kind},
     names::key,
 };
@@ -58,7 +58,12 @@ pub(crate) fn member(
         let on_node = node.and_then(|n| n.annotations().get(key));
         on_node.or_else(|| instance.annotations().get(key)).is_some_and(|v| v == "true")
     };
-    let (change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
+    let wants_reboot = joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
+    let (mut change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
+    // A host that has to be restarted anyway is changed and restarted in one go.
+    if let Some(change) = change.as_mut().filter(|_| wants_reboot) {
+        change.disruption = Disruption::Reboot;
+    }
     let slot = Slot {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
@@ -75,7 +80,7 @@ pub(crate) fn member(
         staged: sent || status.staged_version.as_deref() == Some(wish.version),
         change,
         failed: status.failed_version.as_deref() == Some(wish.version),
-        wants_reboot: joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED)),
+        wants_reboot,
         down_since: since.filter(|_| joined && !says_ready),
         unreachable: !wish.looks
             || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),
@@ -93,4 +98,35 @@ pub(crate) fn soonest_available(
     let span = jiff::SignedDuration::try_from(min_ready).ok()?;
     let waiting = members.iter().filter(|m| m.slot.ready && !m.slot.available);
     waiting.filter_map(|m| node::ready(&*cx.node(&m.slot.name)?).1?.checked_add(span).ok()).filter(|at| *at > now).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{WindowsInstanceSpec, WindowsInstanceStatus};
+    use serde_json::json;
+
+    #[test]
+    fn a_restart_that_a_host_asks_for_goes_with_its_change() {
+        let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+        instance.status =
+            Some(WindowsInstanceStatus { current_version: Some("v1".into()), ..WindowsInstanceStatus::default() });
+        let instance = Arc::new(instance);
+        let wish = Wish { version: "v2", min_ready: Duration::ZERO, looks: true };
+        for (asks, disruption, expected) in [
+            (false, Disruption::None, Disruption::None),
+            (false, Disruption::Restart, Disruption::Restart),
+            (true, Disruption::None, Disruption::Reboot),
+            (true, Disruption::Restart, Disruption::Reboot),
+            (true, Disruption::Reboot, Disruption::Reboot),
+        ] {
+            let annotations = if asks { json!({key::REBOOT_REQUIRED: ""}) } else { json!({}) };
+            let node: Node = serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap();
+            let change = (Wanted { version: "v2".into(), disruption, services: Vec::new() }, true);
+            let slot = member(&instance, false, Some(&node), &wish, Some(change), Timestamp::UNIX_EPOCH).slot;
+            assert_eq!((slot.change.unwrap().disruption, slot.wants_reboot), (expected, asks), "{disruption:?}");
+            let alone = member(&instance, false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).slot;
+            assert_eq!((alone.change, alone.wants_reboot), (None, asks));
+        }
+    }
 }

@@ -163,9 +163,9 @@ fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Con
     let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
     let Some(now) = &next.rollout else { return };
     let same = before.is_some_and(|b| b.to_version == now.to_version);
-    let from = now.from_version.as_deref().unwrap_or("nothing");
+    let from = now.from_version.as_deref().unwrap_or("another version");
     if !same && !now.completed {
-        let note = format!("version {} shall follow on {from}", now.to_version);
+        let note = format!("nodes shall go from {from} to version {}", now.to_version);
         cx.events.say(pool, Level::Normal, "RolloutStarted", "Rollout", &note);
     }
     if same && now.rolled_back && !before.is_some_and(|b| b.rolled_back) {

@@ -76,17 +76,17 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
     if slot.failed {
         return planned(NOTHING, Disruption::None, "the version failed on this host and is not tried again".into());
     }
-    let reboots = if slot.wants_reboot { Disruption::Reboot } else { Disruption::None };
     if let Some(change) = &slot.change {
         let why: Vec<String> = [(sights.why)(member)].into_iter().chain(beside).collect();
-        return planned("Update", change.disruption.max(reboots), why.join(", "));
+        return planned("Update", change.disruption, why.join(", "));
     }
     if slot.wants_reboot {
         return planned("Reboot", Disruption::Reboot, "the host asks for a restart".into());
     }
     if slot.down_since.is_some() && limits.remediation != RemediationType::None {
         let why = format!("not Ready, if it stays so for {} s", limits.unreachable_after.as_secs());
-        return planned("Repair", Disruption::None, why);
+        let restarts = limits.remediation == RemediationType::Reboot;
+        return planned("Repair", if restarts { Disruption::Reboot } else { Disruption::None }, why);
     }
     if beside.is_empty() { None } else { planned("Update", Disruption::None, beside.join(", ")) }
 }
@@ -192,7 +192,7 @@ mod tests {
             (
                 "a change and a restart",
                 true,
-                Some(Slot { wants_reboot: true, ..change(Disruption::Restart) }),
+                Some(Slot { wants_reboot: true, ..change(Disruption::Reboot) }),
                 "",
                 false,
                 heal,
