@@ -22,6 +22,8 @@ pub mod kind {
     pub const DEGRADED: &str = "Degraded";
     /// Pool: the host list was read and every entry of it is in use.
     pub const INVENTORY_SYNCED: &str = "InventorySynced";
+    /// Pool: the revision of the inventory that is in force was signed by somebody who is believed (name as in Flux).
+    pub const SOURCE_VERIFIED: &str = "SourceVerified";
     /// Pool: no new work is begun, because `rollout.paused` says so.
     pub const PAUSED: &str = "Paused";
     /// Instance: the host answered over SSH at the last attempt.
@@ -58,6 +60,10 @@ pub mod reason {
     pub const NODES_NOT_READY: &str = "NodesNotReady";
     /// A host is claimed twice.
     pub const HOST_CONFLICT: &str = "HostConflict";
+    /// The host list is wrong.
+    pub const INVALID_INVENTORY: &str = "InvalidInventory";
+    /// More hosts would be removed than the pool allows.
+    pub const MASS_REMOVAL_BLOCKED: &str = "MassRemovalBlocked";
     /// The spec cannot be followed.
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// A Secret, or a key in it, is missing or cannot be read.

@@ -37,6 +37,7 @@ pub fn examples() -> Vec<Example> {
                 WindowsNodePoolSpec {
                     inventory: Inventory {
                         hosts: Some(vec![host("win-1", "10.20.0.11"), host("win-2", "win-2.example.com")]),
+                        ..Inventory::default()
                     },
                     ..WindowsNodePoolSpec::default()
                 },
@@ -64,6 +65,7 @@ pub fn examples() -> Vec<Example> {
                             },
                             host("press-2", "10.20.0.12"),
                         ]),
+                        ..Inventory::default()
                     },
                     ssh: Some(Ssh {
                         private_key_secret_refs: Some(vec![

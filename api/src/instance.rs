@@ -47,6 +47,9 @@ pub struct WindowsInstanceSpec {
     pub pool_ref: PoolRef,
     /// The host, with the pool's settings filled in.
     pub host: InstanceHost,
+    /// Where the entry of the host stands.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
     /// What the host shall follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Desired>,
@@ -92,6 +95,51 @@ pub struct InstanceHost {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub labels: BTreeMap<String, String>,
+}
+
+/// Where the entry of a host stood when it was last changed. An entry that only moves in its file keeps it.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Origin {
+    /// The source, as in the pool's `status.inventory`.
+    pub source: String,
+    /// The revision from which the entry was taken.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 512))]
+    pub revision: Option<String>,
+    /// File in it, from its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4096))]
+    pub file: Option<String>,
+    /// Line in the file, from 1.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub line: Option<i32>,
+    /// For Git: the commit that last changed the entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub commit: Option<Commit>,
+    /// For Machines: the Machine, as `<namespace>/<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+}
+
+/// A commit, as far as it tells where a host comes from.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Commit {
+    /// Its id.
+    #[schemars(length(max = 64))]
+    pub id: String,
+    /// Who made it, as `Name <address>`.
+    #[schemars(length(max = 512))]
+    pub author: String,
+    /// When, RFC 3339.
+    pub time: String,
+    /// Its first line.
+    #[schemars(length(max = 512))]
+    pub subject: String,
+    /// Whether older commits, which were not fetched, may have made the entry as it is.
+    #[serde(default)]
+    pub or_older: bool,
 }
 
 /// What a host shall follow.

@@ -16,6 +16,12 @@ pub const DEFAULT_KEY_SECRET: &str = "cloud-private-key";
 pub const DEFAULT_KEY_SECRET_KEY: &str = "private-key.pem";
 /// Key in a Secret that a pool's `ssh.knownHostsRef` names.
 pub const KNOWN_HOSTS_SECRET_KEY: &str = "known_hosts";
+/// Name of the ConfigMap with hosts that WMCO reads, and of the pool that is made for it.
+pub const WINDOWS_INSTANCES: &str = "windows-instances";
+/// Name of the ConfigMap with the host keys that WMCO has seen: address to base64 of the SSH wire format.
+pub const LEGACY_HOST_KEYS: &str = "windows-ssh-host-keys";
+/// Name of the Secret with what Machines run at their first start (WMCO's name).
+pub const USER_DATA_SECRET: &str = "windows-user-data";
 /// Prefix of the names of the services ConfigMaps: `windows-services-<version>`.
 pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
 /// Name of the operator's Lease.
@@ -62,6 +68,14 @@ pub mod key {
     pub const HOLD: &str = "windowsmachineconfig.openshift.io/hold";
     /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval.
     pub const APPROVE: &str = "windowsmachineconfig.openshift.io/approve";
+    /// Pool annotation, written by a person: the revision of the inventory whose removals are all wanted.
+    pub const APPROVE_REMOVAL: &str = "windowsmachineconfig.openshift.io/approve-removal";
+    /// Pool annotation, written by `flux reconcile` and people: any new value makes the operator look at the source at once. Flux's.
+    pub const RECONCILE_REQUESTED: &str = "reconcile.fluxcd.io/requestedAt";
+    /// Machine label `true`: not a host of ours. Legacy.
+    pub const IGNORE: &str = "windowsmachineconfig.openshift.io/ignore";
+    /// Machine label: its operating system. Legacy; `Windows` exactly.
+    pub const MACHINE_OS: &str = "machine.openshift.io/os-id";
     /// Annotation of a services ConfigMap: JSON of everything that hosts get and that is not in its data.
     pub const RENDERED: &str = "windowsmachineconfig.openshift.io/rendered";
     /// Instance annotation, written by a person: any new value makes the operator try again at once.
@@ -81,6 +95,9 @@ pub const FINALIZER_POOL: &str = "windowsmachineconfig.openshift.io/instances";
 
 /// Field manager of the pool controller.
 pub const MANAGER_POOL: &str = "windows-node-pools-pool";
+/// Field manager of what is made for the legacy sources of hosts: pools, as far as their inventory, and user data.
+pub const MANAGER_ADAPTER: &str = "windows-node-pools-adapter";
+
 /// Field manager of the instance controller.
 pub const MANAGER_INSTANCE: &str = "windows-node-pools-instance";
 

@@ -1,16 +1,16 @@
 mod drain;
 mod effective;
+mod inventory;
 mod rollout;
 mod status;
 mod template;
-
-use std::collections::BTreeMap;
 
 use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use drain::*;
+pub use inventory::*;
 pub use rollout::*;
 pub use status::*;
 pub use template::*;
@@ -50,7 +50,7 @@ use crate::names;
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = ("!has(self.ssh) || !has(self.ssh.hostKeyPolicy) || self.ssh.hostKeyPolicy != 'Strict' || has(self.ssh.knownHostsRef) || self.inventory.hosts.all(h, has(h.hostKey))", "hostKeyPolicy Strict needs ssh.knownHostsRef, or a hostKey on every host")
+    validation = ("!has(self.ssh) || !has(self.ssh.hostKeyPolicy) || self.ssh.hostKeyPolicy != 'Strict' || has(self.ssh.knownHostsRef) || !has(self.inventory.hosts) || self.inventory.hosts.all(h, has(h.hostKey))", "hostKeyPolicy Strict needs ssh.knownHostsRef, or a hostKey on every host")
 )]
 pub struct WindowsNodePoolSpec {
     /// Apply if not set. Plan: only say in the status what would be done; what has begun is finished, nothing is begun.
@@ -89,55 +89,6 @@ pub enum Mode {
     Apply,
     /// Only say what would be done. What has begun is finished, nothing is begun.
     Plan,
-}
-
-/// Exactly one source of hosts.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
-#[serde(rename_all = "camelCase")]
-#[x_kube(validation = ("has(self.hosts)", "exactly one source of hosts must be set: hosts"))]
-pub struct Inventory {
-    /// The hosts themselves. For more than 1000, use several pools.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 1000))]
-    #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
-    pub hosts: Option<Vec<Host>>,
-}
-
-/// One Windows host.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct Host {
-    /// Name of the host, and of its Node: lower-case letters, digits and `-`.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
-    pub name: String,
-    /// IPv4 or IPv6 address, or DNS name, to reach the host's SSH server at.
-    #[schemars(
-        length(min = 1, max = 253),
-        regex(pattern = r"^([0-9A-Za-z]([-.0-9A-Za-z]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$")
-    )]
-    pub address: String,
-    /// Port of the SSH server, if not the pool's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 65535))]
-    pub port: Option<i32>,
-    /// User to log in as, if not the pool's. Must be an administrator of the host.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 104), regex(pattern = r#"^[^\s"/:;|=,+*?<>]+$"#))]
-    pub username: Option<String>,
-    /// Host key to insist on: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(max = 2048),
-        regex(pattern = r"^(SHA256:[0-9A-Za-z+/]{43}=?|(ssh|ecdsa|sk)-[-a-z0-9@.]+ [0-9A-Za-z+/]+=*)$")
-    )]
-    pub host_key: Option<String>,
-    /// Private key for this host alone, instead of the pool's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub private_key_secret_ref: Option<SecretKeyRef>,
-    /// Labels for this host's Node, beside those of the template.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 32))]
-    pub labels: Option<BTreeMap<String, String>>,
 }
 
 /// A key in a Secret of the operator's namespace.

@@ -18,6 +18,7 @@ use crate::{
     drain::Drainer,
     events::Events,
     instance::Written,
+    inventory::{Wake, asking::Asking, claims::Claims},
     metrics::Metrics,
     pool::Disrupting,
     release::{Release, ReleaseError},
@@ -122,6 +123,12 @@ pub struct Context {
     pub secrets: Secrets,
     /// What hosts get.
     pub release: Release,
+    /// Which pool lists which hosts.
+    pub claims: Claims,
+    /// Hosts that are asked for their names.
+    pub asking: Asking,
+    /// Has pools look again.
+    pub wake: Wake,
     /// Drains.
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
@@ -156,6 +163,9 @@ impl Context {
             written: Written::default(),
             granted: Written::default(),
             disrupting: Disrupting::default(),
+            claims: Claims::default(),
+            asking: Asking::default(),
+            wake: Wake::default(),
             client,
             direct,
             args,

@@ -221,6 +221,7 @@ async fn run_pools(
         .with_config(controller::Config::default().concurrency(8).debounce(POOL_DEBOUNCE))
         .watches_shared_stream(instances, of_instance)
         .watches_shared_stream(nodes, of_node)
+        .reconcile_on(cx.wake.pools().map(|name| ObjectRef::new(&name)))
         .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
         .run(pool::reconcile, pool::error_policy, cx)
         .for_each(|_| async {})

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    DeletionPolicy, Drain, Effective, FailureAction, Host, MaintenanceWindow, Mode, Order, Remediation, Rollout,
-    SecretKeyRef, Ssh, Step, Taint, TemplateSpec, WindowsNodePoolSpec,
+    DeletionPolicy, Drain, Effective, FailureAction, GitSource, Host, Inventory, MaintenanceWindow, Mode, Order,
+    Remediation, Rollout, SecretKeyRef, SourceRef, Ssh, Step, Taint, TemplateSpec, WindowsNodePoolSpec,
 };
 use crate::{IntOrPercent, names};
 
@@ -96,6 +96,74 @@ impl WindowsNodePoolSpec {
     }
 }
 
+impl Inventory {
+    /// How many hosts one change of the list may remove; `None`: all.
+    pub fn max_removals(&self) -> Option<IntOrPercent> {
+        let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
+        self.removal.as_ref().and_then(|r| r.max_removals).or(by_default)
+    }
+}
+
+impl Inventory {
+    /// Whether a revision is only used if it was signed by somebody who is believed.
+    pub fn is_verified(&self) -> bool {
+        self.git.as_ref().is_some_and(|g| g.verify.is_some())
+            || self.source_ref.as_ref().is_some_and(|s| s.require_verified == Some(true))
+    }
+}
+
+impl GitSource {
+    /// File or directory with the hosts, from the root of the repository; empty: all of it.
+    pub fn path(&self) -> &str {
+        relative(self.path.as_deref())
+    }
+    /// Time between two looks.
+    pub fn interval(&self) -> Duration {
+        go_duration(self.interval.as_deref()).unwrap_or(Duration::from_mins(5)).max(Duration::from_secs(1))
+    }
+    /// Limit of one look.
+    pub fn timeout(&self) -> Duration {
+        go_duration(self.timeout.as_deref()).unwrap_or(Duration::from_mins(1)).max(Duration::from_secs(1))
+    }
+}
+
+impl SourceRef {
+    /// File or directory with the hosts, from the root of the artifact; empty: all of it.
+    pub fn path(&self) -> &str {
+        relative(self.path.as_deref())
+    }
+}
+
+/// `./a/b/`, `/a/b` and `a/b` are the same, and `.` is the root.
+fn relative(path: Option<&str>) -> &str {
+    let mut path = path.unwrap_or_default();
+    while let Some(rest) = path.strip_prefix("./").or_else(|| path.strip_prefix('/')) {
+        path = rest;
+    }
+    let path = path.trim_end_matches('/');
+    if path == "." { "" } else { path }
+}
+
+/// A duration as Go writes it, as `1h30m`, as far as the CRD lets it pass.
+fn go_duration(text: Option<&str>) -> Option<Duration> {
+    let mut rest = text?;
+    let mut sum = 0.0;
+    while !rest.is_empty() {
+        let (number, more) = rest.split_at(rest.find(|c: char| !c.is_ascii_digit() && c != '.')?);
+        let (unit, more) = more.split_at(more.find(|c: char| c.is_ascii_digit()).unwrap_or(more.len()));
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return None,
+        };
+        sum += number.parse::<f64>().ok()? * seconds;
+        rest = more;
+    }
+    Duration::try_from_secs_f64(sum).ok()
+}
+
 impl Ssh {
     /// Port, 1 to 65535.
     pub fn port(&self) -> u16 {
@@ -179,5 +247,39 @@ impl Remediation {
     /// How many nodes that are not Ready are too many.
     pub fn max_unhealthy(&self) -> IntOrPercent {
         self.max_unhealthy.unwrap_or(IntOrPercent::Percent(20))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_as_go_writes_them() {
+        for (text, millis) in
+            [("5m", 300_000), ("1h30m", 5_400_000), ("1.5s", 1500), ("250ms", 250), ("2m0.5s", 120_500)]
+        {
+            assert_eq!(go_duration(Some(text)), Some(Duration::from_millis(millis)), "{text}");
+        }
+        for text in ["5", "m", "5d", "1..5s", "s5", "99999999999999999999h"] {
+            assert_eq!(go_duration(Some(text)), None, "{text}");
+        }
+        let git = |text: &str| GitSource { interval: Some(text.into()), ..GitSource::default() };
+        assert_eq!((git("1ms").interval(), git("x").interval()), (Duration::from_secs(1), Duration::from_mins(5)));
+    }
+
+    #[test]
+    fn paths_begin_at_the_root() {
+        for (text, path) in [("", ""), (".", ""), ("./", ""), ("/", ""), ("./a/b/", "a/b"), ("/a", "a"), ("a.b", "a.b")]
+        {
+            assert_eq!(relative(Some(text)), path, "{text}");
+        }
+    }
+
+    #[test]
+    fn only_what_comes_from_afar_is_limited() {
+        let git = Inventory { git: Some(GitSource::default()), ..Inventory::default() };
+        assert_eq!(git.max_removals(), Some(IntOrPercent::Percent(10)));
+        assert_eq!(Inventory::default().max_removals(), None);
     }
 }

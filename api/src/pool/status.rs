@@ -2,6 +2,7 @@
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DeletionPolicy, Drift, FailureAction, HostKeyPolicy, OnTimeout, Order, RemediationType, Taint};
@@ -62,6 +63,12 @@ pub struct WindowsNodePoolStatus {
     /// In mode Plan: what would be done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanStatus>,
+    /// The host list that is in force, and where it comes from.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub inventory: Option<InventoryStatus>,
+    /// Value of the annotation `reconcile.fluxcd.io/requestedAt` that was last acted upon.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_handled_reconcile_at: Option<String>,
     /// Some of the hosts that failed, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
@@ -74,6 +81,45 @@ pub struct WindowsNodePoolStatus {
     /// The values in force where the spec says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Effective>,
+}
+
+/// The host list that is in force, and where it comes from.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct InventoryStatus {
+    /// The source, as `git https://git.example.com/hosts` or `ConfigMap windows-instances`.
+    pub source: String,
+    /// Its revision: for Git and Flux as `main@sha1:<commit>`, for an object its resource version.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub revision: Option<String>,
+    /// Who made the revision, as the commit says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub author: Option<String>,
+    /// When it was made, as the commit says; RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub time: Option<String>,
+    /// Whose key has signed it: `SSH SHA256:…` or `OpenPGP <fingerprint>`, once that was checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub signer: Option<String>,
+    /// What came of the check of the signature.
+    pub verdict: Verdict,
+    /// Newer revision that is not used. Why is in the condition `InventorySynced`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub refused_revision: Option<String>,
+    /// Hosts that are not listed any more, and are kept until the removal is approved; at most ten, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 10))]
+    pub held_removals: Vec<String>,
+}
+
+/// What came of the check of a signature. `NotAsked`: the pool asks for none.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Verdict {
+    /// The pool asks for none.
+    #[default]
+    NotAsked,
+    /// It is by a key that is believed.
+    Verified,
 }
 
 /// How many nodes follow a version.

@@ -34,6 +34,8 @@ use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
 pub use fresh::Written;
+pub use login::login;
+pub use session::Session;
 use status::Situation;
 use work::{Flow, Work};
 

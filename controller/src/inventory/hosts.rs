@@ -1,12 +1,13 @@
-//! `inventory.hosts[]`: the pool's own list. Pure.
+//! What becomes of a list: hosts with the pool's settings filled in, and the entries that cannot be used. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
 };
 
-use api::{Host, InstanceHost, WindowsNodePoolSpec};
+use api::{HostKeyPolicy, InstanceHost, Origin, WindowsNodePoolSpec};
 
+use super::Entry;
 use crate::ssh::HostKeyCheck;
 
 /// Another host that is there already.
@@ -33,27 +34,37 @@ pub struct Problem {
     pub message: String,
 }
 
+/// Hosts that can be used, and entries that cannot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resolved {
+    /// Hosts by name.
+    pub hosts: BTreeMap<String, InstanceHost>,
+    /// Where their entries stand, by name.
+    pub origins: BTreeMap<String, Origin>,
+    /// Entries that are not used.
+    pub problems: Vec<Problem>,
+}
+
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
 /// stops nobody but itself. `known` are the instances of all pools: who was there first keeps name and address.
-pub fn resolve(
-    pool: &str,
-    spec: &WindowsNodePoolSpec,
-    known: &[Known],
-) -> (BTreeMap<String, InstanceHost>, Vec<Problem>) {
+pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, entries: &[Entry], known: &[Known]) -> Resolved {
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
+    let mut origins = BTreeMap::new();
     let owners: BTreeMap<&str, &Known> = known.iter().map(|k| (k.name.as_str(), k)).collect();
-    let has_instance = |h: &Host| owners.get(h.name.as_str()).is_some_and(|k| k.pool == pool);
+    let has_instance = |e: &Entry| owners.get(e.host.name.as_str()).is_some_and(|k| k.pool == pool);
     // Who has an instance already comes first, so that a new entry with the same address cannot push it out.
-    let mut entries: Vec<&Host> = spec.hosts().iter().collect();
-    entries.sort_by_key(|h| !has_instance(h));
+    let mut entries: Vec<&Entry> = entries.iter().collect();
+    entries.sort_by_key(|e| !has_instance(e));
 
     let ssh = spec.ssh();
+    // For hosts that are listed in the pool, the API server has checked it.
+    let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_ref.is_none();
     let mut taken: BTreeMap<(String, i32), String> = BTreeMap::new();
     for known in known.iter().filter(|k| k.pool != pool) {
         taken.insert((canonical(&known.address), known.port), format!("{} of pool {}", known.name, known.pool));
     }
     let mut names = BTreeSet::new();
-    for entry in entries {
+    for Entry { host: entry, origin } in entries {
         let mut refuse = |reason, message| problems.push(Problem { host: entry.name.clone(), reason, message });
         if !names.insert(entry.name.clone()) {
             refuse("HostConflict", format!("host {} is listed twice; take one entry out", entry.name));
@@ -76,6 +87,14 @@ pub fn resolve(
             refuse("InvalidInventory", message);
             continue;
         }
+        if is_strict && entry.host_key.is_none() {
+            let message = format!(
+                "host {}: ssh.hostKeyPolicy is Strict, but the host has no hostKey; add it, or set ssh.knownHostsRef",
+                entry.name
+            );
+            refuse("InvalidInventory", message);
+            continue;
+        }
         let port = entry.port.unwrap_or_else(|| i32::from(ssh.port()));
         let place = (canonical(&entry.address), port);
         if let Some(other) = taken.get(&place) {
@@ -87,6 +106,7 @@ pub fn resolve(
             continue;
         }
         taken.insert(place, entry.name.clone());
+        origins.extend(origin.clone().map(|origin| (entry.name.clone(), origin)));
         let keys = entry.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |k| vec![k]);
         hosts.insert(
             entry.name.clone(),
@@ -102,11 +122,11 @@ pub fn resolve(
         );
     }
     problems.sort_by(|a, b| a.host.cmp(&b.host));
-    (hosts, problems)
+    Resolved { hosts, origins, problems }
 }
 
 /// One form for each address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
-fn canonical(address: &str) -> String {
+pub fn canonical(address: &str) -> String {
     address
         .parse::<IpAddr>()
         .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
@@ -131,14 +151,26 @@ fn is_address(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{Inventory, SecretKeyRef, Ssh};
+    use api::{Host, Inventory, SecretKeyRef, Ssh};
     use proptest::prelude::*;
 
     fn host(name: &str, address: &str) -> Host {
         Host { name: name.into(), address: address.into(), ..Host::default() }
     }
     fn spec(hosts: Vec<Host>) -> WindowsNodePoolSpec {
-        WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..WindowsNodePoolSpec::default() }
+        WindowsNodePoolSpec {
+            inventory: Inventory { hosts: Some(hosts), ..Inventory::default() },
+            ..WindowsNodePoolSpec::default()
+        }
+    }
+    fn resolve(
+        pool: &str,
+        spec: &WindowsNodePoolSpec,
+        known: &[Known],
+    ) -> (BTreeMap<String, InstanceHost>, Vec<Problem>) {
+        let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
+        let resolved = super::resolve(pool, spec, &entries, known);
+        (resolved.hosts, resolved.problems)
     }
     fn known(name: &str, address: &str, pool: &str) -> Known {
         Known { name: name.into(), address: address.into(), port: 22, pool: pool.into() }
@@ -249,6 +281,17 @@ mod tests {
             (hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys[0].name.as_str()),
             (2222, "bob", "own")
         );
+    }
+
+    #[test]
+    fn a_list_from_afar_is_held_to_strict_host_keys() {
+        let key = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+        let with_key = Host { host_key: Some(key.into()), ..host("a", "10.0.0.1") };
+        let mut spec = spec(vec![with_key, host("b", "10.0.0.2")]);
+        spec.ssh = Some(Ssh { host_key_policy: Some(HostKeyPolicy::Strict), ..Ssh::default() });
+        let (hosts, problems) = resolve("p", &spec, &[]);
+        assert_eq!(hosts.into_keys().collect::<Vec<_>>(), ["a"]);
+        assert_eq!(problems[0].host, "b");
     }
 
     proptest! {

@@ -1,3 +1,69 @@
-//! Where hosts come from. Every source gives the same: a list of hosts and a list of problems, each with one entry.
+//! Where hosts come from. Every source gives the same: a list of entries, each with where it stands, and a list of problems, each
+//! with one entry. What becomes of them is the same for all (`hosts`).
 
+pub mod asking;
+pub mod claims;
 pub mod hosts;
+pub mod naming;
+pub mod removals;
+mod sources;
+mod wake;
+
+use api::{Host, InventoryStatus, Origin};
+use jiff::Timestamp;
+
+pub use hosts::Problem;
+pub use sources::ask;
+pub use wake::Wake;
+
+/// An entry of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What is said of the host. The name is empty where the source has no names: the host tells it itself.
+    pub host: Host,
+    /// Where the entry stands. `None` for the pool's own list.
+    pub origin: Option<Origin>,
+}
+
+/// A whole list, read and checked as far as it can be without looking at other pools.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Listing {
+    /// Entries that can be used.
+    pub entries: Vec<Entry>,
+    /// Those that cannot, where one bad entry stops only itself.
+    pub problems: Vec<Problem>,
+    /// Where it comes from. `None` for the pool's own list.
+    pub status: Option<InventoryStatus>,
+    /// Why something newer is not used, or is not known.
+    pub trouble: Option<Trouble>,
+    /// When the source is looked at again by itself. `None`: when it tells that it has changed.
+    pub next: Option<Timestamp>,
+}
+
+/// Why a source cannot be read, or not followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Trouble {
+    /// PascalCase.
+    pub reason: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+    /// Whether it lasts until a person acts.
+    pub stalls: bool,
+}
+
+/// What came of asking a source.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Asked {
+    /// This list is in force.
+    Listed(Box<Listing>),
+    /// No list is known: hosts that are there stay as they are, and nothing is removed.
+    Unknown(Trouble, Option<Timestamp>),
+}
+
+/// What becomes of asking a source.
+impl Asked {
+    /// A list that is in force, with nothing wrong.
+    pub fn listed(entries: Vec<Entry>, status: InventoryStatus) -> Self {
+        Self::Listed(Box::new(Listing { entries, status: Some(status), ..Listing::default() }))
+    }
+}

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
-    Desired, Grant, GrantType, InstanceHost, PoolRef, WindowsInstance, WindowsInstanceSpec, WindowsNodePool,
+    Desired, Grant, GrantType, InstanceHost, Origin, PoolRef, WindowsInstance, WindowsInstanceSpec, WindowsNodePool,
     names::{FINALIZER_INSTANCE, MANAGER_POOL, key},
 };
 use futures::{StreamExt, stream};
@@ -11,11 +11,12 @@ use jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{PoolError, failed, gone_is_fine};
+use super::{PoolError, failed, gone_is_fine, list::List, told::Told};
 use crate::{
     context::Context,
     plan::grants::{Decision, Granting},
@@ -28,43 +29,105 @@ const WRITES: usize = 16;
 #[derive(Debug, Default)]
 pub struct Changes {
     pub create: Vec<WindowsInstance>,
-    pub update: Vec<(String, serde_json::Value)>,
+    pub update: Vec<Update>,
     pub delete: Vec<String>,
+}
+
+/// A change of an instance.
+#[derive(Debug)]
+pub struct Update {
+    pub name: String,
+    /// Merge patch.
+    pub patch: serde_json::Value,
+    /// Whether the entry of the host has changed.
+    pub changed: bool,
+    /// The pool that it goes over to.
+    pub moved_to: Option<String>,
 }
 
 /// What has to be written. A host that has not joined yet shall follow `version`; a node gets another one with its grant.
 pub fn changes(
-    hosts: &BTreeMap<String, InstanceHost>,
+    list: &List,
     mine: &[Arc<WindowsInstance>],
     version: &str,
     pool: &WindowsNodePool,
+    pools: &Store<WindowsNodePool>,
 ) -> Changes {
     let mut changes = Changes::default();
     let existing: BTreeMap<String, &Arc<WindowsInstance>> = mine.iter().map(|i| (i.name_any(), i)).collect();
-    for (name, host) in hosts {
+    for (name, host) in &list.hosts {
+        let origin = list.origins.get(name);
         match existing.get(name) {
-            None => changes.create.push(new_instance(pool, host, version)),
+            None => changes.create.push(new_instance(pool, host, origin, version)),
             Some(instance) if instance.metadata.deletion_timestamp.is_some() => {}
             Some(instance) => {
                 let joined = instance.status.as_ref().is_some_and(|s| s.current_version.is_some());
                 // A node that has joined keeps the version that it follows.
                 let stale = !joined && instance.spec.desired.as_ref().is_none_or(|d| d.version != version);
                 let mut spec = serde_json::Map::new();
-                if instance.spec.host != *host {
+                let changed = instance.spec.host != *host;
+                if changed {
                     spec.insert("host".into(), replaced(&instance.spec.host, host));
+                }
+                if let Some(origin) = origin.filter(|o| changed || is_elsewhere(instance.spec.origin.as_ref(), o)) {
+                    spec.insert("origin".into(), in_place_of(instance.spec.origin.as_ref(), origin));
                 }
                 if stale {
                     spec.insert("desired".into(), json!({"version": version}));
                 }
                 if !spec.is_empty() {
-                    changes.update.push((name.clone(), json!({"spec": spec})));
+                    let patch = json!({"spec": spec});
+                    changes.update.push(Update { name: name.clone(), patch, changed, moved_to: None });
                 }
             }
         }
     }
-    let gone = mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none() && !hosts.contains_key(&i.name_any()));
-    changes.delete = gone.map(|i| i.name_any()).collect();
+    let gone =
+        mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none() && !list.hosts.contains_key(&i.name_any()));
+    for instance in gone {
+        let name = instance.name_any();
+        let to = list.moves.get(&name).map(|to| (to, pools.get(&ObjectRef::new(to))));
+        match to {
+            None => changes.delete.push(name),
+            Some((to, Some(other))) if takes_over(&other, instance) => {
+                let patch = moved(instance, &other);
+                changes.update.push(Update { name, patch, changed: false, moved_to: Some(to.clone()) });
+            }
+            // It goes over as soon as it can.
+            Some(_) => {}
+        }
+    }
     changes
+}
+
+/// Whether an entry stands in another place than before. One that only moves in its file, or is seen in another revision, does
+/// not: thousands of instances would have to be written for one more line.
+fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
+    before.is_none_or(|b| (&b.source, &b.file, &b.machine) != (&now.source, &now.file, &now.machine))
+}
+
+fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
+    let nothing = before.map_or(serde_json::Value::Null, |b| json!(b));
+    let nulls = nothing.as_object().into_iter().flatten().map(|(k, _)| (k.clone(), serde_json::Value::Null));
+    merged(serde_json::Value::Object(nulls.collect()), json!(now))
+}
+
+/// Whether an instance may go over to a pool now: in the middle of an operation it belongs to whom it began with.
+fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
+    let busy = instance.status.as_ref().is_some_and(|s| s.operation.is_some());
+    pool.metadata.deletion_timestamp.is_none() && !pool.spec.is_plan() && !busy
+}
+
+/// The merge patch that gives an instance to another pool. What it does not use of its grant is gone.
+fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> serde_json::Value {
+    json!({
+        "metadata": {
+            "resourceVersion": instance.resource_version(),
+            "labels": {key::POOL: to.name_any()},
+            "ownerReferences": to.controller_owner_ref(&()).map(|o| vec![o]),
+        },
+        "spec": {"poolRef": {"name": to.name_any()}, "grant": null},
+    })
 }
 
 /// The merge patch value that turns one host into another: what is no longer set is set to null.
@@ -79,7 +142,12 @@ fn replaced(old: &InstanceHost, new: &InstanceHost) -> serde_json::Value {
     value
 }
 
-fn new_instance(pool: &WindowsNodePool, host: &InstanceHost, version: &str) -> WindowsInstance {
+fn new_instance(
+    pool: &WindowsNodePool,
+    host: &InstanceHost,
+    origin: Option<&Origin>,
+    version: &str,
+) -> WindowsInstance {
     WindowsInstance {
         metadata: ObjectMeta {
             name: Some(host.name.clone()),
@@ -91,6 +159,7 @@ fn new_instance(pool: &WindowsNodePool, host: &InstanceHost, version: &str) -> W
         spec: WindowsInstanceSpec {
             pool_ref: PoolRef { name: pool.name_any() },
             host: host.clone(),
+            origin: origin.cloned(),
             desired: Some(Desired { version: version.into() }),
             grant: None,
         },
@@ -101,15 +170,16 @@ fn new_instance(pool: &WindowsNodePool, host: &InstanceHost, version: &str) -> W
 /// One write of an instance. The writes of a look are independent of one another.
 enum Write {
     Create(Box<WindowsInstance>),
-    Patch { name: String, patch: serde_json::Value, doing: &'static str },
+    Update(Update),
     Grant { name: String, patch: serde_json::Value },
-    Delete(String),
+    Delete { name: String, revision: Option<String> },
 }
 
 /// Writes what the inventory and the plan say.
 pub async fn apply(
     changes: Changes,
     mine: &[Arc<WindowsInstance>],
+    list: &List,
     decision: &Decision,
     cx: &Arc<Context>,
     now: Timestamp,
@@ -117,8 +187,9 @@ pub async fn apply(
     let Changes { create, update, delete } = changes;
     let mut writes: Vec<Write> = Vec::new();
     writes.extend(create.into_iter().map(|i| Write::Create(Box::new(i))));
-    writes.extend(update.into_iter().map(|(name, patch)| Write::Patch { name, patch, doing: "change an instance" }));
-    writes.extend(delete.into_iter().map(Write::Delete));
+    writes.extend(update.into_iter().map(Write::Update));
+    let revision = list.status.as_ref().and_then(|s| s.revision.clone());
+    writes.extend(delete.into_iter().map(|name| Write::Delete { name, revision: revision.clone() }));
     for instance in mine {
         if let Some(granting) = decision.changes.get(&instance.name_any()) {
             let grant = granting.as_ref().map(|granting| new_grant(instance, granting, now));
@@ -155,15 +226,28 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
         Write::Create(instance) => {
             let params = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
             match api.create(&params, &instance).await {
-                Ok(_) => Ok(()),
+                Ok(written) => {
+                    cx.tell_of_host(&written, &Told::Admitted, None);
+                    Ok(())
+                }
                 // Another pool was faster, or our cache is behind: the next look tells.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
                 Err(error) => Err(failed("create an instance")(error)),
             }
         }
-        Write::Patch { name, patch, doing } => {
+        Write::Update(Update { name, patch, changed, moved_to }) => {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-            gone_is_fine(api.patch(&name, &params, &Patch::Merge(patch)).await).map_err(failed(doing))
+            match api.patch(&name, &params, &Patch::Merge(patch)).await {
+                Ok(written) => {
+                    match moved_to {
+                        Some(to) => cx.tell_of_host(&written, &Told::Moved { to }, None),
+                        None if changed => cx.tell_of_host(&written, &Told::Changed, None),
+                        None => {}
+                    }
+                    Ok(())
+                }
+                other => gone_is_fine(other).map_err(failed("change an instance")),
+            }
         }
         Write::Grant { name, patch } => {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
@@ -175,7 +259,10 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                 other => gone_is_fine(other).map_err(failed("grant an operation")),
             }
         }
-        Write::Delete(name) => {
+        Write::Delete { name, revision } => {
+            if let Some(instance) = cx.instances.get(&ObjectRef::new(&name)) {
+                cx.tell_of_host(&instance, &Told::Dismissed, revision.as_deref());
+            }
             gone_is_fine(api.delete(&name, &DeleteParams::default()).await).map_err(failed("delete an instance"))
         }
     }
@@ -209,21 +296,28 @@ fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) ->
 mod tests {
     use super::*;
     use crate::{
-        inventory::hosts::{self, Known},
+        inventory::{
+            Entry,
+            hosts::{self, Known},
+        },
         pool::known,
     };
     use api::{Host, Inventory, WindowsNodePoolSpec};
+    use kube::runtime::reflector::store::Writer;
 
     fn pool(hosts: &[(&str, &str)]) -> WindowsNodePool {
         let hosts =
             hosts.iter().map(|(n, a)| Host { name: (*n).into(), address: (*a).into(), ..Host::default() }).collect();
-        let inventory = Inventory { hosts: Some(hosts) };
+        let inventory = Inventory { hosts: Some(hosts), ..Inventory::default() };
         WindowsNodePool::new("p", WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() })
     }
 
     fn plan(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>]) -> Changes {
         let known: Vec<Known> = mine.iter().map(|i| known(i)).collect();
-        changes(&hosts::resolve("p", &pool.spec, &known).0, mine, "1-a", pool)
+        let entries: Vec<Entry> = pool.spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
+        let hosts = hosts::resolve("p", &pool.spec, &entries, &known).hosts;
+        let list = List { hosts, ..List::default() };
+        changes(&list, mine, "1-a", pool, &Writer::default().as_reader())
     }
 
     #[test]
@@ -239,7 +333,7 @@ mod tests {
 
         let moved = plan(&pool(&[("a", "10.0.0.9")]), &mine);
         assert_eq!(moved.delete, ["b"]);
-        assert_eq!(moved.update[0].1["spec"]["host"]["address"], "10.0.0.9");
+        assert_eq!(moved.update[0].patch["spec"]["host"]["address"], "10.0.0.9");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What is seen of a pool and what it wants, before anything is done about it: the same for a pool that is carried out, for one in
 //! mode Plan, and for the command `plan`.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use api::{DeletionPolicy, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
@@ -9,6 +9,7 @@ use kube::ResourceExt;
 
 use super::{
     PoolError, known,
+    list::{List, list},
     members::Member,
     preview::{Sights, preview},
     wishes::Wishes,
@@ -16,7 +17,7 @@ use super::{
 use crate::{
     context::Context,
     instance::node,
-    inventory::hosts::{self, Known, Problem},
+    inventory::hosts::{Known, Problem},
     plan::{
         grants::Limits,
         windows::{self, WindowError, Windows},
@@ -36,10 +37,8 @@ pub(super) enum Purpose {
 pub(super) struct Look {
     /// Its instances.
     pub mine: Vec<Arc<WindowsInstance>>,
-    /// Hosts of the inventory that are used.
-    pub hosts: BTreeMap<String, InstanceHost>,
-    /// Entries that are not.
-    pub problems: Vec<Problem>,
+    /// Hosts that it shall have.
+    pub list: List,
     /// Whether changes may begin now.
     pub window: Result<Windows, WindowError>,
     /// What it wants.
@@ -60,14 +59,12 @@ impl Look {
         cx: &Context,
         now: Timestamp,
     ) -> Result<Self, PoolError> {
-        let (hosts, problems) = match pool.metadata.deletion_timestamp {
-            Some(_) => (BTreeMap::new(), Vec::new()),
-            None => hosts::resolve(&pool.name_any(), &pool.spec, known),
-        };
+        let list = list(pool, &mine, known, cx).await;
         let rollout = pool.spec.rollout();
         let window = windows::look(rollout.windows(), now);
         let wishes = Wishes::of(pool, &mine, purpose, cx, now).await?;
-        let members = mine.iter().map(|i| wishes.member(i, !hosts.contains_key(&i.name_any()), cx, now)).collect();
+        let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
+        let members = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();
         let remediation = pool.spec.remediation();
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
@@ -83,17 +80,17 @@ impl Look {
             max_unhealthy: remediation.max_unhealthy(),
             others: None,
         };
-        Ok(Self { mine, hosts, problems, window, wishes, members, limits })
+        Ok(Self { mine, list, window, wishes, members, limits })
     }
 
     /// What would be done with each host that something would be done with.
     pub fn preview(&self, pool: &WindowsNodePool, cx: &Context) -> Vec<PlannedHost> {
         let on_node = |name: &str| {
-            let (host, node) = (self.hosts.get(name)?, cx.node(name)?);
+            let (host, node) = (self.list.hosts.get(name)?, cx.node(name)?);
             node::patch(&node, &node::template(pool, host))
         };
         preview(
-            &self.hosts,
+            &self.list.hosts,
             &self.members,
             &self.limits,
             &Sights {
@@ -150,7 +147,7 @@ pub async fn plan(
     Ok(Planned {
         list: look.preview(pool, cx),
         version: look.wishes.course.target.clone(),
-        hosts: look.hosts.values().map(of).collect(),
-        problems: look.problems,
+        hosts: look.list.hosts.values().map(of).collect(),
+        problems: look.list.problems,
     })
 }

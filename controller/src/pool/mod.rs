@@ -2,10 +2,12 @@
 
 mod disrupting;
 mod instances;
+mod list;
 mod look;
 mod members;
 mod preview;
 mod status;
+mod told;
 mod wishes;
 
 use std::{sync::Arc, time::Duration};
@@ -117,13 +119,15 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     if is_plan {
         cx.disrupting.forget(&name);
         let list = look.preview(&pool, &cx);
-        let status = status::planned(&pool, &list, look.hosts.len(), &look.members, &look.problems, now);
+        let status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
         store(&pool, status, &cx).await?;
         record(&name, &look.members, &cx);
         return Ok(Action::await_change());
     }
-    let Look { mine, hosts, problems, window, wishes, members, limits } = look;
-    let changes = instances::changes(&hosts, &mine, &wishes.for_new_hosts(&cx), &pool);
+    let Look { mine, list, window, wishes, members, limits } = look;
+    cx.claims.set(&name, list.claimed.clone());
+    let asked_again = cx.asking.ask(&pool, &list.unnamed, &cx).and_then(|wait| now.checked_add(wait).ok());
+    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(&cx), &pool, &cx.pools);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
     let cap = cx.args.max_disruptions;
     let decision = cx.disrupting.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
@@ -132,13 +136,12 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
         add_finalizer(&pool, &cx).await?;
     }
-    instances::apply(changes, &mine, &decision, &cx, now).await?;
-    tell_of(&problems, &pool, &cx);
+    instances::apply(changes, &mine, &list, &decision, &cx, now).await?;
+    tell_of(&list.problems, &pool, &cx);
 
     // Status.
     let seen = status::Seen {
-        hosts: hosts.len(),
-        problems: &problems,
+        list: &list,
         members: &members,
         decision: &decision,
         course: &wishes.course,
@@ -151,8 +154,11 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     record(&name, &members, &cx);
     let window_changes = window.ok().and_then(|w| w.closes.or_else(|| w.opens.map(|o| o.1)));
     let soonest = soonest_available(&members, pool.spec.rollout().min_ready(), now, &cx);
-    let wake =
-        [decision.next, wishes.course.next, window_changes, soonest].into_iter().flatten().filter(|at| *at > now).min();
+    let wake = [decision.next, wishes.course.next, window_changes, soonest, asked_again, list.next]
+        .into_iter()
+        .flatten()
+        .filter(|at| *at > now)
+        .min();
     Ok(wake.map_or_else(Action::await_change, |at| {
         Action::requeue(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(Duration::from_millis(200)))
     }))

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 
 use api::{
-    GrantType, Phase, PlannedHost, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
+    GrantType, Phase, PlannedHost, Verdict, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{Status, kind, reason, remove, set},
+    names::key,
 };
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::Member;
+use super::{Member, list::List};
 use crate::{
     inventory::hosts::Problem,
     plan::{
@@ -21,10 +22,8 @@ use crate::{
 
 /// What a look at the pool has found.
 pub(crate) struct Seen<'a> {
-    /// Hosts of the inventory that are used.
-    pub hosts: usize,
-    /// Entries that are not.
-    pub problems: &'a [Problem],
+    /// Hosts that it shall have.
+    pub list: &'a List,
     /// Instances.
     pub members: &'a [Member],
     /// What the plan decided.
@@ -38,7 +37,7 @@ pub(crate) struct Seen<'a> {
 }
 
 /// The first names of a list, and how many more there are: a message must not grow with the pool.
-fn some(names: &[String]) -> String {
+pub(super) fn some(names: &[String]) -> String {
     let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
     match names.len() {
         0..=3 => shown,
@@ -97,7 +96,7 @@ pub(crate) fn next(
     let overdue = names(&|m| is_overdue(m, pool, now));
     let outdated = names(&|m| m.slot.joined && !m.slot.leaving && m.slot.change.is_some());
     // Hosts of the inventory that have no instance yet: it is made after this was seen.
-    let new = seen.hosts.saturating_sub(names(&|m| !m.slot.leaving).len());
+    let new = seen.list.hosts.len().saturating_sub(names(&|m| !m.slot.leaving).len());
     let mut failed: Vec<String> =
         failing.iter().chain(&stuck).chain(&taken_back).chain(&update_fails).cloned().collect();
     failed.sort();
@@ -105,7 +104,7 @@ pub(crate) fn next(
 
     let mut status = WindowsNodePoolStatus {
         observed_generation: generation,
-        nodes: count(seen.hosts),
+        nodes: count(seen.list.hosts.len()),
         ready_nodes: count(ready.len()),
         available_nodes: count(names(&|m| m.slot.available && !m.slot.leaving).len()),
         up_to_date_nodes: count(
@@ -121,6 +120,8 @@ pub(crate) fn next(
         versions: versions(seen.members.iter().filter_map(current)),
         rollout: seen.course.status.clone(),
         plan: None,
+        inventory: seen.list.status.clone(),
+        last_handled_reconcile_at: pool.annotations().get(key::RECONCILE_REQUESTED).cloned(),
         failed_node_names: failed.iter().take(10).cloned().collect(),
         unclean_hosts: before.unclean_hosts.clone(),
         effective: Some(pool.spec.effective()),
@@ -130,13 +131,25 @@ pub(crate) fn next(
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
 
-    let problem = seen.problems.first();
+    let problem = seen.list.problems.first();
     match problem {
-        None => put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{} hosts", seen.hosts)),
+        None => {
+            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{} hosts", seen.list.hosts.len()));
+        }
         Some(first) => {
-            let all = seen.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
+            let all = seen.list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
             put(kind::INVENTORY_SYNCED, Status::False, first.reason, &all);
         }
+    }
+
+    if let Some(status) = seen.list.status.as_ref().filter(|_| pool.spec.inventory.is_verified()) {
+        let (is_so, why) = match status.verdict {
+            Verdict::Verified => (Status::True, reason::SUCCEEDED),
+            Verdict::NotAsked => (Status::False, "NotVerified"),
+        };
+        let signer = status.signer.as_deref().unwrap_or("nobody");
+        let revision = status.revision.as_deref().unwrap_or_default();
+        put(kind::SOURCE_VERIFIED, is_so, why, &format!("{revision} was signed by {signer}"));
     }
 
     let paused = pool.spec.rollout().paused();
@@ -150,7 +163,7 @@ pub(crate) fn next(
     let more = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
     let lost = &seen.decision.lost;
     let trouble: Option<(String, String)> = if let Some(first) = problem {
-        Some((first.reason.into(), format!("{}{}", first.message, more(seen.problems.len()))))
+        Some((first.reason.into(), format!("{}{}", first.message, more(seen.list.problems.len()))))
     } else if !failed.is_empty() {
         Some((
             reason::NODES_FAILED.into(),
@@ -183,7 +196,7 @@ pub(crate) fn next(
             let message = format!(
                 "{} of {} nodes do not follow version {version}: {}",
                 outdated.len(),
-                seen.hosts,
+                seen.list.hosts.len(),
                 some(&outdated)
             );
             put(kind::UPDATED, Status::False, why, &message);
@@ -231,8 +244,13 @@ pub(crate) fn next(
 
     // The sum of it, for those who read one condition only. It is Unknown, not False, as long as the operator gets on.
     let nodes = match outdated.len() {
-        0 => format!("{} of {} nodes Ready", ready.len(), seen.hosts),
-        n => format!("{} of {} nodes Ready, {} updated", ready.len(), seen.hosts, seen.hosts.saturating_sub(n)),
+        0 => format!("{} of {} nodes Ready", ready.len(), seen.list.hosts.len()),
+        n => format!(
+            "{} of {} nodes Ready, {} updated",
+            ready.len(),
+            seen.list.hosts.len(),
+            seen.list.hosts.len().saturating_sub(n)
+        ),
     };
     let hopeful = act.is_empty() || (failing.is_empty() && stuck.is_empty());
     let stalled = stalled(seen, held.as_ref(), trouble.as_ref()).or_else(|| {
@@ -267,6 +285,9 @@ pub(crate) fn next(
             put(kind::RECONCILING, Status::True, why, &act);
             remove(&mut status.conditions, kind::STALLED);
         }
+    }
+    if !pool.spec.inventory.is_verified() {
+        remove(&mut status.conditions, kind::SOURCE_VERIFIED);
     }
     match warning {
         Some((why, message)) => set(&mut status.conditions, kind::WARNING, Status::True, why, message, generation, now),
@@ -354,7 +375,8 @@ fn stalled(seen: &Seen<'_>, held: Option<&Held>, trouble: Option<&(String, Strin
         let todo = "none is repaired: when so many are not Ready at once, look for what they have in common (network, API server, a change)";
         return Some((why.clone(), format!("{message}; {todo}")));
     }
-    seen.problems.first().map(|first| (first.reason.to_string(), first.message.clone()))
+    let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
+    first.map(|first| (first.reason.to_string(), first.message.clone()))
 }
 
 fn number(n: u32, of: &str) -> String {

@@ -25,7 +25,10 @@ fn now() -> Timestamp {
 fn pool(hosts: usize) -> WindowsNodePool {
     let hosts =
         (0..hosts).map(|n| Host { name: format!("h{n}"), address: format!("10.0.0.{n}"), ..Host::default() }).collect();
-    let spec = WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..WindowsNodePoolSpec::default() };
+    let spec = WindowsNodePoolSpec {
+        inventory: Inventory { hosts: Some(hosts), ..Inventory::default() },
+        ..WindowsNodePoolSpec::default()
+    };
     let mut pool = WindowsNodePool::new("p", spec);
     pool.metadata.generation = Some(7);
     pool
@@ -66,6 +69,11 @@ fn described(pool: &WindowsNodePool, members: &[Member], problems: &[Problem]) -
     described_in(pool, members, problems, &Decision::default(), &course(Hold::None), Ok(&OPEN), now())
 }
 
+fn listed(hosts: usize, problems: &[Problem]) -> List {
+    let hosts = (0..hosts).map(|n| (format!("h{n}"), api::InstanceHost::default())).collect();
+    List { hosts, problems: problems.to_vec(), ..List::default() }
+}
+
 fn described_in(
     pool: &WindowsNodePool,
     members: &[Member],
@@ -76,7 +84,8 @@ fn described_in(
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let hosts = pool.spec.hosts().len();
-    let seen = Seen { hosts, problems, members, decision, course, window, deleting: false };
+    let list = listed(hosts, problems);
+    let seen = Seen { list: &list, members, decision, course, window, deleting: false };
     next(pool, &seen, None, now)
 }
 
@@ -278,8 +287,7 @@ fn a_warning_is_beside_everything_else() {
     let members = [member("h0", Phase::Ready)];
     let (decision, course) = (Decision::default(), course(Hold::None));
     let seen = Seen {
-        hosts: 1,
-        problems: &[],
+        list: &listed(1, &[]),
         members: &members,
         decision: &decision,
         course: &course,

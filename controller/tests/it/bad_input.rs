@@ -105,8 +105,10 @@ async fn several_keys(world: &World) -> Result<()> {
 async fn duplicates(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("twice")).await?;
     let double = |name: &str| api::Host { name: name.into(), ..entry(&host) };
-    let hosts =
-        |hosts: Vec<api::Host>| WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..spec(&[]) };
+    let hosts = |hosts: Vec<api::Host>| WindowsNodePoolSpec {
+        inventory: Inventory { hosts: Some(hosts), ..Inventory::default() },
+        ..spec(&[])
+    };
     world.join("twice", &spec(std::slice::from_ref(&host))).await?;
     let refused = |pool: &'static str, name: &'static str, other: &'static str| {
         let address = host.address().to_string();
@@ -212,7 +214,8 @@ async fn other_ways_to_a_host(world: &World) -> Result<()> {
         Err(error) => println!("this machine has no IPv6: {error}"),
     }
     let count = hosts.len();
-    let mut pool = WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..spec(&[]) };
+    let mut pool =
+        WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts), ..Inventory::default() }, ..spec(&[]) };
     world.apply("ways", &pool).await?;
     let message = world.until_failed("nowhere", "NameNotResolved").await?;
     ensure!(message.contains("nowhere.invalid") && message.contains("DNS"), "{message}");

@@ -119,10 +119,10 @@ async fn fields_of_a_host() -> Result<()> {
         cases.push((format!("{field} {value}"), pool("case", &one(json!({field: value}))), verdict));
     };
     let long = "a".repeat(64);
-    for name in ["a", "7", "win-1", &long[..63]] {
+    for name in ["a", "7", "win-1", "win.1", "ip-10-0-1-2.ec2.internal", &long[..63]] {
         add("name", json!(name), Taken);
     }
-    for name in ["Win-1", "win_1", "win.1", "-win", "win-", "win 1", "wïn"] {
+    for name in ["Win-1", "win_1", "win..1", ".win", "win.-1", "-win", "win-", "win 1", "wïn"] {
         add("name", json!(name), Refused("should match"));
     }
     add("name", json!(""), Refused("should be at least 1 chars"));

@@ -96,8 +96,9 @@ impl World {
 
     pub async fn apply(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
-        let pool = WindowsNodePool::new(name, spec.clone());
-        pools.patch(name, &PatchParams::apply("a-person").force(), &Patch::Apply(&pool)).await?;
+        // In a box: it is large, and with it every future that waits here.
+        let pool = Box::new(WindowsNodePool::new(name, spec.clone()));
+        pools.patch(name, &PatchParams::apply("a-person").force(), &Patch::Apply(&*pool)).await?;
         Ok(())
     }
 
@@ -271,7 +272,10 @@ pub fn entry(host: &SimHost) -> Host {
 /// A pool of these hosts.
 pub fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
     let hosts = hosts.iter().map(entry).collect();
-    WindowsNodePoolSpec { inventory: Inventory { hosts: Some(hosts) }, ..WindowsNodePoolSpec::default() }
+    WindowsNodePoolSpec {
+        inventory: Inventory { hosts: Some(hosts), ..Inventory::default() },
+        ..WindowsNodePoolSpec::default()
+    }
 }
 
 /// A pool of these hosts with some of its fields, as JSON.

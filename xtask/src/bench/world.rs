@@ -103,7 +103,7 @@ impl World {
                 ..Host::default()
             });
             let spec = WindowsNodePoolSpec {
-                inventory: Inventory { hosts: Some(hosts.collect()) },
+                inventory: Inventory { hosts: Some(hosts.collect()), ..Inventory::default() },
                 provisioning: Some(Provisioning { max_concurrent: Some(MAX_CONCURRENT) }),
                 ..spec.clone()
             };

@@ -139,7 +139,7 @@ impl World {
         let wine = self.wine.iter().map(|h| host(h.name(), h.address().to_string(), h.port()));
         let simulated = self.simulated.iter().map(|h| host(h.name(), h.address().to_string(), h.port()));
         let spec = WindowsNodePoolSpec {
-            inventory: Inventory { hosts: Some(wine.chain(simulated).collect()) },
+            inventory: Inventory { hosts: Some(wine.chain(simulated).collect()), ..Inventory::default() },
             provisioning: Some(Provisioning { max_concurrent: Some(10) }),
             ..WindowsNodePoolSpec::default()
         };

@@ -1,0 +1,21 @@
+//! Asks the source that a pool names for its list.
+
+use api::WindowsNodePool;
+
+use super::{Asked, Entry, Listing, Trouble};
+use crate::context::Context;
+
+/// The list that is in force for a pool.
+pub async fn ask(pool: &WindowsNodePool, _cx: &Context) -> Asked {
+    let inventory = &pool.spec.inventory;
+    if let Some(hosts) = &inventory.hosts {
+        let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
+        return Asked::Listed(Box::new(Listing { entries, ..Listing::default() }));
+    }
+    let trouble = Trouble {
+        reason: "SourceNotSupported",
+        message: "this operator does not know the pool's source of hosts: update the operator".into(),
+        stalls: true,
+    };
+    Asked::Unknown(trouble, None)
+}

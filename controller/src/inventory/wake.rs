@@ -1,0 +1,36 @@
+//! Has pools look again because of something that is no object of the cluster's API.
+
+use std::sync::Mutex;
+
+use futures::{Stream, stream};
+use tokio::sync::mpsc;
+
+/// Where a source tells that there is something new.
+pub struct Wake {
+    sender: mpsc::UnboundedSender<String>,
+    receiver: Mutex<Option<mpsc::UnboundedReceiver<String>>>,
+}
+
+impl Default for Wake {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        Self { sender, receiver: Mutex::new(Some(receiver)) }
+    }
+}
+
+impl Wake {
+    /// The pool of this name looks again.
+    pub fn pool(&self, name: &str) {
+        // Where nobody listens any more, there is nothing to look at.
+        let _ = self.sender.send(name.to_owned());
+    }
+
+    /// Names of pools that shall look again. The first caller gets them; there is one who looks after pools.
+    pub fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
+        let receiver = self.receiver.lock().ok().and_then(|mut r| r.take());
+        stream::unfold(receiver, |receiver| async move {
+            let mut receiver = receiver?;
+            receiver.recv().await.map(|name| (name, Some(receiver)))
+        })
+    }
+}

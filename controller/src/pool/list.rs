@@ -1,0 +1,186 @@
+//! The hosts that a pool shall have: what its source lists, with names, without what cannot be used, and with what must not go yet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::{InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool, conditions::reason, names::key};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::status::some;
+use crate::{
+    context::Context,
+    inventory::{
+        self, Asked, Entry, Listing, Problem, Trouble,
+        hosts::{self, Known, canonical},
+        naming::{self, Names, Place},
+        removals::{self, Change},
+    },
+};
+
+/// The hosts that a pool shall have.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    /// Hosts by name.
+    pub hosts: BTreeMap<String, InstanceHost>,
+    /// Where their entries stand, by name.
+    pub origins: BTreeMap<String, Origin>,
+    /// What is wrong: with the source, which then comes first, and with entries.
+    pub problems: Vec<Problem>,
+    /// Hosts that have to tell their names first.
+    pub unnamed: Vec<(Place, Entry)>,
+    /// Every name that is listed, whether or not it is used.
+    pub claimed: BTreeSet<String>,
+    /// Hosts that are not listed any more, and which pool lists them now.
+    pub moves: BTreeMap<String, String>,
+    /// Where the list comes from.
+    pub status: Option<InventoryStatus>,
+    /// When the source is to be asked again, if nothing of it is heard before.
+    pub next: Option<Timestamp>,
+    /// Whether what is wrong with the source mends itself.
+    pub mends_itself: bool,
+}
+
+/// Asks the pool's source, and makes the best of it. `known` are the hosts of all pools.
+pub(super) async fn list(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], known: &[Known], cx: &Context) -> List {
+    if pool.metadata.deletion_timestamp.is_some() {
+        return List::default();
+    }
+    match inventory::ask(pool, cx).await {
+        Asked::Unknown(trouble, next) => List { next, ..unknown(pool, mine, trouble) },
+        Asked::Listed(listing) => listed(pool, mine, known, *listing, cx),
+    }
+}
+
+/// Nobody knows what is listed: everything stays as it is.
+fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Trouble) -> List {
+    let stay = mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none());
+    let hosts: BTreeMap<String, InstanceHost> = stay.map(|i| (i.name_any(), i.spec.host.clone())).collect();
+    List {
+        claimed: hosts.keys().cloned().collect(),
+        hosts,
+        mends_itself: !trouble.stalls,
+        problems: vec![about_source(&trouble)],
+        status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
+        ..List::default()
+    }
+}
+
+fn about_source(trouble: &Trouble) -> Problem {
+    Problem { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
+}
+
+fn listed(
+    pool: &WindowsNodePool,
+    mine: &[Arc<WindowsInstance>],
+    known: &[Known],
+    listing: Listing,
+    cx: &Context,
+) -> List {
+    let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
+    let Listing { entries, problems, status, trouble, next } = listing;
+    let is_empty = entries.is_empty() && problems.is_empty();
+    let instances: BTreeMap<Place, String> =
+        mine.iter().map(|i| ((canonical(&i.spec.host.address), i.spec.host.port), i.name_any())).collect();
+    let named = naming::name(
+        entries,
+        port,
+        &Names {
+            instances: &instances,
+            node: &|address| cx.nodes.state().iter().find(|n| is_node_at(n, address)).map(|n| n.name_any()),
+            said: &|place| cx.asking.said(&name, place),
+        },
+    );
+    let resolved = hosts::resolve(&name, &pool.spec, &named.entries, known);
+    let mut list = List {
+        claimed: named.entries.iter().map(|e| e.host.name.clone()).collect(),
+        unnamed: named.unnamed.into_iter().map(|e| (naming::place(&e.host, port), e)).collect(),
+        mends_itself: trouble.as_ref().is_some_and(|t| !t.stalls),
+        problems: trouble.iter().map(about_source).collect(),
+        hosts: resolved.hosts,
+        origins: resolved.origins,
+        moves: BTreeMap::new(),
+        status,
+        next,
+    };
+    list.problems.extend(problems.into_iter().chain(named.problems).chain(resolved.problems));
+    let staying: Vec<&Arc<WindowsInstance>> = mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none()).collect();
+    list.keep_what_is_only_wrong(&staying);
+    list.hand_over(&name, &staying, cx);
+    list.hold_removals(pool, &staying, is_empty);
+    list
+}
+
+/// Whether this is a Node that an operator has made of the host at that address, in its one form.
+fn is_node_at(node: &Node, address: &str) -> bool {
+    let ours = [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
+        || node.annotations().contains_key(key::VERSION);
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    ours && addresses.iter().any(|a| canonical(&a.address) == address)
+}
+
+impl List {
+    /// A host whose entry is there and cannot be used any more stays as it is: only who takes the entry out wants the host to go.
+    fn keep_what_is_only_wrong(&mut self, staying: &[&Arc<WindowsInstance>]) {
+        for instance in staying {
+            let (name, address) = (instance.name_any(), canonical(&instance.spec.host.address));
+            let wrong = self.problems.iter().any(|p| p.host == name || canonical(&p.host) == address);
+            if wrong {
+                self.hosts.entry(name).or_insert_with(|| instance.spec.host.clone());
+            }
+        }
+    }
+
+    /// A host that another pool lists now goes over to it, and stays the node that it is.
+    fn hand_over(&mut self, pool: &str, staying: &[&Arc<WindowsInstance>], cx: &Context) {
+        for instance in staying.iter().filter(|i| !self.hosts.contains_key(&i.name_any())) {
+            let name = instance.name_any();
+            if let Some(other) = cx.claims.other(pool, &name) {
+                self.moves.insert(name, other);
+            }
+        }
+    }
+
+    /// Too many hosts that would go at once stay until a person says so.
+    fn hold_removals(&mut self, pool: &WindowsNodePool, staying: &[&Arc<WindowsInstance>], is_empty: bool) {
+        let gone: Vec<&&Arc<WindowsInstance>> = staying
+            .iter()
+            .filter(|i| !self.hosts.contains_key(&i.name_any()) && !self.moves.contains_key(&i.name_any()))
+            .collect();
+        let limit = pool.spec.inventory.max_removals();
+        let revision = self.status.as_ref().and_then(|s| s.revision.clone());
+        let change = Change {
+            gone: gone.len(),
+            of: staying.len(),
+            empty: is_empty,
+            limit,
+            revision: revision.as_deref(),
+            approved: pool.annotations().get(key::APPROVE_REMOVAL).map(String::as_str),
+        };
+        if !removals::are_held(change) {
+            return;
+        }
+        let mut names: Vec<String> = gone.iter().map(|i| i.name_any()).collect();
+        names.sort();
+        let limit = limit.map(|l| l.to_string()).unwrap_or_default();
+        let revision = revision.unwrap_or_else(|| "the list".into());
+        let message = format!(
+            "{revision} does not list {} of {} hosts any more, and one change may remove {limit}: {}; they all stay. If they shall go, \
+             annotate the pool with {}={revision}, else mend the list",
+            names.len(),
+            staying.len(),
+            some(&names),
+            key::APPROVE_REMOVAL,
+        );
+        self.hosts.extend(gone.iter().map(|i| (i.name_any(), i.spec.host.clone())));
+        self.problems.insert(0, Problem { host: String::new(), reason: reason::MASS_REMOVAL_BLOCKED, message });
+        self.mends_itself = false;
+        names.truncate(10);
+        if let Some(status) = &mut self.status {
+            status.held_removals = names;
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Tells what became of a host because of the list: an event on its instance, and a line for auditors in the log, which has the same
+//! fields for every source.
+
+use api::{Origin, WindowsInstance};
+use kube::ResourceExt;
+
+use crate::{context::Context, events::Level};
+
+/// What became of a host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// It is in the pool from now on.
+    Admitted,
+    /// Its entry has changed.
+    Changed,
+    /// It shall go.
+    Dismissed,
+    /// It goes over to another pool.
+    Moved {
+        /// That pool.
+        to: String,
+    },
+}
+
+impl Told {
+    /// PascalCase; also the reason of the event.
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Admitted => "HostAdmitted",
+            Self::Changed => "HostChanged",
+            Self::Dismissed => "HostDismissed",
+            Self::Moved { .. } => "HostMoved",
+        }
+    }
+
+    fn note(&self, origin: Option<&Origin>, revision: Option<&str>) -> String {
+        let place = origin.map(place);
+        let by = |what: &str| match &place {
+            Some(place) => format!("{what} by {place}"),
+            None => format!("{what} by the pool's own list"),
+        };
+        match self {
+            Self::Admitted => by("listed"),
+            Self::Changed => by("its entry was changed"),
+            Self::Dismissed => match revision {
+                Some(revision) => format!("not listed any more at {revision}"),
+                None => "not listed any more".into(),
+            },
+            Self::Moved { to } => format!("listed by pool {to} now; it stays the node that it is"),
+        }
+    }
+}
+
+/// Where an entry stands, in words.
+pub fn place(origin: &Origin) -> String {
+    let revision = origin.revision.as_ref().map(|r| format!(" at {r}")).unwrap_or_default();
+    let file = match (&origin.file, origin.line) {
+        (Some(file), Some(line)) => format!(", {file}:{line}"),
+        (Some(file), None) => format!(", {file}"),
+        _ => String::new(),
+    };
+    let machine = origin.machine.as_ref().map(|m| format!(", Machine {m}")).unwrap_or_default();
+    format!("{}{revision}{file}{machine}", origin.source)
+}
+
+impl Context {
+    /// Tells of a host. `revision` is that of the list that does not have it any more.
+    pub(super) fn tell_of_host(&self, instance: &WindowsInstance, told: &Told, revision: Option<&str>) {
+        let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
+        let note = told.note(origin, revision);
+        self.events.say(instance, Level::Normal, told.reason(), "ReadInventory", &note);
+        let commit = origin.and_then(|o| o.commit.as_ref());
+        tracing::info!(
+            target: "audit",
+            event = told.reason(),
+            host = instance.name_any(),
+            pool = instance.spec.pool_ref.name,
+            address = host.address,
+            port = host.port,
+            username = host.username,
+            source = origin.map(|o| o.source.as_str()),
+            revision = revision.or_else(|| origin.and_then(|o| o.revision.as_deref())),
+            file = origin.and_then(|o| o.file.as_deref()),
+            line = origin.and_then(|o| o.line),
+            machine = origin.and_then(|o| o.machine.as_deref()),
+            commit = commit.map(|c| c.id.as_str()),
+            author = commit.map(|c| c.author.as_str()),
+            committed = commit.map(|c| c.time.as_str()),
+            "{note}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tells_where_it_comes_from() {
+        let git = Origin {
+            source: "git https://git.example.com/hosts".into(),
+            revision: Some("main@sha1:0a".into()),
+            file: Some("hall-b.yaml".into()),
+            line: Some(7),
+            ..Origin::default()
+        };
+        let at = "git https://git.example.com/hosts at main@sha1:0a, hall-b.yaml:7";
+        for (told, origin, revision, expected) in [
+            (Told::Admitted, Some(&git), None, format!("listed by {at}")),
+            (Told::Admitted, None, None, "listed by the pool's own list".into()),
+            (Told::Changed, Some(&git), None, format!("its entry was changed by {at}")),
+            (Told::Dismissed, Some(&git), Some("main@sha1:0b"), "not listed any more at main@sha1:0b".into()),
+            (Told::Dismissed, None, None, "not listed any more".into()),
+            (Told::Moved { to: "q".into() }, None, None, "listed by pool q now; it stays the node that it is".into()),
+        ] {
+            assert_eq!(told.note(origin, revision), expected);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! The archive that Flux makes of a source.

@@ -1,0 +1,1 @@
+//! A Git repository on disk, and what a server adds to it.

@@ -1,0 +1,1 @@
+//! Whether a commit or tag was signed by somebody who is believed.
