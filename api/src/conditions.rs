@@ -52,6 +52,8 @@ pub mod reason {
     pub const AS_EXPECTED: &str = "AsExpected";
     /// Paused by its owner.
     pub const PAUSED: &str = "Paused";
+    /// A source is not looked at, because its owner says so.
+    pub const SUSPENDED: &str = "Suspended";
     /// Not paused.
     pub const NOT_PAUSED: &str = "NotPaused";
     /// Instances failed and are tried again.

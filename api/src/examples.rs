@@ -1,10 +1,11 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, Host,
+    ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, GitRef,
+    GitSource, GitVerify, Host,
     HostKeyPolicy, IntOrPercent, Inventory, KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate,
     OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation, RemediationType, Reserved, Rollout,
-    SecretKeyRef, SecretRef, Ssh, Step, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
+    Removal, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Step, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
     WindowsNodePoolSpec,
 };
 
@@ -22,6 +23,10 @@ fn host(name: &str, address: &str) -> Host {
     Host { name: name.into(), address: address.into(), ..Host::default() }
 }
 
+fn secret(name: &str) -> SecretRef {
+    SecretRef { name: name.into() }
+}
+
 fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect()
 }
@@ -37,6 +42,49 @@ pub fn examples() -> Vec<Example> {
                 WindowsNodePoolSpec {
                     inventory: Inventory {
                         hosts: Some(vec![host("win-1", "10.20.0.11"), host("win-2", "win-2.example.com")]),
+                        ..Inventory::default()
+                    },
+                    ..WindowsNodePoolSpec::default()
+                },
+            ),
+        },
+        Example {
+            name: "git",
+            about: "Hosts from a Git repository, whose commits must be signed. The Secret hosts-repository has username and password, the Secret hosts-signers the public keys that are believed.",
+            pool: WindowsNodePool::new(
+                "factory",
+                WindowsNodePoolSpec {
+                    inventory: Inventory {
+                        git: Some(GitSource {
+                            url: "https://git.example.com/factory/hosts.git".into(),
+                            reference: Some(GitRef { branch: Some("main".into()), ..GitRef::default() }),
+                            path: Some("halls".into()),
+                            interval: Some("5m".into()),
+                            secret_ref: Some(secret("hosts-repository")),
+                            verify: Some(GitVerify { mode: None, secret_ref: secret("hosts-signers") }),
+                            ..GitSource::default()
+                        }),
+                        removal: Some(Removal { max_removals: Some(IntOrPercent::Int(2)) }),
+                        ..Inventory::default()
+                    },
+                    ..WindowsNodePoolSpec::default()
+                },
+            ),
+        },
+        Example {
+            name: "flux",
+            about: "Hosts from a GitRepository of Flux, which Flux has verified.",
+            pool: WindowsNodePool::new(
+                "factory",
+                WindowsNodePoolSpec {
+                    inventory: Inventory {
+                        source_ref: Some(SourceRef {
+                            kind: SourceKind::GitRepository,
+                            name: "hosts".into(),
+                            namespace: "flux-system".into(),
+                            path: Some("halls".into()),
+                            require_verified: Some(true),
+                        }),
                         ..Inventory::default()
                     },
                     ..WindowsNodePoolSpec::default()

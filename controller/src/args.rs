@@ -21,6 +21,8 @@ pub enum Command {
     /// Say what would be done for a pool, and do nothing. Exits with 0 if there is nothing to do, with 2 if something would be
     /// done, and with 1 after an error, which is also a host that the pool could not use.
     Plan(Box<Plan>),
+    /// Say where a node comes from: from the Node over its instance and pool to the entry, and for Git to the commit.
+    Explain(Explain),
     /// Print the CRDs as YAML.
     Crds,
 }
@@ -108,6 +110,12 @@ pub struct Run {
     /// How often logs of services on hosts are flushed, as 5s.
     #[arg(long, env = "SERVICES_LOG_FLUSH_INTERVAL")]
     pub services_log_flush_interval: Option<String>,
+    /// Directory for Git repositories that pools name. Nothing in it is missed when it is lost.
+    #[arg(long, env = "CACHE_DIR", default_value = "/var/cache/windows-node-pools")]
+    pub cache: PathBuf,
+    /// Secret whose key `token` signs what Git servers send to `/hooks/git`. While there is none, nothing is taken.
+    #[arg(long, default_value = "windows-node-pools-webhook")]
+    pub webhook_secret: String,
     /// Proxy for hosts, as the operator itself has it.
     #[arg(long, env = "HTTP_PROXY")]
     pub http_proxy: Option<String>,
@@ -134,12 +142,22 @@ pub struct Plan {
     pub run: Run,
 }
 
-/// How a plan is printed.
+/// Which host shall be explained.
+#[derive(Parser, Clone, Debug)]
+pub struct Explain {
+    /// Name of the host, which is that of its Node and of its WindowsInstance.
+    pub host: String,
+    /// How it is printed.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// How something is printed.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// For people.
     Table,
-    /// For machines: a list of pools.
+    /// For machines.
     Json,
 }
 

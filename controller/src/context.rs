@@ -18,7 +18,8 @@ use crate::{
     drain::Drainer,
     events::Events,
     instance::Written,
-    inventory::{Wake, asking::Asking, claims::Claims},
+    inventory::{Wake, asking::Asking, claims::Claims, flux::Flux, git::Gits},
+    legacy_host_keys::LegacyHostKeys,
     metrics::Metrics,
     pool::Disrupting,
     release::{Release, ReleaseError},
@@ -89,6 +90,8 @@ pub struct Process {
     pub metrics: Arc<Metrics>,
     /// Ends everything.
     pub stop: CancellationToken,
+    /// Whether it is a command that looks once, and waits for sources that take a while.
+    pub looks_once: bool,
 }
 
 /// What all controllers share.
@@ -121,12 +124,18 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Keys and known hosts.
     pub secrets: Secrets,
+    /// Host keys that the legacy operator has seen.
+    pub legacy_host_keys: LegacyHostKeys,
     /// What hosts get.
     pub release: Release,
     /// Which pool lists which hosts.
     pub claims: Claims,
     /// Hosts that are asked for their names.
     pub asking: Asking,
+    /// Git repositories.
+    pub gits: Gits,
+    /// Artifacts of Flux.
+    pub flux: Flux,
     /// Has pools look again.
     pub wake: Wake,
     /// Drains.
@@ -139,6 +148,8 @@ pub struct Context {
     pub warning: Option<(&'static str, String)>,
     /// Ends everything.
     pub stop: CancellationToken,
+    /// Whether this is a command that looks once, and waits for sources that take a while.
+    pub looks_once: bool,
 }
 
 impl Context {
@@ -150,12 +161,14 @@ impl Context {
         release: Release,
         warning: Option<(&'static str, String)>,
     ) -> Self {
-        let Process { args, identity, epoch, metrics, stop } = process;
+        let Process { args, identity, epoch, metrics, stop, looks_once } = process;
         let Cluster { client, direct, .. } = cluster;
         let Caches { pools, instances, nodes } = caches;
+        let wake = Wake::default();
         Self {
             events: Events::new(client.clone(), &identity, metrics.clone()),
             secrets: Secrets::new(client.clone(), &args.namespace),
+            legacy_host_keys: LegacyHostKeys::new(client.clone(), &args.namespace),
             versions: Versions::new(client.clone(), &args.namespace),
             drainer: Drainer::new(direct.clone()),
             connections: Arc::new(Semaphore::new(args.max_connections)),
@@ -165,7 +178,9 @@ impl Context {
             disrupting: Disrupting::default(),
             claims: Claims::default(),
             asking: Asking::default(),
-            wake: Wake::default(),
+            gits: Gits::new(client.clone(), &args.namespace, &args.cache, wake.clone(), stop.clone()),
+            flux: Flux::default(),
+            wake,
             client,
             direct,
             args,
@@ -177,6 +192,7 @@ impl Context {
             release,
             warning,
             stop,
+            looks_once,
         }
     }
 

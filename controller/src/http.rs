@@ -1,4 +1,4 @@
-//! `/healthz`, `/readyz` and `/metrics` for the cluster; `/log-level` on loopback only, because it asks for no password.
+//! `/healthz`, `/readyz` and `/metrics` for the cluster; `/hooks/git` for Git servers; `/log-level` on loopback only, because it asks for no password.
 
 use std::{
     net::SocketAddr,
@@ -13,12 +13,12 @@ use axum::{
     extract::State,
     http::{StatusCode, header},
     response::IntoResponse,
-    routing::get,
+    routing::{get, post},
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{metrics::Metrics, telemetry::LogLevel};
+use crate::{metrics::Metrics, telemetry::LogLevel, webhook};
 
 /// What the endpoints show.
 #[derive(Clone)]
@@ -27,6 +27,8 @@ pub struct Health {
     pub ready: Arc<AtomicBool>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
+    /// The operator, once it leads, for those who tell it of pushes.
+    pub leader: webhook::Leader,
 }
 
 /// Serves until `stop`. The listeners are bound when this returns, so a port that is taken is an error at the start.
@@ -41,7 +43,8 @@ pub async fn serve(
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(health);
+        .with_state(health.clone())
+        .merge(hooks(health.leader));
     let log = Router::new().route("/log-level", get(log_level).put(set_log_level)).with_state(level);
     for (address, router) in [(listen, app), (admin, log)] {
         let listener = TcpListener::bind(address).await?;
@@ -55,6 +58,11 @@ pub async fn serve(
         });
     }
     Ok(())
+}
+
+fn hooks(leader: webhook::Leader) -> Router {
+    let limit = axum::extract::DefaultBodyLimit::max(webhook::MAX_BODY);
+    Router::new().route("/hooks/git", post(webhook::push)).layer(limit).with_state(leader)
 }
 
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {

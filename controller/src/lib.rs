@@ -1,6 +1,7 @@
 //! The operator that turns Windows hosts into Kubernetes nodes.
 //!
 //! * [`pool`]: from a pool's inventory to instances, grants and the pool's status. Works on no host.
+//! * [`inventory`]: where hosts come from.
 //! * [`instance`]: works on one host over SSH, one step after another.
 //! * [`plan`]: the decisions of both, pure.
 //! * [`csr`], [`drain`], [`ssh`], [`payload`], [`render`]: what they need for it, each usable by itself.
@@ -13,6 +14,7 @@ pub mod csr;
 pub mod drain;
 pub mod errors;
 pub mod events;
+pub mod explain_command;
 #[cfg(test)]
 mod fake_api;
 pub mod http;
@@ -20,6 +22,7 @@ pub mod instance;
 pub mod inventory;
 pub mod lease;
 pub mod legacy;
+pub mod legacy_host_keys;
 pub mod metrics;
 pub mod payload;
 pub mod plan;
@@ -33,4 +36,5 @@ pub mod ssh;
 pub mod telemetry;
 pub mod versions;
 pub mod watch;
+pub mod webhook;
 pub mod wicd_rbac;

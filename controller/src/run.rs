@@ -37,6 +37,7 @@ use crate::{
     release::Release,
     telemetry,
     watch::{Changes, watch},
+    webhook,
 };
 
 /// A release that cannot be used is looked at again after this time.
@@ -54,7 +55,8 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     tokio::spawn(stop_on_signal(stop.clone()));
     let metrics = Arc::new(Metrics::default());
     let ready = Arc::new(AtomicBool::new(false));
-    let health = Health { ready: ready.clone(), metrics: metrics.clone() };
+    let leading = webhook::Leader::default();
+    let health = Health { ready: ready.clone(), metrics: metrics.clone(), leader: leading.clone() };
     http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
     let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
@@ -78,8 +80,8 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     tracing::info!(epoch, "leading");
     metrics.leader.set(1);
     ready.store(false, Ordering::Relaxed);
-    let process = Process { args, identity, epoch, metrics, stop: stop.clone() };
-    let leader = Leader { process, cluster, ready };
+    let process = Process { args, identity, epoch, metrics, stop: stop.clone(), looks_once: false };
+    let leader = Leader { process, cluster, ready, leading };
     tokio::select! {
         result = leader.lead() => {
             election.release(epoch).await;
@@ -96,6 +98,8 @@ struct Leader {
     process: Process,
     cluster: Cluster,
     ready: Arc<AtomicBool>,
+    /// Told once the caches are filled.
+    leading: webhook::Leader,
 }
 
 impl Leader {
@@ -134,6 +138,8 @@ impl Leader {
             () = stop.cancelled() => return Ok(()),
         }
         self.ready.store(true, Ordering::Relaxed);
+        // Nobody else sets it.
+        let _ = self.leading.set(cx.clone());
         let tasks = [
             tokio::spawn(run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools)),
             tokio::spawn(run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances)),

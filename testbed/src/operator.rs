@@ -81,6 +81,8 @@ impl Operator {
             .arg(&options.payload)
             .arg("--wicd")
             .arg(&options.wicd)
+            .arg("--cache")
+            .arg(control_plane.dir().join("cache"))
             .args(&options.args)
             .args(if patient { &[][..] } else { &["--lease-duration", "4s"] })
             .env("KUBECONFIG", kubeconfig)

@@ -84,8 +84,10 @@ fn strays(root: &Path, files: &BTreeMap<String, String>) -> Result<Vec<String>> 
     for folder in [CRDS, EXAMPLES] {
         let Ok(entries) = fs::read_dir(root.join(folder)) else { continue };
         for entry in entries {
-            let path = format!("{folder}/{}", entry?.file_name().to_string_lossy());
-            if !files.contains_key(&path) {
+            let entry = entry?;
+            let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            // What is not generated stands in folders of its own.
+            if entry.file_type()?.is_file() && !files.contains_key(&path) {
                 strays.push(path);
             }
         }

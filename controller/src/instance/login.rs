@@ -55,6 +55,11 @@ pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodeP
         cx.events.say(pool, Level::Warning, reason::CREDENTIALS_UNAVAILABLE, "ReadSecret", &problem.to_string());
     }
     let check = match belief(instance, pool, cx.node(&instance.name_any()).as_deref()) {
+        Belief::Check(HostKeyCheck::TrustOnFirstUse) => {
+            let legacy =
+                cx.legacy_host_keys.of(&host.address).await.map_err(StepError::api("show the known host keys"))?;
+            legacy.map_or(HostKeyCheck::TrustOnFirstUse, HostKeyCheck::Pinned)
+        }
         Belief::Check(check) => check,
         Belief::KnownHosts(secret) => {
             let port = u16::try_from(host.port).unwrap_or(22);

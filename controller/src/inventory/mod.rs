@@ -3,6 +3,9 @@
 
 pub mod asking;
 pub mod claims;
+mod files;
+pub mod flux;
+pub mod git;
 pub mod hosts;
 pub mod naming;
 pub mod removals;

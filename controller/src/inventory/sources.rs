@@ -6,11 +6,17 @@ use super::{Asked, Entry, Listing, Trouble};
 use crate::context::Context;
 
 /// The list that is in force for a pool.
-pub async fn ask(pool: &WindowsNodePool, _cx: &Context) -> Asked {
+pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
     let inventory = &pool.spec.inventory;
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
         return Asked::Listed(Box::new(Listing { entries, ..Listing::default() }));
+    }
+    if let Some(git) = &inventory.git {
+        return cx.gits.ask(pool, git, cx.looks_once).await;
+    }
+    if let Some(from) = &inventory.source_ref {
+        return cx.flux.ask(pool, from, &cx.client).await;
     }
     let trouble = Trouble {
         reason: "SourceNotSupported",

@@ -1,20 +1,21 @@
 //! Has pools look again because of something that is no object of the cluster's API.
 
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use futures::{Stream, stream};
 use tokio::sync::mpsc;
 
 /// Where a source tells that there is something new.
+#[derive(Clone)]
 pub struct Wake {
     sender: mpsc::UnboundedSender<String>,
-    receiver: Mutex<Option<mpsc::UnboundedReceiver<String>>>,
+    receiver: Arc<Mutex<Option<mpsc::UnboundedReceiver<String>>>>,
 }
 
 impl Default for Wake {
     fn default() -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
-        Self { sender, receiver: Mutex::new(Some(receiver)) }
+        Self { sender, receiver: Arc::new(Mutex::new(Some(receiver))) }
     }
 }
 

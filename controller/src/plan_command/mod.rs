@@ -77,7 +77,8 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
-    let cx = context(args.run).await?;
+    let cache = tempfile::tempdir().context("no place for Git repositories")?;
+    let cx = context(Run { cache: cache.path().into(), ..args.run }).await?;
 
     let (mut answers, mut others) = (Vec::new(), Vec::new());
     for document in wanted {
@@ -131,6 +132,7 @@ async fn context(args: Run) -> anyhow::Result<Context> {
         epoch: 0,
         metrics: std::sync::Arc::default(),
         stop: CancellationToken::new(),
+        looks_once: true,
     };
     Ok(Context::new(process, cluster, Caches { pools, instances, nodes }, release, warning))
 }

@@ -8,7 +8,7 @@ use std::{
 use api::{InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool, conditions::reason, names::key};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::status::some;
 use crate::{
@@ -63,10 +63,20 @@ fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Troub
         claimed: hosts.keys().cloned().collect(),
         hosts,
         mends_itself: !trouble.stalls,
-        problems: vec![about_source(&trouble)],
+        // Who has suspended it knows.
+        problems: if trouble.reason == reason::SUSPENDED && pool_has_list(pool) {
+            Vec::new()
+        } else {
+            vec![about_source(&trouble)]
+        },
         status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
         ..List::default()
     }
+}
+
+/// Whether a list of the pool was in force before.
+fn pool_has_list(pool: &WindowsNodePool) -> bool {
+    pool.status.as_ref().is_some_and(|s| s.inventory.is_some())
 }
 
 fn about_source(trouble: &Trouble) -> Problem {
@@ -138,7 +148,10 @@ impl List {
     fn hand_over(&mut self, pool: &str, staying: &[&Arc<WindowsInstance>], cx: &Context) {
         for instance in staying.iter().filter(|i| !self.hosts.contains_key(&i.name_any())) {
             let name = instance.name_any();
-            if let Some(other) = cx.claims.other(pool, &name) {
+            let is_there = |other: &String| {
+                cx.pools.get(&ObjectRef::new(other)).is_some_and(|p| p.metadata.deletion_timestamp.is_none())
+            };
+            if let Some(other) = cx.claims.other(pool, &name).filter(is_there) {
                 self.moves.insert(name, other);
             }
         }
@@ -151,7 +164,9 @@ impl List {
             .filter(|i| !self.hosts.contains_key(&i.name_any()) && !self.moves.contains_key(&i.name_any()))
             .collect();
         let limit = pool.spec.inventory.max_removals();
-        let revision = self.status.as_ref().and_then(|s| s.revision.clone());
+        // The pool's own list is as old as the pool's spec.
+        let own = || pool.metadata.generation.map(|g| format!("generation-{g}"));
+        let revision = self.status.as_ref().map_or_else(own, |s| s.revision.clone());
         let change = Change {
             gone: gone.len(),
             of: staying.len(),

@@ -10,7 +10,7 @@ mod status;
 mod told;
 mod wishes;
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use api::{
     WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
@@ -97,6 +97,9 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     // Dereference, validate, plan.
     let all = cx.instances.state();
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
+    if deleting {
+        cx.claims.set(&name, BTreeSet::new());
+    }
     if deleting && mine.is_empty() {
         return finish(&pool, &cx).await;
     }

@@ -271,7 +271,9 @@ pub(crate) fn next(
         _ if paused => put(kind::READY, Status::True, reason::PAUSED, &format!("{nodes}; paused; {act}")),
         _ => put(kind::READY, Status::Unknown, reason::PROGRESSING, &with(&act)),
     }
-    match (stalled, act.is_empty() || paused) {
+    // The source is asked again, paused or not.
+    let asked_again = problem.filter(|p| p.host.is_empty() && seen.list.mends_itself).map(|p| p.message.clone());
+    match (stalled, (act.is_empty() || paused) && asked_again.is_none()) {
         (Some((why, message)), _) => {
             put(kind::STALLED, Status::True, &why, &message);
             remove(&mut status.conditions, kind::RECONCILING);
@@ -281,8 +283,9 @@ pub(crate) fn next(
             remove(&mut status.conditions, kind::RECONCILING);
         }
         (None, false) => {
-            let why = if failed.is_empty() { reason::PROGRESSING } else { reason::PROGRESSING_WITH_RETRY };
-            put(kind::RECONCILING, Status::True, why, &act);
+            let is_first = failed.is_empty() && asked_again.is_none();
+            let why = if is_first { reason::PROGRESSING } else { reason::PROGRESSING_WITH_RETRY };
+            put(kind::RECONCILING, Status::True, why, asked_again.as_ref().unwrap_or(&act));
             remove(&mut status.conditions, kind::STALLED);
         }
     }

@@ -282,6 +282,53 @@ fn a_removal_that_takes_too_long_is_stalled() {
 }
 
 #[test]
+fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
+    let mut pool = pool(1);
+    pool.spec.inventory = Inventory { git: Some(api::GitSource::default()), ..Inventory::default() };
+    let members = [member("h0", Phase::Ready)];
+    let (decision, course) = (Decision::default(), course(Hold::None));
+    let problem = |reason| Problem { host: String::new(), reason, message: "no answer".into() };
+    for (about, problems, mends_itself, ready, of_kstatus) in [
+        ("all is well", vec![], false, "True", "Current"),
+        ("it is asked again", vec![problem("GitOperationFailed")], true, "False", "InProgress"),
+        ("only a person mends it", vec![problem("VerificationError")], false, "False", "Failed"),
+    ] {
+        let list = List { mends_itself, ..listed(1, &problems) };
+        let (members, window) = (&members[..], Ok(&OPEN));
+        let seen = Seen { list: &list, members, decision: &decision, course: &course, window, deleting: false };
+        let status = next(&pool, &seen, None, now());
+        assert_eq!(find(&status.conditions, kind::READY).unwrap().status, ready, "{about}");
+        assert_eq!(kstatus(&pool, &status), of_kstatus, "{about}");
+        assert_eq!(status.ready_nodes, 1, "nodes go on working: {about}");
+        let retried = find(&status.conditions, kind::RECONCILING).map(|c| c.message.as_str());
+        assert_eq!(retried, (mends_itself).then_some("no answer"), "{about}");
+    }
+}
+
+#[test]
+fn the_status_says_who_has_signed_the_list() {
+    let mut pool = pool(1);
+    let (decision, course) = (Decision::default(), course(Hold::None));
+    let verify = api::GitVerify { secret_ref: api::SecretRef { name: "keys".into() }, ..api::GitVerify::default() };
+    for (asks, verdict, expected) in [
+        (true, Verdict::Verified, Some("True")),
+        (true, Verdict::NotAsked, Some("False")),
+        (false, Verdict::NotAsked, None),
+    ] {
+        let git = api::GitSource { verify: asks.then(|| verify.clone()), ..api::GitSource::default() };
+        pool.spec.inventory = Inventory { git: Some(git), ..Inventory::default() };
+        let status = api::InventoryStatus { verdict, signer: Some("SSH SHA256:x".into()), ..Default::default() };
+        let list = List { status: Some(status.clone()), ..listed(0, &[]) };
+        let (members, window) = (&[][..], Ok(&OPEN));
+        let seen = Seen { list: &list, members, decision: &decision, course: &course, window, deleting: false };
+        let said = next(&pool, &seen, None, now());
+        let condition = find(&said.conditions, kind::SOURCE_VERIFIED).map(|c| c.status.as_str());
+        assert_eq!(condition, expected);
+        assert_eq!(said.inventory, Some(status));
+    }
+}
+
+#[test]
 fn a_warning_is_beside_everything_else() {
     let pool = pool(1);
     let members = [member("h0", Phase::Ready)];

@@ -11,6 +11,8 @@ mod csr;
 mod deploy;
 mod fleet;
 mod fleet_faults;
+mod gitops_tools;
+mod inventory;
 mod plan_mode;
 mod removal;
 mod repair;

@@ -1,0 +1,88 @@
+//! Whether what a server has now is used, or what was used before. Pure.
+
+use crate::inventory::Trouble;
+
+/// What is known of the newest revision.
+#[derive(Clone, Debug)]
+pub struct Newest<'a> {
+    /// It, as `main@sha1:…`.
+    pub revision: &'a str,
+    /// The revision that is in force.
+    pub before: Option<&'a str>,
+    /// Whether it follows from that one; `None`: that cannot be told.
+    pub follows: Option<bool>,
+    /// Whether the pool takes one that does not.
+    pub may_jump: bool,
+    /// Why its signature is not believed, if the pool asks for one and it is not.
+    pub distrust: Option<String>,
+}
+
+/// Why the newest revision is not used. `None`: it is.
+pub fn objection(newest: &Newest<'_>) -> Option<Trouble> {
+    let Newest { revision, before, follows, may_jump, distrust } = newest;
+    if let Some(why) = distrust {
+        let message = format!("{revision} is not used: {why}");
+        return Some(Trouble { reason: "VerificationError", message, stalls: true });
+    }
+    let before = before.filter(|b| b != revision && same_reference(b, revision))?;
+    let why = match follows {
+        Some(true) => return None,
+        _ if *may_jump => return None,
+        Some(false) => format!("it does not follow from {before}, which is in use: history was rewritten"),
+        None => format!(
+            "whether it follows from {before}, which is in use, cannot be told: that is not in the repository any more, or too far back"
+        ),
+    };
+    Some(Trouble {
+        reason: "HistoryRewritten",
+        message: format!("{revision} is not used: {why}. If that is wanted, set inventory.git.allowNonFastForward"),
+        stalls: true,
+    })
+}
+
+/// The commit of a revision.
+pub fn commit(revision: &str) -> Option<&str> {
+    revision.rsplit_once(':').map(|(_, commit)| commit)
+}
+
+/// Whether two revisions are of the same branch or tag: when the pool names another one, it is meant.
+fn same_reference(a: &str, b: &str) -> bool {
+    let of = |revision: &str| revision.split_once('@').map(|(name, _)| name.to_owned());
+    // A commit that the pool names itself is meant, too.
+    of(a).is_some() && of(a) == of(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_signed_and_follows_is_used() {
+        let (old, new) = ("main@sha1:0a", "main@sha1:0b");
+        let newest = Newest { revision: new, before: Some(old), follows: Some(true), may_jump: false, distrust: None };
+        for (about, newest, reason) in [
+            ("it follows", newest.clone(), None),
+            ("the first one", Newest { before: None, follows: None, ..newest.clone() }, None),
+            ("the same", Newest { before: Some(new), follows: None, ..newest.clone() }, None),
+            ("rewritten", Newest { follows: Some(false), ..newest.clone() }, Some("HistoryRewritten")),
+            ("not to be told", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
+            ("rewritten, and allowed", Newest { follows: Some(false), may_jump: true, ..newest.clone() }, None),
+            ("another branch", Newest { before: Some("old@sha1:0a"), follows: Some(false), ..newest.clone() }, None),
+            ("a commit of the pool", Newest { revision: "sha1:0c", follows: Some(false), ..newest.clone() }, None),
+            (
+                "not signed",
+                Newest { distrust: Some("no signature".into()), ..newest.clone() },
+                Some("VerificationError"),
+            ),
+            (
+                "not signed is worse than rewritten, and no jump allows it",
+                Newest { follows: Some(false), may_jump: true, distrust: Some("x".into()), ..newest.clone() },
+                Some("VerificationError"),
+            ),
+        ] {
+            assert_eq!(objection(&newest).map(|t| t.reason), reason, "{about}");
+        }
+        assert_eq!(commit(new), Some("0b"));
+        assert_eq!(commit("sha256:0c"), Some("0c"));
+    }
+}

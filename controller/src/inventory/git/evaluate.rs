@@ -1,0 +1,133 @@
+//! Makes a list of what was fetched, or says why not. Looks into the repository on disk only.
+
+use std::collections::BTreeMap;
+
+use api::{GitSource, InventoryStatus, Verdict, VerifyMode};
+use gitops::{
+    Limits,
+    hosts::{self, Finding},
+    repository::{GitError, Head, Repository},
+    verify::{self, Keys, VerifyError},
+};
+
+use super::choose::{Newest, commit, objection};
+use crate::inventory::{
+    Listing, Trouble,
+    files::{placed, refused},
+};
+
+/// What is to be made of a revision.
+pub struct Task {
+    /// The pool's settings.
+    pub git: GitSource,
+    /// What the server has.
+    pub head: Head,
+    /// The revision that is in force.
+    pub before: Option<String>,
+    /// Keys in the Secret that the pool names for signatures. `None`: it names none.
+    pub keys: Option<BTreeMap<String, Vec<u8>>>,
+}
+
+/// The list at the head, or why it is not used.
+pub fn evaluate(repository: &Repository, task: &Task) -> Result<Listing, Trouble> {
+    let Task { git, head, before, keys } = task;
+    let signer = match keys {
+        None => Ok(None),
+        Some(keys) => signer(repository, git, head, keys).map(Some),
+    };
+    let old = before.as_deref().and_then(commit);
+    let follows = match old {
+        Some(old) => repository.follows(&head.commit, old).map_err(|e| trouble(&e))?,
+        None => None,
+    };
+    let newest = Newest {
+        revision: &head.revision,
+        before: before.as_deref(),
+        follows,
+        may_jump: git.allow_non_fast_forward == Some(true),
+        distrust: signer.as_ref().err().map(ToString::to_string),
+    };
+    if let Some(objection) = objection(&newest) {
+        return Err(objection);
+    }
+    read(repository, git, &head.revision, &head.commit, signer.ok().flatten())
+}
+
+/// The list at a revision that was used before, whatever the server has now.
+pub fn read(
+    repository: &Repository,
+    git: &GitSource,
+    revision: &str,
+    commit: &str,
+    signer: Option<String>,
+) -> Result<Listing, Trouble> {
+    let limits = Limits::default();
+    let files = repository.files(commit, git.path(), &limits).map_err(|e| trouble(&e))?;
+    let entries = hosts::read(&files).map_err(|findings: Vec<Finding>| refused(revision, &findings))?;
+    let source = source(git);
+    let changes = repository
+        .last_changes(commit, git.path(), &limits, &|files| hosts::read(files).ok())
+        .map_err(|e| trouble(&e))?;
+    let made = repository.commit(commit).map_err(|e| trouble(&e))?;
+    let status = InventoryStatus {
+        source: source.clone(),
+        revision: Some(revision.into()),
+        author: Some(made.author),
+        time: Some(made.time),
+        verdict: if signer.is_some() { Verdict::Verified } else { Verdict::NotAsked },
+        signer,
+        refused_revision: None,
+        held_removals: Vec::new(),
+    };
+    let entries = placed(entries, &source, revision, &changes);
+    Ok(Listing { entries, status: Some(status), ..Listing::default() })
+}
+
+/// What the pool's status calls the source.
+pub fn source(git: &GitSource) -> String {
+    format!("git {}", git.url)
+}
+
+/// Who has signed what must be signed.
+fn signer(
+    repository: &Repository,
+    git: &GitSource,
+    head: &Head,
+    keys: &BTreeMap<String, Vec<u8>>,
+) -> Result<String, Distrust> {
+    let mode = git.verify.as_ref().and_then(|v| v.mode).unwrap_or_default();
+    let keys = Keys::from_secret(keys)?;
+    let of_tag = || -> Result<String, Distrust> {
+        let tag = head.tag.as_deref().ok_or(Distrust::NoTag)?;
+        Ok(verify::verify(&repository.signed_tag(tag)?, &keys)?.to_string())
+    };
+    let of_commit = || -> Result<String, Distrust> {
+        Ok(verify::verify(&repository.signed_commit(&head.commit)?, &keys)?.to_string())
+    };
+    match mode {
+        VerifyMode::Head => of_commit(),
+        VerifyMode::Tag => of_tag(),
+        VerifyMode::TagAndHead => {
+            let (tag, commit) = (of_tag()?, of_commit()?);
+            Ok(if tag == commit { tag } else { format!("{tag} and {commit}") })
+        }
+    }
+}
+
+/// Why a signature is not believed.
+#[derive(Debug, thiserror::Error)]
+enum Distrust {
+    #[error("{0}")]
+    Verify(#[from] VerifyError),
+    #[error("{0}")]
+    Git(#[from] GitError),
+    #[error(
+        "inventory.git.verify asks for a signed tag, and there is none: name an annotated tag in inventory.git.ref"
+    )]
+    NoTag,
+}
+
+/// What a person reads of an error.
+pub fn trouble(error: &GitError) -> Trouble {
+    Trouble { reason: error.reason(), message: error.to_string(), stalls: error.stalls() }
+}

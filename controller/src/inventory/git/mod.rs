@@ -1,0 +1,417 @@
+//! `inventory.git`: repositories that pools name, fetched in the background, once for all pools that name the same.
+//!
+//! Looks at a server take seconds or fail slowly; a pool never waits for one. It is told what was found last, and woken when there is
+//! something new.
+
+mod choose;
+mod evaluate;
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use api::{GitSource, WindowsNodePool, conditions::reason, names::key};
+use gitops::{
+    Limits,
+    repository::{Access, Head, Proxy, Repository, Request},
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Secret;
+use kube::{Api, Client, ResourceExt};
+use sha2::{Digest as _, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use super::{Asked, Listing, Trouble, Wake};
+use evaluate::{Task, evaluate, source, trouble};
+
+/// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
+const FIRST_RETRY: Duration = Duration::from_secs(5);
+
+/// All repositories that pools name.
+pub struct Gits {
+    client: Client,
+    namespace: String,
+    dir: PathBuf,
+    wake: Wake,
+    stop: CancellationToken,
+    known: Mutex<HashMap<Key, Arc<Remote>>>,
+}
+
+/// What makes two pools look at the same.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Key {
+    url: String,
+    reference: String,
+    secret: Option<String>,
+    proxy: Option<String>,
+}
+
+impl Key {
+    fn of(git: &GitSource) -> Self {
+        Self {
+            url: git.url.clone(),
+            reference: serde_json::to_string(&git.reference).unwrap_or_default(),
+            secret: git.secret_ref.as_ref().map(|s| s.name.clone()),
+            proxy: git.proxy_secret_ref.as_ref().map(|s| s.name.clone()),
+        }
+    }
+}
+
+/// One repository, and what was seen of it.
+#[derive(Default)]
+struct Remote {
+    state: Mutex<State>,
+    /// Whoever reads or writes the directory.
+    disk: tokio::sync::Mutex<Option<Arc<Repository>>>,
+    /// Tells that a look is over.
+    looked: tokio::sync::Notify,
+}
+
+#[derive(Default)]
+struct State {
+    looking: bool,
+    /// Counts looks, so that each is evaluated once for each pool.
+    looks: u64,
+    head: Option<Head>,
+    trouble: Option<Trouble>,
+    failures: u32,
+    next: Option<Timestamp>,
+    /// Who is to be woken.
+    pools: BTreeSet<String>,
+    /// What each pool was last asked by hand.
+    requested: BTreeMap<String, String>,
+    /// What each pool has made of it.
+    lists: BTreeMap<String, List>,
+}
+
+/// What a pool has made of a repository.
+#[derive(Clone)]
+struct List {
+    looks: u64,
+    settings: GitSource,
+    in_force: Option<Arc<Listing>>,
+    trouble: Option<Trouble>,
+    refused: Option<String>,
+}
+
+impl Gits {
+    /// Keeps repositories below `dir`.
+    pub fn new(client: Client, namespace: &str, dir: &Path, wake: Wake, stop: CancellationToken) -> Self {
+        Self { client, namespace: namespace.into(), dir: dir.into(), wake, stop, known: Mutex::default() }
+    }
+
+    /// The list that is in force for a pool. With `waits` it is waited for if it is not known yet.
+    pub async fn ask(&self, pool: &WindowsNodePool, git: &GitSource, waits: bool) -> Asked {
+        let (name, key) = (pool.name_any(), Key::of(git));
+        let remote = self.remote(&name, &key);
+        let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
+        if remote.is_due(&name, git, requested, Timestamp::now()) {
+            let looked = remote.looked.notified();
+            tokio::spawn(look(self.clone_for_look(), key, remote.clone(), git.clone()));
+            if waits {
+                looked.await;
+            }
+        }
+        let (looks, next) = {
+            let state = remote.lock();
+            (state.looks, state.next.filter(|_| git.suspend != Some(true)))
+        };
+        let before = pool.status.as_ref().and_then(|s| s.inventory.clone());
+        let before = before.filter(|b| b.source == source(git)).and_then(|b| b.revision);
+        let list = match remote.list(&name, looks, git) {
+            Some(list) => list,
+            None => self.evaluate(&name, &remote, git, before, looks).await,
+        };
+        asked(list, git.suspend == Some(true), next)
+    }
+
+    /// Looks at a repository at once, as somebody has pushed to it. Returns how many there are of it.
+    pub fn pushed(&self, is_it: impl Fn(&str) -> bool) -> usize {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut count = 0;
+        for (_, remote) in known.iter().filter(|(key, _)| is_it(&key.url)) {
+            let mut state = remote.lock();
+            state.next = Some(Timestamp::UNIX_EPOCH);
+            count += 1;
+            for pool in &state.pools {
+                self.wake.pool(pool);
+            }
+        }
+        count
+    }
+
+    fn remote(&self, pool: &str, key: &Key) -> Arc<Remote> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        // A pool that names another one now needs the first one no more.
+        known.retain(|k, remote| {
+            let mut state = remote.lock();
+            if k != key {
+                state.pools.remove(pool);
+                state.lists.remove(pool);
+            }
+            k == key || !state.pools.is_empty() || state.looking
+        });
+        let remote = known.entry(key.clone()).or_default().clone();
+        remote.lock().pools.insert(pool.to_owned());
+        remote
+    }
+
+    fn clone_for_look(&self) -> Looker {
+        Looker {
+            secrets: Api::namespaced(self.client.clone(), &self.namespace),
+            dir: self.dir.clone(),
+            wake: self.wake.clone(),
+            stop: self.stop.clone(),
+        }
+    }
+
+    /// Makes a list of what was seen last.
+    async fn evaluate(
+        &self,
+        pool: &str,
+        remote: &Arc<Remote>,
+        git: &GitSource,
+        before: Option<String>,
+        looks: u64,
+    ) -> List {
+        let (head, trouble_of_look) = {
+            let state = remote.lock();
+            (state.head.clone(), state.trouble.clone())
+        };
+        let old = remote.lock().lists.get(pool).filter(|l| l.settings == *git).and_then(|l| l.in_force.clone());
+        let keys = match &git.verify {
+            None => Ok(None),
+            Some(verify) => self.secret(&verify.secret_ref.name).await.map(Some),
+        };
+        let before = old.as_ref().and_then(|o| o.status.as_ref()?.revision.clone()).or(before);
+        let found = match (head, keys) {
+            (None, _) => Err(None),
+            (Some(head), Err(trouble)) => Err(Some((trouble, head.revision))),
+            (Some(head), Ok(keys)) => {
+                let revision = head.revision.clone();
+                let task = Task { git: git.clone(), head, before: before.clone(), keys };
+                on_disk(remote, &self.dir, &Key::of(git), move |r| evaluate(r, &task))
+                    .await
+                    .map_err(|trouble| Some((trouble, revision)))
+            }
+        };
+        let list = match found {
+            Ok(listing) => List {
+                looks,
+                settings: git.clone(),
+                in_force: Some(Arc::new(listing)),
+                trouble: trouble_of_look,
+                refused: None,
+            },
+            Err(why) => {
+                let in_force = match (old, before) {
+                    (Some(old), _) => Some(old),
+                    (None, Some(before)) => self.again(remote, git, before).await,
+                    (None, None) => None,
+                };
+                let (trouble, refused) = match why {
+                    Some((trouble, revision)) => (Some(trouble), Some(revision)),
+                    None => (trouble_of_look, None),
+                };
+                List { looks, settings: git.clone(), in_force, trouble, refused }
+            }
+        };
+        remote.lock().lists.insert(pool.to_owned(), list.clone());
+        list
+    }
+
+    /// The list at a revision that was in force when this process began, if it is still there to be read. It was verified then.
+    async fn again(&self, remote: &Arc<Remote>, git: &GitSource, revision: String) -> Option<Arc<Listing>> {
+        let commit = choose::commit(&revision)?.to_owned();
+        let settings = git.clone();
+        let read = move |r: &Repository| evaluate::read(r, &settings, &revision, &commit, None);
+        on_disk(remote, &self.dir, &Key::of(git), read).await.ok().map(Arc::new)
+    }
+
+    async fn secret(&self, name: &str) -> Result<BTreeMap<String, Vec<u8>>, Trouble> {
+        secret(&Api::namespaced(self.client.clone(), &self.namespace), name).await
+    }
+}
+
+/// What a pool is told.
+fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> Asked {
+    let List { in_force, trouble, refused, .. } = list;
+    let Some(listing) = in_force else {
+        let (reason, message) = if suspended {
+            (reason::SUSPENDED, "inventory.git.suspend is set, and this operator has not looked at the repository")
+        } else {
+            ("Fetching", "the repository is being looked at for the first time")
+        };
+        let nothing_yet = || Trouble { reason, message: message.into(), stalls: false };
+        return Asked::Unknown(trouble.unwrap_or_else(nothing_yet), next);
+    };
+    let mut listing = Listing::clone(&listing);
+    listing.trouble = trouble;
+    listing.next = next;
+    if let Some(status) = &mut listing.status {
+        status.refused_revision = refused;
+    }
+    Asked::Listed(Box::new(listing))
+}
+
+impl Remote {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody has to look now; if so, it is the caller.
+    fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, now: Timestamp) -> bool {
+        let mut state = self.lock();
+        let by_hand = requested.is_some_and(|r| state.requested.get(pool) != Some(r));
+        // What was asked for before this process began has been done.
+        let is_new = by_hand && state.looks > 0;
+        if let Some(requested) = requested {
+            state.requested.insert(pool.to_owned(), requested.clone());
+        }
+        let due = !state.looking && git.suspend != Some(true) && (is_new || state.next.is_none_or(|next| next <= now));
+        state.looking |= due;
+        due
+    }
+
+    /// What a pool has made of the last look, if it has.
+    fn list(&self, pool: &str, looks: u64, git: &GitSource) -> Option<List> {
+        self.lock().lists.get(pool).filter(|l| l.looks == looks && l.settings == *git).cloned()
+    }
+}
+
+/// What a look in the background needs.
+struct Looker {
+    secrets: Api<Secret>,
+    dir: PathBuf,
+    wake: Wake,
+    stop: CancellationToken,
+}
+
+/// Looks at a server once, and wakes the pools.
+async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
+    let result = fetch(&looker, &key, &remote, &git).await;
+    let now = Timestamp::now();
+    let pools = {
+        let mut state = remote.lock();
+        state.looking = false;
+        state.looks += 1;
+        let wait = match result {
+            Ok(head) => {
+                state.failures = 0;
+                state.trouble = None;
+                state.head = Some(head);
+                jitter(git.interval())
+            }
+            Err(trouble) => {
+                tracing::warn!(url = key.url, reason = trouble.reason, "{}", trouble.message);
+                let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(10)).min(git.interval());
+                state.failures += 1;
+                state.trouble = Some(trouble);
+                jitter(wait)
+            }
+        };
+        state.next = now.checked_add(wait).ok();
+        state.pools.clone()
+    };
+    remote.looked.notify_waiters();
+    for pool in &pools {
+        looker.wake.pool(pool);
+    }
+}
+
+async fn fetch(looker: &Looker, key: &Key, remote: &Arc<Remote>, git: &GitSource) -> Result<Head, Trouble> {
+    let mut access = match &git.secret_ref {
+        None => Access::default(),
+        Some(s) => {
+            let data = secret(&looker.secrets, &s.name).await?;
+            Access::from_secret(&git.url, &data).map_err(|e| credentials(&s.name, &e))?
+        }
+    };
+    if let Some(s) = &git.proxy_secret_ref {
+        let data = secret(&looker.secrets, &s.name).await?;
+        access.proxy = Some(Proxy::from_secret(&data).map_err(|e| credentials(&s.name, &e))?);
+    }
+    let request = Request {
+        url: git.url.clone(),
+        reference: git.reference.clone().unwrap_or_default(),
+        access,
+        timeout: git.timeout(),
+        limits: Limits::default(),
+    };
+    let interrupted = Arc::new(AtomicBool::new(false));
+    let flag = interrupted.clone();
+    let fetching = on_disk(remote, &looker.dir, key, move |r| r.fetch(&request, &flag).map_err(|e| trouble(&e)));
+    tokio::pin!(fetching);
+    tokio::select! {
+        result = &mut fetching => result,
+        () = looker.stop.cancelled() => {
+            interrupted.store(true, Ordering::Relaxed);
+            fetching.await
+        }
+    }
+}
+
+/// Does something with the repository on disk, which is opened first if it is not. One at a time.
+async fn on_disk<T: Send + 'static>(
+    remote: &Arc<Remote>,
+    dir: &Path,
+    key: &Key,
+    work: impl FnOnce(&Repository) -> Result<T, Trouble> + Send + 'static,
+) -> Result<T, Trouble> {
+    let mut disk = remote.disk.lock().await;
+    let there = disk.clone();
+    let dir = dir.join(&hex::encode(Sha256::digest(format!("{key:?}")))[..16]);
+    let done = tokio::task::spawn_blocking(move || {
+        let repository = match there {
+            Some(repository) => repository,
+            None => Arc::new(Repository::open(&dir).map_err(|e| trouble(&e))?),
+        };
+        let result = work(&repository);
+        Ok((repository, result))
+    });
+    match done.await {
+        Ok(Ok((repository, result))) => {
+            *disk = Some(repository);
+            result
+        }
+        Ok(Err(trouble)) => Err(trouble),
+        Err(_) => Err(Trouble {
+            reason: "GitOperationFailed",
+            message: "the repository could not be read: see the operator's log".into(),
+            stalls: false,
+        }),
+    }
+}
+
+async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, Trouble> {
+    let reason = reason::CREDENTIALS_UNAVAILABLE;
+    let found = secrets.get_opt(name).await.map_err(|error| Trouble {
+        reason,
+        message: format!("the Secret {name} could not be read: {}", crate::errors::said(&error)),
+        stalls: false,
+    })?;
+    let secret = found.ok_or_else(|| Trouble {
+        reason,
+        message: format!(
+            "there is no Secret {name} in the operator's namespace; create it, or name another in inventory.git"
+        ),
+        stalls: false,
+    })?;
+    Ok(secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect())
+}
+
+fn credentials(secret: &str, error: &impl std::fmt::Display) -> Trouble {
+    let message = format!("the Secret {secret} cannot be used: {error}");
+    Trouble { reason: reason::CREDENTIALS_UNAVAILABLE, message, stalls: false }
+}
+
+/// A twentieth more or less, so that many pools do not look all at once.
+fn jitter(wait: Duration) -> Duration {
+    wait.mul_f64(rand::random_range(0.95..1.05))
+}

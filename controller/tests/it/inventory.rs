@@ -1,0 +1,146 @@
+//! What becomes of a list, whatever it comes from: hosts that change pools, lists that lose too much, entries that turn bad.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    WindowsNodePool, conditions,
+    conditions::kind,
+    names::{LEGACY_HOST_KEYS, key},
+};
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use russh::keys::PublicKeyBase64 as _;
+use serde_json::json;
+use testbed::{
+    deployment::{self, NAMESPACE},
+    sim::SimOptions,
+};
+
+use crate::{
+    fleet::{World, has, is_ready, pool_status, spec, spec_with},
+    rollout::Watcher,
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn lists_change() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    tokio::try_join!(
+        a_host_goes_over_to_another_pool(&world),
+        many_removals_wait_for_a_person(&world),
+        an_entry_that_turns_bad_keeps_its_host(&world),
+        what_the_legacy_operator_has_seen_of_host_keys_counts(&world),
+    )?;
+    Ok(())
+}
+
+async fn a_host_goes_over_to_another_pool(world: &World) -> Result<()> {
+    let (hosts, more) = (world.hosts("over", 2).await?, world.hosts("target", 1).await?);
+    world.join("from", &spec(&hosts)).await?;
+    world.join("to", &spec(&more)).await?;
+    let watcher = Watcher::of(&world.client, "from");
+    let goes = hosts[1].name();
+    let before = world.node(goes).await?.context("no Node")?;
+
+    // Both pools list it for a moment: the first one keeps it.
+    let both: Vec<_> = more.iter().chain(&hosts[1..]).cloned().collect();
+    world.apply("to", &spec(&both)).await?;
+    world
+        .until("to", "says whose the host is", |p| {
+            let synced = conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).cloned();
+            synced.is_some_and(|c| {
+                c.reason == "HostConflict" && c.message.contains("pool from") && c.message.contains(goes)
+            })
+        })
+        .await?;
+    world.apply("from", &spec(&hosts[..1])).await?;
+    world.until_instance(goes, "is in the other pool", |i| i.spec.pool_ref.name == "to").await?;
+    let note = world.until_event(goes, "HostMoved").await?;
+    ensure!(note.contains("pool to"), "{note}");
+    for (pool, nodes) in [("from", 1), ("to", 2)] {
+        world.until(pool, "is Ready", |p| is_ready(p) && pool_status(p).ready_nodes == nodes).await?;
+    }
+    let after = world.node(goes).await?.context("no Node")?;
+    ensure!(after.uid() == before.uid(), "the Node was made anew");
+    ensure!(after.labels().get(key::POOL).map(String::as_str) == Some("to"), "{:?}", after.labels());
+    let instance = world.instance(goes).await?.context("no instance")?;
+    let owners: Vec<&str> = instance.owner_references().iter().map(|o| o.name.as_str()).collect();
+    ensure!(owners == ["to"], "{owners:?}");
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(!seen.ever_cordoned.contains(goes) && !seen.ever_disrupted.contains(goes), "it was disturbed");
+    Ok(())
+}
+
+async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
+    const POOL: &str = "guarded";
+    let hosts = world.hosts(POOL, 5).await?;
+    let of = |count: usize| {
+        let mut spec = spec(&hosts[..count]);
+        spec.inventory.removal = serde_json::from_value(json!({"maxRemovals": 1})).unwrap();
+        spec
+    };
+    world.join(POOL, &of(5)).await?;
+    world.apply(POOL, &of(4)).await?;
+    world.until_gone(&hosts[4]).await?;
+
+    world.apply(POOL, &of(1)).await?;
+    let blocked = |p: &WindowsNodePool| {
+        let conditions = pool_status(p).conditions;
+        [kind::STALLED, kind::DEGRADED].iter().all(|k| has(&conditions, k, "True", "MassRemovalBlocked"))
+    };
+    world.until(POOL, "too many are gone at once", blocked).await?;
+    let pool = world.pool(POOL).await?;
+    let status = pool_status(&pool);
+    ensure!(status.nodes == 4 && status.removing_nodes == 0, "{status:?}");
+    let message = &conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message;
+    let approval = format!("generation-{}", pool.metadata.generation.unwrap_or_default());
+    for part in ["3 of 4", "guarded-1, guarded-2, guarded-3", key::APPROVE_REMOVAL, &approval] {
+        ensure!(message.contains(part), "{message} does not say {part:?}");
+    }
+    let patch = json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: approval}}});
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    for host in &hosts[1..4] {
+        world.until_gone(host).await?;
+    }
+    world.until(POOL, "one is left", |p| is_ready(p) && pool_status(p).nodes == 1).await
+}
+
+async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {
+    const POOL: &str = "muddled";
+    let hosts = world.hosts(POOL, 2).await?;
+    world.join(POOL, &spec(&hosts)).await?;
+    let stats = hosts[1].stats();
+    let mut wrong = spec_with(&hosts, json!({}));
+    let list = wrong.inventory.hosts.as_mut().context("no list")?;
+    list[1].address = list[0].address.clone();
+    world.apply(POOL, &wrong).await?;
+    world
+        .until(POOL, "two hosts have one address", |p| {
+            let status = pool_status(p);
+            has(&status.conditions, kind::INVENTORY_SYNCED, "False", "HostConflict") && status.ready_nodes == 2
+        })
+        .await?;
+    let instance = world.instance(hosts[1].name()).await?.context("the instance is gone")?;
+    ensure!(instance.metadata.deletion_timestamp.is_none(), "the host is being removed");
+    ensure!(instance.spec.host.address == hosts[1].address().to_string(), "{:?}", instance.spec.host);
+    world.join(POOL, &spec(&hosts)).await?;
+    ensure!(hosts[1].stats() == stats, "the host was worked on: {stats:?}, {:?}", hosts[1].stats());
+    Ok(())
+}
+
+async fn what_the_legacy_operator_has_seen_of_host_keys_counts(world: &World) -> Result<()> {
+    const POOL: &str = "seen";
+    let hosts = world.hosts(POOL, 2).await?;
+    let right = hosts[0].host_key().public_key_base64();
+    let wrong = deployment::new_key()?.public_key().public_key_base64();
+    let data = json!({hosts[0].address().to_string(): right, hosts[1].address().to_string(): wrong});
+    let metadata = json!({"name": LEGACY_HOST_KEYS, "namespace": NAMESPACE});
+    let seen = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
+    world.control_plane.apply_yaml(&seen.to_string()).await?;
+    world.apply(POOL, &spec(&hosts)).await?;
+    world.until_joined(hosts[0].name()).await?;
+    let message = world.until_failed(hosts[1].name(), "HostKeyMismatch").await?;
+    ensure!(message.contains("SHA256:"), "{message}");
+    Ok(())
+}
