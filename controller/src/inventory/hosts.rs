@@ -1,11 +1,10 @@
 //! What becomes of a list: hosts with the pool's settings filled in, and the entries that cannot be used. Pure.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    net::IpAddr,
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::{HostKeyPolicy, InstanceHost, Origin, WindowsNodePoolSpec};
+pub use gitops::address::canonical;
+use gitops::address::is_address;
 
 use super::Entry;
 use crate::ssh::HostKeyCheck;
@@ -123,29 +122,6 @@ pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, entries: &[Entry], known:
     }
     problems.sort_by(|a, b| a.host.cmp(&b.host));
     Resolved { hosts, origins, problems }
-}
-
-/// One form for each address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
-pub fn canonical(address: &str) -> String {
-    address
-        .parse::<IpAddr>()
-        .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
-}
-
-/// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one.
-fn is_address(text: &str) -> bool {
-    if text.parse::<IpAddr>().is_ok() {
-        return true;
-    }
-    let label = |l: &str| {
-        (1..=63).contains(&l.len())
-            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
-            && !l.starts_with('-')
-            && !l.ends_with('-')
-    };
-    text.len() <= 253
-        && !text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
-        && text.trim_end_matches('.').split('.').all(label)
 }
 
 #[cfg(test)]

@@ -1,0 +1,60 @@
+//! What may be dialled, and when two addresses are the same. Pure.
+
+use std::net::IpAddr;
+
+/// One form for each address, whatever way it is written: `::0:1` and `::1` are the same, and so are names in any case.
+pub fn canonical(address: &str) -> String {
+    address
+        .parse::<IpAddr>()
+        .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
+}
+
+/// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one.
+pub fn is_address(text: &str) -> bool {
+    if text.parse::<IpAddr>().is_ok() {
+        return true;
+    }
+    let label = |l: &str| {
+        (1..=63).contains(&l.len())
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+    };
+    text.len() <= 253
+        && !text.bytes().all(|b| b.is_ascii_digit() || b == b'.')
+        && text.trim_end_matches('.').split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn addresses() {
+        for good in ["10.0.0.1", "::1", "fd00::1", "win-1", "Win-1.example.com", "win-1.example.com.", "1host"] {
+            assert!(is_address(good), "{good}");
+        }
+        for bad in ["", "10.0.0.256", "10.0.0", "1", "-a", "a-", "a..b", "a_b", "a b", "[::1]", "::g", "10.0.0.1:22"] {
+            assert!(!is_address(bad), "{bad}");
+        }
+        assert!(is_address(&"a".repeat(63)) && !is_address(&"a".repeat(64)));
+    }
+
+    #[test]
+    fn ways_to_write_the_same() {
+        for (one, other) in
+            [("::1", "0:0::0:1"), ("FD00::A", "fd00::a"), ("::ffff:10.0.0.1", "10.0.0.1"), ("A.Example.", "a.example")]
+        {
+            assert_eq!(canonical(one), canonical(other));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_canonical_form_is_its_own(text in "\\PC{0,40}") {
+            prop_assert_eq!(canonical(&canonical(&text)), canonical(&text));
+            is_address(&text);
+        }
+    }
+}

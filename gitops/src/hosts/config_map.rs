@@ -1,0 +1,134 @@
+//! Host lists as the Windows Machine Config Operator has them: an address and `username=<name>` for each host. Pure.
+
+use std::collections::BTreeMap;
+
+use super::excerpt;
+use crate::address::is_address;
+
+/// Longest name of a user, as for a host of a pool.
+const MAX_USERNAME: usize = 104;
+
+/// An entry that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bad {
+    /// Its key.
+    pub key: String,
+    /// What is wrong, with what, and how to mend it.
+    pub message: String,
+}
+
+/// Reads the data of a ConfigMap such as `windows-instances`: addresses and user names, in the order of the keys; and entries that
+/// cannot be used, which stop only themselves.
+///
+/// White space around the value and its parts, a line break at its end and Windows' line breaks mean nothing, as `username=x` in a
+/// block scalar has them.
+pub fn windows_instances(data: &BTreeMap<String, String>) -> (Vec<(String, String)>, Vec<Bad>) {
+    let (mut hosts, mut bad) = (Vec::new(), Vec::new());
+    for (key, value) in data {
+        match entry(key, value) {
+            Ok(username) => hosts.push((key.trim().to_owned(), username.to_owned())),
+            Err(message) => bad.push(Bad { key: key.clone(), message }),
+        }
+    }
+    (hosts, bad)
+}
+
+/// The user name of an entry, or what is wrong with it.
+pub(super) fn entry<'a>(key: &str, value: &'a str) -> Result<&'a str, String> {
+    if !is_address(key.trim()) {
+        return Err(format!("{:?} is no IPv4 or IPv6 address and no DNS name", excerpt(key)));
+    }
+    let mend = "write `username=<name>`";
+    let value = value.trim();
+    if value.is_empty() {
+        return Err(format!("{key}: there is no user name: {mend}"));
+    }
+    if value.contains(['\n', '\r']) {
+        return Err(format!("{key}: there is more than one line: {mend} and nothing else"));
+    }
+    let Some((_, username)) = value.split_once('=').filter(|(word, _)| word.trim() == "username") else {
+        return Err(format!("{key}: {:?} does not begin with `username=`: {mend}", excerpt(value)));
+    };
+    let username = username.trim();
+    if username.is_empty() {
+        return Err(format!("{key}: the user name is empty: {mend}"));
+    }
+    // What Windows allows for a user, and a domain before it.
+    let refused = |c: char| c.is_whitespace() || c.is_control() || r#""/:;|=,+*?<>"#.contains(c);
+    if username.contains(refused) || username.chars().count() > MAX_USERNAME {
+        return Err(format!("{key}: {:?} cannot be the name of a Windows user: {mend}", excerpt(username)));
+    }
+    Ok(username)
+}
+
+/// Whether a ConfigMap is meant as a host list: others may lie beside it.
+pub(super) fn is_host_list<'a>(name: Option<&str>, mut values: impl Iterator<Item = &'a str>) -> bool {
+    name == Some("windows-instances") || values.any(|v| v.trim_start().to_ascii_lowercase().starts_with("username"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(key: &str, value: &str) -> Result<String, String> {
+        let (hosts, bad) = windows_instances(&[(key.to_owned(), value.to_owned())].into());
+        assert_eq!(hosts.len() + bad.len(), 1);
+        hosts.into_iter().next().map(|h| h.1).ok_or_else(|| bad[0].message.clone())
+    }
+
+    #[test]
+    fn white_space_means_nothing() {
+        for value in [
+            "username=core",
+            "username=core\n",
+            "username=core\r\n",
+            "  username=core  ",
+            "\nusername=core\n\n",
+            "username = core",
+        ] {
+            assert_eq!(read("10.0.0.1", value).as_deref(), Ok("core"), "{value:?}");
+        }
+        assert_eq!(read("win-1.example.com", r"username=DOMAIN\core").as_deref(), Ok(r"DOMAIN\core"));
+        assert_eq!(read("10.0.0.1", "username=Jörg").as_deref(), Ok("Jörg"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_of_the_entry() {
+        for (key, value, part) in [
+            ("10.0.0.1", "", "there is no user name"),
+            ("10.0.0.1", "username=", "the user name is empty"),
+            ("10.0.0.1", "username= \n", "the user name is empty"),
+            ("10.0.0.1", "username", "does not begin with `username=`"),
+            ("10.0.0.1", "core", "does not begin with `username=`"),
+            ("10.0.0.1", "user=core", "does not begin with `username=`"),
+            ("10.0.0.1", "Username=core", "does not begin with `username=`"),
+            ("10.0.0.1", "username=core\nport=22", "more than one line"),
+            ("10.0.0.1", "username=core\rport=22", "more than one line"),
+            ("10.0.0.1", "username=a=b", "cannot be the name"),
+            ("10.0.0.1", "username=a b", "cannot be the name"),
+            ("10.0.0.256", "username=core", "no IPv4 or IPv6 address"),
+            ("win_1", "username=core", "no IPv4 or IPv6 address"),
+        ] {
+            let message = read(key, value).unwrap_err();
+            assert!(message.contains(part) && message.contains(key), "{key} {value:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn one_bad_entry_stops_only_itself() {
+        let data = [("10.0.0.2", "username=b"), ("10.0.0.1", "x"), ("win-1", "username=a")];
+        let (hosts, bad) = windows_instances(&data.map(|(k, v)| (k.into(), v.into())).into());
+        assert_eq!(hosts, [("10.0.0.2".into(), "b".into()), ("win-1".into(), "a".into())]);
+        assert_eq!(bad.iter().map(|b| b.key.as_str()).collect::<Vec<_>>(), ["10.0.0.1"]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_entry_is_used_or_refused(data in proptest::collection::btree_map(".{0,20}", "(username ?= ?)?.{0,20}", 0..5)) {
+            let (hosts, bad) = windows_instances(&data);
+            prop_assert_eq!(hosts.len() + bad.len(), data.len());
+            prop_assert!(hosts.iter().all(|(a, u)| is_address(a) && !u.is_empty() && u.trim() == u));
+        }
+    }
+}

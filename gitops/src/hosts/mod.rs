@@ -1,0 +1,282 @@
+//! Files to entries. Pure.
+//!
+//! What a file is follows from what is in it: an object of kind `WindowsHostInventory`, a list of hosts, one host, or a ConfigMap as
+//! `windows-instances`. An object of any other kind is left alone, so that a list may lie beside other manifests; what says no kind
+//! and is no host list is a mistake.
+
+mod config_map;
+mod schema;
+mod tree;
+
+use std::collections::BTreeMap;
+
+use api::Host;
+
+use crate::{File, address::canonical};
+pub use config_map::{Bad, windows_instances};
+pub use schema::{API_VERSION, KIND, json_schema};
+use tree::{Fault, Kind, Node};
+
+/// A host in a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What is said of it. Where the format has no names (the ConfigMap of WMCO), the name is empty: the host tells it itself.
+    pub host: Host,
+    /// File.
+    pub file: String,
+    /// Line on which its entry begins, from 1.
+    pub line: usize,
+}
+
+/// Something wrong with a file.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Finding {
+    /// File; empty if it is about all of them.
+    pub file: String,
+    /// Line, from 1, as near as it can be told.
+    pub line: Option<usize>,
+    /// What is wrong, with what, and how to mend it.
+    pub message: String,
+}
+
+/// `file:line: message`, as compilers say it.
+impl std::fmt::Display for Finding {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.file.as_str(), self.line) {
+            ("", _) => write!(f, "{}", self.message),
+            (file, None) => write!(f, "{file}: {}", self.message),
+            (file, Some(line)) => write!(f, "{file}:{line}: {}", self.message),
+        }
+    }
+}
+
+/// Reads all files of an inventory. One finding and none of it is used.
+///
+/// # Errors
+/// Everything that is wrong, by file and line.
+pub fn read(files: &[File]) -> Result<Vec<Entry>, Vec<Finding>> {
+    let (mut entries, mut findings) = (Vec::new(), Vec::new());
+    let mut says_empty = false;
+    for file in files {
+        let mut list = List::default();
+        list.read(file);
+        let finding = |(line, message)| Finding { file: file.path.clone(), line: Some(line), message };
+        findings.extend(list.faults.into_iter().map(finding));
+        entries.extend(list.hosts.into_iter().map(|(line, host)| Entry { host, file: file.path.clone(), line }));
+        says_empty |= list.says_empty;
+    }
+    findings.extend(duplicates(&entries));
+    if entries.is_empty() && findings.is_empty() && !says_empty {
+        findings.push(Finding { file: String::new(), line: None, message: no_hosts(files) });
+    }
+    if findings.is_empty() {
+        return Ok(entries);
+    }
+    findings.sort();
+    findings.dedup();
+    Err(findings)
+}
+
+fn no_hosts(files: &[File]) -> String {
+    let mend = "an inventory that is meant to be empty says `hosts: []`";
+    match files {
+        [] => format!("no *.yaml, *.yml or *.json file: {mend}"),
+        [file] => format!("no hosts in {}: {mend}", file.path),
+        files => format!("no hosts in any of {} files: {mend}", files.len()),
+    }
+}
+
+/// What is said twice. The same address without a port and with one may be two: the pool's port is not known here.
+fn duplicates(entries: &[Entry]) -> Vec<Finding> {
+    let (mut names, mut places) = (BTreeMap::new(), BTreeMap::new());
+    let mut findings = Vec::new();
+    for entry in entries {
+        let mut twice = |other: &Entry, what: String| {
+            let message = format!("{what} is that of {}:{} already: take one of the two out", other.file, other.line);
+            findings.push(Finding { file: entry.file.clone(), line: Some(entry.line), message });
+        };
+        let Host { name, address, port, .. } = &entry.host;
+        if !name.is_empty()
+            && let Some(other) = names.insert(name, entry)
+        {
+            names.insert(name, other);
+            twice(other, format!("name `{name}`"));
+        }
+        if let Some(other) = places.insert((canonical(address), *port), entry) {
+            places.insert((canonical(address), *port), other);
+            let port = port.map_or_else(String::new, |port| format!(" port {port}"));
+            twice(other, format!("address `{address}`{port}"));
+        }
+    }
+    findings
+}
+
+/// What one file says.
+#[derive(Default)]
+struct List {
+    hosts: Vec<(usize, Host)>,
+    faults: Vec<Fault>,
+    says_empty: bool,
+}
+
+impl List {
+    fn fault(&mut self, line: usize, message: impl Into<String>) {
+        self.faults.push((line, message.into()));
+    }
+
+    fn read(&mut self, file: &File) {
+        let text = match str::from_utf8(&file.bytes) {
+            Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
+            Err(error) => {
+                let line = file.bytes[..error.valid_up_to()].split(|b| *b == b'\n').count();
+                return self.fault(line, "not UTF-8: save the file in UTF-8");
+            }
+        };
+        if file.path.rsplit_once('.').is_some_and(|(_, extension)| extension == "json") {
+            if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
+                return self.fault(error.line().max(1), format!("no JSON: {}", excerpt(&error.to_string())));
+            }
+            // JSON is YAML, but for tabs between values. There are no others in what is JSON.
+            return self.documents(&text.replace('\t', " "));
+        }
+        self.documents(text);
+    }
+
+    fn documents(&mut self, text: &str) {
+        let (documents, faults) = tree::documents(text);
+        self.faults.extend(faults);
+        for document in &documents {
+            self.document(document);
+        }
+        if self.faults.is_empty() && documents.iter().all(Node::is_null) {
+            self.fault(1, "there is nothing in this file: an inventory that is meant to be empty says `hosts: []`");
+        }
+    }
+
+    fn document(&mut self, node: &Node) {
+        match &node.kind {
+            Kind::List(_) => self.list(node),
+            Kind::Map(members) => match node.get("kind") {
+                Some(kind) => self.object(node, kind.text().unwrap_or_default()),
+                None if ["name", "address"].iter().any(|key| node.get(key).is_some()) => self.host(node),
+                None if node.get("hosts").is_some() => self.inventory(node),
+                None => {
+                    let known = "apiVersion kind hosts name address".split(' ');
+                    let mend = members.first().map(|m| schema::did_you_mean(&m.key, known)).unwrap_or_default();
+                    let begin = members
+                        .first()
+                        .map_or_else(String::new, |m| format!(", it begins with {}{mend}", field(&m.key)));
+                    self.fault(
+                        node.line,
+                        format!("no host list{begin}: it needs `kind: {KIND}`, or must not lie here"),
+                    );
+                }
+            },
+            Kind::Scalar { .. } if node.is_null() => {}
+            Kind::Scalar { .. } => self.fault(node.line, format!("no host list: this is {}", node.what())),
+        }
+    }
+
+    fn object(&mut self, node: &Node, kind: &str) {
+        let api_version = node.get("apiVersion").and_then(Node::text).unwrap_or_default();
+        let line = node.get("kind").map_or(node.line, |n| n.line);
+        let mend = schema::did_you_mean(kind, [KIND].into_iter());
+        let is_ours = api_version.split('/').next() == API_VERSION.split('/').next();
+        match kind {
+            KIND if api_version == API_VERSION => self.inventory(node),
+            KIND => {
+                let line = node.get("apiVersion").map_or(line, |n| n.line);
+                self.fault(line, format!("a {KIND} needs `apiVersion: {API_VERSION}`"));
+            }
+            "ConfigMap" => self.config_map(node),
+            "WindowsNodePool" | "WindowsInstance" => {}
+            _ if is_ours || !mend.is_empty() => self.fault(line, format!("unknown kind {}{mend}", field(kind))),
+            _ => {}
+        }
+    }
+
+    fn inventory(&mut self, node: &Node) {
+        let known = ["apiVersion", "kind", "metadata", "hosts"];
+        let Kind::Map(members) = &node.kind else { return };
+        for member in members.iter().filter(|m| !known.contains(&m.key.as_str())) {
+            let mend = schema::did_you_mean(&member.key, known.into_iter());
+            self.fault(member.line, format!("unknown field {}{mend}", field(&member.key)));
+        }
+        match node.get("hosts") {
+            Some(hosts) => self.list(hosts),
+            None => {
+                self.fault(node.line, "`hosts` is missing: an inventory that is meant to be empty says `hosts: []`");
+            }
+        }
+    }
+
+    fn list(&mut self, node: &Node) {
+        match &node.kind {
+            Kind::List(items) => {
+                self.says_empty |= items.is_empty();
+                for item in items {
+                    self.host(item);
+                }
+            }
+            _ => self.fault(node.line, format!("`hosts` must be a list, and this is {}", node.what())),
+        }
+    }
+
+    fn host(&mut self, node: &Node) {
+        if let Some(host) = schema::host(node, &mut self.faults) {
+            self.hosts.push((node.line, host));
+        }
+    }
+
+    fn config_map(&mut self, node: &Node) {
+        let name = node.get("metadata").and_then(|m| m.get("name")).and_then(Node::text);
+        let data = node.get("data");
+        let members = match data.map(|d| &d.kind) {
+            Some(Kind::Map(members)) => members.as_slice(),
+            _ => &[],
+        };
+        if !config_map::is_host_list(name, members.iter().filter_map(|m| m.value.text())) {
+            return;
+        }
+        let Some(data) = data else {
+            return self.fault(node.line, "`data` is missing: a list that is meant to be empty says `data: {}`");
+        };
+        if !matches!(data.kind, Kind::Map(_)) {
+            return self.fault(data.line, format!("`data` must be an object, and this is {}", data.what()));
+        }
+        self.says_empty |= members.is_empty();
+        for member in members {
+            let Some(value) = member.value.text() else {
+                self.fault(member.line, format!("{}: write `username=<name>`", field(&member.key)));
+                continue;
+            };
+            match config_map::entry(&member.key, value) {
+                Err(message) => self.fault(member.line, message),
+                Ok(username) => {
+                    let (address, username) = (member.key.trim().to_owned(), Some(username.to_owned()));
+                    self.hosts.push((member.line, Host { address, username, ..Host::default() }));
+                }
+            }
+        }
+    }
+}
+
+/// As much of somebody's text as is fit for a message.
+fn excerpt(text: &str) -> String {
+    const MOST: usize = 80;
+    let clean = |c: char| if c.is_control() { ' ' } else { c };
+    let mut cut: String = text.chars().take(MOST).map(clean).collect();
+    if text.chars().nth(MOST).is_some() {
+        cut.push('…');
+    }
+    cut
+}
+
+/// A field for a message.
+fn field(name: &str) -> String {
+    format!("`{}`", excerpt(name))
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,348 @@
+//! What may be said of a host: the schema that the CRD has, checked line by line. Pure.
+//!
+//! The rules are taken from the type, so that a host in a file and a host in a pool cannot be held to different ones.
+
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use api::Host;
+use regex::Regex;
+use schemars::JsonSchema;
+use serde_json::{Map, Value, json};
+
+use super::{
+    excerpt, field,
+    tree::{Fault, Kind, Meaning, Node},
+};
+
+/// API version of a host list.
+pub const API_VERSION: &str = "windowsmachineconfig.openshift.io/v1alpha1";
+/// Kind of a host list.
+pub const KIND: &str = "WindowsHostInventory";
+
+/// What to write instead of text that a pattern does not take, by the path of the field.
+const MENDS: [(&str, &str); 4] = [
+    ("name", "use lower-case letters, digits and `-`, and `.` between them"),
+    ("address", "use an IPv4 or IPv6 address without brackets and port, or a DNS name"),
+    ("username", "use a name as `Administrator` or `DOMAIN\\name`, without spaces and \" / : ; | = , + * ? < >"),
+    ("hostKey", "use a fingerprint as `SHA256:…`, or `<type> <base64>` as in a known_hosts file"),
+];
+
+/// The schema of a host, and its patterns.
+pub(super) struct Rules {
+    host: Value,
+    patterns: BTreeMap<String, Option<Regex>>,
+}
+
+/// The rules for a host.
+pub(super) static RULES: LazyLock<Rules> = LazyLock::new(|| {
+    let host = schema_of::<Host>();
+    let mut patterns = BTreeMap::new();
+    collect_patterns(&host, &mut patterns);
+    Rules { host, patterns }
+});
+
+/// With everything that it refers to in place, so that there is nothing to look up.
+fn schema_of<T: JsonSchema>() -> Value {
+    let settings = schemars::generate::SchemaSettings::draft2020_12().with(|s| s.inline_subschemas = true);
+    let mut schema = settings.into_generator().into_root_schema_for::<T>().to_value();
+    if let Some(schema) = schema.as_object_mut() {
+        schema.retain(|key, _| !["$schema", "title"].contains(&key.as_str()));
+    }
+    tidy(&mut schema);
+    schema
+}
+
+/// Takes out what only the API server understands, closes objects whose fields are known, and puts paragraphs on one line each.
+fn tidy(schema: &mut Value) {
+    match schema {
+        Value::Object(map) => {
+            map.retain(|key, value| !key.starts_with("x-kubernetes-") && (key != "default" || !value.is_null()));
+            if map.get("properties").is_some_and(Value::is_object) {
+                map.insert("additionalProperties".into(), false.into());
+            }
+            if let Some(Value::String(text)) = map.get_mut("description") {
+                *text = text.replace('\n', " ");
+            }
+            map.values_mut().for_each(tidy);
+        }
+        Value::Array(items) => items.iter_mut().for_each(tidy),
+        _ => {}
+    }
+}
+
+fn collect_patterns(schema: &Value, into: &mut BTreeMap<String, Option<Regex>>) {
+    match schema {
+        Value::Object(map) => {
+            if let Some(Value::String(pattern)) = map.get("pattern") {
+                into.insert(pattern.clone(), Regex::new(pattern).ok());
+            }
+            map.values().for_each(|v| collect_patterns(v, into));
+        }
+        Value::Array(items) => items.iter().for_each(|v| collect_patterns(v, into)),
+        _ => {}
+    }
+}
+
+/// The JSON Schema of the files that [`super::read`] takes, other than ConfigMaps: for editors, and for checks in other tools.
+pub fn json_schema() -> Value {
+    let mut host = RULES.host.clone();
+    if let Some(host) = host.as_object_mut() {
+        host.insert("title".into(), "Host".into());
+    }
+    let hosts = json!({"type": "array", "items": {"$ref": "#/$defs/host"}});
+    let mut listed = hosts.clone();
+    listed["description"] = "The hosts. An empty list says that there are none.".into();
+    json!({
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": KIND,
+        "description": "Hosts of a WindowsNodePool: an object with a list of hosts, a list of hosts, or one host.",
+        "anyOf": [
+            {
+                "title": KIND,
+                "type": "object",
+                "required": ["apiVersion", "kind", "hosts"],
+                "properties": {
+                    "apiVersion": {"const": API_VERSION},
+                    "kind": {"const": KIND},
+                    "metadata": {"type": "object", "description": "As people like it: nothing in it is looked at."},
+                    "hosts": listed,
+                },
+                "additionalProperties": false,
+            },
+            hosts,
+            {"$ref": "#/$defs/host"},
+        ],
+        "$defs": {"host": host},
+    })
+}
+
+/// Reads a host, and says all that is wrong with it.
+pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
+    let before = faults.len();
+    let value = RULES.check(node, &RULES.host, "", faults);
+    if faults.len() > before {
+        return None;
+    }
+    let host = match serde_json::from_value::<Host>(value) {
+        Ok(host) => host,
+        Err(error) => {
+            faults.push((node.line, format!("no host: {error}")));
+            return None;
+        }
+    };
+    let line = |key: &str| node.get(key).map_or(node.line, |n| n.line);
+    if !crate::address::is_address(&host.address) {
+        faults.push((
+            line("address"),
+            format!("`address`: {:?} is no IPv4 or IPv6 address and no DNS name", host.address),
+        ));
+    }
+    if let Some(key) = host.host_key.as_deref().filter(|k| !k.starts_with("SHA256:"))
+        && russh::keys::ssh_key::PublicKey::from_openssh(key).is_err()
+    {
+        let mend = "take the line that `ssh-keyscan` prints, without the address";
+        faults.push((line("hostKey"), format!("`hostKey`: {:?} is no public key: {mend}", excerpt(key))));
+    }
+    if let Some(labels) = node.get("labels") {
+        check_labels(labels, faults);
+    }
+    (faults.len() == before).then_some(host)
+}
+
+/// The Node would be refused with other labels.
+fn check_labels(labels: &Node, faults: &mut Vec<Fault>) {
+    let Kind::Map(members) = &labels.kind else { return };
+    let word = |text: &str| {
+        text.len() <= 63
+            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+            && text.ends_with(|c: char| c.is_ascii_alphanumeric())
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+    };
+    for member in members {
+        let (prefix, name) = member.key.rsplit_once('/').map_or((None, member.key.as_str()), |(p, n)| (Some(p), n));
+        if !word(name) || prefix.is_some_and(|p| !crate::address::is_address(p) || p != p.to_ascii_lowercase()) {
+            let mend = "use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own";
+            faults.push((member.line, format!("`labels`: {:?} is no key of a label: {mend}", excerpt(&member.key))));
+        }
+        let value = member.value.text().unwrap_or_default();
+        if !value.is_empty() && !word(value) {
+            let mend = "use at most 63 letters, digits, `-`, `_` and `.`";
+            faults.push((member.value.line, format!("`labels`: {:?} is no value of a label: {mend}", excerpt(value))));
+        }
+    }
+}
+
+impl Rules {
+    /// The value as the schema has it; meaningless if there are faults.
+    fn check(&self, node: &Node, schema: &Value, path: &str, faults: &mut Vec<Fault>) -> Value {
+        let about = if path.is_empty() { "a host".to_owned() } else { field(path) };
+        let mut wrong = |message: String| faults.push((node.line, message));
+        let types = types(schema);
+        match (&node.kind, types.as_slice()) {
+            (Kind::Map(_), ["object"]) => self.check_object(node, schema, path, faults),
+            (Kind::Scalar { text, .. }, ["string"]) => {
+                if node.meaning() != Some(Meaning::Text) {
+                    wrong(format!("{about}: {} is {} here: put it in quotes", excerpt(text), node.what()));
+                    return Value::Null;
+                }
+                self.check_text(text, schema, path, &mut wrong);
+                Value::String(text.clone())
+            }
+            (Kind::Scalar { text, .. }, ["integer"]) => {
+                let number = text.parse::<i64>().ok().filter(|_| node.meaning() == Some(Meaning::Int));
+                let (min, max) = (
+                    number_of(schema, "minimum").unwrap_or(i64::MIN),
+                    number_of(schema, "maximum").unwrap_or(i64::MAX),
+                );
+                if let Some(number) = number.filter(|n| (min..=max).contains(n)) {
+                    return number.into();
+                }
+                wrong(format!("{about}: {:?} is no number from {min} to {max}, without quotes", excerpt(text)));
+                Value::Null
+            }
+            (_, [wanted]) => {
+                let wanted = match *wanted {
+                    "object" => "an object",
+                    "string" => "text",
+                    "integer" => "a number",
+                    other => other,
+                };
+                wrong(format!("{about} must be {wanted}, and this is {}", node.what()));
+                Value::Null
+            }
+            _ => {
+                wrong(format!("{about} cannot be read from a file"));
+                Value::Null
+            }
+        }
+    }
+
+    fn check_object(&self, node: &Node, schema: &Value, path: &str, faults: &mut Vec<Fault>) -> Value {
+        let Kind::Map(members) = &node.kind else { return Value::Null };
+        let empty = Map::new();
+        let known = schema.get("properties").and_then(Value::as_object).unwrap_or(&empty);
+        let others = schema.get("additionalProperties").filter(|s| s.is_object());
+        let below = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        let required: Vec<&str> =
+            schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
+        if let Some(most) = number_of(schema, "maxProperties")
+            && count(members.len()) > most
+        {
+            faults.push((node.line, format!("{} has more than {most} entries", field(path))));
+        }
+        let mut object = Map::new();
+        for member in members {
+            match known.get(&member.key).or(others) {
+                None => {
+                    let mend = did_you_mean(&member.key, known.keys().map(String::as_str));
+                    faults.push((member.line, format!("unknown field {}{mend}", field(&below(&member.key)))));
+                }
+                Some(_) if member.value.is_null() && known.contains_key(&member.key) => {}
+                Some(schema) => {
+                    let value = self.check(&member.value, schema, &below(&member.key), faults);
+                    object.insert(member.key.clone(), value);
+                }
+            }
+        }
+        for key in required {
+            if node.get(key).is_none() {
+                let about = if path.is_empty() { "a host".to_owned() } else { field(path) };
+                faults.push((node.line, format!("{about} needs {}: add it", field(key))));
+            }
+        }
+        Value::Object(object)
+    }
+
+    fn check_text(&self, text: &str, schema: &Value, path: &str, wrong: &mut impl FnMut(String)) {
+        let length = count(text.chars().count());
+        let max = number_of(schema, "maxLength").unwrap_or(i64::MAX);
+        if length < number_of(schema, "minLength").unwrap_or(0) {
+            return wrong(format!("{} is empty: write something, or take it out", field(path)));
+        }
+        if length > max {
+            return wrong(format!("{} has {length} characters: at most {max} are possible", field(path)));
+        }
+        let pattern = schema.get("pattern").and_then(Value::as_str).and_then(|p| self.patterns.get(p)?.as_ref());
+        if pattern.is_some_and(|p| !p.is_match(text)) {
+            let mend = MENDS.iter().find(|(of, _)| *of == path).map_or("see the reference", |(_, mend)| mend);
+            wrong(format!("{}: {:?} cannot be used: {mend}", field(path), excerpt(text)));
+        }
+    }
+}
+
+/// The types that a value may have, other than null.
+fn types(schema: &Value) -> Vec<&str> {
+    match schema.get("type") {
+        Some(Value::String(one)) => vec![one],
+        Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).filter(|t| *t != "null").collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// A limit; whole, whatever way the generator writes it.
+fn number_of(schema: &Value, key: &str) -> Option<i64> {
+    let number = schema.get(key)?;
+    #[expect(clippy::cast_possible_truncation, reason = "casts of floats stop at the limits")]
+    number.as_i64().or_else(|| number.as_f64().map(|n| n as i64))
+}
+
+fn count(n: usize) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+/// The end of a message about a word that is not known.
+pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
+    // Longer ones are no slips of the pen, and comparing them takes long.
+    if word.len() > 64 {
+        return String::new();
+    }
+    let lower = word.to_lowercase();
+    let near = known
+        .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_lowercase()), k))
+        .filter(|(distance, k)| *distance <= k.len() / 3)
+        .min();
+    near.map_or_else(String::new, |(_, k)| format!(", did you mean `{k}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_pattern_compiles_and_says_how_to_mend() {
+        assert!(RULES.patterns.len() >= 4, "{:?}", RULES.patterns.keys());
+        assert!(RULES.patterns.values().all(Option::is_some), "{:?}", RULES.patterns);
+        let properties = RULES.host["properties"].as_object().unwrap();
+        for (name, schema) in properties {
+            assert_eq!(types(schema).len(), 1, "{name}: {schema}");
+            assert_eq!(schema.get("pattern").is_some(), MENDS.iter().any(|(of, _)| of == name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_published_schema_knows_every_field_and_no_other() {
+        let schema = json_schema();
+        let host = &schema["$defs"]["host"];
+        assert_eq!(host["additionalProperties"], false);
+        assert_eq!(host["required"], json!(["name", "address"]));
+        assert_eq!(host["properties"]["privateKeySecretRef"]["additionalProperties"], false);
+        assert_eq!(host["properties"]["labels"]["additionalProperties"]["type"], "string");
+        assert!(!schema.to_string().contains("x-kubernetes"), "{schema}");
+    }
+
+    #[test]
+    fn near_words() {
+        let known = ["address", "name", "hostKey", "port"];
+        for (word, said) in [
+            ("adress", ", did you mean `address`?"),
+            ("hostkey", ", did you mean `hostKey`?"),
+            ("nmae", ", did you mean `name`?"),
+            ("nam", ", did you mean `name`?"),
+            ("resources", ""),
+            ("", ""),
+        ] {
+            assert_eq!(did_you_mean(word, known.into_iter()), said, "{word}");
+        }
+        assert_eq!(did_you_mean(&"a".repeat(100_000), known.into_iter()), "");
+    }
+}

@@ -1,0 +1,282 @@
+//! YAML and JSON as a tree that knows its lines. Pure.
+//!
+//! Aliases and merge keys are resolved here, and what they make of a file counts against the same limit as what stands in it: a
+//! few lines of nested aliases must not fill the memory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use granit_parser::{Event, Parser, ScalarStyle, Span, Tag};
+
+/// Most values in a file, with those that aliases repeat. 5,000 hosts with every field have about 150,000.
+const MAX_NODES: usize = 500_000;
+/// Deepest nesting. A host list needs 6.
+const MAX_DEPTH: usize = 32;
+
+/// A value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    /// Line on which it begins, from 1.
+    pub line: usize,
+    pub kind: Kind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Scalar {
+        text: String,
+        /// Without quotes, so that it may mean something else than text.
+        is_plain: bool,
+    },
+    List(Vec<Node>),
+    Map(Vec<Member>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Member {
+    pub key: String,
+    pub line: usize,
+    pub value: Node,
+}
+
+/// What text without quotes means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Meaning {
+    Null,
+    Bool,
+    Int,
+    Float,
+    Text,
+}
+
+impl Node {
+    pub fn meaning(&self) -> Option<Meaning> {
+        match &self.kind {
+            Kind::Scalar { text, is_plain: true } => Some(meaning(text)),
+            Kind::Scalar { .. } => Some(Meaning::Text),
+            Kind::List(_) | Kind::Map(_) => None,
+        }
+    }
+
+    pub fn is_null(&self) -> bool {
+        self.meaning() == Some(Meaning::Null)
+    }
+
+    /// The value of a key, if this has keys. Null is as good as nothing.
+    pub fn get(&self, key: &str) -> Option<&Node> {
+        let Kind::Map(members) = &self.kind else { return None };
+        members.iter().find(|m| m.key == key).map(|m| &m.value).filter(|n| !n.is_null())
+    }
+
+    /// The text, if this is a scalar.
+    pub fn text(&self) -> Option<&str> {
+        match &self.kind {
+            Kind::Scalar { text, .. } => Some(text),
+            Kind::List(_) | Kind::Map(_) => None,
+        }
+    }
+
+    /// What this is, for people.
+    pub fn what(&self) -> &'static str {
+        match (&self.kind, self.meaning()) {
+            (Kind::List(_), _) => "a list",
+            (Kind::Map(_), _) => "an object",
+            (_, Some(Meaning::Null)) => "nothing",
+            (_, Some(Meaning::Bool)) => "a boolean",
+            (_, Some(Meaning::Int)) => "a number",
+            (_, Some(Meaning::Float)) => "a number with a fraction",
+            _ => "text",
+        }
+    }
+
+    fn size(&self) -> usize {
+        1 + match &self.kind {
+            Kind::Scalar { .. } => 0,
+            Kind::List(items) => items.iter().map(Node::size).sum(),
+            Kind::Map(members) => members.iter().map(|m| 1 + m.value.size()).sum(),
+        }
+    }
+}
+
+/// As the core schema of YAML 1.2 has it, with the words that were booleans before: what Kubernetes reads still takes them so.
+fn meaning(text: &str) -> Meaning {
+    let digits = |t: &str, radix| !t.is_empty() && t.chars().all(|c| c.is_digit(radix));
+    let unsigned = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let lower = unsigned.to_ascii_lowercase();
+    if ["", "~", "null"].contains(&text.to_ascii_lowercase().as_str()) {
+        Meaning::Null
+    } else if ["true", "false", "yes", "no", "on", "off"].contains(&text.to_ascii_lowercase().as_str()) {
+        Meaning::Bool
+    } else if digits(unsigned, 10)
+        || unsigned.strip_prefix("0x").is_some_and(|t| digits(t, 16))
+        || unsigned.strip_prefix("0o").is_some_and(|t| digits(t, 8))
+    {
+        Meaning::Int
+    } else if [".inf", ".nan"].contains(&lower.as_str())
+        || unsigned.starts_with(|c: char| c.is_ascii_digit() || c == '.') && unsigned.parse::<f64>().is_ok()
+    {
+        Meaning::Float
+    } else {
+        Meaning::Text
+    }
+}
+
+/// A line, and what is wrong on it.
+pub(super) type Fault = (usize, String);
+
+/// The documents of a file, as far as they can be read, and what is wrong with them.
+pub(super) fn documents(text: &str) -> (Vec<Node>, Vec<Fault>) {
+    let mut options = granit_parser::options! { flow_nesting_limit: MAX_DEPTH, block_nesting_limit: MAX_DEPTH };
+    options.set_emit_comments(false);
+    let mut builder = Builder::default();
+    for next in Parser::new_from_str_with_options(text, options) {
+        match next {
+            Ok((event, span)) => builder.take(event, span),
+            Err(error) => {
+                // The end of the text can be named as a line of its own.
+                let line = error.marker().line().clamp(1, text.lines().count().max(1));
+                builder.faults.push((line, syntax(text, line, &error.info())));
+                break;
+            }
+        }
+        if builder.nodes > MAX_NODES {
+            let line = builder.faults.last().map_or(1, |(line, _)| *line).max(builder.line);
+            builder.faults.push((
+                line,
+                format!("the file has more than {MAX_NODES} values: split it, or repeat less by aliases"),
+            ));
+            break;
+        }
+    }
+    (builder.documents, builder.faults)
+}
+
+fn syntax(text: &str, line: usize, problem: &str) -> String {
+    let this = text.lines().nth(line - 1).unwrap_or_default();
+    let indent = &this[..this.len() - this.trim_start().len()];
+    if indent.contains('\t') {
+        return "a tab cannot indent in YAML: use spaces".into();
+    }
+    format!("no YAML: {}", super::excerpt(problem))
+}
+
+/// A list or an object that has begun.
+struct Open {
+    line: usize,
+    anchor: usize,
+    content: Content,
+}
+
+enum Content {
+    List(Vec<Node>),
+    Map { members: Vec<Member>, seen: BTreeSet<String>, merged: Vec<Node>, key: Option<(String, usize)> },
+}
+
+#[derive(Default)]
+struct Builder {
+    documents: Vec<Node>,
+    faults: Vec<Fault>,
+    open: Vec<Open>,
+    anchors: BTreeMap<usize, Node>,
+    nodes: usize,
+    line: usize,
+}
+
+impl Builder {
+    fn take(&mut self, event: Event<'_>, span: Span) {
+        let line = span.start.line().max(1);
+        self.line = line;
+        match event {
+            Event::Scalar(text, style, anchor, tag) => {
+                let text = text.into_owned();
+                let is_text = tag.as_ref().is_some_and(|t| t.is_yaml_core_schema_tag("str"));
+                self.refuse_tag(line, tag.as_deref());
+                let is_plain = style == ScalarStyle::Plain && !is_text;
+                self.done(Node { line, kind: Kind::Scalar { text, is_plain } }, anchor);
+            }
+            Event::SequenceStart(_, anchor, tag) => {
+                self.refuse_tag(line, tag.as_deref());
+                self.open.push(Open { line, anchor, content: Content::List(Vec::new()) });
+            }
+            Event::MappingStart(_, anchor, tag) => {
+                self.refuse_tag(line, tag.as_deref());
+                let content =
+                    Content::Map { members: Vec::new(), seen: BTreeSet::new(), merged: Vec::new(), key: None };
+                self.open.push(Open { line, anchor, content });
+            }
+            Event::SequenceEnd | Event::MappingEnd => {
+                let Some(Open { line, anchor, content }) = self.open.pop() else { return };
+                let kind = match content {
+                    Content::List(items) => Kind::List(items),
+                    Content::Map { members, seen, merged, .. } => Kind::Map(self.merge(members, seen, merged)),
+                };
+                self.done(Node { line, kind }, anchor);
+            }
+            Event::Alias(id) => {
+                let Some(mut node) = self.anchors.get(&id).cloned() else {
+                    self.faults.push((line, "an alias cannot stand inside of what it repeats".into()));
+                    return self.done(Node { line, kind: Kind::Scalar { text: String::new(), is_plain: true } }, 0);
+                };
+                self.nodes += node.size();
+                node.line = line;
+                self.done(node, 0);
+            }
+            Event::DocumentStart(..) => self.anchors.clear(),
+            _ => {}
+        }
+    }
+
+    fn refuse_tag(&mut self, line: usize, tag: Option<&Tag>) {
+        if tag.is_some_and(|t| t.is_custom() && !t.suffix().is_empty()) {
+            self.faults.push((line, "a tag (`!…`) means nothing here: take it out".into()));
+        }
+    }
+
+    /// A value is complete: it is an item, a key, the value of a key, or a document.
+    fn done(&mut self, node: Node, anchor: usize) {
+        self.nodes += 1;
+        if anchor != 0 {
+            self.nodes += node.size();
+            self.anchors.insert(anchor, node.clone());
+        }
+        let Some(open) = self.open.last_mut() else { return self.documents.push(node) };
+        match &mut open.content {
+            Content::List(items) => items.push(node),
+            Content::Map { members, seen, merged, key } => match key.take() {
+                None => match node.kind {
+                    Kind::Scalar { text, .. } => *key = Some((text, node.line)),
+                    Kind::List(_) | Kind::Map(_) => {
+                        self.faults.push((node.line, "a key must be text".into()));
+                        *key = Some((String::new(), node.line));
+                    }
+                },
+                Some((key, _)) if key == "<<" => merged.push(node),
+                Some((key, line)) if !seen.insert(key.clone()) => {
+                    self.faults.push((line, format!("{} is said twice: take one out", super::field(&key))));
+                }
+                Some((key, line)) => members.push(Member { key, line, value: node }),
+            },
+        }
+    }
+
+    /// What stands in the object itself wins over what is merged into it, and what is merged first over what is merged later.
+    fn merge(&mut self, mut members: Vec<Member>, mut seen: BTreeSet<String>, merged: Vec<Node>) -> Vec<Member> {
+        let mut sources = Vec::new();
+        for node in merged {
+            match node.kind {
+                Kind::List(items) => sources.extend(items),
+                _ => sources.push(node),
+            }
+        }
+        for source in sources {
+            match source.kind {
+                Kind::Map(from) => members.extend(from.into_iter().filter(|m| seen.insert(m.key.clone()))),
+                _ => self.faults.push((source.line, "`<<` merges objects only".into())),
+            }
+        }
+        members
+    }
+}
+
+#[cfg(test)]
+#[path = "tree_tests.rs"]
+mod tests;
