@@ -20,6 +20,7 @@ pub mod instance;
 pub mod inventory;
 pub mod lease;
 pub mod legacy;
+pub mod legacy_sources;
 pub mod metrics;
 pub mod payload;
 pub mod plan;

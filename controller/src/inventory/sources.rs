@@ -3,14 +3,17 @@
 use api::WindowsNodePool;
 
 use super::{Asked, Entry, Listing, Trouble};
-use crate::context::Context;
+use crate::{context::Context, legacy_sources::config_map};
 
 /// The list that is in force for a pool.
-pub async fn ask(pool: &WindowsNodePool, _cx: &Context) -> Asked {
+pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
     let inventory = &pool.spec.inventory;
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
         return Asked::Listed(Box::new(Listing { entries, ..Listing::default() }));
+    }
+    if let Some(map) = &inventory.config_map_ref {
+        return config_map::ask(&map.name, cx).await;
     }
     let trouble = Trouble {
         reason: "SourceNotSupported",

@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod cluster;
+mod config_map;
 mod crash;
 mod crd;
 mod csr;
