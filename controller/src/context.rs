@@ -19,6 +19,7 @@ use crate::{
     events::Events,
     instance::Written,
     inventory::{Wake, asking::Asking, claims::Claims},
+    legacy_sources::machines::Machines,
     metrics::Metrics,
     pool::Disrupting,
     release::{Release, ReleaseError},
@@ -129,6 +130,8 @@ pub struct Context {
     pub asking: Asking,
     /// Has pools look again.
     pub wake: Wake,
+    /// Machines.
+    pub machines: Machines,
     /// Drains.
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
@@ -166,6 +169,7 @@ impl Context {
             claims: Claims::default(),
             asking: Asking::default(),
             wake: Wake::default(),
+            machines: Machines::default(),
             client,
             direct,
             args,

@@ -3,7 +3,10 @@
 use api::WindowsNodePool;
 
 use super::{Asked, Entry, Listing, Trouble};
-use crate::{context::Context, legacy_sources::config_map};
+use crate::{
+    context::Context,
+    legacy_sources::{config_map, machines},
+};
 
 /// The list that is in force for a pool.
 pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
@@ -14,6 +17,9 @@ pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
     }
     if let Some(map) = &inventory.config_map_ref {
         return config_map::ask(&map.name, cx).await;
+    }
+    if let Some(set) = &inventory.machine_set_ref {
+        return machines::ask(pool, set, cx).await;
     }
     let trouble = Trouble {
         reason: "SourceNotSupported",

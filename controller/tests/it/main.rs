@@ -12,6 +12,7 @@ mod csr;
 mod deploy;
 mod fleet;
 mod fleet_faults;
+mod machines;
 mod plan_mode;
 mod removal;
 mod repair;
