@@ -20,6 +20,7 @@ use crate::{
     instance::Written,
     inventory::{Wake, asking::Asking, claims::Claims, flux::Flux, git::Gits},
     legacy_host_keys::LegacyHostKeys,
+    legacy_sources::machines::Machines,
     metrics::Metrics,
     pool::Disrupting,
     release::{Release, ReleaseError},
@@ -138,6 +139,8 @@ pub struct Context {
     pub flux: Flux,
     /// Has pools look again.
     pub wake: Wake,
+    /// Machines.
+    pub machines: Machines,
     /// Drains.
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
@@ -181,6 +184,7 @@ impl Context {
             gits: Gits::new(client.clone(), &args.namespace, &args.cache, wake.clone(), stop.clone()),
             flux: Flux::default(),
             wake,
+            machines: Machines::default(),
             client,
             direct,
             args,

@@ -23,6 +23,7 @@ pub mod inventory;
 pub mod lease;
 pub mod legacy;
 pub mod legacy_host_keys;
+pub mod legacy_sources;
 pub mod metrics;
 pub mod payload;
 pub mod plan;

@@ -51,6 +51,44 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     policies_in_force(control_plane).await
 }
 
+/// An API that makes machines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MachineApi {
+    /// That of OpenShift.
+    OpenShift,
+    /// Cluster API.
+    ClusterApi,
+}
+
+impl MachineApi {
+    /// Namespace in which OpenShift has its Machines.
+    pub fn namespace(self) -> &'static str {
+        match self {
+            Self::OpenShift => "openshift-machine-api",
+            Self::ClusterApi => "openshift-cluster-api",
+        }
+    }
+}
+
+/// Installs the CRDs of an API that makes machines, and makes its namespace.
+///
+/// # Errors
+/// When the API server refuses something, or it is not in force within a minute.
+pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> Result<()> {
+    let (file, group) = match api {
+        MachineApi::OpenShift => ("machine-api.yaml", "machine.openshift.io"),
+        MachineApi::ClusterApi => ("cluster-api.yaml", "cluster.x-k8s.io"),
+    };
+    control_plane.apply_file(&crate::source_dir().join("crds").join(file)).await?;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api.namespace()}});
+    control_plane.apply_yaml(&namespace.to_string()).await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client().await?);
+    for plural in ["machines", "machinesets"] {
+        await_condition(crds.clone(), &format!("{plural}.{group}"), conditions::is_crd_established()).await?;
+    }
+    Ok(())
+}
+
 /// The API server takes policies up in one go, some time after they were written: when one that is easy to probe refuses, the others do.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(operator_client(control_plane).await?);

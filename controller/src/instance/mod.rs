@@ -24,7 +24,7 @@ mod work;
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Disruption, Grant, GrantType, WindowsInstance,
+    DeletionPolicy, Disruption, Grant, GrantType, WindowsInstance,
     conditions::{self, Status, kind},
     names::key,
 };
@@ -39,7 +39,7 @@ pub use session::Session;
 use status::Situation;
 use work::{Flow, Work};
 
-use crate::{context::Context, drain::Cordon, events::Level, render::Stored};
+use crate::{context::Context, drain::Cordon, events::Level, legacy_sources::machines, render::Stored};
 
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -108,6 +108,13 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
     if work.leaving() {
         if work.instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true") {
             return remove::abandon(work).await;
+        }
+        let machine = work.instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
+        let orphan = work.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
+        if let Some(machine) = machine.filter(|_| !orphan)
+            && machines::is_gone(&work.cx.client, machine).await
+        {
+            return remove::vanished(work).await;
         }
         let Some(grant) = grant.filter(|g| g.type_ != GrantType::Provision) else {
             let why = if work.is_plan() {

@@ -108,6 +108,16 @@ async fn gone(work: &mut Work) -> Result<Flow, StepError> {
     finish(work).await
 }
 
+/// Lets a host go whose Machine is gone: there is nothing left to drain, to reach or to clean.
+pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
+    if let Some(node) = own_node(work).await? {
+        delete_node(work, &node).await?;
+    }
+    let note = "its Machine is gone, and the host with it";
+    work.cx.events.say(&work.instance, Level::Normal, "Removed", "Remove", note);
+    finish(work).await
+}
+
 /// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
 pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});

@@ -3,7 +3,10 @@
 use api::WindowsNodePool;
 
 use super::{Asked, Entry, Listing, Trouble};
-use crate::context::Context;
+use crate::{
+    context::Context,
+    legacy_sources::{config_map, machines},
+};
 
 /// The list that is in force for a pool.
 pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
@@ -11,6 +14,12 @@ pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
         return Asked::Listed(Box::new(Listing { entries, ..Listing::default() }));
+    }
+    if let Some(map) = &inventory.config_map_ref {
+        return config_map::ask(&map.name, cx).await;
+    }
+    if let Some(set) = &inventory.machine_set_ref {
+        return machines::ask(pool, set, cx).await;
     }
     if let Some(git) = &inventory.git {
         return cx.gits.ask(pool, git, cx.looks_once).await;

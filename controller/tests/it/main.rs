@@ -5,6 +5,7 @@
 mod access;
 mod bad_input;
 mod cluster;
+mod config_map;
 mod crash;
 mod crd;
 mod csr;
@@ -13,6 +14,7 @@ mod fleet;
 mod fleet_faults;
 mod gitops_tools;
 mod inventory;
+mod machines;
 mod plan_mode;
 mod removal;
 mod repair;

@@ -1,0 +1,165 @@
+//! Pools that are made for sources of the legacy operator: written by server-side apply, so that a person may set every other field
+//! of such a pool, and taken away again only while nobody else has ever written to it.
+
+use std::sync::Arc;
+
+use api::{
+    Inventory, WindowsInstance, WindowsNodePool,
+    names::{GROUP, MANAGER_ADAPTER, MANAGER_INSTANCE, MANAGER_POOL, VERSION},
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, Preconditions},
+};
+use serde_json::json;
+
+use crate::context::Context;
+
+/// What to do about the pool of a source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// It is as it shall be, or will be looked at again because of what is going on.
+    Nothing,
+    /// It has to be made.
+    Make,
+    /// A person has given the pool of that name another source.
+    Taken,
+    /// Nobody needs it any more.
+    Drop,
+}
+
+/// A source, and the pool that has its name.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "they are independent of one another")]
+pub(super) struct Seen<'a> {
+    /// Whether the source is there.
+    pub source: bool,
+    /// The pool.
+    pub pool: Option<&'a WindowsNodePool>,
+    /// Whether the pool reads the source.
+    pub reads: bool,
+    /// Whether another pool does.
+    pub other_reads: bool,
+    /// Whether the pool has instances.
+    pub has_instances: bool,
+}
+
+/// What to do about the pool of a source.
+pub(super) fn decide(seen: &Seen<'_>) -> Step {
+    let Seen { source, reads, other_reads, .. } = *seen;
+    match seen.pool {
+        Some(pool) if pool.metadata.deletion_timestamp.is_some() => Step::Nothing,
+        // Two pools would quarrel about each host.
+        None if source && !other_reads => Step::Make,
+        Some(_) if source && !reads && !other_reads => Step::Taken,
+        Some(pool) if !source && reads && !seen.has_instances && !has_unclean_hosts(pool) => Step::Drop,
+        _ => Step::Nothing,
+    }
+}
+
+/// The list of hosts that still have something of ours on them is nowhere else.
+fn has_unclean_hosts(pool: &WindowsNodePool) -> bool {
+    pool.status.as_ref().is_some_and(|s| !s.unclean_hosts.is_empty())
+}
+
+/// Whether only the operator has ever written to a pool, and it made the pool for a source.
+pub(super) fn is_only_ours(fields: &[ManagedFieldsEntry]) -> bool {
+    let by = |names: &[&str], f: &ManagedFieldsEntry| f.manager.as_deref().is_some_and(|m| names.contains(&m));
+    fields.iter().any(|f| by(&[MANAGER_ADAPTER], f))
+        && fields.iter().all(|f| by(&[MANAGER_ADAPTER, MANAGER_POOL, MANAGER_INSTANCE], f))
+}
+
+/// Whether a pool has instances.
+pub(super) fn has_instances(instances: &[Arc<WindowsInstance>], pool: &str) -> bool {
+    instances.iter().any(|i| i.spec.pool_ref.name == pool)
+}
+
+/// Makes a pool whose hosts come from this source; nothing else of it is ours.
+pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kube::Result<()> {
+    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let pool = json!({
+        "apiVersion": format!("{GROUP}/{VERSION}"),
+        "kind": "WindowsNodePool",
+        "metadata": {"name": name},
+        "spec": {"inventory": inventory},
+    });
+    cx.metrics.wrote("WindowsNodePool");
+    api.patch(name, &PatchParams::apply(MANAGER_ADAPTER), &Patch::Apply(pool)).await?;
+    tracing::info!(pool = name, "a pool was made for its source of hosts");
+    Ok(())
+}
+
+/// Deletes a pool, unless somebody else has written to it. The cache does not have who wrote what.
+pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
+    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let Some(pool) = api.get_opt(name).await? else { return Ok(()) };
+    if pool.metadata.deletion_timestamp.is_some() || !is_only_ours(pool.managed_fields()) {
+        return Ok(());
+    }
+    let unchanged = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
+    cx.metrics.wrote("WindowsNodePool");
+    match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
+        Ok(_) => {
+            tracing::info!(pool = name, "the source of hosts of this pool is gone, and so is the pool");
+            Ok(())
+        }
+        // Its change brings us here again.
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{UncleanHost, WindowsNodePoolSpec, WindowsNodePoolStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    #[test]
+    fn a_pool_is_made_and_dropped_with_its_source_and_never_taken_from_a_person() {
+        let plain = WindowsNodePool::new("p", WindowsNodePoolSpec::default());
+        let mut going = plain.clone();
+        going.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        let mut unclean = plain.clone();
+        let unclean_hosts = vec![UncleanHost::default()];
+        unclean.status = Some(WindowsNodePoolStatus { unclean_hosts, ..WindowsNodePoolStatus::default() });
+        // source, pool, reads, other, has instances
+        for (about, source, pool, reads, other_reads, has_instances, expected) in [
+            ("nothing there", false, None, false, false, false, Step::Nothing),
+            ("a source and no pool", true, None, false, false, false, Step::Make),
+            ("another pool reads it", true, None, false, true, false, Step::Nothing),
+            ("it is there", true, Some(&plain), true, false, true, Step::Nothing),
+            ("a person's pool", true, Some(&plain), false, false, false, Step::Taken),
+            ("a person's pool, and another one reads it", true, Some(&plain), false, true, false, Step::Nothing),
+            ("it has hosts yet", false, Some(&plain), true, false, true, Step::Nothing),
+            ("it has none", false, Some(&plain), true, false, false, Step::Drop),
+            ("a person's, without the source", false, Some(&plain), false, false, false, Step::Nothing),
+            ("it knows of unclean hosts", false, Some(&unclean), true, false, false, Step::Nothing),
+            ("it is being deleted", true, Some(&going), true, false, false, Step::Nothing),
+            ("it is being deleted, too", false, Some(&going), true, false, false, Step::Nothing),
+        ] {
+            let seen = Seen { source, pool, reads, other_reads, has_instances };
+            assert_eq!(decide(&seen), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn who_else_has_written_keeps_the_pool() {
+        for (managers, expected) in [
+            (vec![], false),
+            (vec![MANAGER_POOL], false),
+            (vec![MANAGER_ADAPTER], true),
+            (vec![MANAGER_ADAPTER, MANAGER_POOL, MANAGER_INSTANCE], true),
+            (vec![MANAGER_ADAPTER, "kubectl-edit"], false),
+            (vec![MANAGER_ADAPTER, MANAGER_POOL, "argocd-controller"], false),
+        ] {
+            let fields: Vec<ManagedFieldsEntry> = managers
+                .iter()
+                .map(|m| ManagedFieldsEntry { manager: Some((*m).into()), ..ManagedFieldsEntry::default() })
+                .collect();
+            assert_eq!(is_only_ours(&fields), expected, "{managers:?}");
+        }
+        assert!(!is_only_ours(&[ManagedFieldsEntry::default()]), "an entry without a name is somebody's");
+    }
+}

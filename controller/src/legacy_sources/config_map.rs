@@ -1,0 +1,97 @@
+//! A ConfigMap with hosts, as the legacy operator has it: addresses, and the users to log in as.
+
+use std::collections::BTreeMap;
+
+use api::{Host, InventoryStatus, Origin, names::WINDOWS_INSTANCES};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{Api, ResourceExt};
+
+use super::entries::windows_instances;
+use crate::{
+    context::Context,
+    inventory::{Asked, Entry, Listing, Problem, Trouble},
+};
+
+/// When the API server fails us, ask again after this time.
+const RETRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// The list in a ConfigMap. Its hosts have no names: each tells its own.
+pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> Listing {
+    let (entries, bad) = windows_instances(data);
+    let source = format!("ConfigMap {name}");
+    let revision = revision.map(str::to_owned);
+    let origin = Origin { source: source.clone(), revision: revision.clone(), ..Origin::default() };
+    let entry = |(address, username)| Entry {
+        host: Host { address, username: Some(username), ..Host::default() },
+        origin: Some(origin.clone()),
+    };
+    let problem = |bad: super::entries::Bad| Problem {
+        host: bad.key,
+        reason: "InvalidInventory",
+        message: format!("{source}: {}", bad.message),
+    };
+    Listing {
+        entries: entries.into_iter().map(entry).collect(),
+        problems: bad.into_iter().map(problem).collect(),
+        status: Some(InventoryStatus { source: source.clone(), revision, ..InventoryStatus::default() }),
+        ..Listing::default()
+    }
+}
+
+/// Asks for the list in a ConfigMap of the operator's namespace.
+///
+/// Who deletes `windows-instances` wants all its hosts to go: that is what the legacy operator documents. Any other ConfigMap that is
+/// not there is more likely a name that was mistyped, and takes nobody's hosts away.
+pub async fn ask(name: &str, cx: &Context) -> Asked {
+    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
+    match api.get_opt(name).await {
+        Ok(Some(map)) => {
+            let data = map.data.clone().unwrap_or_default();
+            Asked::Listed(Box::new(read(name, &data, map.resource_version().as_deref())))
+        }
+        Ok(None) if name == WINDOWS_INSTANCES => Asked::Listed(Box::new(read(name, &BTreeMap::new(), None))),
+        Ok(None) => {
+            let message = format!(
+                "there is no ConfigMap {}/{name}: create it, or name another in inventory.configMapRef; hosts that are there stay",
+                cx.args.namespace
+            );
+            Asked::Unknown(Trouble { reason: "ConfigMapMissing", message, stalls: true }, None)
+        }
+        Err(error) => {
+            let message = format!("the ConfigMap {name} could not be read: {}", crate::errors::said(&error));
+            let trouble = Trouble { reason: "ApiError", message, stalls: false };
+            Asked::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_have_no_names_and_bad_ones_stop_only_themselves() {
+        let data =
+            [("10.0.0.1", "username=Administrator"), ("win.example.com", "username=core\n"), ("10.0.0.3", "core")];
+        let data = data.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
+        let listing = read("windows-instances", &data, Some("42"));
+        let seen: Vec<(&str, Option<&str>)> =
+            listing.entries.iter().map(|e| (e.host.address.as_str(), e.host.username.as_deref())).collect();
+        assert_eq!(seen, [("10.0.0.1", Some("Administrator")), ("win.example.com", Some("core"))]);
+        let origin =
+            Origin { source: "ConfigMap windows-instances".into(), revision: Some("42".into()), ..Origin::default() };
+        assert!(listing.entries.iter().all(|e| e.host.name.is_empty() && e.origin.as_ref() == Some(&origin)));
+        let problem = &listing.problems[0];
+        assert_eq!((problem.host.as_str(), problem.reason), ("10.0.0.3", "InvalidInventory"));
+        assert!(problem.message.starts_with("ConfigMap windows-instances: 10.0.0.3: "), "{}", problem.message);
+        let status = listing.status.unwrap();
+        assert_eq!((status.source.as_str(), status.revision.as_deref()), ("ConfigMap windows-instances", Some("42")));
+    }
+
+    #[test]
+    fn a_map_that_is_gone_lists_nobody() {
+        let listing = read("windows-instances", &BTreeMap::new(), None);
+        assert!(listing.entries.is_empty() && listing.problems.is_empty() && listing.trouble.is_none());
+    }
+}

@@ -1,0 +1,152 @@
+//! Watches ConfigMaps with hosts: wakes the pools that read one that has changed, tells of its bad entries, and keeps the pool of
+//! `windows-instances`.
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use api::{ConfigMapRef, Inventory, WindowsNodePool, names::WINDOWS_INSTANCES};
+use futures::{StreamExt, stream::BoxStream};
+use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
+use kube::{
+    Api, ResourceExt,
+    core::PartialObjectMeta,
+    runtime::{
+        WatchStreamExt,
+        reflector::{self, ObjectRef, Store, store::Writer},
+        watcher,
+        watcher::Event,
+    },
+};
+
+use super::{
+    adapter::{Seen, Step, decide, drop_pool, has_instances, make},
+    config_map,
+};
+use crate::{context::Context, events::Level, watch::Changes};
+
+/// What could not be written is tried again after this time.
+const RETRY: Duration = Duration::from_secs(5);
+
+type Meta = PartialObjectMeta<ConfigMap>;
+
+/// Runs until it is stopped from outside.
+pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
+    // Only metadata: what is in them is asked for when it is needed.
+    let api: Api<Meta> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
+    let writer: Writer<Meta> = Writer::default();
+    let maps = writer.as_reader();
+    let events = watcher(api, watcher::Config::default()).default_backoff();
+    let mut events: BoxStream<'_, _> = reflector::reflector(writer, events).boxed();
+    let (mut is_filled, mut must_retry) = (false, false);
+    loop {
+        // What is not known yet is not gone.
+        let looks = tokio::select! {
+            event = events.next() => match event {
+                Some(Ok(event)) => changed(cx, &maps, event, &mut is_filled).await,
+                Some(Err(error)) => {
+                    tracing::warn!(%error, "the watch of ConfigMaps broke; it is begun anew");
+                    false
+                }
+                None => return,
+            },
+            pool = pools.next() => match pool {
+                Some(pool) => is_named_or_reads(&pool, WINDOWS_INSTANCES),
+                None => return,
+            },
+            () = tokio::time::sleep(RETRY), if must_retry => true,
+        };
+        if is_filled && looks {
+            let result = keep_pool(cx, &maps).await;
+            must_retry = result.is_err();
+            if let Err(error) = result {
+                tracing::warn!(%error, "the pool of the ConfigMap {WINDOWS_INSTANCES} is looked at again");
+            }
+        }
+    }
+}
+
+/// Tells pools what has changed. Returns whether the pool of `windows-instances` has to be looked at.
+async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled: &mut bool) -> bool {
+    let names: BTreeSet<String> = match event {
+        Event::Init | Event::InitApply(_) => return false,
+        Event::Apply(map) | Event::Delete(map) => BTreeSet::from([map.name_any()]),
+        Event::InitDone => {
+            *is_filled = true;
+            let read = cx.pools.state().iter().filter_map(|p| reads(p).map(str::to_owned)).collect::<Vec<_>>();
+            read.into_iter().chain([WINDOWS_INSTANCES.to_owned()]).collect()
+        }
+    };
+    for name in &names {
+        let readers: Vec<_> = cx.pools.state().into_iter().filter(|p| reads(p) == Some(name)).collect();
+        for pool in &readers {
+            cx.wake.pool(&pool.name_any());
+        }
+        if name == WINDOWS_INSTANCES || !readers.is_empty() {
+            tell_of_bad_entries(cx, maps, name).await;
+        }
+    }
+    names.contains(WINDOWS_INSTANCES)
+}
+
+/// Who edits a ConfigMap looks at its events, and not at those of a pool.
+async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
+    let Some(meta) = find(cx, maps, name) else { return };
+    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
+    // The pool tells if it cannot be read.
+    let Ok(Some(map)) = api.get_opt(name).await else { return };
+    let listing = config_map::read(name, &map.data.unwrap_or_default(), None);
+    for problem in listing.problems {
+        cx.events.say_of(reference(&meta), Level::Warning, problem.reason, "ReadInventory", &problem.message);
+    }
+}
+
+async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
+    let map = find(cx, maps, WINDOWS_INSTANCES);
+    let pool = cx.pools.get(&ObjectRef::new(WINDOWS_INSTANCES));
+    let is_read = |p: &WindowsNodePool| reads(p) == Some(WINDOWS_INSTANCES);
+    let seen = Seen {
+        source: map.is_some(),
+        reads: pool.as_deref().is_some_and(is_read),
+        other_reads: cx.pools.state().iter().any(|p| p.name_any() != WINDOWS_INSTANCES && is_read(p)),
+        has_instances: has_instances(&cx.instances.state(), WINDOWS_INSTANCES),
+        pool: pool.as_deref(),
+    };
+    match (decide(&seen), map) {
+        (Step::Make, _) => {
+            let config_map_ref = Some(ConfigMapRef { name: WINDOWS_INSTANCES.into() });
+            make(cx, WINDOWS_INSTANCES, &Inventory { config_map_ref, ..Inventory::default() }).await
+        }
+        (Step::Drop, _) => drop_pool(cx, WINDOWS_INSTANCES).await,
+        (Step::Taken, Some(map)) => {
+            let note = format!(
+                "nobody reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
+                 of a pool to it, or delete the ConfigMap"
+            );
+            cx.events.say_of(reference(&map), Level::Warning, "PoolTaken", "AdaptSource", &note);
+            Ok(())
+        }
+        (Step::Nothing | Step::Taken, _) => Ok(()),
+    }
+}
+
+fn find(cx: &Context, maps: &Store<Meta>, name: &str) -> Option<Arc<Meta>> {
+    maps.get(&ObjectRef::new(name).within(&cx.args.namespace))
+}
+
+fn reads(pool: &WindowsNodePool) -> Option<&str> {
+    pool.spec.inventory.config_map_ref.as_ref().map(|r| r.name.as_str())
+}
+
+fn is_named_or_reads(pool: &WindowsNodePool, name: &str) -> bool {
+    pool.name_any() == name || reads(pool) == Some(name)
+}
+
+fn reference(meta: &Meta) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".into()),
+        kind: Some("ConfigMap".into()),
+        name: meta.metadata.name.clone(),
+        namespace: meta.metadata.namespace.clone(),
+        uid: meta.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}

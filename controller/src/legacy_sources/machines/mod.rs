@@ -1,0 +1,169 @@
+//! Machines: those of OpenShift's Machine API and of Cluster API, where their CRDs are there.
+
+mod list;
+mod pools;
+mod read;
+mod replace;
+mod watching;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+};
+
+use api::{MachineGroup, MachineSetRef, WindowsNodePool};
+use jiff::{SignedDuration, Timestamp};
+use kube::{
+    Api, Client, ResourceExt,
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
+    runtime::reflector::Store,
+};
+use tokio::sync::Notify;
+
+pub(super) use watching::run;
+
+use crate::{
+    context::Context,
+    inventory::{Asked, Trouble},
+};
+use list::{Beside, list};
+use read::{Machine, MachineSet, Source};
+
+/// When the API server fails us, ask again after this time.
+const RETRY: SignedDuration = SignedDuration::from_secs(5);
+
+/// Both APIs, and which versions of them are known, the newest first.
+const APIS: [(MachineGroup, &str, &[&str]); 2] = [
+    (MachineGroup::OpenShift, "machine.openshift.io", &["v1beta1"]),
+    (MachineGroup::ClusterApi, "cluster.x-k8s.io", &["v1beta2", "v1beta1"]),
+];
+
+/// What is seen of Machines all the time.
+#[derive(Default)]
+pub struct Machines {
+    watched: Mutex<BTreeMap<MachineGroup, Watched>>,
+    stirred: Notify,
+}
+
+/// The caches of one API, once they are filled.
+#[derive(Clone)]
+struct Watched {
+    machines: Store<DynamicObject>,
+    sets: Store<DynamicObject>,
+}
+
+impl Machines {
+    /// Something has changed that pools for Machines may depend on.
+    pub(super) fn stir(&self) {
+        self.stirred.notify_one();
+    }
+
+    fn of(&self, group: MachineGroup) -> Option<Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+    }
+
+    fn set(&self, group: MachineGroup, watched: Option<Watched>) {
+        let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        match watched {
+            Some(watched) => all.insert(group, watched),
+            None => all.remove(&group),
+        };
+    }
+
+    fn groups(&self) -> BTreeSet<MachineGroup> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    fn machines(&self, group: MachineGroup) -> Vec<Machine> {
+        let watched = self.of(group);
+        watched.map(|w| w.machines.state().iter().map(|o| Machine::read(o, group)).collect()).unwrap_or_default()
+    }
+
+    fn sets(&self, group: MachineGroup) -> Vec<MachineSet> {
+        let watched = self.of(group);
+        watched.map(|w| w.sets.state().iter().map(|o| MachineSet::read(o, group)).collect()).unwrap_or_default()
+    }
+}
+
+/// Asks for the hosts of a pool that names Machines. Without the watch, as at the start and in the command `plan`, they are listed.
+pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> Asked {
+    let source = Source::of(reference);
+    let machines = if cx.machines.of(source.group).is_some() {
+        cx.machines.machines(source.group)
+    } else {
+        match listed(&cx.client, &source).await {
+            Ok(Some(machines)) => machines,
+            Ok(None) => {
+                let message = format!(
+                    "{source} cannot be read because this cluster has no such API: name another source, or install it; hosts that are there stay"
+                );
+                return Asked::Unknown(Trouble { reason: "MachineApiMissing", message, stalls: true }, None);
+            }
+            Err(error) => {
+                let message = format!("{source} could not be read: {}", crate::errors::said(&error));
+                let trouble = Trouble { reason: "ApiError", message, stalls: false };
+                return Asked::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok());
+            }
+        }
+    };
+    let instances = cx.instances.state();
+    let of_machine = |i: &api::WindowsInstance| Some((i.spec.origin.as_ref()?.machine.clone()?, i.name_any()));
+    let mine = instances.iter().filter(|i| i.metadata.deletion_timestamp.is_none());
+    let beside = Beside {
+        platform: cx.release.cluster.platform,
+        pool_has_user: pool.spec.ssh().username.is_some(),
+        instances: mine.filter_map(|i| of_machine(i)).collect(),
+    };
+    Asked::Listed(Box::new(list(&source, &machines, &beside)))
+}
+
+/// Whether a Machine, by `<namespace>/<name>`, is gone, and with it its host. Not knowing is not being gone.
+pub async fn is_gone(client: &Client, machine: &str) -> bool {
+    let Some((namespace, name)) = machine.split_once('/') else { return false };
+    let mut is_missed = false;
+    for (group, ..) in APIS {
+        let Ok(found) = served(client, group).await else { return false };
+        let Some(resource) = found else { continue };
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource.machines);
+        match api.get_metadata_opt(name).await {
+            Ok(None) => is_missed = true,
+            Ok(Some(_)) | Err(_) => return false,
+        }
+    }
+    // Where nobody could tell, nobody has missed it.
+    is_missed
+}
+
+async fn listed(client: &Client, source: &Source) -> kube::Result<Option<Vec<Machine>>> {
+    let Some(resource) = served(client, source.group).await? else { return Ok(None) };
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &source.namespace, &resource.machines);
+    let all = api.list(&ListParams::default()).await?;
+    Ok(Some(all.iter().map(|o| Machine::read(o, source.group)).collect()))
+}
+
+/// The kinds of an API, in a version that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Served {
+    machines: ApiResource,
+    sets: ApiResource,
+}
+
+/// Asks whether an API is there.
+async fn served(client: &Client, group: MachineGroup) -> kube::Result<Option<Served>> {
+    for (_, name, versions) in APIS.iter().filter(|a| a.0 == group) {
+        for version in *versions {
+            let resources = match client.list_api_group_resources(&format!("{name}/{version}")).await {
+                Ok(list) => list.resources,
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                Err(error) => return Err(error),
+            };
+            if ["machines", "machinesets"].iter().all(|p| resources.iter().any(|r| r.name == *p)) {
+                let of = |kind: &str, plural: &str| {
+                    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(name, version, kind), plural)
+                };
+                return Ok(Some(Served { machines: of("Machine", "machines"), sets: of("MachineSet", "machinesets") }));
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,25 @@
+//! Sources of hosts that users of the legacy operator have. Each is adapted into a pool, so that such a user changes nothing.
+//!
+//! * [`config_map`]: the ConfigMap `windows-instances`, and any other that a pool names.
+//! * [`machines`]: the Machines of OpenShift and of Cluster API.
+
+mod adapter;
+pub mod config_map;
+mod config_maps;
+mod entries;
+pub mod machines;
+
+use std::sync::Arc;
+
+use api::WindowsNodePool;
+use futures::StreamExt;
+
+use crate::{context::Context, watch::Changes};
+
+/// Watches the sources and keeps their pools, until the process stops.
+pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
+    let stirs = cx.clone();
+    let pools = pools.inspect(move |_| stirs.machines.stir()).boxed();
+    let all = async { tokio::join!(config_maps::run(&cx, pools), machines::run(&cx)) };
+    Box::pin(cx.stop.run_until_cancelled(all)).await;
+}

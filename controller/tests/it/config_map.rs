@@ -1,0 +1,182 @@
+//! Hosts from the ConfigMap of the legacy operator: who has one changes nothing.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    Inventory, WindowsNodePool, WindowsNodePoolSpec,
+    conditions::kind,
+    names::{DEFAULT_NAMESPACE, MANAGER_ADAPTER, WINDOWS_INSTANCES},
+};
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use testbed::sim::{SimHost, SimOptions};
+
+use crate::fleet::{World, has, is_ready, pool_status, spec};
+
+fn maps(world: &World) -> Api<ConfigMap> {
+    Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE)
+}
+
+async fn create(world: &World, hosts: &[SimHost]) -> Result<()> {
+    let data: BTreeMap<String, String> =
+        hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
+    let metadata = ObjectMeta { name: Some(WINDOWS_INSTANCES.into()), ..ObjectMeta::default() };
+    let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+    maps(world).create(&PostParams::default(), &map).await?;
+    Ok(())
+}
+
+async fn edit(world: &World, data: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({"data": data}));
+    maps(world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+async fn delete(world: &World) -> Result<()> {
+    maps(world).delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+async fn until_pool_is_made(world: &World) -> Result<WindowsNodePool> {
+    world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
+    world.pool(WINDOWS_INSTANCES).await
+}
+
+async fn until_ready(world: &World, nodes: i32) -> Result<()> {
+    world
+        .until(WINDOWS_INSTANCES, &format!("{nodes} nodes"), |p| {
+            is_ready(p) && (pool_status(p).nodes, pool_status(p).ready_nodes) == (nodes, nodes)
+        })
+        .await
+}
+
+/// What a field manager owns of a pool, without its status.
+fn owned(pool: &WindowsNodePool, manager: &str) -> Value {
+    let fields = pool.managed_fields().iter().find(|f| f.manager.as_deref() == Some(manager));
+    fields.and_then(|f| f.fields_v1.clone()).map_or(Value::Null, |f| f.0)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 3).await?;
+    create(&world, &hosts[..2]).await?;
+    let pool = until_pool_is_made(&world).await?;
+    let ours = json!({"f:spec": {"f:inventory": {"f:configMapRef": {"f:name": {}}}}});
+    ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));
+
+    // Simulated hosts do not listen at 22. A person sets the port in the pool that the operator has made, and nothing else.
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let port = json!({
+        "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
+        "metadata": {"name": WINDOWS_INSTANCES},
+        "spec": {"ssh": {"port": hosts[0].port()}},
+    });
+    pools.patch(WINDOWS_INSTANCES, &PatchParams::apply("a-person"), &Patch::Apply(port)).await?;
+    until_ready(&world, 2).await?;
+    for host in &hosts[..2] {
+        let instance = world.until_joined(host.name()).await?;
+        let origin = instance.spec.origin.context("no origin")?;
+        ensure!(origin.source == "ConfigMap windows-instances" && origin.revision.is_some(), "{origin:?}");
+    }
+    let inventory = pool_status(&world.pool(WINDOWS_INSTANCES).await?).inventory.context("no source")?;
+    let revision = maps(&world).get(WINDOWS_INSTANCES).await?.resource_version();
+    ensure!(inventory.revision == revision, "{inventory:?} is not of {revision:?}");
+
+    // One more, one that is wrong from the start, and one that becomes wrong: it stays the node that it is.
+    let (first, third) = (hosts[0].address().to_string(), hosts[2].address().to_string());
+    edit(&world, json!({(third): "username=Administrator", "10.9.9.9": "core", (first.clone()): "username="})).await?;
+    world.until_joined(hosts[2].name()).await?;
+    world
+        .until(WINDOWS_INSTANCES, "says what is wrong", |p| {
+            has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "InvalidInventory")
+                && pool_status(p).ready_nodes == 3
+        })
+        .await?;
+    for part in ["10.9.9.9: the value must be username=", &format!("{first}: the name after username= is missing")] {
+        world.until_note(WINDOWS_INSTANCES, "InvalidInventory", |note| note.contains(part)).await?;
+    }
+    let about = Api::<k8s_openapi::api::events::v1::Event>::all(world.client.clone());
+    for kind in ["ConfigMap", "WindowsNodePool"] {
+        world
+            .eventually(&format!("an event on the {kind}"), || async {
+                let all = about.list(&kube::api::ListParams::default()).await.map(|l| l.items).unwrap_or_default();
+                all.iter().any(|e| {
+                    let regarding = e.regarding.clone().unwrap_or_default();
+                    regarding.kind.as_deref() == Some(kind) && e.reason.as_deref() == Some("InvalidInventory")
+                })
+            })
+            .await?;
+    }
+
+    // Taken out, a host is clean and no node any more.
+    edit(&world, json!({(first): null, "10.9.9.9": null})).await?;
+    world.until_gone(&hosts[0]).await?;
+    until_ready(&world, 2).await?;
+
+    // Without the ConfigMap all go. The pool stays, because a person has set something in it.
+    delete(&world).await?;
+    for host in &hosts[1..] {
+        world.until_gone(host).await?;
+    }
+    until_ready(&world, 0).await?;
+    let pool = world.pool(WINDOWS_INSTANCES).await?;
+    ensure!(pool.metadata.deletion_timestamp.is_none(), "{pool:?}");
+    ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));
+    ensure!(owned(&pool, "a-person") == json!({"f:spec": {"f:ssh": {"f:port": {}}}}), "{}", owned(&pool, "a-person"));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    create(&world, &[]).await?;
+    until_pool_is_made(&world).await?;
+    until_ready(&world, 0).await?;
+
+    // Who deletes the pool and not its source gets it again.
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let first = world.pool(WINDOWS_INSTANCES).await?.uid();
+    pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
+    world
+        .eventually("it is made again", || async {
+            world.pool(WINDOWS_INSTANCES).await.is_ok_and(|p| p.uid() != first)
+        })
+        .await?;
+    until_ready(&world, 0).await?;
+
+    // What happens while no operator runs is seen by the next.
+    world.operator.signal("KILL")?;
+    delete(&world).await?;
+    world.new_operator().await?;
+    let is_gone = || async { matches!(pools.get_opt(WINDOWS_INSTANCES).await, Ok(None)) };
+    world.eventually("it goes with its source", is_gone).await?;
+
+    // A person's pool of that name with another source is nobody's but the person's.
+    world.apply(WINDOWS_INSTANCES, &spec(&[])).await?;
+    create(&world, &[]).await?;
+    let note = world.until_event(WINDOWS_INSTANCES, "PoolTaken").await?;
+    ensure!(note.contains("has another source of hosts"), "{note}");
+    let theirs = world.pool(WINDOWS_INSTANCES).await?;
+    ensure!(theirs.spec == spec(&[]) && owned(&theirs, MANAGER_ADAPTER).is_null(), "{:?}", theirs.spec);
+    pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
+    until_pool_is_made(&world).await?;
+
+    // A ConfigMap that a person's pool names and that is not there takes nobody away, and says so.
+    let inventory = json!({"configMapRef": {"name": "hall-b"}});
+    let inventory: Inventory = serde_json::from_value(inventory)?;
+    world.apply("hall-b", &WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() }).await?;
+    world
+        .until("hall-b", "misses its ConfigMap", |p| {
+            has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "ConfigMapMissing")
+        })
+        .await?;
+    let metadata = ObjectMeta { name: Some("hall-b".into()), ..ObjectMeta::default() };
+    maps(&world).create(&PostParams::default(), &ConfigMap { metadata, ..ConfigMap::default() }).await?;
+    world.until("hall-b", "is Ready", is_ready).await
+}

@@ -1,0 +1,263 @@
+//! Hosts from Machines: a pool for each MachineSet, which follows its Machines.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePool, conditions::kind, names::MANAGER_ADAPTER};
+use k8s_openapi::api::events::v1::Event;
+use kube::{
+    Api, ResourceExt,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use testbed::{
+    deployment::{self, MachineApi},
+    sim::{HostOptions, SimHost, SimOptions},
+};
+
+use crate::fleet::{World, has, is_ready, pool_status};
+
+const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
+const FINALIZER: &str = "machine.example.com/vm";
+
+/// The kinds of one API that makes machines.
+struct Maker {
+    client: kube::Client,
+    api: MachineApi,
+}
+
+impl Maker {
+    async fn install(world: &World, api: MachineApi) -> Result<Self> {
+        deployment::install_machines(&world.control_plane, api).await?;
+        Ok(Self { client: world.client.clone(), api })
+    }
+
+    fn gvk(&self, kind: &str) -> GroupVersionKind {
+        match self.api {
+            MachineApi::OpenShift => GroupVersionKind::gvk("machine.openshift.io", "v1beta1", kind),
+            MachineApi::ClusterApi => GroupVersionKind::gvk("cluster.x-k8s.io", "v1beta2", kind),
+        }
+    }
+
+    fn kind(&self, kind: &str) -> Api<DynamicObject> {
+        let resource = ApiResource::from_gvk(&self.gvk(kind));
+        Api::namespaced_with(self.client.clone(), self.api.namespace(), &resource)
+    }
+
+    fn machines(&self) -> Api<DynamicObject> {
+        self.kind("Machine")
+    }
+
+    fn os(&self) -> Value {
+        match self.api {
+            MachineApi::OpenShift => json!({"machine.openshift.io/os-id": "Windows"}),
+            MachineApi::ClusterApi => json!({"node.cluster.x-k8s.io/os": "windows"}),
+        }
+    }
+
+    async fn create(&self, kind: &str, rest: Value) -> Result<DynamicObject> {
+        let gvk = self.gvk(kind);
+        let mut object = json!({"apiVersion": gvk.api_version(), "kind": kind});
+        object.as_object_mut().unwrap().extend(rest.as_object().unwrap().clone());
+        Ok(self.kind(kind).create(&PostParams::default(), &serde_json::from_value(object)?).await?)
+    }
+
+    async fn set(&self, name: &str) -> Result<DynamicObject> {
+        let template = json!({"metadata": {"labels": self.os()}});
+        self.create("MachineSet", json!({"metadata": {"name": name}, "spec": {"template": template}})).await
+    }
+
+    /// A Machine, of a MachineSet or of nobody.
+    async fn machine(&self, name: &str, set: Option<&DynamicObject>, status: Value) -> Result<()> {
+        let owner = |set: &DynamicObject| {
+            let api_version = self.gvk("MachineSet").api_version();
+            json!([{"apiVersion": api_version, "kind": "MachineSet", "name": set.name_any(), "uid": set.uid(), "controller": true}])
+        };
+        let metadata = json!({
+            "name": name, "labels": self.os(), "finalizers": [FINALIZER], "ownerReferences": set.map(owner).unwrap_or(json!([])),
+        });
+        self.create("Machine", json!({"metadata": metadata})).await?;
+        self.says(name, status).await
+    }
+
+    async fn says(&self, name: &str, status: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.machines().patch_status(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// The machine behind it is gone: so is the Machine.
+    async fn let_go(&self, name: &str) -> Result<()> {
+        let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+        self.machines().patch(name, &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+}
+
+fn provisioned(host: &SimHost) -> Value {
+    let addresses =
+        json!([{"type": "Hostname", "address": "x"}, {"type": "InternalIP", "address": host.address().to_string()}]);
+    json!({"phase": "Provisioned", "addresses": addresses})
+}
+
+async fn until_made(world: &World, pool: &str) -> Result<WindowsNodePool> {
+    world.eventually(&format!("the pool {pool} is made"), || async { world.pool(pool).await.is_ok() }).await?;
+    world.pool(pool).await
+}
+
+/// A person sets the port in the pool that the operator has made: simulated hosts do not listen at 22.
+async fn set_port(world: &World, pool: &str, host: &SimHost) -> Result<()> {
+    let port = json!({
+        "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
+        "metadata": {"name": pool},
+        "spec": {"ssh": {"port": host.port()}},
+    });
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch(pool, &PatchParams::apply("a-person"), &Patch::Apply(port)).await?;
+    Ok(())
+}
+
+async fn until_ready(world: &World, pool: &str, nodes: i32) -> Result<()> {
+    world
+        .until(pool, &format!("{nodes} nodes"), |p| {
+            is_ready(p) && (pool_status(p).nodes, pool_status(p).ready_nodes) == (nodes, nodes)
+        })
+        .await
+}
+
+async fn until_no_pool(world: &World, pool: &str) -> Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let is_gone = || async { matches!(pools.get_opt(pool).await, Ok(None)) };
+    world.eventually(&format!("the pool {pool} is gone"), is_gone).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
+    // Machines come to the cluster after the operator.
+    let world = World::new(SimOptions::default(), ARGS).await?;
+    let maker = Maker::install(&world, MachineApi::OpenShift).await?;
+    let hosts = world.hosts("win", 3).await?;
+    let set = maker.set("winworker").await?;
+    for host in &hosts[..2] {
+        maker.machine(host.name(), Some(&set), provisioned(host)).await?;
+    }
+    maker.machine(hosts[2].name(), Some(&set), json!({"phase": "Provisioning"})).await?;
+    let pool = until_made(&world, "winworker").await?;
+    ensure!(json!(pool.spec) == json!({"inventory": {"machineSetRef": {"name": "winworker"}}}), "{:?}", pool.spec);
+    ensure!(pool.managed_fields().iter().any(|f| f.manager.as_deref() == Some(MANAGER_ADAPTER)), "{pool:?}");
+    set_port(&world, "winworker", &hosts[0]).await?;
+    until_ready(&world, "winworker", 2).await?;
+    for host in &hosts[..2] {
+        let origin = world.until_joined(host.name()).await?.spec.origin.context("no origin")?;
+        ensure!(origin.source == "MachineSet openshift-machine-api/winworker", "{origin:?}");
+        ensure!(origin.machine == Some(format!("openshift-machine-api/{}", host.name())), "{origin:?}");
+        // The nodelink controller of the cluster may find another Node first; a host keeps its name.
+        maker.says(host.name(), json!({"phase": "Running", "nodeRef": {"name": host.name()}})).await?;
+    }
+
+    // One that has no address yet is told of, and joins when it has one.
+    maker.says(hosts[2].name(), json!({"phase": "Provisioned"})).await?;
+    world
+        .until("winworker", "a Machine has no address", |p| {
+            has(&pool_status(p).conditions, kind::INVENTORY_SYNCED, "False", "MachineHasNoAddress")
+        })
+        .await?;
+    maker.says(hosts[2].name(), provisioned(&hosts[2])).await?;
+    until_ready(&world, "winworker", 3).await?;
+
+    // A Machine that is being deleted stays a host until it is gone; then nobody waits for the host.
+    let first = hosts[0].name();
+    maker.machines().delete(first, &DeleteParams::default()).await?;
+    maker.says(first, json!({"phase": "Deleting"})).await?;
+    maker.machines().patch(hosts[1].name(), &PatchParams::default(), &ignore()).await?;
+    world.until_gone(&hosts[1]).await?;
+    let leaving = world.instance(first).await?.context("it has gone too early")?;
+    ensure!(leaving.metadata.deletion_timestamp.is_none(), "{leaving:?}");
+    hosts[0].power_off();
+    maker.let_go(first).await?;
+    world
+        .eventually("the vanished host is forgotten", || async {
+            matches!(world.instance(first).await, Ok(None)) && matches!(world.node(first).await, Ok(None))
+        })
+        .await?;
+    let note = world.until_note(first, "Removed", |_| true).await?;
+    ensure!(note.contains("its Machine is gone"), "{note}");
+    until_ready(&world, "winworker", 1).await?;
+    let status = pool_status(&world.pool("winworker").await?);
+    ensure!(status.unclean_hosts.is_empty(), "{:?}", status.unclean_hosts);
+    Ok(())
+}
+
+fn ignore() -> Patch<Value> {
+    Patch::Merge(json!({"metadata": {"labels": {"windowsmachineconfig.openshift.io/ignore": "true"}}}))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn pools_come_and_go_with_machine_sets_of_both_apis() -> Result<()> {
+    let world = World::new(SimOptions::default(), ARGS).await?;
+    let openshift = Maker::install(&world, MachineApi::OpenShift).await?;
+    let cluster_api = Maker::install(&world, MachineApi::ClusterApi).await?;
+    openshift.create("MachineSet", json!({"metadata": {"name": "linux"}, "spec": {}})).await?;
+    for maker in [&openshift, &cluster_api] {
+        maker.set("both").await?;
+    }
+    cluster_api.set("newer").await?;
+    openshift.machine("lone", None, json!({"phase": "Provisioning"})).await?;
+    let newer = until_made(&world, "newer").await?;
+    let reference = json!({"group": "cluster.x-k8s.io", "namespace": "openshift-cluster-api", "name": "newer"});
+    ensure!(json!(newer.spec.inventory.machine_set_ref) == reference, "{:?}", newer.spec);
+    until_made(&world, "both").await?;
+    until_made(&world, "windows-machines").await?;
+    until_ready(&world, "newer", 0).await?;
+
+    // They go with what they were made for, and others stay.
+    openshift.machines().delete("lone", &DeleteParams::default()).await?;
+    openshift.let_go("lone").await?;
+    cluster_api.kind("MachineSet").delete("newer", &DeleteParams::default()).await?;
+    until_no_pool(&world, "windows-machines").await?;
+    until_no_pool(&world, "newer").await?;
+    let pools = Api::<WindowsNodePool>::all(world.client.clone()).list(&ListParams::default()).await?;
+    let names: Vec<String> = pools.iter().map(ResourceExt::name_any).collect();
+    ensure!(names == ["both"], "{names:?}");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_that_lets_nobody_in_is_replaced_while_all_others_work() -> Result<()> {
+    let world = World::new(SimOptions::default(), ARGS).await?;
+    let maker = Maker::install(&world, MachineApi::OpenShift).await?;
+    let other = deployment::new_key()?;
+    let mut hosts = Vec::new();
+    for name in ["one-0", "two-0", "two-1"] {
+        let authorized_keys = Some(vec![other.public_key().clone()]);
+        hosts.push(world.sim.host(HostOptions { authorized_keys, ..HostOptions::named(name) }).await?);
+    }
+    let (one, two) = (maker.set("one").await?, maker.set("two").await?);
+    for (host, set) in hosts.iter().zip([&one, &two, &two]) {
+        maker.machine(host.name(), Some(set), provisioned(host)).await?;
+    }
+    for pool in ["one", "two"] {
+        until_made(&world, pool).await?;
+        set_port(&world, pool, &hosts[0]).await?;
+    }
+    for about in ["one-0", "one"] {
+        let note = world.until_event(about, "MachineDeleted").await?;
+        ensure!(note.contains("openshift-machine-api/one-0 refuses every key"), "{note}");
+    }
+    let going = maker.machines().get("one-0").await?;
+    ensure!(going.metadata.deletion_timestamp.is_some(), "{going:?}");
+    for about in ["two-0", "two-1", "two"] {
+        world.until_note(about, "MachineDeletionRestricted", |note| note.contains("(two-")).await?;
+    }
+    for name in ["two-0", "two-1"] {
+        let stays = maker.machines().get(name).await?;
+        ensure!(stays.metadata.deletion_timestamp.is_none(), "{stays:?}");
+    }
+    let events = Api::<Event>::namespaced(world.client.clone(), maker.api.namespace());
+    let about = events.list(&ListParams::default()).await?.items;
+    let kind = |e: &Event| e.regarding.as_ref().and_then(|r| r.kind.clone());
+    ensure!(about.iter().any(|e| kind(e).as_deref() == Some("Machine")), "no event on a Machine: {about:?}");
+
+    // When it is gone, its instance is, too, though nobody was ever let in.
+    maker.let_go("one-0").await?;
+    world.eventually("its instance is gone", || async { matches!(world.instance("one-0").await, Ok(None)) }).await?;
+    until_ready(&world, "one", 0).await
+}
