@@ -1,8 +1,185 @@
-//! stub
-#![allow(missing_docs, clippy::all, clippy::pedantic, dead_code, unused)]
-use std::collections::BTreeMap;
-pub struct Signed { pub signature: Option<Vec<u8>>, pub data: Vec<u8> }
-pub struct Keys;
-#[derive(Debug, thiserror::Error)] #[error("x")] pub struct VerifyError;
-impl Keys { pub fn from_secret(d: &BTreeMap<String, Vec<u8>>) -> Result<Keys, VerifyError> { Err(VerifyError) } }
-pub fn verify(s: &Signed, k: &Keys) -> Result<String, VerifyError> { Err(VerifyError) }
+//! Whether a commit or tag was signed by somebody who is believed. Pure, but for the clock.
+//!
+//! The keys come from a Secret and are trusted; everything about the signature is whatever somebody pushed. Nothing is taken from a
+//! key server, and nobody is believed because somebody else is.
+
+mod openpgp;
+mod ssh;
+
+use std::{collections::BTreeMap, fmt, time::SystemTime};
+
+use russh::keys::ssh_key::PublicKey;
+
+/// Longest text of a signature that is looked at, in bytes; one with RSA and 4096 bits takes about 1 KiB.
+const MAX_SIGNATURE: usize = 64 << 10;
+/// Fewest bits of an RSA key.
+const MIN_RSA_BITS: u16 = 2048;
+
+/// A commit or tag, taken apart into what was signed and the signature.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signed {
+    /// Text of the signature, as it stands in the object: an armored OpenPGP or SSH signature. `None` if it is not signed.
+    pub signature: Option<Vec<u8>>,
+    /// What was signed: the object without its signature.
+    pub data: Vec<u8>,
+}
+
+/// The keys that are believed.
+#[derive(Clone, Debug, Default)]
+pub struct Keys {
+    ssh: Vec<PublicKey>,
+    openpgp: Vec<pgp::composed::SignedPublicKey>,
+}
+
+/// How somebody has signed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SignerKind {
+    /// With an SSH key.
+    Ssh,
+    /// With an OpenPGP key.
+    OpenPgp,
+}
+
+/// Who has signed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Signer {
+    /// How.
+    pub kind: SignerKind,
+    /// `SHA256:…` of an SSH key; of an OpenPGP key the fingerprint in hex, or the key id where a signature says no more. Of a subkey
+    /// it is the subkey's.
+    pub fingerprint: String,
+}
+
+impl fmt::Display for Signer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            SignerKind::Ssh => "SSH",
+            SignerKind::OpenPgp => "OpenPGP",
+        };
+        write!(f, "{kind} {}", self.fingerprint)
+    }
+}
+
+/// Why somebody who has signed is not believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Doubt {
+    /// No such key.
+    #[error(
+        "this key is not in the Secret: add it if its owner is to be believed, and have it signed by somebody else if not"
+    )]
+    Unknown,
+    /// The signature is of something else, or was changed.
+    #[error("the signature does not fit what was signed: sign it again")]
+    Bad,
+    /// The key was revoked.
+    #[error("the key was revoked: sign with another key")]
+    Revoked,
+    /// The key's time was over when it signed, or had not begun.
+    #[error(
+        "the key was not valid when it signed: sign with another key, or prolong it and put the new public key into the Secret"
+    )]
+    Expired,
+    /// The signature says that it does not hold any more.
+    #[error("the signature has expired: sign it again")]
+    SignatureExpired,
+    /// A hash that can be forged.
+    #[error("the signature uses a hash that can be forged: sign with SHA-256 or better")]
+    WeakHash,
+    /// A key that can be broken, or of a kind that nobody should use any more.
+    #[error("the key is too weak: sign with Ed25519, ECDSA, or RSA of at least 2048 bits")]
+    WeakKey,
+    /// The owner has not made the key for this.
+    #[error(
+        "the key is not made for signing, or not by its owner: sign with a key that may sign, bound with SHA-256 or better"
+    )]
+    NotForSigning,
+    /// It is a signature of something other than a Git object.
+    #[error("the signature was made for something else than Git: sign the commit or tag itself")]
+    OtherUse,
+}
+
+/// Nobody who is believed has signed.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VerifyError {
+    /// The Secret has no keys.
+    #[error(
+        "the Secret has no public keys: put SSH public keys into a key that ends in .sshpub, OpenPGP public keys into one that ends in .asc"
+    )]
+    NoKeys,
+    /// A key of the Secret cannot be used.
+    #[error("{name:?} of the Secret: {problem}")]
+    BadKey {
+        /// Key in the Secret.
+        name: String,
+        /// What is wrong and how to mend it.
+        problem: String,
+    },
+    /// There is no signature.
+    #[error("it is not signed: sign it with a key that is in the Secret")]
+    Unsigned,
+    /// It cannot even be said who has signed.
+    #[error("the signature cannot be read: {0}")]
+    Malformed(&'static str),
+    /// Somebody has signed who is not believed.
+    #[error("signed by {signer}, but {doubt}")]
+    NotBelieved {
+        /// Who, as the signature says.
+        signer: Signer,
+        /// Why not.
+        doubt: Doubt,
+    },
+}
+
+impl VerifyError {
+    /// A stable word for conditions, events and metrics.
+    pub fn reason(&self) -> &'static str {
+        "VerificationError"
+    }
+}
+
+impl Keys {
+    /// Reads the data of a Secret. `*.sshpub`: SSH public keys, one a line. `*.asc` and keys without a suffix: OpenPGP public keys,
+    /// armored or binary. Everything else in the Secret means nothing.
+    pub fn from_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, VerifyError> {
+        let mut keys = Self::default();
+        for (name, bytes) in data {
+            let bad = |problem| VerifyError::BadKey { name: name.clone(), problem };
+            let is = |suffix| name.rsplit_once('.').is_some_and(|(_, s)| s == suffix);
+            if is("sshpub") {
+                keys.ssh.extend(ssh::keys(bytes).map_err(bad)?);
+            } else if is("asc") || !name.contains('.') {
+                keys.openpgp.extend(openpgp::keys(bytes).map_err(bad)?);
+            }
+        }
+        if keys.ssh.is_empty() && keys.openpgp.is_empty() {
+            return Err(VerifyError::NoKeys);
+        }
+        Ok(keys)
+    }
+}
+
+/// Who has signed, if it is one of these.
+pub fn verify(signed: &Signed, keys: &Keys) -> Result<Signer, VerifyError> {
+    verify_at(signed, keys, SystemTime::now())
+}
+
+fn verify_at(signed: &Signed, keys: &Keys, now: SystemTime) -> Result<Signer, VerifyError> {
+    let text = signed.signature.as_deref().map(<[u8]>::trim_ascii).filter(|s| !s.is_empty());
+    let text = text.ok_or(VerifyError::Unsigned)?;
+    if text.len() > MAX_SIGNATURE {
+        return Err(VerifyError::Malformed("it is longer than 64 KiB"));
+    }
+    if text.starts_with(b"-----BEGIN SSH SIGNATURE-----") {
+        ssh::verify(text, &signed.data, &keys.ssh)
+    } else if text.starts_with(b"-----BEGIN PGP SIGNATURE-----") {
+        openpgp::verify(text, &signed.data, &keys.openpgp, now)
+    } else if text.starts_with(b"-----BEGIN SIGNED MESSAGE-----") {
+        Err(VerifyError::Malformed("X.509 signatures are not understood: sign with an SSH or OpenPGP key"))
+    } else {
+        Err(VerifyError::Malformed("it is neither an SSH nor an OpenPGP signature: sign with one of them"))
+    }
+}
+
+#[cfg(test)]
+#[path = "verify/tests.rs"]
+mod tests;

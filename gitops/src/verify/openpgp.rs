@@ -1,0 +1,213 @@
+//! OpenPGP signatures, as GnuPG makes them.
+//!
+//! What a key may do, and until when, its owner says in signatures by the primary key; each of those is verified before a word of it
+//! is believed, with the same demands on its hash. A revocation counts whatever its reason and its date: the date is the signer's
+//! to choose, and so is that of a signature by a stolen key.
+
+use std::time::{Duration, SystemTime};
+
+use pgp::{
+    composed::{Deserializable as _, DetachedSignature, SignedPublicKey, SignedPublicSubKey},
+    crypto::hash::HashAlgorithm,
+    packet::{Signature, SignatureType, SubpacketData},
+    ser::Serialize as _,
+    types::{KeyDetails, PublicParams, Tag},
+};
+
+use super::{Doubt, MIN_RSA_BITS, Signer, SignerKind, VerifyError};
+
+const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
+
+/// Certificates: one or several, in one or several armors, or binary.
+pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
+    let bad = "it is no OpenPGP public key: put what `gpg --export --armor` prints here";
+    let armored = str::from_utf8(bytes).ok().filter(|text| text.contains(ARMOR));
+    let keys: Result<Vec<_>, _> = match armored {
+        Some(text) => {
+            let blocks = text.split(ARMOR).skip(1).map(|rest| format!("{ARMOR}{rest}"));
+            let mut keys = Vec::new();
+            for block in blocks {
+                let (found, _) = SignedPublicKey::from_armor_many(block.as_bytes()).map_err(|_| bad.to_owned())?;
+                keys.extend(found);
+            }
+            keys.into_iter().collect()
+        }
+        None => SignedPublicKey::from_bytes_many(bytes).map_err(|_| bad.to_owned())?.collect(),
+    };
+    let keys = keys.map_err(|_| bad.to_owned())?;
+    if keys.is_empty() { Err(bad.into()) } else { Ok(keys) }
+}
+
+pub(super) fn verify(
+    text: &[u8],
+    data: &[u8],
+    keys: &[SignedPublicKey],
+    now: SystemTime,
+) -> Result<Signer, VerifyError> {
+    let damaged = |_| VerifyError::Malformed("it is a damaged OpenPGP signature");
+    let (found, _) = DetachedSignature::from_armor_many(text).map_err(damaged)?;
+    let found: Vec<_> = found.take(2).collect::<Result<_, _>>().map_err(damaged)?;
+    let [DetachedSignature { signature }] = found.as_slice() else {
+        return Err(VerifyError::Malformed("it is not exactly one OpenPGP signature"));
+    };
+    let Some(fingerprint) = issuer(signature) else {
+        return Err(VerifyError::Malformed("it does not say whose it is"));
+    };
+    let key = keys.iter().find_map(|key| SigningKey::find(key, signature));
+    let fingerprint = key.map_or(fingerprint, |key| key.fingerprint());
+    let signer = Signer { kind: SignerKind::OpenPgp, fingerprint };
+    match key.ok_or(Doubt::Unknown).and_then(|key| key.believe(signature, data, now)) {
+        Ok(()) => Ok(signer),
+        Err(doubt) => Err(VerifyError::NotBelieved { signer, doubt }),
+    }
+}
+
+/// Fingerprint or key id that a signature names.
+fn issuer(signature: &Signature) -> Option<String> {
+    let fingerprint = signature.issuer_fingerprint().first().map(|f| format!("{f:x}"));
+    fingerprint.or_else(|| signature.issuer_key_id().first().map(hex::encode))
+}
+
+/// The key that a signature names: a primary key, or a subkey with its primary key.
+#[derive(Clone, Copy)]
+struct SigningKey<'a> {
+    owner: &'a SignedPublicKey,
+    subkey: Option<&'a SignedPublicSubKey>,
+}
+
+impl<'a> SigningKey<'a> {
+    fn find(owner: &'a SignedPublicKey, signature: &Signature) -> Option<Self> {
+        let is = |key: &dyn KeyDetails| {
+            let fingerprints = signature.issuer_fingerprint();
+            // Somebody can make a key with the key id of another one: it counts only where there is nothing better.
+            if fingerprints.is_empty() {
+                signature.issuer_key_id().contains(&&key.legacy_key_id())
+            } else {
+                fingerprints.contains(&&key.fingerprint())
+            }
+        };
+        if is(&owner.primary_key) {
+            return Some(Self { owner, subkey: None });
+        }
+        owner.public_subkeys.iter().find(|s| is(&s.key)).map(|subkey| Self { owner, subkey: Some(subkey) })
+    }
+
+    fn fingerprint(&self) -> String {
+        match self.subkey {
+            Some(subkey) => format!("{:x}", subkey.key.fingerprint()),
+            None => format!("{:x}", self.owner.primary_key.fingerprint()),
+        }
+    }
+
+    /// Whether this signature of this data is to be believed.
+    fn believe(&self, signature: &Signature, data: &[u8], now: SystemTime) -> Result<(), Doubt> {
+        if !is_strong(signature) {
+            return Err(Doubt::WeakHash);
+        }
+        // Text would be the same with other line ends.
+        if signature.typ() != Some(SignatureType::Binary) {
+            return Err(Doubt::OtherUse);
+        }
+        let is_signed = match self.subkey {
+            None => signature.verify(&self.owner.primary_key, data),
+            Some(subkey) => signature.verify(&subkey.key, data),
+        };
+        is_signed.map_err(|_| Doubt::Bad)?;
+        let at: SystemTime = signature.created().ok_or(Doubt::Bad)?.into();
+        self.check_primary(at)?;
+        if let Some(subkey) = self.subkey {
+            self.check_subkey(subkey, at)?;
+        }
+        match lasts(signature.signature_expiration_time().map(pgp::types::Duration::as_secs)) {
+            Some(life) if at + life <= now => Err(Doubt::SignatureExpired),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_primary(&self, at: SystemTime) -> Result<(), Doubt> {
+        let (primary, details) = (&self.owner.primary_key, &self.owner.details);
+        if is_weak(primary) {
+            return Err(Doubt::WeakKey);
+        }
+        if details.revocation_signatures.iter().any(|s| s.verify_key(primary).is_ok()) {
+            return Err(Doubt::Revoked);
+        }
+        // What the owner says of the key: in a signature over it, or over one of its names that is not revoked.
+        let mut own: Vec<&Signature> = details
+            .direct_signatures
+            .iter()
+            .filter(|s| s.typ() == Some(SignatureType::Key) && is_strong(s) && s.verify_key(primary).is_ok())
+            .collect();
+        for user in &details.users {
+            let is_own = |s: &&Signature| s.verify_certification(primary, Tag::UserId, &user.id).is_ok();
+            let is_revoked = |s: &Signature| s.typ() == Some(SignatureType::CertRevocation);
+            if !user.signatures.iter().filter(|s| is_revoked(s)).any(|s| is_own(&s)) {
+                own.extend(user.signatures.iter().filter(|s| !is_revoked(s) && is_strong(s)).filter(is_own));
+            }
+        }
+        let newest = own.into_iter().max_by_key(|s| s.created()).ok_or(Doubt::NotForSigning)?;
+        check_life(primary, newest, at)?;
+        // A key without a word about its uses may be used for all, as before there were such words.
+        if self.subkey.is_none() && says_uses(newest) && !newest.key_flags().sign() {
+            return Err(Doubt::NotForSigning);
+        }
+        Ok(())
+    }
+
+    fn check_subkey(&self, subkey: &SignedPublicSubKey, at: SystemTime) -> Result<(), Doubt> {
+        let primary = &self.owner.primary_key;
+        if is_weak(&subkey.key) {
+            return Err(Doubt::WeakKey);
+        }
+        let is_of = |s: &&Signature, typ| s.typ() == Some(typ) && s.verify_subkey_binding(primary, &subkey.key).is_ok();
+        if subkey.signatures.iter().any(|s| is_of(&s, SignatureType::SubkeyRevocation)) {
+            return Err(Doubt::Revoked);
+        }
+        let bindings = subkey.signatures.iter().filter(|s| is_strong(s) && is_of(s, SignatureType::SubkeyBinding));
+        let newest = bindings.max_by_key(|s| s.created()).ok_or(Doubt::NotForSigning)?;
+        // Without the subkey's own word somebody could take another's subkey for theirs.
+        let agrees = newest
+            .embedded_signature()
+            .is_some_and(|s| is_strong(s) && s.verify_primary_key_binding(&subkey.key, primary).is_ok());
+        if !agrees || !newest.key_flags().sign() {
+            return Err(Doubt::NotForSigning);
+        }
+        check_life(&subkey.key, newest, at)
+    }
+}
+
+/// Whether the key was valid at a time, as a signature by its owner has it.
+fn check_life(key: &impl KeyDetails, says: &Signature, at: SystemTime) -> Result<(), Doubt> {
+    let begin: SystemTime = key.created_at().into();
+    let life = lasts(says.key_expiration_time().map(pgp::types::Duration::as_secs));
+    if at < begin || life.is_some_and(|life| begin + life <= at) { Err(Doubt::Expired) } else { Ok(()) }
+}
+
+/// None and 0 both mean for ever.
+fn lasts(seconds: Option<u32>) -> Option<Duration> {
+    seconds.filter(|s| *s != 0).map(|s| Duration::from_secs(s.into()))
+}
+
+fn says_uses(signature: &Signature) -> bool {
+    let Some(config) = signature.config() else { return false };
+    config.hashed_subpackets().any(|s| matches!(s.data, SubpacketData::KeyFlags(_)))
+}
+
+fn is_strong(signature: &Signature) -> bool {
+    use HashAlgorithm::{Sha3_256, Sha3_512, Sha256, Sha384, Sha512};
+    matches!(signature.hash_alg(), Some(Sha256 | Sha384 | Sha512 | Sha3_256 | Sha3_512))
+}
+
+fn is_weak(key: &impl KeyDetails) -> bool {
+    match key.public_params() {
+        // The modulus comes first, and its size in bits before it.
+        PublicParams::RSA(rsa) => match rsa.to_bytes().as_deref() {
+            Ok([high, low, ..]) => u16::from_be_bytes([*high, *low]) < MIN_RSA_BITS,
+            _ => true,
+        },
+        PublicParams::ECDSA(_) | PublicParams::EdDSALegacy(_) | PublicParams::Ed25519(_) | PublicParams::Ed448(_) => {
+            false
+        }
+        _ => true,
+    }
+}

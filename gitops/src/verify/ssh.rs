@@ -1,0 +1,62 @@
+//! Signatures as `ssh-keygen -Y sign` makes them.
+
+use russh::keys::ssh_key::{Algorithm, HashAlg, PublicKey, SshSig, public::KeyData};
+
+use super::{Doubt, MIN_RSA_BITS, Signer, SignerKind, VerifyError};
+
+/// What a signature of a Git object is made for. One for a file must not pass.
+const NAMESPACE: &str = "git";
+
+/// Keys, one a line. Options before a key would mean nothing here, and one who writes them thinks that they do.
+pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
+    let text = str::from_utf8(bytes).map_err(|_| "it is not text: put SSH public keys here, one a line".to_owned())?;
+    let mut keys = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let line = line.trim();
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let key = PublicKey::from_openssh(line).map_err(|_| {
+            let mend = "write `<type> <base64>` as in a .pub file, with no options or names before it";
+            format!("line {}: it is no SSH public key: {mend}", number + 1)
+        })?;
+        keys.push(key);
+    }
+    Ok(keys)
+}
+
+pub(super) fn verify(text: &[u8], data: &[u8], keys: &[PublicKey]) -> Result<Signer, VerifyError> {
+    let signature = SshSig::from_pem(text).map_err(|_| VerifyError::Malformed("it is a damaged SSH signature"))?;
+    // The version is not part of what is signed.
+    if signature.version() != SshSig::VERSION {
+        return Err(VerifyError::Malformed("it is an SSH signature of an unknown version"));
+    }
+    let fingerprint = signature.public_key().fingerprint(HashAlg::Sha256).to_string();
+    let signer = Signer { kind: SignerKind::Ssh, fingerprint };
+    let refuse = |doubt| Err(VerifyError::NotBelieved { signer: signer.clone(), doubt });
+    // From here on the key is the Secret's, not the signature's.
+    let Some(key) = keys.iter().find(|k| k.key_data() == signature.public_key()) else {
+        return refuse(Doubt::Unknown);
+    };
+    if is_weak(key.key_data()) {
+        return refuse(Doubt::WeakKey);
+    }
+    if signature.algorithm() == (Algorithm::Rsa { hash: None }) {
+        return refuse(Doubt::WeakHash);
+    }
+    if signature.namespace() != NAMESPACE {
+        return refuse(Doubt::OtherUse);
+    }
+    if key.verify(NAMESPACE, data, &signature).is_err() {
+        return refuse(Doubt::Bad);
+    }
+    Ok(signer)
+}
+
+fn is_weak(key: &KeyData) -> bool {
+    match key {
+        KeyData::Rsa(key) => key.key_size() < u32::from(MIN_RSA_BITS),
+        KeyData::Dsa(_) => true,
+        _ => false,
+    }
+}
