@@ -5,12 +5,14 @@
 //! * [`repository`]: fetches from a server, reads files of a commit, and says which commit last changed an entry.
 //! * [`verify`]: whether a commit or tag was signed by somebody who is believed.
 //! * [`artifact`]: the archive that Flux makes of a source.
+//! * [`known_hosts`]: the keys that SSH servers may have.
 //!
 //! All that comes in is hostile until it was checked. There is no Kubernetes client here.
 
 pub mod address;
 pub mod artifact;
 pub mod hosts;
+pub mod known_hosts;
 pub mod repository;
 pub mod verify;
 

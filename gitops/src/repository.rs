@@ -1,27 +1,303 @@
-//! stub
-#![allow(missing_docs, clippy::all, clippy::pedantic, dead_code, unused)]
-use std::{collections::BTreeMap, path::Path, sync::atomic::AtomicBool, time::Duration};
-use zeroize::Zeroizing;
+//! A Git repository on disk, and what a server adds to it.
+//!
+//! No program is started: gix speaks Git, reqwest and russh carry it. No setting of this machine counts, nobody is asked for a
+//! password, and credentials go to the URL's own server only.
+//!
+//! The server is not trusted with more than its own content:
+//! * Time, and the bytes that it sends, are bounded ([`Request`]). A [stop](Repository::fetch) ends every wait within a moment.
+//! * An object that unpacks to more than 64 MiB, which takes few bytes to send, is refused before it is kept; files that are read
+//!   have limits of their own, which are checked before they are unpacked.
+//! * Names that it sends never become names of files here.
+//!
+//! Not covered: a pack within the limit of bytes may keep one CPU busy with unpacking until the time is over, and needs as much
+//! space on disk as was sent.
+//!
+//! On disk, `git` is the repository in use. After [`PACKS`] fetches a new one is made beside it and takes its place.
+
+mod access;
+mod error;
+mod exchange;
+mod history;
+mod https;
+mod link;
+mod read;
+mod resolve;
+mod signed;
+mod ssh;
+mod store;
+mod tls;
+mod url;
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::{Path, PathBuf},
+    sync::{PoisonError, RwLock, atomic::AtomicBool},
+    time::Duration,
+};
+
+use gix::{
+    ObjectId,
+    protocol::transport::{
+        Protocol,
+        client::{
+            blocking_io::{Transport, http},
+            git::{ConnectMode, blocking_io::Connection},
+        },
+    },
+};
+
+pub use self::{
+    access::{Access, AccessError, Proxy},
+    error::GitError,
+};
+use self::{
+    exchange::Talk,
+    https::Https,
+    link::Link,
+    resolve::{Found, Wanted},
+    store::{Peeled, Store},
+    url::Place,
+};
 use crate::{File, Limits, hosts::Entry, verify::Signed};
-pub struct Repository;
-pub struct Request { pub url: String, pub reference: api::GitRef, pub access: Access, pub timeout: Duration, pub limits: Limits }
-#[derive(Default)]
-pub struct Access { pub proxy: Option<Proxy> }
-pub struct Proxy;
-#[derive(Debug, thiserror::Error)] #[error("x")] pub struct AccessError;
-#[derive(Debug, thiserror::Error)] #[error("x")] pub struct GitError;
-impl GitError { pub fn reason(&self) -> &'static str { "" } pub fn stalls(&self) -> bool { false } }
-impl Access { pub fn from_secret(url: &str, data: &BTreeMap<String, Vec<u8>>) -> Result<Self, AccessError> { Err(AccessError) } }
-impl Proxy { pub fn from_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, AccessError> { Err(AccessError) } }
+
+/// Fetches after which a repository is made anew: each leaves a pack behind, and nothing is ever taken out.
+const PACKS: usize = 50;
+
+/// A bare repository in a directory. One process may use a directory, through one of these.
+pub struct Repository {
+    root: PathBuf,
+    /// Held for writing while one repository takes the place of another.
+    swap: RwLock<()>,
+}
+
+/// What to fetch.
 #[derive(Clone, Debug)]
-pub struct Head { pub revision: String, pub commit: String, pub tag: Option<String>, pub received: u64 }
+pub struct Request {
+    /// `https://…` or `ssh://…`.
+    pub url: String,
+    /// What of it.
+    pub reference: api::GitRef,
+    /// How to log in.
+    pub access: Access,
+    /// How long it may take.
+    pub timeout: Duration,
+    /// How much may be sent.
+    pub limits: Limits,
+}
+
+/// What a reference stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Head {
+    /// `main@sha1:<commit>`, `v1.2.3@sha1:<commit>`, or `sha1:<commit>`; `sha256:` where ids are of that kind.
+    pub revision: String,
+    /// Its id.
+    pub commit: String,
+    /// Id of the annotated tag.
+    pub tag: Option<String>,
+    /// Bytes that the server has sent.
+    pub received: u64,
+}
+
 impl Repository {
-    pub fn open(dir: &Path) -> Result<Self, GitError> { Err(GitError) }
-    pub fn fetch(&self, request: &Request, stop: &AtomicBool) -> Result<Head, GitError> { Err(GitError) }
-    pub fn commit(&self, id: &str) -> Result<api::Commit, GitError> { Err(GitError) }
-    pub fn signed_commit(&self, id: &str) -> Result<Signed, GitError> { Err(GitError) }
-    pub fn signed_tag(&self, id: &str) -> Result<Signed, GitError> { Err(GitError) }
-    pub fn files(&self, commit: &str, path: &str, limits: &Limits) -> Result<Vec<File>, GitError> { Err(GitError) }
-    pub fn follows(&self, new: &str, old: &str) -> Result<Option<bool>, GitError> { Err(GitError) }
-    pub fn last_changes(&self, commit: &str, path: &str, limits: &Limits, read: &dyn Fn(&[File]) -> Option<Vec<Entry>>) -> Result<BTreeMap<(String, String), api::Commit>, GitError> { Err(GitError) }
+    /// The one in a directory, which is made if it is not there.
+    pub fn open(dir: &Path) -> Result<Self, GitError> {
+        fs::create_dir_all(dir).map_err(GitError::Disk)?;
+        let repository = Self { root: dir.to_owned(), swap: RwLock::new(()) };
+        // What a crash has left. Between the two steps of a swap only the old one is there.
+        store::remove(&repository.part("new"))?;
+        if repository.part("git").exists() {
+            store::remove(&repository.part("old"))?;
+        } else if repository.part("old").exists() {
+            fs::rename(repository.part("old"), repository.part("git")).map_err(GitError::Disk)?;
+        }
+        Ok(repository)
+    }
+
+    fn part(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    /// Asks the server what a reference stands for, and fetches that if it is not here. Blocks; `stop` ends it.
+    pub fn fetch(&self, request: &Request, stop: &AtomicBool) -> Result<Head, GitError> {
+        let place = Place::parse(&request.url)?;
+        let wanted = Wanted::of(&request.reference)?;
+        if let Wanted::Commit(id) = &wanted
+            && let Some(store) = self.current(id.kind())
+            && let Ok(Some(peeled)) = store.open().and_then(|repo| store::peel(&repo, *id))
+        {
+            return Ok(head(&wanted.find(&[])?, peeled, 0));
+        }
+        let link = Link::new(place.host(), request.timeout, request.limits.transfer, stop)?;
+        let attempt = |anew| {
+            // gix is written for servers that keep to the protocol: a panic in it is the answer to one that does not.
+            let attempt = AssertUnwindSafe(|| self.attempt(&link, &place, &wanted, request, anew));
+            catch_unwind(attempt).unwrap_or_else(|_| Err(link.failed("its answer cannot be understood")))
+        };
+        match attempt(false) {
+            // What is here does not fit what is sent, so it is no help.
+            Err(GitError::Damaged { .. }) if link.over().is_none() => attempt(true),
+            result => result,
+        }
+    }
+
+    fn attempt(
+        &self,
+        link: &Link<'_>,
+        place: &Place,
+        wanted: &Wanted,
+        request: &Request,
+        anew: bool,
+    ) -> Result<Head, GitError> {
+        match place {
+            Place::Https(url) => {
+                let https = Https::new(link, url, &request.access)?;
+                let url = gix::url::parse(url.as_str()).map_err(|error| link.failed(error.to_string()))?;
+                self.talk(link, http::Transport::new_http(https, url, Protocol::V2, false), wanted, anew)
+            }
+            Place::Ssh(ssh) => {
+                let (reader, writer) = ssh::connect(link, ssh, &request.access)?;
+                let no_host = None::<(String, Option<u16>)>;
+                let connection = Connection::new(
+                    reader,
+                    writer,
+                    Protocol::V2,
+                    ssh.path.as_str(),
+                    no_host,
+                    ConnectMode::Process,
+                    false,
+                );
+                self.talk(link, connection, wanted, anew)
+            }
+        }
+    }
+
+    fn talk<T: Transport>(&self, link: &Link<'_>, transport: T, wanted: &Wanted, anew: bool) -> Result<Head, GitError> {
+        let mut talk = Talk::begin(link, transport)?;
+        let hash = talk.hash()?;
+        let found = wanted.find(&talk.references(wanted)?)?;
+        let current = self.current(hash).filter(|_| !anew);
+        if let Some(store) = &current
+            && let Ok(Some(peeled)) = store.open().and_then(|repo| store::peel(&repo, found.id))
+        {
+            talk.end();
+            store.remember(&found.key, peeled.commit)?;
+            return Ok(head(&found, peeled, link.received()));
+        }
+        let current = current.filter(|store| store.open().is_ok() && store.packs() < PACKS);
+        let peeled = if let Some(store) = current {
+            bring(&mut talk, &store, &found)?
+        } else {
+            let store = Store::create(&self.part("new"), hash)?;
+            let peeled = bring(&mut talk, &store, &found)?;
+            self.replace()?;
+            peeled
+        };
+        talk.end();
+        Ok(head(&found, peeled, link.received()))
+    }
+
+    /// The repository in use, if there is one with ids of this kind.
+    fn current(&self, hash: gix::hash::Kind) -> Option<Store> {
+        let store = Store::at(&self.part("git"));
+        store.open().is_ok_and(|repo| repo.object_hash() == hash).then_some(store)
+    }
+
+    /// Puts the new repository in the place of the old one.
+    fn replace(&self) -> Result<(), GitError> {
+        let _swap = self.swap.write().unwrap_or_else(PoisonError::into_inner);
+        store::remove(&self.part("old"))?;
+        if self.part("git").exists() {
+            fs::rename(self.part("git"), self.part("old")).map_err(GitError::Disk)?;
+        }
+        fs::rename(self.part("new"), self.part("git")).map_err(GitError::Disk)?;
+        store::remove(&self.part("old"))
+    }
+
+    /// Reads something. What cannot be read is thrown away, so that the next fetch brings it again.
+    fn reading<T>(&self, read: impl FnOnce(&gix::Repository) -> Result<T, GitError>) -> Result<T, GitError> {
+        let result = {
+            let _here = self.swap.read().unwrap_or_else(PoisonError::into_inner);
+            Store::at(&self.part("git")).open().and_then(|repo| read(&repo))
+        };
+        if let Err(GitError::Damaged { .. }) = result {
+            let _swap = self.swap.write().unwrap_or_else(PoisonError::into_inner);
+            store::remove(&self.part("git"))?;
+        }
+        result
+    }
+
+    /// Who made a commit, when, and what they said.
+    pub fn commit(&self, id: &str) -> Result<api::Commit, GitError> {
+        let id = parse(id, "commit")?;
+        self.reading(|repo| history::commit(repo, id, false))
+    }
+
+    /// What of a commit is signed, and the signature.
+    pub fn signed_commit(&self, id: &str) -> Result<Signed, GitError> {
+        let id = parse(id, "commit")?;
+        self.reading(|repo| signed::commit(repo, id))
+    }
+
+    /// What of an annotated tag is signed, and the signature.
+    pub fn signed_tag(&self, id: &str) -> Result<Signed, GitError> {
+        let id = parse(id, "tag")?;
+        self.reading(|repo| signed::tag(repo, id))
+    }
+
+    /// The file at a path, or all `*.yaml`, `*.yml` and `*.json` below it if it is a directory.
+    pub fn files(&self, commit: &str, path: &str, limits: &Limits) -> Result<Vec<File>, GitError> {
+        let id = parse(commit, "commit")?;
+        self.reading(|repo| read::read(repo, &read::list(repo, id, path, limits)?, limits))
+    }
+
+    /// Whether a commit is another one, or comes after it. `None`: what was fetched of the history does not tell.
+    pub fn follows(&self, new: &str, old: &str) -> Result<Option<bool>, GitError> {
+        let (new, old) = (parse(new, "commit")?, parse(old, "commit")?);
+        self.reading(|repo| history::follows(repo, new, old))
+    }
+
+    /// Which commit made each entry as it is, by file, and name (or address) of the host. `read` makes entries of files, if it
+    /// can. It is called for the files that changed, commit by commit.
+    pub fn last_changes(
+        &self,
+        commit: &str,
+        path: &str,
+        limits: &Limits,
+        read: &dyn Fn(&[File]) -> Option<Vec<Entry>>,
+    ) -> Result<BTreeMap<(String, String), api::Commit>, GitError> {
+        let id = parse(commit, "commit")?;
+        self.reading(|repo| history::last_changes(repo, id, path, limits, read))
+    }
+}
+
+/// Fetches what was found.
+fn bring<T: Transport>(talk: &mut Talk<'_, T>, store: &Store, found: &Found) -> Result<Peeled, GitError> {
+    let before = store.tip(&found.key);
+    talk.fetch(store, found.id, exchange::DEPTH)?;
+    let repo = store.open()?;
+    let missing = || GitError::Damaged { problem: "the server did not send what it was asked for".to_owned() };
+    let peeled = store::peel(&repo, found.id)?.ok_or_else(missing)?;
+    if let Some(before) = before
+        && history::follows(&repo, peeled.commit, before)?.is_none()
+        && talk.can_ask_again()
+    {
+        // A branch that went far ahead: some more of its history tells whether it did, or was replaced. If that does not work,
+        // it stays unknown.
+        let _ = talk.fetch(store, found.id, exchange::FAR);
+    }
+    store.remember(&found.key, peeled.commit)?;
+    Ok(peeled)
+}
+
+fn head(found: &Found, peeled: Peeled, received: u64) -> Head {
+    let commit = peeled.commit.to_string();
+    let digest = format!("{}:{commit}", peeled.commit.kind());
+    let revision = found.name.as_ref().map_or_else(|| digest.clone(), |name| format!("{name}@{digest}"));
+    Head { revision, commit, tag: peeled.tag.map(|tag| tag.to_string()), received }
+}
+
+fn parse(id: &str, wanted: &'static str) -> Result<ObjectId, GitError> {
+    ObjectId::from_hex(id.as_bytes()).map_err(|_| GitError::WrongObject { id: error::excerpt(id), wanted })
 }

@@ -1,0 +1,149 @@
+//! The `known_hosts` format of OpenSSH (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"). For Git servers, and for the hosts of a pool.
+
+use std::net::IpAddr;
+
+use base64::{Engine, engine::general_purpose::STANDARD};
+use ring::hmac;
+
+/// Why a `known_hosts` text cannot be used for a host. Lines are counted from 1.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum KnownHostsError {
+    /// A line that names the host has no usable key.
+    #[error("line {line} of known_hosts is for {host}, but has no usable key: write \"host ssh-ed25519 AAAA…\"")]
+    BadKey {
+        /// The line.
+        line: usize,
+        /// The host that was looked for.
+        host: String,
+    },
+    /// Every key of the host is revoked.
+    #[error("every key of {host} in known_hosts is revoked (@revoked, line {line}): add the host's new key")]
+    Revoked {
+        /// The last such line.
+        line: usize,
+        /// The host that was looked for.
+        host: String,
+    },
+    /// The host is known by its certificate authority alone.
+    #[error(
+        "line {line} of known_hosts trusts a certificate authority for {host}, which is not supported: add the host's own key"
+    )]
+    CertAuthority {
+        /// The line.
+        line: usize,
+        /// The host that was looked for.
+        host: String,
+    },
+}
+
+impl KnownHostsError {
+    /// A stable name for conditions and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::BadKey { .. } => "KnownHostsInvalid",
+            Self::Revoked { .. } => "HostKeyRevoked",
+            Self::CertAuthority { .. } => "CertAuthorityUnsupported",
+        }
+    }
+}
+
+/// The keys that `text` lists for a host; none if it has no line for it. Understands lists, hashed names, `[host]:port`,
+/// `*` and `?`, negation, and takes revoked keys out. Lines for other hosts are not judged. `parse` reads `<type> <base64>`.
+pub fn known_hosts<K: PartialEq>(
+    text: &str,
+    address: &str,
+    port: u16,
+    parse: impl Fn(&str) -> Option<K>,
+) -> Result<Vec<K>, KnownHostsError> {
+    let host = host_name(address, port);
+    let mut keys = Vec::new();
+    let mut revoked = Vec::new();
+    let mut authority = None;
+    for (line, content) in (1..).zip(text.lines()) {
+        let content = content.trim();
+        if content.starts_with('#') {
+            continue;
+        }
+        let mut words = content.split_ascii_whitespace().peekable();
+        let marker = words.next_if(|word| word.starts_with('@'));
+        let Some(patterns) = words.next() else { continue };
+        if !matches_host(patterns, &host) {
+            continue;
+        }
+        let key = words.next().zip(words.next()).and_then(|(key_type, base64)| parse(&format!("{key_type} {base64}")));
+        match (marker, key) {
+            (Some("@cert-authority"), _) => authority = Some(line),
+            // A key that cannot be read cannot be in `keys` either.
+            (Some("@revoked"), key) => revoked.extend(key.map(|key| (line, key))),
+            (None, Some(key)) => keys.push(key),
+            _ => return Err(KnownHostsError::BadKey { line, host }),
+        }
+    }
+    let listed = keys.len();
+    keys.retain(|key| !revoked.iter().any(|(_, bad)| bad == key));
+    match (keys.is_empty(), revoked.last(), authority) {
+        (true, Some(&(line, _)), _) if listed > 0 => Err(KnownHostsError::Revoked { line, host }),
+        (true, _, Some(line)) => Err(KnownHostsError::CertAuthority { line, host }),
+        _ => Ok(keys),
+    }
+}
+
+/// The name that a line must match: `host`, or `[host]:port` unless the port is 22. Lower case.
+pub fn host_name(address: &str, port: u16) -> String {
+    let bare = address.trim_start_matches('[').trim_end_matches(']');
+    // One spelling for IPv6.
+    let name = bare.parse::<IpAddr>().map_or_else(|_| bare.to_ascii_lowercase(), |ip| ip.to_string());
+    if port == 22 { name } else { format!("[{name}]:{port}") }
+}
+
+fn matches_host(patterns: &str, host: &str) -> bool {
+    if patterns.starts_with('|') {
+        return matches_hash(patterns, host);
+    }
+    let mut matched = false;
+    for pattern in patterns.split(',') {
+        let pattern = pattern.to_ascii_lowercase();
+        match pattern.strip_prefix('!') {
+            Some(negated) if glob(negated.as_bytes(), host.as_bytes()) => return false,
+            Some(_) => {}
+            None => matched |= glob(pattern.as_bytes(), host.as_bytes()),
+        }
+    }
+    matched
+}
+
+/// `|1|salt|hash`: HMAC-SHA1 of the name under the salt, both in base64. SHA-1 is the format's choice, and hides names
+/// rather than proves keys.
+fn matches_hash(pattern: &str, host: &str) -> bool {
+    let Some((salt, hash)) = pattern.strip_prefix("|1|").and_then(|rest| rest.split_once('|')) else { return false };
+    let (Ok(salt), Ok(hash)) = (STANDARD.decode(salt), STANDARD.decode(hash)) else { return false };
+    let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &salt);
+    hmac::verify(&key, host.as_bytes(), &hash).is_ok()
+}
+
+/// Whether `pattern` with `*` and `?` matches all of `text`. Goes back to the last `*` only: never exponential.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+            }
+            Some(&c) if c == b'?' || c == text[t] => {
+                p += 1;
+                t += 1;
+            }
+            _ => match star {
+                Some((at, from)) => {
+                    star = Some((at, from + 1));
+                    p = at + 1;
+                    t = from + 1;
+                }
+                None => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|&c| c == b'*')
+}

@@ -1,0 +1,249 @@
+//! What a Secret says about how to log in.
+
+use std::{collections::BTreeMap, fmt};
+
+use reqwest::Url;
+use zeroize::Zeroizing;
+
+/// Why a Secret cannot be used. What is in it is never quoted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum AccessError {
+    /// A key that another one needs.
+    #[error("it has {has}, but not {lacks}: add {lacks}")]
+    Incomplete {
+        /// The key that is there.
+        has: &'static str,
+        /// The one that is not.
+        lacks: &'static str,
+    },
+    /// A key that this kind of URL needs.
+    #[error("{url} needs {key}: add it")]
+    Missing {
+        /// The kind of URL, or what the Secret is for.
+        url: &'static str,
+        /// The key.
+        key: &'static str,
+    },
+    /// Two ways to log in.
+    #[error("it has both {one} and {other}: keep the one that is meant")]
+    Ambiguous {
+        /// One way.
+        one: &'static str,
+        /// The other.
+        other: &'static str,
+    },
+    /// A value that cannot be used.
+    #[error("{key} cannot be used: {problem}")]
+    Unusable {
+        /// Its key.
+        key: &'static str,
+        /// What is wrong, and what to put there.
+        problem: &'static str,
+    },
+}
+
+impl AccessError {
+    /// A stable name for conditions and metrics.
+    pub fn reason(&self) -> &'static str {
+        "SecretInvalid"
+    }
+}
+
+/// How to log in. Nothing in it: as nobody, believing the certificates that the system believes.
+#[derive(Clone, Default)]
+pub struct Access {
+    /// For https.
+    pub username: Option<String>,
+    /// For https; for ssh the passphrase of the identity.
+    pub password: Option<Zeroizing<String>>,
+    /// For https, instead of a user name.
+    pub bearer: Option<Zeroizing<String>>,
+    /// For https: certificates and key, PEM.
+    pub client_certificate: Option<(Vec<u8>, Zeroizing<Vec<u8>>)>,
+    /// For https: the authorities that are believed instead of the system's, PEM.
+    pub authority: Option<Vec<u8>>,
+    /// For ssh: the private key.
+    pub identity: Option<Zeroizing<Vec<u8>>>,
+    /// For ssh: the keys that servers may have.
+    pub known_hosts: Option<String>,
+    /// For https.
+    pub proxy: Option<Proxy>,
+}
+
+/// A proxy for https.
+#[derive(Clone)]
+pub struct Proxy {
+    /// `http://host:port` or `https://host:port`.
+    pub address: String,
+    /// To log in to the proxy.
+    pub username: Option<String>,
+    /// To log in to the proxy.
+    pub password: Option<Zeroizing<String>>,
+}
+
+impl fmt::Debug for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Access").finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Proxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Proxy").finish_non_exhaustive()
+    }
+}
+
+type Data = BTreeMap<String, Vec<u8>>;
+
+impl Access {
+    /// What a Secret says for a URL. Keys of the other kind of URL are not looked at.
+    pub fn from_secret(url: &str, data: &Data) -> Result<Self, AccessError> {
+        if url.starts_with("ssh://") { ssh(data) } else { https(data) }
+    }
+}
+
+fn ssh(data: &Data) -> Result<Access, AccessError> {
+    let missing = |key| AccessError::Missing { url: "an ssh:// URL", key };
+    let identity = bytes(data, "identity").ok_or_else(|| missing("identity"))?;
+    let known_hosts = line(data, "known_hosts")?.ok_or_else(|| missing("known_hosts"))?;
+    Ok(Access {
+        identity: Some(Zeroizing::new(identity)),
+        known_hosts: Some(known_hosts.to_string()),
+        password: line(data, "password")?,
+        ..Access::default()
+    })
+}
+
+fn https(data: &Data) -> Result<Access, AccessError> {
+    let (username, password) = pair(data, "username", "password")?;
+    let bearer = line(data, "bearerToken")?;
+    if username.is_some() && bearer.is_some() {
+        return Err(AccessError::Ambiguous { one: "username", other: "bearerToken" });
+    }
+    let client_certificate = match (bytes(data, "tls.crt"), bytes(data, "tls.key")) {
+        (Some(certificate), Some(key)) => Some((certificate, Zeroizing::new(key))),
+        (None, None) => None,
+        (Some(_), None) => return Err(AccessError::Incomplete { has: "tls.crt", lacks: "tls.key" }),
+        (None, Some(_)) => return Err(AccessError::Incomplete { has: "tls.key", lacks: "tls.crt" }),
+    };
+    Ok(Access {
+        username: username.map(|name| name.to_string()),
+        password,
+        bearer,
+        client_certificate,
+        authority: bytes(data, "ca.crt"),
+        ..Access::default()
+    })
+}
+
+impl Proxy {
+    /// What a Secret says about a proxy.
+    pub fn from_secret(data: &Data) -> Result<Self, AccessError> {
+        let address = line(data, "address")?.ok_or(AccessError::Missing { url: "a proxy", key: "address" })?;
+        let unusable = |problem| AccessError::Unusable { key: "address", problem };
+        let url = Url::parse(&address).map_err(|_| unusable("it is not a URL: write http://host:port"))?;
+        if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none_or(str::is_empty) {
+            return Err(unusable("write http://host:port or https://host:port"));
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err(unusable("there is a user name in it: put it into username and password"));
+        }
+        let (username, password) = pair(data, "username", "password")?;
+        Ok(Self { address: address.to_string(), username: username.map(|name| name.to_string()), password })
+    }
+}
+
+type Text = Zeroizing<String>;
+
+fn pair(data: &Data, one: &'static str, other: &'static str) -> Result<(Option<Text>, Option<Text>), AccessError> {
+    match (line(data, one)?, line(data, other)?) {
+        (Some(_), None) => Err(AccessError::Incomplete { has: one, lacks: other }),
+        (None, Some(_)) => Err(AccessError::Incomplete { has: other, lacks: one }),
+        both => Ok(both),
+    }
+}
+
+fn bytes(data: &Data, key: &str) -> Option<Vec<u8>> {
+    data.get(key).filter(|value| !value.trim_ascii().is_empty()).cloned()
+}
+
+/// A value as text, without the line end that an editor or `echo` has put behind it.
+fn line(data: &Data, key: &'static str) -> Result<Option<Text>, AccessError> {
+    let Some(value) = bytes(data, key) else { return Ok(None) };
+    let value = Zeroizing::new(value);
+    let text = str::from_utf8(&value).map_err(|_| AccessError::Unusable { key, problem: "it is not text in UTF-8" })?;
+    Ok(Some(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn data(pairs: &[(&str, &str)]) -> Data {
+        pairs.iter().map(|(key, value)| ((*key).to_owned(), value.as_bytes().to_vec())).collect()
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let (https, ssh) = ("https://example.com/a", "ssh://example.com/a");
+        type Case = (&'static str, &'static [(&'static str, &'static str)], &'static str);
+        let cases: &[Case] = &[
+            (https, &[("username", "me")], "add password"),
+            (https, &[("password", "p")], "add username"),
+            (https, &[("username", "me"), ("password", "\n")], "add password"),
+            (https, &[("tls.crt", "c")], "add tls.key"),
+            (https, &[("tls.key", "k")], "add tls.crt"),
+            (https, &[("username", "me"), ("password", "p"), ("bearerToken", "t")], "keep the one"),
+            (ssh, &[("known_hosts", "h")], "needs identity"),
+            (ssh, &[("identity", "i")], "needs known_hosts"),
+            (ssh, &[("username", "me"), ("password", "p")], "needs identity"),
+        ];
+        for (url, pairs, expected) in cases {
+            let message = Access::from_secret(url, &data(pairs)).unwrap_err().to_string();
+            assert!(message.contains(expected), "{pairs:?}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_is_there_is_taken() {
+        let access = Access::from_secret("https://h/a", &data(&[])).unwrap();
+        assert!(access.username.is_none() && access.bearer.is_none() && access.authority.is_none());
+        let access = Access::from_secret(
+            "https://h/a",
+            &data(&[("username", "me\n"), ("password", "p w\r\n"), ("ca.crt", "pem"), ("identity", "not for https")]),
+        )
+        .unwrap();
+        assert_eq!(
+            (access.username.as_deref(), access.password.as_deref().map(String::as_str)),
+            (Some("me"), Some("p w"))
+        );
+        assert!(access.authority.is_some() && access.identity.is_none());
+        let access =
+            Access::from_secret("ssh://h/a", &data(&[("identity", "i"), ("known_hosts", "h"), ("password", "p")]))
+                .unwrap();
+        assert!(access.identity.is_some() && access.known_hosts.is_some() && access.password.is_some());
+    }
+
+    #[test]
+    fn proxies() {
+        let cases: &[(&[(&str, &str)], &str)] = &[
+            (&[], "needs address"),
+            (&[("address", "proxy:3128")], "address cannot be used"),
+            (&[("address", "socks5://proxy:1080")], "http://host:port"),
+            (&[("address", "http://me:secret@proxy:3128")], "username and password"),
+            (&[("address", "http://proxy:3128"), ("username", "me")], "add password"),
+        ];
+        for (pairs, expected) in cases {
+            let message = Proxy::from_secret(&data(pairs)).unwrap_err().to_string();
+            assert!(message.contains(expected) && !message.contains("secret"), "{pairs:?}: {message}");
+        }
+        let proxy = Proxy::from_secret(&data(&[("address", "http://proxy:3128\n")])).unwrap();
+        assert_eq!(proxy.address, "http://proxy:3128");
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let access = Access { bearer: Some(Zeroizing::new("hush".into())), ..Access::default() };
+        assert!(!format!("{access:?}").contains("hush"));
+    }
+}

@@ -1,0 +1,286 @@
+//! What can go wrong with a repository, in words that say how to mend it. A server's own words are cut and cleaned, and no
+//! secret and no user name of a URL is ever in them.
+
+use std::{io, time::Duration};
+
+use super::AccessError;
+use crate::known_hosts::KnownHostsError;
+
+/// How much of a server's words goes into an error.
+const EXCERPT: usize = 300;
+
+/// Why a repository cannot be fetched or read.
+#[derive(Debug, thiserror::Error)]
+pub enum GitError {
+    /// The URL cannot be used.
+    #[error("the URL cannot be used: {problem}")]
+    UrlInvalid {
+        /// What is wrong with it, and what to write.
+        problem: &'static str,
+    },
+    /// The reference cannot be used.
+    #[error("{what} cannot be used: {problem}")]
+    ReferenceInvalid {
+        /// Field and value.
+        what: String,
+        /// What is wrong with it, and what to write.
+        problem: String,
+    },
+    /// The Secret cannot be used.
+    #[error("the Secret to log in with cannot be used: {0}")]
+    AccessInvalid(#[from] AccessError),
+    /// The known hosts cannot be used.
+    #[error("{0}")]
+    KnownHosts(#[from] KnownHostsError),
+    /// The server's key is not the one that is known, or none is.
+    #[error(
+        "{host} offers the SSH host key {offered}, which known_hosts does not list for it: if it is right, add it there"
+    )]
+    HostKeyUnknown {
+        /// As in `known_hosts`.
+        host: String,
+        /// Type and fingerprint.
+        offered: String,
+    },
+    /// The server does not believe who we are.
+    #[error("{host} refuses to log in: {problem}")]
+    AuthenticationFailed {
+        /// The server.
+        host: String,
+        /// What was tried, and what to check.
+        problem: String,
+    },
+    /// The server's certificate is not believed, or it does not take ours.
+    #[error("no secure connection to {host}: {problem}")]
+    CertificateInvalid {
+        /// The server.
+        host: String,
+        /// What is wrong with it, and what to check.
+        problem: String,
+    },
+    /// There is no such repository, or it is hidden from who we are.
+    #[error(
+        "{host} has no repository there, or does not show it to who logs in: check the URL and what the Secret may read"
+    )]
+    RepositoryNotFound {
+        /// The server.
+        host: String,
+    },
+    /// The server sends us to a place to which nothing may be told.
+    #[error(
+        "{host} redirects to {to}, which is not followed because it is another server or not https: if it is right, write it as the URL"
+    )]
+    RedirectRefused {
+        /// The server.
+        host: String,
+        /// Scheme and host.
+        to: String,
+    },
+    /// Anything else between us and the server.
+    #[error("fetching from {host} failed: {problem}")]
+    Failed {
+        /// The server.
+        host: String,
+        /// What is known.
+        problem: String,
+    },
+    /// It took too long.
+    #[error("fetching from {host} was given up after {}s: the server is slow or silent; a longer timeout may help", .after.as_secs_f32())]
+    Timeout {
+        /// The server.
+        host: String,
+        /// The time limit.
+        after: Duration,
+    },
+    /// Whoever asked does not want it any more.
+    #[error("fetching was stopped")]
+    Stopped,
+    /// There is no such branch, tag or commit.
+    #[error("the repository has no {what}")]
+    RevisionNotFound {
+        /// Of what kind, and its name.
+        what: String,
+    },
+    /// More than is taken.
+    #[error("the repository is too large: {what}; keep the hosts in a repository of their own")]
+    RepositoryTooLarge {
+        /// What is too large.
+        what: String,
+    },
+    /// Something in the inventory is too large.
+    #[error("{path} is too large: {what}")]
+    InventoryTooLarge {
+        /// File, or the path that is read.
+        path: String,
+        /// What is too large.
+        what: String,
+    },
+    /// The path is not one inside the repository.
+    #[error("the path {path:?} is not one inside the repository: write it from the repository's root, without `..`")]
+    PathInvalid {
+        /// The path.
+        path: String,
+    },
+    /// There is nothing at the path.
+    #[error("the commit has no {path:?}: check the path, or add the file")]
+    PathNotFound {
+        /// The path.
+        path: String,
+    },
+    /// A symbolic link, which is never followed.
+    #[error("{path} is a symbolic link, which is not followed: put the file itself there")]
+    SymbolicLink {
+        /// Where.
+        path: String,
+    },
+    /// A submodule, which is never fetched.
+    #[error(
+        "{path} is a submodule, which is not fetched: put the files themselves there, or name its repository as the URL"
+    )]
+    Submodule {
+        /// Where.
+        path: String,
+    },
+    /// What Git LFS leaves in place of a file.
+    #[error("{path} is a pointer of Git LFS, which is not fetched: store the file itself in the repository")]
+    LfsPointer {
+        /// Where.
+        path: String,
+    },
+    /// Not the kind of object that it has to be.
+    #[error("{id} is not a {wanted} of the repository")]
+    WrongObject {
+        /// What was asked for.
+        id: String,
+        /// What it has to be.
+        wanted: &'static str,
+    },
+    /// What was fetched is not on disk any more, or cannot be read.
+    #[error("what was fetched cannot be read any more ({problem}): it is fetched anew")]
+    Damaged {
+        /// What is known.
+        problem: String,
+    },
+    /// The disk.
+    #[error("the directory for repositories cannot be used: is it full, or not writable?")]
+    Disk(#[source] io::Error),
+}
+
+impl GitError {
+    /// A stable name for conditions and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::UrlInvalid { .. } => "URLInvalid",
+            Self::ReferenceInvalid { .. } => "ReferenceInvalid",
+            Self::AccessInvalid(error) => error.reason(),
+            Self::KnownHosts(error) => error.reason(),
+            Self::HostKeyUnknown { .. } => "HostKeyUnknown",
+            Self::AuthenticationFailed { .. } => "AuthenticationFailed",
+            Self::CertificateInvalid { .. } => "CertificateInvalid",
+            Self::RepositoryNotFound { .. } => "RepositoryNotFound",
+            Self::RedirectRefused { .. } => "RedirectRefused",
+            Self::Failed { .. } => "GitOperationFailed",
+            Self::Timeout { .. } => "Timeout",
+            Self::Stopped => "Stopped",
+            Self::RevisionNotFound { .. } => "RevisionNotFound",
+            Self::RepositoryTooLarge { .. } => "RepositoryTooLarge",
+            Self::InventoryTooLarge { .. } => "InventoryTooLarge",
+            Self::PathInvalid { .. } => "PathInvalid",
+            Self::PathNotFound { .. } => "PathNotFound",
+            Self::SymbolicLink { .. } => "SymbolicLink",
+            Self::Submodule { .. } => "Submodule",
+            Self::LfsPointer { .. } => "LfsPointer",
+            Self::WrongObject { .. } => "WrongObject",
+            Self::Damaged { .. } => "RepositoryDamaged",
+            Self::Disk(_) => "StorageFailed",
+        }
+    }
+
+    /// Whether it lasts until a person acts: another look at the same thing gives the same. What a Secret, a network or a
+    /// server may mend by itself does not.
+    pub fn stalls(&self) -> bool {
+        match self {
+            Self::UrlInvalid { .. }
+            | Self::ReferenceInvalid { .. }
+            | Self::RedirectRefused { .. }
+            | Self::RepositoryTooLarge { .. }
+            | Self::InventoryTooLarge { .. }
+            | Self::PathInvalid { .. }
+            | Self::PathNotFound { .. }
+            | Self::SymbolicLink { .. }
+            | Self::Submodule { .. }
+            | Self::LfsPointer { .. }
+            | Self::WrongObject { .. } => true,
+            Self::AccessInvalid(_)
+            | Self::KnownHosts(_)
+            | Self::HostKeyUnknown { .. }
+            | Self::AuthenticationFailed { .. }
+            | Self::CertificateInvalid { .. }
+            | Self::RepositoryNotFound { .. }
+            | Self::Failed { .. }
+            | Self::Timeout { .. }
+            | Self::Stopped
+            | Self::RevisionNotFound { .. }
+            | Self::Damaged { .. }
+            | Self::Disk(_) => false,
+        }
+    }
+
+    pub(super) fn damaged(error: &(dyn std::error::Error + 'static)) -> Self {
+        Self::Damaged { problem: excerpt(&innermost(error)) }
+    }
+}
+
+/// The beginning of somebody else's words, on one line: without control characters, and without those that change the order
+/// or look of the text around them.
+pub(super) fn excerpt(text: &str) -> String {
+    cleaned(text, EXCERPT)
+}
+
+/// At most so many characters of a text, on one line.
+pub(super) fn cleaned(text: &str, most: usize) -> String {
+    let visible = |c: char| !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
+    let text = text.trim().chars().filter(|&c| visible(c)).map(|c| if c.is_control() { ' ' } else { c });
+    text.take(most).collect::<String>().trim_end().to_owned()
+}
+
+/// The words of an error and of what it comes from, the first time each is said.
+pub(super) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let more = error.to_string();
+        if !words.iter().any(|said| said.contains(&more)) {
+            words.push(more);
+        }
+        next = error.source();
+    }
+    excerpt(&words.join(": "))
+}
+
+/// The words of what an error comes from in the end.
+fn innermost(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut last = error;
+    while let Some(source) = last.source() {
+        last = source;
+    }
+    last.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_others_are_made_safe() {
+        let cases = [
+            ("  fatal: no\r\nsuch repository \n", "fatal: no  such repository"),
+            ("\u{1b}[31mred\u{202e}der\u{7}", " [31mredder"),
+            ("", ""),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(excerpt(text), expected);
+        }
+        assert_eq!(excerpt(&"ä".repeat(5000)).chars().count(), EXCERPT);
+    }
+}

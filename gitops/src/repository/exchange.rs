@@ -1,0 +1,212 @@
+//! One talk with a server: what it has, and the pack of what is missing here.
+
+use std::{
+    num::NonZeroU32,
+    sync::atomic::{AtomicBool, Ordering},
+    sync::mpsc::{self, RecvTimeoutError},
+    time::Duration,
+};
+
+use gix::{
+    ObjectId,
+    odb::pack,
+    progress::Discard,
+    protocol::{
+        self, Handshake,
+        fetch::{self, Arguments, Shallow, Tags, negotiate},
+        handshake::Ref,
+        ls_refs::RefPrefixes,
+        transport::{Protocol, Service, client::blocking_io::Transport},
+    },
+};
+
+use super::{GitError, link::Link, resolve::Wanted, store::Store};
+
+/// Commits of history that are fetched.
+pub(super) const DEPTH: u32 = 50;
+
+/// And if the commit that was fetched last is not among them, to tell whether the new one follows from it.
+pub(super) const FAR: u32 = 1000;
+
+/// No object may be larger, nor what is kept in memory for one while a pack is read.
+const OBJECT: usize = 64 << 20;
+
+/// How often a reader of a pack is told that it is not wanted any more.
+const TICK: Duration = Duration::from_millis(100);
+
+fn agent() -> (&'static str, Option<String>) {
+    ("agent", Some(protocol::agent("windows-node-pools")))
+}
+
+/// A server that has answered.
+pub(super) struct Talk<'a, T> {
+    link: &'a Link<'a>,
+    transport: T,
+    handshake: Handshake,
+}
+
+impl<'a, T: Transport> Talk<'a, T> {
+    /// Says hello.
+    pub(super) fn begin(link: &'a Link<'a>, mut transport: T) -> Result<Self, GitError> {
+        // The transports log in by themselves; there is nobody to ask.
+        let nobody = |_| Err(gix::Error::from_error(std::io::Error::from(std::io::ErrorKind::PermissionDenied)));
+        let handshake = protocol::handshake(&mut transport, Service::UploadPack, nobody, Vec::new(), &mut Discard)
+            .map_err(|error| explain(link, &error))?;
+        Ok(Self { link, transport, handshake })
+    }
+
+    /// The hash that the repository's ids are made with.
+    pub(super) fn hash(&self) -> Result<gix::hash::Kind, GitError> {
+        let format = self.handshake.capabilities.capability("object-format").and_then(|format| format.value());
+        match format.map(|name| name.to_vec()).as_deref() {
+            None | Some(b"sha1") => Ok(gix::hash::Kind::Sha1),
+            Some(b"sha256") => Ok(gix::hash::Kind::Sha256),
+            Some(_) => Err(self.link.failed("its ids are of a kind that is not supported: neither SHA-1 nor SHA-256")),
+        }
+    }
+
+    /// What the server has of what is wanted, and maybe more.
+    pub(super) fn references(&mut self, wanted: &Wanted) -> Result<Vec<Ref>, GitError> {
+        if let Some(refs) = self.handshake.refs.take() {
+            return Ok(refs);
+        }
+        let Some(prefix) = wanted.prefix() else { return Ok(Vec::new()) };
+        let mut prefixes = RefPrefixes::new();
+        prefixes.extend([prefix.into()]);
+        let command = protocol::LsRefsCommand::new(Some(prefixes), &self.handshake.capabilities, agent());
+        command.invoke_blocking(&mut self.transport, &mut Discard, false).map_err(|error| explain(self.link, &error))
+    }
+
+    /// Whether more than one fetch may be asked for.
+    pub(super) fn can_ask_again(&self) -> bool {
+        self.handshake.server_protocol_version == Protocol::V2
+    }
+
+    /// Fetches an object, and so much history.
+    pub(super) fn fetch(&mut self, store: &Store, id: ObjectId, depth: u32) -> Result<(), GitError> {
+        let link = self.link;
+        let repo = store.open()?;
+        let mut ask = Ask { id, haves: store.haves(&repo)? };
+        let (interrupt, hash) = (AtomicBool::new(false), repo.object_hash());
+        let packs = repo.objects.store_ref().path().join("pack");
+        let options = pack::bundle::write::Options {
+            thread_limit: Some(1),
+            alloc_limit_bytes: Some(OBJECT),
+            ..pack::bundle::write::Options::default()
+        };
+        let bases = repo.objects.clone();
+        let shallow_file = repo.shallow_file().map_err(|error| GitError::damaged(&error))?;
+        let (handshake, transport) = (&mut self.handshake, &mut self.transport);
+        let result = std::thread::scope(|scope| {
+            let (done, waits) = mpsc::channel::<()>();
+            let (stop, interrupt) = (link.watch(), &interrupt);
+            scope.spawn(move || {
+                while matches!(waits.recv_timeout(TICK), Err(RecvTimeoutError::Timeout)) {
+                    interrupt.store(stop.is_over(), Ordering::Relaxed);
+                }
+            });
+            let result = protocol::fetch(
+                &mut ask,
+                |reader, progress, interrupt| {
+                    let written = pack::Bundle::write_to_directory(
+                        reader,
+                        Some(&packs),
+                        progress,
+                        interrupt,
+                        Some(bases),
+                        hash,
+                        options,
+                    )?;
+                    // Nobody but us tidies up here.
+                    if let Some(keep) = written.keep_path {
+                        std::fs::remove_file(keep).map_err(gix::Error::from_error)?;
+                    }
+                    Ok(true)
+                },
+                Discard,
+                interrupt,
+                fetch::Context { handshake, transport, user_agent: agent(), trace_packetlines: false },
+                fetch::Options {
+                    shallow_file,
+                    shallow: &NonZeroU32::new(depth).map_or(Shallow::NoChange, Shallow::DepthAtRemote),
+                    tags: Tags::None,
+                    reject_shallow_remote: false,
+                },
+            );
+            drop(done);
+            result
+        });
+        match result {
+            Ok(_) => Ok(()),
+            Err(error) => Err(explain(link, &error)),
+        }
+    }
+
+    /// Says goodbye, which only ends what is over anyway.
+    pub(super) fn end(mut self) {
+        let _ = protocol::indicate_end_of_interaction(&mut self.transport, false);
+    }
+}
+
+/// What went wrong, as the link knows it, or else in gix's words.
+fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
+    if let Some(known) = link.failure() {
+        return known;
+    }
+    if let Some(over) = link.over() {
+        return over;
+    }
+    let words = super::error::chain(error.error());
+    let all: Vec<String> = error.iter_errors().map(ToString::to_string).collect();
+    let said = |what: &str| all.iter().any(|words| words.contains(what));
+    if said("not our ref") || said("unadvertised object") {
+        return GitError::RevisionNotFound { what: "such commit, or does not give it out by its id".to_owned() };
+    }
+    if error
+        .iter_errors()
+        .any(|e| e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::StorageFull))
+    {
+        return GitError::Disk(std::io::ErrorKind::StorageFull.into());
+    }
+    if error.is_resource_exhausted() {
+        let what = format!("an object in it is larger than {} MiB", OBJECT >> 20);
+        return GitError::RepositoryTooLarge { what };
+    }
+    link.failed(if all.is_empty() { words } else { all.join(": ") })
+}
+
+/// Asks for one object and tells what is here, all in one message: there are few commits here, so there is nothing to haggle
+/// about.
+struct Ask {
+    id: ObjectId,
+    haves: Vec<ObjectId>,
+}
+
+impl fetch::Negotiate for Ask {
+    fn mark_complete_and_common_ref(&mut self) -> gix::Result<negotiate::Action> {
+        Ok(negotiate::Action::MustNegotiate { remote_ref_target_known: vec![false] })
+    }
+
+    fn add_wants(&mut self, arguments: &mut Arguments, _known: &[bool]) -> bool {
+        arguments.want(self.id);
+        true
+    }
+
+    fn one_round(
+        &mut self,
+        _state: &mut negotiate::one_round::State,
+        arguments: &mut Arguments,
+        _previous: Option<&fetch::Response>,
+    ) -> gix::Result<(negotiate::Round, bool)> {
+        for id in &self.haves {
+            arguments.have(id);
+        }
+        let round = negotiate::Round {
+            haves_sent: self.haves.len(),
+            in_vain: 0,
+            haves_to_send: self.haves.len(),
+            previous_response_had_at_least_one_in_common: false,
+        };
+        Ok((round, true))
+    }
+}

@@ -1,0 +1,225 @@
+//! Files of a commit. Nothing is read before its size is known, and nothing is followed out of the repository.
+
+use gix::{ObjectId, Repository, bstr::ByteSlice, objs::Kind, objs::tree::EntryKind};
+
+use super::{GitError, error::excerpt};
+use crate::{File, Limits};
+
+/// Directories in each other. Git's own paths are not as deep.
+const DEEP: usize = 64;
+
+/// Most entries of all directories below the path. Few bytes can describe very many: a directory may be in another one often.
+const ENTRIES: usize = 500_000;
+
+/// A directory's list of names may have so many bytes.
+const TREE: u64 = 16 << 20;
+
+/// A pointer of Git LFS is short, and begins like this.
+const LFS: &[u8] = b"version https://git-lfs.github.com/spec/";
+const LFS_SIZE: usize = 1024;
+
+/// A file that is part of an inventory, not yet read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Listed {
+    pub path: String,
+    pub blob: ObjectId,
+}
+
+/// The words of a path in a repository; none for the whole of it.
+pub(super) fn words(path: &str) -> Result<Vec<&str>, GitError> {
+    let words: Vec<&str> = path.split('/').filter(|word| !word.is_empty() && *word != ".").collect();
+    if words.contains(&"..") || path.chars().any(char::is_control) || words.len() > DEEP {
+        return Err(GitError::PathInvalid { path: excerpt(path) });
+    }
+    Ok(words)
+}
+
+/// Object and kind of what is at a path, from a commit's root. `None` if nothing is.
+pub(super) fn at(repo: &Repository, commit: ObjectId, path: &str) -> Result<Option<(ObjectId, EntryKind)>, GitError> {
+    let words = words(path)?;
+    let mut here = (root(repo, commit)?, EntryKind::Tree);
+    let mut name = String::new();
+    for word in words {
+        if here.1 != EntryKind::Tree {
+            return Ok(None);
+        }
+        let tree = tree(repo, here.0, &name)?;
+        let entries = tree.decode().map_err(|error| GitError::damaged(error.error()))?;
+        let Some(entry) = entries.entries.iter().find(|entry| entry.filename == word) else { return Ok(None) };
+        here = (entry.oid.to_owned(), entry.mode.kind());
+        name = join(&name, word);
+        refuse(here.1, &name)?;
+    }
+    Ok(Some(here))
+}
+
+/// The files of an inventory at a path: one file, or all with a fitting ending below a directory.
+pub(super) fn list(repo: &Repository, commit: ObjectId, path: &str, limits: &Limits) -> Result<Vec<Listed>, GitError> {
+    let shown = words(path)?.join("/");
+    match at(repo, commit, path)? {
+        None => Err(GitError::PathNotFound { path: shown }),
+        Some((id, EntryKind::Tree)) => {
+            let mut walk = Walk { repo, limits, entries: 0, listed: Vec::new() };
+            walk.below(id, &shown, 0)?;
+            Ok(walk.listed)
+        }
+        Some((blob, _)) => Ok(vec![Listed { path: shown, blob }]),
+    }
+}
+
+/// Reads files.
+pub(super) fn read(repo: &Repository, listed: &[Listed], limits: &Limits) -> Result<Vec<File>, GitError> {
+    let mut total = 0_u64;
+    let mut files = Vec::new();
+    for Listed { path, blob } in listed {
+        let too_large = |what| GitError::InventoryTooLarge { path: excerpt(path), what };
+        let size = size(repo, *blob, Kind::Blob, path)?;
+        if size > limits.file {
+            return Err(too_large(format!("it has {size} bytes, and a file may have {}", limits.file)));
+        }
+        total = total.saturating_add(size);
+        if total > limits.total {
+            return Err(too_large(format!("with it all files have more than {} bytes", limits.total)));
+        }
+        let mut object = repo.find_object(*blob).map_err(|error| GitError::damaged(error.error()))?;
+        let bytes = std::mem::take(&mut object.data);
+        if bytes.len() <= LFS_SIZE && bytes.starts_with(LFS) {
+            return Err(GitError::LfsPointer { path: excerpt(path) });
+        }
+        files.push(File { path: path.clone(), bytes });
+    }
+    Ok(files)
+}
+
+struct Walk<'r> {
+    repo: &'r Repository,
+    limits: &'r Limits,
+    entries: usize,
+    listed: Vec<Listed>,
+}
+
+impl Walk<'_> {
+    fn below(&mut self, id: ObjectId, path: &str, depth: usize) -> Result<(), GitError> {
+        let too_large = |what: String| GitError::InventoryTooLarge {
+            path: if path.is_empty() { "the repository".to_owned() } else { excerpt(path) },
+            what,
+        };
+        if depth > DEEP {
+            return Err(too_large(format!("its directories are more than {DEEP} deep")));
+        }
+        let tree = tree(self.repo, id, path)?;
+        let entries = tree.decode().map_err(|error| GitError::damaged(error.error()))?;
+        self.entries += entries.entries.len();
+        if self.entries > ENTRIES {
+            return Err(too_large(format!(
+                "there are more than {ENTRIES} files: name the directory with the hosts as the path"
+            )));
+        }
+        for entry in entries.entries {
+            let name = entry.filename.to_str_lossy();
+            let path = join(path, &name);
+            refuse(entry.mode.kind(), &path)?;
+            if entry.mode.is_tree() {
+                self.below(entry.oid.to_owned(), &path, depth + 1)?;
+            } else if is_inventory(&name) {
+                self.listed.push(Listed { path, blob: entry.oid.to_owned() });
+                if self.listed.len() > self.limits.files {
+                    return Err(too_large(format!("there are more than {} files of hosts", self.limits.files)));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether a file in a directory is part of the inventory.
+fn is_inventory(name: &str) -> bool {
+    let ending = name.rsplit_once('.').map(|(_, ending)| ending);
+    ending.is_some_and(|ending| ["yaml", "yml", "json"].contains(&ending))
+}
+
+fn refuse(kind: EntryKind, path: &str) -> Result<(), GitError> {
+    match kind {
+        EntryKind::Link => Err(GitError::SymbolicLink { path: excerpt(path) }),
+        EntryKind::Commit => Err(GitError::Submodule { path: excerpt(path) }),
+        EntryKind::Tree | EntryKind::Blob | EntryKind::BlobExecutable => Ok(()),
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}/{name}") }
+}
+
+fn root(repo: &Repository, commit: ObjectId) -> Result<ObjectId, GitError> {
+    let object = repo.find_object(commit).map_err(|error| GitError::damaged(error.error()))?;
+    let commit =
+        object.try_into_commit().map_err(|_| GitError::WrongObject { id: commit.to_string(), wanted: "commit" })?;
+    Ok(commit.tree_id().map_err(|error| GitError::damaged(error.error()))?.detach())
+}
+
+fn tree<'r>(repo: &'r Repository, id: ObjectId, path: &str) -> Result<gix::Tree<'r>, GitError> {
+    let size = size(repo, id, Kind::Tree, path)?;
+    if size > TREE {
+        return Err(GitError::InventoryTooLarge { path: excerpt(path), what: "it has too many entries".to_owned() });
+    }
+    repo.find_tree(id).map_err(|error| GitError::damaged(error.error()))
+}
+
+/// The size of an object, without reading it.
+fn size(repo: &Repository, id: ObjectId, kind: Kind, path: &str) -> Result<u64, GitError> {
+    let header = repo.find_header(id).map_err(|error| GitError::damaged(error.error()))?;
+    if header.kind() != kind {
+        return Err(GitError::Damaged { problem: format!("{} is a {}", excerpt(path), header.kind()) });
+    }
+    Ok(header.size())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn paths_stay_inside() {
+        let cases: &[(&str, &[&str])] = &[
+            ("", &[]),
+            (".", &[]),
+            ("/", &[]),
+            ("./a//b/", &["a", "b"]),
+            ("/a/./b.yaml", &["a", "b.yaml"]),
+            ("..a/b..", &["..a", "b.."]),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(words(path).unwrap(), *expected, "{path}");
+        }
+        for path in ["..", "../x", "a/../../x", "a/..", "a\n", "a\0b"] {
+            assert!(matches!(words(path), Err(GitError::PathInvalid { .. })), "{path:?}");
+        }
+    }
+
+    #[test]
+    fn endings() {
+        let cases = [
+            ("a.yaml", true),
+            ("a.yml", true),
+            ("a.json", true),
+            (".yaml", true),
+            ("a.YAML", false),
+            ("a.yaml.bak", false),
+            ("yaml", false),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(is_inventory(name), expected, "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_path_climbs(path in "[./a]{0,20}") {
+            if let Ok(words) = words(&path) {
+                prop_assert!(words.iter().all(|word| !word.is_empty() && *word != "." && *word != ".."));
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What is signed of a commit or tag, byte by byte as Git signs it.
+
+use gix::{ObjectId, Repository, objs::Kind};
+
+use super::GitError;
+use crate::verify::Signed;
+
+/// Where a signature begins that stands at the end of a tag.
+const BEGINS: &[&[u8]] = &[
+    b"-----BEGIN PGP SIGNATURE-----",
+    b"-----BEGIN PGP MESSAGE-----",
+    b"-----BEGIN SSH SIGNATURE-----",
+    b"-----BEGIN SIGNED MESSAGE-----",
+];
+
+pub(super) fn commit(repo: &Repository, id: ObjectId) -> Result<Signed, GitError> {
+    let header: &[u8] = match id.kind() {
+        gix::hash::Kind::Sha256 => b"gpgsig-sha256",
+        _ => b"gpgsig",
+    };
+    Ok(split_commit(&data(repo, id, Kind::Commit, "commit")?, header))
+}
+
+pub(super) fn tag(repo: &Repository, id: ObjectId) -> Result<Signed, GitError> {
+    Ok(split_tag(&data(repo, id, Kind::Tag, "tag")?))
+}
+
+fn data(repo: &Repository, id: ObjectId, kind: Kind, wanted: &'static str) -> Result<Vec<u8>, GitError> {
+    let mut object = repo.find_object(id).map_err(|error| GitError::damaged(error.error()))?;
+    if object.kind != kind {
+        return Err(GitError::WrongObject { id: id.to_string(), wanted });
+    }
+    Ok(std::mem::take(&mut object.data))
+}
+
+/// A commit's signature is one of its headers, whose further lines begin with a space. Signed is the commit without it, and
+/// without a signature for the other kind of id.
+fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
+    let (mut signature, mut data) = (None::<Vec<u8>>, Vec::with_capacity(raw.len()));
+    let (mut rest, mut keep, mut collect) = (raw, true, false);
+    while !rest.is_empty() {
+        let end = rest.iter().position(|&b| b == b'\n').map_or(rest.len(), |at| at + 1);
+        let (line, tail) = rest.split_at(end);
+        if line == b"\n" {
+            // The message, in which such lines are only text.
+            data.extend_from_slice(rest);
+            break;
+        }
+        if let Some(more) = line.strip_prefix(b" ") {
+            if collect {
+                signature.get_or_insert_default().extend_from_slice(more);
+            }
+        } else {
+            let name = line.split(|&b| b == b' ').next().unwrap_or_default();
+            keep = !matches!(name, b"gpgsig" | b"gpgsig-sha256");
+            collect = name == header;
+            if collect {
+                let value = line.get(name.len() + 1..).unwrap_or_default();
+                signature.get_or_insert_default().extend_from_slice(value);
+            }
+        }
+        if keep {
+            data.extend_from_slice(line);
+        }
+        rest = tail;
+    }
+    Signed { signature, data }
+}
+
+/// A tag's signature is the end of its message, from the last line on that begins one.
+fn split_tag(raw: &[u8]) -> Signed {
+    let (mut at, mut begin) = (0, None);
+    for line in raw.split_inclusive(|&b| b == b'\n') {
+        if BEGINS.iter().any(|text| line.starts_with(text)) {
+            begin = Some(at);
+        }
+        at += line.len();
+    }
+    let (data, signature) = raw.split_at(begin.unwrap_or(raw.len()));
+    Signed { signature: begin.map(|_| signature.to_vec()), data: data.to_vec() }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const COMMIT: &str =
+        "tree 4b825dc642cb6eb9a060e54bf8d69288fbee4904\nauthor A <a@b> 1 +0000\ncommitter A <a@b> 1 +0000\n";
+
+    #[test]
+    fn signature_of_a_commit() {
+        let raw = format!(
+            "{COMMIT}gpgsig -----BEGIN\n \n abc\n -----END\ngpgsig-sha256 other\n more\nencoding x\n\nhi\ngpgsig no\n more\n"
+        );
+        let signed = split_commit(raw.as_bytes(), b"gpgsig");
+        assert_eq!(signed.signature.as_deref(), Some(&b"-----BEGIN\n\nabc\n-----END\n"[..]));
+        assert_eq!(String::from_utf8(signed.data).unwrap(), format!("{COMMIT}encoding x\n\nhi\ngpgsig no\n more\n"));
+        let signed = split_commit(raw.as_bytes(), b"gpgsig-sha256");
+        assert_eq!(signed.signature.as_deref(), Some(&b"other\nmore\n"[..]));
+        let plain = format!("{COMMIT}\nhi\n");
+        let signed = split_commit(plain.as_bytes(), b"gpgsig");
+        assert_eq!((signed.signature, signed.data), (None, plain.into_bytes()));
+    }
+
+    #[test]
+    fn signature_of_a_tag() {
+        let head = "object 1\ntype commit\ntag v1\ntagger A <a@b> 1 +0000\n\nhi\n";
+        let end = "-----BEGIN SSH SIGNATURE-----\nabc\n-----END SSH SIGNATURE-----\n";
+        let signed = split_tag(format!("{head}{end}").as_bytes());
+        assert_eq!((signed.signature.unwrap(), signed.data), (end.into(), head.into()));
+        // An earlier one is part of the message.
+        let signed = split_tag(format!("{head}{end}{end}").as_bytes());
+        assert_eq!((signed.signature.unwrap(), signed.data), (end.into(), format!("{head}{end}").into_bytes()));
+        let signed = split_tag(format!("{head}>{end}").as_bytes());
+        assert_eq!(signed.signature, None);
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_lost(raw in prop::collection::vec("(gpgsig|tree| |-----BEGIN PGP SIGNATURE-----)?[a-z ]{0,5}\n?", 0..12)) {
+            let raw = raw.concat().into_bytes();
+            let signed = split_tag(&raw);
+            let mut whole = signed.data;
+            whole.extend(signed.signature.unwrap_or_default());
+            prop_assert_eq!(&whole, &raw);
+            prop_assert!(split_commit(&raw, b"gpgsig").data.len() <= raw.len());
+        }
+    }
+}

@@ -1,0 +1,303 @@
+//! ssh, in this process. The server proves itself with a key that `known_hosts` lists; we with the identity.
+
+use std::{
+    borrow::Cow,
+    cell::RefCell,
+    io::{self, Read, Write},
+    rc::Rc,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use russh::{
+    ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Preferred, cipher,
+    client::{self, AuthResult},
+    compression,
+    keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate},
+};
+use tokio::net::TcpStream;
+use zeroize::Zeroizing;
+
+use super::{Access, AccessError, GitError, link::Link, url::SshPlace};
+use crate::known_hosts::{host_name, known_hosts};
+
+/// As long as one address of a server may take to accept a connection. The whole has its own time limit.
+const CONNECT: Duration = Duration::from_secs(20);
+
+/// What the server may send ahead.
+const WINDOW: u32 = 2 << 20;
+
+/// What is kept of what the server says on standard error.
+const SAID: usize = 2048;
+
+/// More than any key needs.
+const IDENTITY: usize = 64 << 10;
+
+/// Connects, logs in, and starts the other side of a fetch.
+pub(super) fn connect<'a>(
+    link: &'a Link<'a>,
+    place: &SshPlace,
+    access: &Access,
+) -> Result<(Reader<'a>, Writer<'a>), GitError> {
+    let host = host_name(&place.host, place.port);
+    let text =
+        access.known_hosts.as_deref().ok_or(AccessError::Missing { url: "an ssh:// URL", key: "known_hosts" })?;
+    let known = known_hosts(text, &place.host, place.port, |key| PublicKey::from_openssh(key).ok())?;
+    let identity = identity(access)?;
+    let refused = Arc::<Mutex<Option<String>>>::default();
+    let check = Check { known: known.clone(), refused: Arc::clone(&refused) };
+    let session = async {
+        let stream = dial(place).await.map_err(|error| link.failed(format!("it cannot be connected to: {error}")))?;
+        let mut session = client::connect_stream(Arc::new(config(&known)), stream, check).await.map_err(|error| {
+            match refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
+                Some(offered) => GitError::HostKeyUnknown { host: host.clone(), offered },
+                None => handshake_error(link, &host, &error),
+            }
+        })?;
+        log_in(link, place, &mut session, identity).await?;
+        let channel = session.channel_open_session().await.map_err(|error| link.failed(error.to_string()))?;
+        let lost = |error: russh::Error| link.failed(error.to_string());
+        // Without it, which servers may refuse, an older protocol is spoken.
+        channel.set_env(false, "GIT_PROTOCOL", "version=2").await.map_err(lost)?;
+        channel.exec(true, format!("git-upload-pack {}", quoted(&place.path))).await.map_err(lost)?;
+        Ok::<_, GitError>((session, channel))
+    };
+    let (session, channel) =
+        link.wait(session).map_err(|error| link.failure().unwrap_or_else(|| link.failed(error.to_string())))??;
+    let (reader, writer) = channel.split();
+    let session = Rc::new(Session { link, _handle: session, said: RefCell::default() });
+    Ok((
+        Reader { session: Rc::clone(&session), channel: reader, chunk: bytes::Bytes::new(), ended: false },
+        Writer { session, channel: writer },
+    ))
+}
+
+/// In single quotes a shell takes everything as it is, but for the quote itself.
+fn quoted(path: &str) -> String {
+    // Older servers' shells expand `!` even there.
+    format!("'{}'", path.replace('\'', r"'\''").replace('!', r"'\!'"))
+}
+
+fn identity(access: &Access) -> Result<PrivateKey, GitError> {
+    let missing = AccessError::Missing { url: "an ssh:// URL", key: "identity" };
+    let unusable = |problem| AccessError::Unusable { key: "identity", problem };
+    let pem = access.identity.as_ref().ok_or(missing)?;
+    let text = str::from_utf8(pem).ok().filter(|text| text.len() <= IDENTITY);
+    let text = text.ok_or(unusable("it is not text in PEM form (-----BEGIN …)"))?;
+    // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
+    let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
+    for line in text.trim().lines() {
+        lines.push_str(line.trim());
+        lines.push('\n');
+    }
+    let passphrase = access.password.as_ref().map(|password| password.as_str());
+    let key = russh::keys::decode_secret_key(&lines, passphrase).map_err(|error| match (error, passphrase) {
+        (russh::keys::Error::KeyIsEncrypted, _) => unusable("it has a passphrase: add it as password"),
+        (_, Some(_)) => unusable("it is no private key, or password is not its passphrase"),
+        (_, None) => unusable("it is no private key in PEM form: use Ed25519, ECDSA or RSA"),
+    })?;
+    Ok(key)
+}
+
+/// Tries each address in turn.
+async fn dial(place: &SshPlace) -> io::Result<TcpStream> {
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "its name has no address");
+    for address in tokio::net::lookup_host((place.host.as_str(), place.port)).await? {
+        failure = match tokio::time::timeout(CONNECT, TcpStream::connect(address)).await {
+            Ok(Ok(stream)) => {
+                stream.set_nodelay(true)?;
+                return Ok(stream);
+            }
+            Ok(Err(error)) => error,
+            Err(_) => io::ErrorKind::TimedOut.into(),
+        };
+    }
+    Err(failure)
+}
+
+/// Asks for keys of the known kinds only, so that a server with several does not seem to be another one. No SHA-1, and no
+/// compression, which a hostile server may abuse.
+fn config(known: &[PublicKey]) -> client::Config {
+    let all = Preferred::DEFAULT.key.iter().filter(|a| **a != Algorithm::Rsa { hash: None });
+    let same = |algorithm: &Algorithm, key: &PublicKey| match (algorithm, key.algorithm()) {
+        (Algorithm::Rsa { .. }, Algorithm::Rsa { .. }) => true,
+        (one, other) => *one == other,
+    };
+    let mut keys: Vec<_> = all.clone().filter(|a| known.iter().any(|key| same(a, key))).cloned().collect();
+    if keys.is_empty() {
+        keys = all.cloned().collect();
+    }
+    client::Config {
+        window_size: WINDOW,
+        preferred: Preferred {
+            key: Cow::Owned(keys),
+            cipher: Cow::Borrowed(&[
+                cipher::AES_256_GCM,
+                cipher::AES_128_GCM,
+                cipher::CHACHA20_POLY1305,
+                cipher::AES_256_CTR,
+            ]),
+            compression: Cow::Borrowed(&[compression::NONE]),
+            ..Preferred::DEFAULT
+        },
+        ..client::Config::default()
+    }
+}
+
+fn handshake_error(link: &Link<'_>, host: &str, error: &russh::Error) -> GitError {
+    match error {
+        // Only the kinds of the known keys were asked for, if there are any.
+        russh::Error::NoCommonAlgo { kind: russh::AlgorithmKind::Key, theirs, .. } => GitError::HostKeyUnknown {
+            host: host.to_owned(),
+            offered: super::error::excerpt(&format!("of type {}", theirs.join(", "))),
+        },
+        error => link.failed(format!("no SSH connection: {error}")),
+    }
+}
+
+async fn log_in(
+    link: &Link<'_>,
+    place: &SshPlace,
+    session: &mut client::Handle<Check>,
+    key: PrivateKey,
+) -> Result<(), GitError> {
+    let fingerprint = key.public_key().fingerprint(HashAlg::Sha256);
+    // A server that does not say gets SHA-512, which OpenSSH has taken since 7.2; other kinds of keys have no choice.
+    let hash = match session.best_supported_rsa_hash().await {
+        Ok(Some(Some(hash))) => hash,
+        _ => HashAlg::Sha512,
+    };
+    let key = PrivateKeyWithHashAlg::new(Arc::new(key), Some(hash));
+    match session.authenticate_publickey(&place.user, key).await {
+        Ok(AuthResult::Success) => Ok(()),
+        Ok(AuthResult::Failure { .. }) => Err(GitError::AuthenticationFailed {
+            host: link.host.clone(),
+            problem: format!(
+                "it does not take the key {fingerprint} for the user {:?}: register it there, or change identity",
+                place.user
+            ),
+        }),
+        Err(error) => Err(link.failed(format!("the connection ended while logging in: {error}"))),
+    }
+}
+
+/// Which keys the server may have, and the one that it offered instead.
+struct Check {
+    known: Vec<PublicKey>,
+    refused: Arc<Mutex<Option<String>>>,
+}
+
+impl client::Handler for Check {
+    type Error = russh::Error;
+
+    async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
+        let offered = match key {
+            PublicKeyOrCertificate::PublicKey { key, .. }
+                if self.known.iter().any(|known| known.key_data() == key.key_data()) =>
+            {
+                return Ok(true);
+            }
+            PublicKeyOrCertificate::PublicKey { key, .. } => {
+                format!("{} {}", key.algorithm().as_str(), key.fingerprint(HashAlg::Sha256))
+            }
+            PublicKeyOrCertificate::Certificate(_) => "in a certificate".to_owned(),
+        };
+        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(offered);
+        Ok(false)
+    }
+}
+
+/// Kept for as long as one of its two ends is.
+struct Session<'a> {
+    link: &'a Link<'a>,
+    _handle: client::Handle<Check>,
+    /// Standard error of the other side: why it ended.
+    said: RefCell<Vec<u8>>,
+}
+
+impl Session<'_> {
+    fn ended(&self, status: u32) -> io::Error {
+        let said = self.said.borrow();
+        let words = super::error::excerpt(&String::from_utf8_lossy(&said));
+        let lower = words.to_lowercase();
+        let absent = ["not found", "does not exist", "not appear to be a git repository", "no such"];
+        let error = if absent.iter().any(|text| lower.contains(text)) {
+            GitError::RepositoryNotFound { host: self.link.host.clone() }
+        } else if words.is_empty() {
+            self.link.failed(format!("git-upload-pack ended there with status {status}"))
+        } else {
+            self.link.failed(format!("it says: {words}"))
+        };
+        self.link.fail(error)
+    }
+}
+
+/// What the server sends.
+pub(super) struct Reader<'a> {
+    session: Rc<Session<'a>>,
+    channel: ChannelReadHalf,
+    chunk: bytes::Bytes,
+    ended: bool,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        while self.chunk.is_empty() && !self.ended {
+            match self.session.link.wait(self.channel.wait())? {
+                Some(ChannelMsg::Data { data }) => {
+                    self.session.link.count(data.len())?;
+                    self.chunk = data;
+                }
+                Some(ChannelMsg::ExtendedData { data, .. }) => {
+                    self.session.link.count(data.len())?;
+                    let mut said = self.session.said.borrow_mut();
+                    let room = SAID.saturating_sub(said.len()).min(data.len());
+                    said.extend_from_slice(&data[..room]);
+                }
+                Some(ChannelMsg::Failure) => {
+                    return Err(self.session.link.fail(self.session.link.failed("it does not start git-upload-pack")));
+                }
+                Some(ChannelMsg::ExitStatus { exit_status }) if exit_status != 0 => {
+                    return Err(self.session.ended(exit_status));
+                }
+                None | Some(ChannelMsg::Close) => self.ended = true,
+                // What comes behind the data: it may be why there is none.
+                Some(_) => {}
+            }
+        }
+        let length = buffer.len().min(self.chunk.len());
+        buffer[..length].copy_from_slice(&self.chunk.split_to(length));
+        Ok(length)
+    }
+}
+
+/// What the server is sent.
+pub(super) struct Writer<'a> {
+    session: Rc<Session<'a>>,
+    channel: ChannelWriteHalf<client::Msg>,
+}
+
+impl Write for Writer<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.session.link.wait(self.channel.data_bytes(bytes.to_vec()))?;
+        sent.map_err(|_| io::Error::from(io::ErrorKind::BrokenPipe))?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_for_every_shell() {
+        let cases = [("/a b", "'/a b'"), ("/it's", r"'/it'\''s'"), ("/a;id", "'/a;id'"), ("/$(id)!", r"'/$(id)'\!''")];
+        for (path, expected) in cases {
+            assert_eq!(quoted(path), expected);
+        }
+    }
+}

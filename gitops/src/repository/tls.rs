@@ -1,0 +1,75 @@
+//! Whom to believe over https, and who we are there.
+
+use std::{error::Error, io, sync::Arc};
+
+use rustls::{ClientConfig, RootCertStore, crypto::ring};
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject};
+
+use super::{Access, AccessError, GitError};
+
+/// TLS with ring, whatever provider the process has as its default.
+pub(super) fn config(access: &Access) -> Result<ClientConfig, GitError> {
+    let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| GitError::Failed { host: "TLS".to_owned(), problem: error.to_string() })?
+        .with_root_certificates(roots(access.authority.as_deref())?);
+    let Some((certificates, key)) = &access.client_certificate else { return Ok(builder.with_no_client_auth()) };
+    let unusable = |key, problem| AccessError::Unusable { key, problem };
+    let chain = certificates_of(certificates).filter(|chain| !chain.is_empty());
+    let chain = chain.ok_or(unusable("tls.crt", "it holds no certificate in PEM form"))?;
+    let key = PrivateKeyDer::from_pem_slice(key)
+        .map_err(|_| unusable("tls.key", "it holds no private key in PEM form without a passphrase"))?;
+    let config = builder.with_client_auth_cert(chain, key);
+    Ok(config.map_err(|_| {
+        unusable("tls.key", "it is not the key of the certificate in tls.crt, or of a kind that is not supported")
+    })?)
+}
+
+fn roots(authority: Option<&[u8]>) -> Result<RootCertStore, GitError> {
+    let mut roots = RootCertStore::empty();
+    let Some(pem) = authority else {
+        // Some certificates of a system's bundle may be odd; a server that needs one of those is not believed.
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    let unusable = AccessError::Unusable { key: "ca.crt", problem: "it holds no certificate in PEM form" };
+    for certificate in certificates_of(pem).ok_or_else(|| unusable.clone())? {
+        roots.add(certificate).map_err(|_| unusable.clone())?;
+    }
+    if roots.is_empty() { Err(unusable.into()) } else { Ok(roots) }
+}
+
+fn certificates_of(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
+    CertificateDer::pem_slice_iter(pem).collect::<Result<_, _>>().ok()
+}
+
+/// What TLS says is wrong, if it was TLS that failed.
+pub(super) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
+    let tls = find(error)?;
+    let advice = match tls {
+        rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer) => {
+            "nobody who is believed has signed its certificate: put the authority's certificate into ca.crt of the Secret"
+        }
+        rustls::Error::InvalidCertificate(_) => "its certificate is not good for it: renew it, or correct the URL",
+        rustls::Error::AlertReceived(_) => "it does not take who we are: check tls.crt and tls.key of the Secret",
+        _ => "the handshake failed",
+    };
+    Some(format!("{advice} ({})", super::error::excerpt(&tls.to_string())))
+}
+
+/// The error of rustls somewhere below: it may be wrapped into errors of I/O, which do not name it as their source.
+fn find<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+            return Some(tls);
+        }
+        if let Some(inner) = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref)
+            && let Some(tls) = find(inner)
+        {
+            return Some(tls);
+        }
+        next = error.source();
+    }
+    None
+}

@@ -1,0 +1,154 @@
+//! What the history tells.
+
+use gitops::{File, hosts::Entry};
+
+use crate::{fetch::Client, origin::Origin, server::Server};
+
+#[test]
+fn what_follows_what() {
+    let origin = Origin::new();
+    let first = origin.head();
+    let server = Server::new(origin.root());
+    let client = Client::of(&server).branch("main");
+    client.fetch().unwrap();
+    let second = origin.commit("hosts.yaml", "a: 2\n", "Second");
+    client.fetch().unwrap();
+    origin.git(&["reset", "-q", "--hard", &first]);
+    let other = origin.commit("hosts.yaml", "a: 3\n", "Another second");
+    let head = client.fetch().unwrap();
+    assert_eq!(head.commit, other);
+    let follows = |new: &str, old: &str| client.repository.follows(new, old).unwrap();
+    assert_eq!(follows(&second, &first), Some(true));
+    assert_eq!(follows(&second, &second), Some(true));
+    assert_eq!(follows(&other, &second), Some(false));
+    assert_eq!(follows(&first, &second), Some(false));
+}
+
+#[test]
+fn a_branch_that_went_far_ahead() {
+    let origin = Origin::new();
+    for n in 0..60 {
+        origin.commit("hosts.yaml", format!("a: {n}\n"), "Before");
+    }
+    let server = Server::new(origin.root());
+    let client = Client::of(&server).branch("main");
+    let old = client.fetch().unwrap().commit;
+    for n in 0..80 {
+        origin.commit("hosts.yaml", format!("b: {n}\n"), "After");
+    }
+    let new = client.fetch().unwrap().commit;
+    assert_eq!(client.repository.follows(&new, &old).unwrap(), Some(true));
+    // To one who has not seen the old one there is only a part of the history, which does not tell.
+    let stranger = Client::of(&server).branch("main");
+    stranger.fetch().unwrap();
+    assert_eq!(stranger.repository.follows(&new, &old).unwrap(), None);
+}
+
+#[test]
+fn many_fetches_do_not_pile_up() {
+    let origin = Origin::new();
+    let server = Server::new(origin.root());
+    let client = Client::of(&server).branch("main");
+    let mut before = client.fetch().unwrap().commit;
+    for n in 0..55 {
+        origin.commit("hosts.yaml", format!("a: {n}\n"), "Again");
+        let head = client.fetch().unwrap();
+        assert_eq!(client.repository.follows(&head.commit, &before).unwrap(), Some(true));
+        before = head.commit;
+    }
+    let packs = std::fs::read_dir(client.dir.path().join("git/objects/pack")).unwrap();
+    let packs = packs.filter(|entry| entry.as_ref().unwrap().path().extension().is_some_and(|e| e == "pack")).count();
+    assert!(packs <= 50, "{packs}");
+}
+
+/// `<name> <address>`, one a line; a line `bad` and nothing can be read.
+fn read(files: &[File]) -> Option<Vec<Entry>> {
+    let mut entries = Vec::new();
+    for file in files {
+        for (line, text) in (1..).zip(std::str::from_utf8(&file.bytes).ok()?.lines()) {
+            let (name, address) = text.split_once(' ')?;
+            let host = api::Host { name: name.to_owned(), address: address.to_owned(), ..api::Host::default() };
+            entries.push(Entry { host, file: file.path.clone(), line });
+        }
+    }
+    Some(entries)
+}
+
+#[test]
+fn who_changed_which_entry() {
+    let origin = Origin::empty(&[]);
+    let first = origin.commit("hosts/a.yaml", "one 10.0.0.1\ntwo 10.0.0.2\n", "  First\n\nMore words");
+    origin.commit("readme.md", "no inventory", "Elsewhere");
+    let third = origin.commit("hosts/a.yaml", "two 10.0.0.22\none 10.0.0.1\n", "Two moves\u{7}");
+    origin.commit("hosts/a.yaml", "bad\n", "A mistake");
+    let fifth = origin.commit("hosts/a.yaml", "two 10.0.0.22\none 10.0.0.1\n four 10.0.0.4\n", "Mended, and one more");
+    let sixth = origin.commit("hosts/b.yaml", "three 10.0.0.3\n", "Three");
+    let server = Server::new(origin.root());
+    let client = Client::of(&server);
+    let head = client.fetch().unwrap();
+    let changes = client.repository.last_changes(&head.commit, "hosts", &client.request.limits, &read).unwrap();
+    let found: Vec<_> = changes
+        .iter()
+        .map(|((file, name), commit)| (file.as_str(), name.as_str(), commit.id.as_str(), commit.or_older))
+        .collect();
+    let expected = [
+        // An entry of which there is only the address.
+        ("hosts/a.yaml", "four 10.0.0.4", fifth.as_str(), false),
+        ("hosts/a.yaml", "one", first.as_str(), false),
+        ("hosts/a.yaml", "two", third.as_str(), false),
+        ("hosts/b.yaml", "three", sixth.as_str(), false),
+    ];
+    assert_eq!(found, expected);
+    let commit = &changes[&("hosts/a.yaml".to_owned(), "one".to_owned())];
+    assert_eq!((commit.author.as_str(), commit.subject.as_str()), ("Ada Example <ada@example.com>", "First"));
+    assert_eq!(commit.time, "2026-01-02T02:04:05Z");
+    assert_eq!(client.repository.commit(&third).unwrap().subject, "Two moves");
+}
+
+#[test]
+fn what_is_older_than_what_was_fetched() {
+    let origin = Origin::empty(&[]);
+    origin.commit("hosts.yaml", "one 10.0.0.1\n", "First");
+    for n in 0..60 {
+        origin.commit("readme.md", format!("{n}"), "Elsewhere");
+    }
+    let late = origin.commit("hosts.yaml", "one 10.0.0.1\ntwo 10.0.0.2\n", "Late");
+    let server = Server::new(origin.root());
+    let client = Client::of(&server);
+    let head = client.fetch().unwrap();
+    let changes = client.repository.last_changes(&head.commit, "hosts.yaml", &client.request.limits, &read).unwrap();
+    let of = |name: &str| &changes[&("hosts.yaml".to_owned(), name.to_owned())];
+    assert_eq!((of("two").id.as_str(), of("two").or_older), (late.as_str(), false));
+    assert!(of("one").or_older && of("one").id != late);
+}
+
+#[test]
+fn signatures_are_told_apart_from_what_they_sign() {
+    let origin = Origin::new();
+    let head = origin.head();
+    let raw = origin.git(&["cat-file", "commit", &head]);
+    let (headers, message) = raw.split_once("\n\n").unwrap();
+    let signed =
+        format!("{headers}\ngpgsig -----BEGIN SSH SIGNATURE-----\n abc\n -----END SSH SIGNATURE-----\n\n{message}\n");
+    origin.write("../signed", signed);
+    let file = origin.root().join("signed").display().to_string();
+    let id = origin.git(&["hash-object", "-t", "commit", "-w", &file]);
+    origin.git(&["branch", "signed", &id]);
+    origin.git(&["tag", "-a", "v1", "-m", "words\n-----BEGIN PGP SIGNATURE-----\n\nxyz\n-----END PGP SIGNATURE-----"]);
+    let tag = origin.git(&["rev-parse", "v1"]);
+    let server = Server::new(origin.root());
+    let mut client = Client::of(&server).branch("signed");
+    client.fetch().unwrap();
+    let commit = client.repository.signed_commit(&id).unwrap();
+    assert_eq!(
+        commit.signature.as_deref(),
+        Some(&b"-----BEGIN SSH SIGNATURE-----\nabc\n-----END SSH SIGNATURE-----\n"[..])
+    );
+    assert_eq!(String::from_utf8(commit.data).unwrap(), format!("{headers}\n\n{message}\n"));
+    client.fetch_as(crate::fetch::tag("v1")).unwrap();
+    let signed = client.repository.signed_tag(&tag).unwrap();
+    assert!(signed.signature.unwrap().starts_with(b"-----BEGIN PGP SIGNATURE-----\n\nxyz"));
+    assert!(signed.data.ends_with(b"\n\nwords\n"));
+    assert_eq!(client.repository.signed_commit(&head).unwrap().signature, None);
+    assert_eq!(client.repository.signed_tag(&head).unwrap_err().reason(), "WrongObject");
+}

@@ -1,0 +1,93 @@
+//! A repository that somebody works in, made with git.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use tempfile::TempDir;
+
+/// Where it is below its server.
+pub const PATH: &str = "work/.git";
+
+pub struct Origin {
+    dir: TempDir,
+}
+
+impl Origin {
+    /// With one commit on `main`: `hosts.yaml`.
+    pub fn new() -> Self {
+        let origin = Self::empty(&[]);
+        origin.commit("hosts.yaml", "a: 1\n", "First");
+        origin
+    }
+
+    /// Without a commit.
+    pub fn empty(options: &[&str]) -> Self {
+        let origin = Self { dir: TempDir::new().unwrap() };
+        fs::create_dir(origin.work()).unwrap();
+        origin.git(&[&["init", "-q", "-b", "main"], options].concat());
+        origin
+    }
+
+    pub fn root(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn work(&self) -> PathBuf {
+        self.dir.path().join("work")
+    }
+
+    /// What git prints, as nobody in particular, at a time of its own.
+    pub fn git(&self, args: &[&str]) -> String {
+        let mut command = Command::new("git");
+        command.current_dir(self.work()).args(args).stdin(Stdio::null());
+        isolated(&mut command, self.root());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "git {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    pub fn write(&self, path: &str, text: impl AsRef<[u8]>) {
+        let path = self.work().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// Commits all that is there.
+    pub fn commit_all(&self, message: &str) -> String {
+        self.git(&["add", "-A"]);
+        self.git(&["commit", "-q", "--allow-empty", "-m", message]);
+        self.head()
+    }
+
+    /// Writes a file, and commits it.
+    pub fn commit(&self, path: &str, text: impl AsRef<[u8]>, message: &str) -> String {
+        self.write(path, text);
+        self.commit_all(message)
+    }
+
+    pub fn head(&self) -> String {
+        self.git(&["rev-parse", "HEAD"])
+    }
+}
+
+/// Without any settings of this machine.
+pub fn isolated(command: &mut Command, home: &Path) {
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", home)
+        .env("GIT_CONFIG_NOSYSTEM", "1")
+        // Of other owners than the one who runs the test, where that is in a container.
+        .env("GIT_CONFIG_COUNT", "1")
+        .env("GIT_CONFIG_KEY_0", "safe.directory")
+        .env("GIT_CONFIG_VALUE_0", "*");
+    for who in ["AUTHOR", "COMMITTER"] {
+        command
+            .env(format!("GIT_{who}_NAME"), "Ada Example")
+            .env(format!("GIT_{who}_EMAIL"), "ada@example.com")
+            .env(format!("GIT_{who}_DATE"), "2026-01-02T03:04:05+01:00");
+    }
+}
