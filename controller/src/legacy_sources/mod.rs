@@ -2,12 +2,14 @@
 //!
 //! * [`config_map`]: the ConfigMap `windows-instances`, and any other that a pool names.
 //! * [`machines`]: the Machines of OpenShift and of Cluster API.
+//! * [`user_data`]: what new Machines run at their first start.
 
 mod adapter;
 pub mod config_map;
 mod config_maps;
 mod entries;
 pub mod machines;
+pub mod user_data;
 
 use std::sync::Arc;
 

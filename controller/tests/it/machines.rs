@@ -1,12 +1,17 @@
 //! Hosts from Machines: a pool for each MachineSet, which follows its Machines.
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsNodePool, conditions::kind, names::MANAGER_ADAPTER};
-use k8s_openapi::api::events::v1::Event;
+use api::{
+    WindowsNodePool,
+    conditions::kind,
+    names::{MANAGER_ADAPTER, USER_DATA_SECRET},
+};
+use k8s_openapi::api::{core::v1::Secret, events::v1::Event};
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
+use russh::keys::PrivateKey;
 use serde_json::{Value, json};
 use testbed::{
     deployment::{self, MachineApi},
@@ -188,6 +193,56 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
 
 fn ignore() -> Patch<Value> {
     Patch::Merge(json!({"metadata": {"labels": {"windowsmachineconfig.openshift.io/ignore": "true"}}}))
+}
+
+async fn user_data(world: &World, api: MachineApi) -> Option<String> {
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), api.namespace());
+    let secret = secrets.get_opt(USER_DATA_SECRET).await.ok()??;
+    String::from_utf8(secret.data?.remove("userData")?.0).ok()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn new_machines_are_told_the_key_that_is_in_force() -> Result<()> {
+    let world = World::new(SimOptions::default(), ARGS).await?;
+    let (openshift, cluster_api) = (MachineApi::OpenShift, MachineApi::ClusterApi);
+    Maker::install(&world, openshift).await?;
+    let line = |key: &PrivateKey| key.public_key().to_openssh().map(|k| k.trim().to_owned());
+    let first = line(&world.key)?;
+    let carries = |api, key: String| {
+        let world = &world;
+        async move { user_data(world, api).await.is_some_and(|text| text.contains(&format!("'{key}'"))) }
+    };
+    world.eventually("there is user data", || carries(openshift, first.clone())).await?;
+    ensure!(user_data(&world, cluster_api).await.is_none(), "there is no such namespace");
+
+    // Text of somebody else that carries the key is left alone. That it was seen is proven by the copy, which is made afterwards.
+    let theirs = json!({"stringData": {"userData": format!("theirs, with '{first}'")}});
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), openshift.namespace());
+    secrets.patch(USER_DATA_SECRET, &PatchParams::default(), &Patch::Merge(theirs)).await?;
+    Maker::install(&world, cluster_api).await?;
+    world.eventually("there is a copy", || carries(cluster_api, first.clone())).await?;
+    let text = user_data(&world, openshift).await.context("it is gone")?;
+    ensure!(text.starts_with("theirs"), "{text}");
+
+    // With another key both are written.
+    let key = deployment::new_key()?;
+    deployment::store_key(&world.control_plane, &key).await?;
+    let second = line(&key)?;
+    for api in [openshift, cluster_api] {
+        world.eventually("the other key is in force", || carries(api, second.clone())).await?;
+        let text = user_data(&world, api).await.context("it is gone")?;
+        ensure!(!text.contains(&first), "{text}");
+    }
+
+    // The right to do so ends with that one name.
+    let operator = deployment::operator_client(&world.control_plane).await?;
+    let secrets: Api<Secret> = Api::namespaced(operator, openshift.namespace());
+    let other = json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "other"}, "stringData": {"a": "b"}});
+    let refused = secrets.patch("other", &PatchParams::apply("any"), &Patch::Apply(other)).await;
+    ensure!(matches!(&refused, Err(kube::Error::Api(s)) if s.is_forbidden()), "{refused:?}");
+    let refused = secrets.list(&ListParams::default()).await;
+    ensure!(matches!(&refused, Err(kube::Error::Api(s)) if s.is_forbidden()), "it may list all");
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread")]

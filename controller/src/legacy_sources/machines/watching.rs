@@ -21,7 +21,10 @@ use kube::{
 use tokio::task::AbortHandle;
 
 use super::{
-    super::adapter::{drop_pool, has_instances, make},
+    super::{
+        adapter::{drop_pool, has_instances, make},
+        user_data,
+    },
     APIS, Served, Watched,
     pools::{Act, acts, reads, sources},
     read::{Machine, MachineSet, Source, reference},
@@ -54,6 +57,9 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
                 }
                 Err(error) => tracing::warn!(%error, "whether there are Machines is asked again"),
             }
+        }
+        if !watches.is_empty() {
+            user_data::keep(cx).await;
         }
         let next = tokio::time::sleep(cx.args.machine_discovery_interval);
         tokio::pin!(next);

@@ -1,0 +1,56 @@
+# Lets the operator in over SSH. Runs at every start of the machine, so each step looks first and changes only what is missing.
+$ErrorActionPreference = 'Stop'
+$publicKey = '@PUBLIC_KEY@'
+
+# Where the image has no account for us and the built-in one is disabled, that one is enabled. Its password is random and kept nowhere.
+$builtIn = Get-LocalUser -Name 'Administrator' -ErrorAction SilentlyContinue
+$ours = Get-LocalUser -Name 'capi' -ErrorAction SilentlyContinue
+if (-not $ours -and $builtIn -and -not $builtIn.Enabled) {
+    $bytes = New-Object byte[] 36
+    $random = [System.Security.Cryptography.RandomNumberGenerator]::Create()
+    $random.GetBytes($bytes)
+    $random.Dispose()
+    # The end makes sure that every rule for passwords is kept.
+    $password = ConvertTo-SecureString -AsPlainText -Force ([Convert]::ToBase64String($bytes) + 'aZ7!')
+    Set-LocalUser -Name 'Administrator' -Password $password
+    Enable-LocalUser -Name 'Administrator'
+}
+
+# OpenSSH. Windows Update is not always there right after the first start.
+for ($try = 1; -not (Get-Service -Name 'sshd' -ErrorAction SilentlyContinue); $try++) {
+    if ($try -gt 10) { throw 'OpenSSH could not be installed' }
+    if ($try -gt 1) { Start-Sleep -Seconds 5 }
+    try { Add-WindowsCapability -Online -Name 'OpenSSH.Server~~~~0.0.1.0' | Out-Null } catch { Write-Warning $_ }
+}
+Set-Service -Name 'sshd' -StartupType Automatic
+# Its first start makes its configuration and its host keys.
+Start-Service -Name 'sshd'
+
+# Firewall rules, each once.
+function Open-Port([string]$displayName, [int]$port) {
+    if (-not (Get-NetFirewallRule -DisplayName $displayName -ErrorAction SilentlyContinue)) {
+        New-NetFirewallRule -DisplayName $displayName -Direction Inbound -Action Allow -Protocol TCP -LocalPort $port -EdgeTraversalPolicy Allow | Out-Null
+    }
+}
+Open-Port 'ContainerLogsPort' 10250
+Open-Port 'WindowsExporter' 9182
+if (Get-NetFirewallRule -Name 'OpenSSH-Server-In-TCP' -ErrorAction SilentlyContinue) {
+    Set-NetFirewallRule -Name 'OpenSSH-Server-In-TCP' -Enabled True -Profile Any
+} else {
+    New-NetFirewallRule -Name 'OpenSSH-Server-In-TCP' -DisplayName 'OpenSSH SSH Server (sshd)' -Direction Inbound -Action Allow -Protocol TCP -LocalPort 22 -Profile Any | Out-Null
+}
+
+# Keys yes, passwords no. The first value that sshd reads counts.
+$ssh = Join-Path $env:ProgramData 'ssh'
+$config = Join-Path $ssh 'sshd_config'
+for ($try = 1; $try -le 10 -and -not (Test-Path -Path $config); $try++) { Start-Sleep -Seconds 1 }
+$others = @(Get-Content -Path $config | Where-Object { $_ -notmatch '^\s*#?\s*(PubkeyAuthentication|PasswordAuthentication)\s' })
+Set-Content -Path $config -Encoding Ascii -Value (@('PubkeyAuthentication yes', 'PasswordAuthentication no') + $others)
+
+# The key, in the file that sshd reads for administrators, and which it trusts only if nobody else may write it.
+$authorized = Join-Path $ssh 'administrators_authorized_keys'
+Remove-Item -Path $authorized -Force -ErrorAction SilentlyContinue
+Set-Content -Path $authorized -Encoding Ascii -Value $publicKey
+icacls.exe $authorized /inheritance:r /grant '*S-1-5-32-544:F' '*S-1-5-18:F' | Out-Null
+if ($LASTEXITCODE -ne 0) { throw "icacls.exe has failed with $LASTEXITCODE" }
+Restart-Service -Name 'sshd'

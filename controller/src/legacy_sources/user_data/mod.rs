@@ -1,0 +1,150 @@
+//! What new Machines run at their first start: it opens SSH and lets the operator's key in. MachineSets name the Secret with it.
+//!
+//! The Secret is compared by the public key that it carries. Text that carries the key in force is left alone, whoever wrote it: to
+//! write it anew would change nothing for Machines that run, and who compares bytes would replace them all.
+
+use api::{SecretKeyRef, names::MANAGER_ADAPTER, names::USER_DATA_SECRET};
+use k8s_openapi::api::core::v1::Secret;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::machines::{CLUSTER_API, MACHINE_API};
+use crate::{context::Context, render::Platform, secrets::SecretError};
+
+/// Key in the Secret.
+const KEY: &str = "userData";
+const HOST: &str = include_str!("host.ps1");
+const AWS: &str = include_str!("aws.ps1");
+
+/// The user data for a platform. `public_key` is one line as in an `authorized_keys` file.
+pub fn render(platform: Platform, public_key: &str) -> String {
+    let mut script = HOST.replace("@PUBLIC_KEY@", public_key);
+    if platform == Platform::Aws {
+        script += AWS;
+    }
+    match platform {
+        // What starts it there takes a bare script.
+        Platform::Gcp => script,
+        _ => format!("<powershell>\n{script}</powershell>\n<persist>true</persist>\n"),
+    }
+}
+
+/// Whether user data lets this key in. `public_key` is one line as in an `authorized_keys` file; comments may follow it.
+pub fn carries(user_data: &str, public_key: &str) -> bool {
+    let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-');
+    !public_key.is_empty()
+        && user_data.match_indices(public_key).any(|(at, _)| {
+            let (before, after) = (&user_data[..at], &user_data[at + public_key.len()..]);
+            !before.ends_with(is_of_a_key) && !after.starts_with(is_of_a_key)
+        })
+}
+
+/// Keeps the Secret as it shall be, where its namespaces are there. Without the key nothing is done: what is there may be right.
+pub(super) async fn keep(cx: &Context) {
+    let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
+    let public_key = match cx.secrets.key(&default).await {
+        Ok(key) => key.identity.authorized_key(),
+        // Who has no such key has pools with keys of their own.
+        Err(SecretError::Missing { .. }) => return,
+        Err(error) => {
+            tracing::warn!(%error, "the user data of Machines stays as it is");
+            return;
+        }
+    };
+    for namespace in [MACHINE_API, CLUSTER_API] {
+        if let Err(error) = keep_in(cx, namespace, &public_key).await {
+            tracing::warn!(%error, namespace, "the user data of Machines could not be kept");
+        }
+    }
+}
+
+async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<()> {
+    let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
+    let before = api.get_opt(USER_DATA_SECRET).await?;
+    let there = before.as_ref().and_then(|s| s.data.as_ref()?.get(KEY)).and_then(|v| str::from_utf8(&v.0).ok());
+    if there.is_some_and(|text| carries(text, public_key)) {
+        return Ok(());
+    }
+    let text = render(cx.release.cluster.platform, public_key);
+    let secret = json!({
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": USER_DATA_SECRET, "namespace": namespace},
+        "data": {KEY: k8s_openapi::ByteString(text.into_bytes())},
+    });
+    // By force: another operator's key, or an old one, lets nobody in.
+    let params = PatchParams::apply(MANAGER_ADAPTER).force();
+    cx.metrics.wrote("Secret");
+    match api.patch(USER_DATA_SECRET, &params, &Patch::Apply(secret)).await {
+        Ok(written) => {
+            tracing::info!(
+                namespace,
+                name = written.name_any(),
+                is_new = before.is_none(),
+                "user data of Machines written"
+            );
+            Ok(())
+        }
+        // There is no such namespace, so there are no Machines that would read it.
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PUBLIC: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+
+    #[test]
+    fn each_platform_gets_its_text() {
+        for (platform, golden) in [
+            (Platform::None, include_str!("golden/other.txt")),
+            (Platform::Azure, include_str!("golden/other.txt")),
+            (Platform::Vsphere, include_str!("golden/other.txt")),
+            (Platform::Nutanix, include_str!("golden/other.txt")),
+            (Platform::Gcp, include_str!("golden/gcp.txt")),
+            (Platform::Aws, include_str!("golden/aws.txt")),
+        ] {
+            let text = render(platform, PUBLIC);
+            assert_eq!(
+                text, golden,
+                "{platform:?}: see what has changed, and whether running Machines can do without it"
+            );
+            assert!(carries(&text, PUBLIC), "{platform:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_whole_key_counts() {
+        for (about, text, expected) in [
+            ("by itself", PUBLIC.to_string(), true),
+            ("as the legacy operator has it", format!("$publicKey = \"{PUBLIC}\"\n"), true),
+            ("with a comment", format!("'{PUBLIC} operator@example.com'"), true),
+            ("nothing", String::new(), false),
+            ("a longer key", format!("{PUBLIC}AA"), false),
+            ("its head", PUBLIC[..PUBLIC.len() - 4].to_string(), false),
+            ("another type", PUBLIC.replace("ssh-ed25519", "sk-ssh-ed25519"), false),
+            ("another key", PUBLIC.replace("AEBAQ", "AECAQ"), false),
+            ("after a longer one", format!("{PUBLIC}AA\n{PUBLIC}\n"), true),
+        ] {
+            assert_eq!(carries(&text, PUBLIC), expected, "{about}");
+        }
+        assert!(!carries("anything", ""), "no key is not every key");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_rendered_carries_its_key_and_no_other(a in "[A-Za-z0-9+/]{40,80}", b in "[A-Za-z0-9+/]{40,80}") {
+            let [a, b] = [format!("ssh-ed25519 {a}"), format!("ssh-ed25519 {b}")];
+            let text = render(Platform::Aws, &a);
+            prop_assert!(carries(&text, &a));
+            prop_assert_eq!(carries(&text, &b), a == b);
+        }
+    }
+}
