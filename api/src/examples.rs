@@ -2,11 +2,10 @@ use std::collections::BTreeMap;
 
 use crate::{
     ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, GitRef,
-    GitSource, GitVerify, Host,
-    HostKeyPolicy, IntOrPercent, Inventory, KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate,
-    OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation, RemediationType, Reserved, Rollout,
-    Removal, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Step, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
-    WindowsNodePoolSpec,
+    GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, KubeletSettings, LogRotation,
+    MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation,
+    RemediationType, Removal, Reserved, Rollout, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Step, Taint,
+    TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.

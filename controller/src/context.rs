@@ -181,7 +181,7 @@ impl Context {
             disrupting: Disrupting::default(),
             claims: Claims::default(),
             asking: Asking::default(),
-            gits: Gits::new(client.clone(), &args.namespace, &args.cache, wake.clone(), stop.clone()),
+            gits: Gits::new(client.clone(), &args, wake.clone(), metrics.clone(), stop.clone()),
             flux: Flux::default(),
             wake,
             machines: Machines::default(),

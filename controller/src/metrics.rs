@@ -60,6 +60,8 @@ pub struct Metrics {
     pub host_processes: Counter,
     /// Bytes that were sent to hosts.
     pub host_bytes_sent: Counter,
+    /// Bytes that Git servers have sent.
+    pub git_received: Counter,
     /// Writes to the API server, without leases.
     pub api_writes: Family<KindLabel, Counter>,
     /// Changes on hosts that the operator has not made.
@@ -97,6 +99,13 @@ impl Default for Metrics {
         registry.register("host_processes", "Programs that were started on hosts", host_processes.clone());
         let host_bytes_sent = Counter::default();
         registry.register_with_unit("host_sent", "Bytes that were sent to hosts", Unit::Bytes, host_bytes_sent.clone());
+        let git_received = Counter::default();
+        registry.register_with_unit(
+            "git_received",
+            "Bytes that Git servers have sent",
+            Unit::Bytes,
+            git_received.clone(),
+        );
         let api_writes = Family::default();
         registry.register("api_writes", "Writes to the API server by kind, leases apart", api_writes.clone());
         let drift = Counter::default();
@@ -120,6 +129,7 @@ impl Default for Metrics {
             ssh_connections_open,
             host_processes,
             host_bytes_sent,
+            git_received,
             api_writes,
             drift,
             csr_verdicts,

@@ -4,6 +4,7 @@ pub mod binaries;
 mod children;
 pub mod control_plane;
 pub mod deployment;
+pub mod git;
 pub mod operator;
 pub mod payload;
 pub mod pki;

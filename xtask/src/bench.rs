@@ -1,6 +1,7 @@
 //! `cargo xtask bench`: measurements, in release builds. They print, and pass or fail nothing.
 
 mod idle;
+mod inventory;
 mod join;
 mod process;
 mod proxy;
@@ -14,7 +15,7 @@ use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-/// Measures the operator: `join`, `rollout`, `upload` or `idle`. What each does and how to read it is in docs/reference/benchmarks.md.
+/// Measures the operator: `join`, `rollout`, `upload`, `idle` or `inventory`. What each does and how to read it is in docs/reference/benchmarks.md.
 #[derive(clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -31,6 +32,8 @@ enum Bench {
     Upload(upload::Args),
     /// Ready instances that nothing happens to.
     Idle(idle::Args),
+    /// A list of hosts in Git becomes instances.
+    Inventory(inventory::Args),
 }
 
 /// Open files that this process asks for: a simulated host has a port and connections.
@@ -49,6 +52,7 @@ pub fn run(args: &Args) -> Result<()> {
             Bench::Rollout(args) => rollout::run(args).await,
             Bench::Upload(args) => upload::run(args).await,
             Bench::Idle(args) => idle::run(args).await,
+            Bench::Inventory(args) => inventory::run(args).await,
         }
     })
 }

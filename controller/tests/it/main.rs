@@ -12,6 +12,7 @@ mod csr;
 mod deploy;
 mod fleet;
 mod fleet_faults;
+mod git;
 mod gitops_tools;
 mod inventory;
 mod machines;

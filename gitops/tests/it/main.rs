@@ -7,9 +7,8 @@ mod fetch;
 mod history;
 mod hostile;
 mod https;
-mod origin;
 mod proxy;
-mod server;
 mod ssh;
 mod sshd;
-mod tls;
+
+use testbed::git::{origin, server, tls};

@@ -28,6 +28,7 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{Asked, Listing, Trouble, Wake};
+use crate::{args::Run, metrics::Metrics};
 use evaluate::{Task, evaluate, source, trouble};
 
 /// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
@@ -39,6 +40,7 @@ pub struct Gits {
     namespace: String,
     dir: PathBuf,
     wake: Wake,
+    metrics: Arc<Metrics>,
     stop: CancellationToken,
     known: Mutex<HashMap<Key, Arc<Remote>>>,
 }
@@ -102,8 +104,9 @@ struct List {
 
 impl Gits {
     /// Keeps repositories below `dir`.
-    pub fn new(client: Client, namespace: &str, dir: &Path, wake: Wake, stop: CancellationToken) -> Self {
-        Self { client, namespace: namespace.into(), dir: dir.into(), wake, stop, known: Mutex::default() }
+    pub fn new(client: Client, args: &Run, wake: Wake, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
+        let (namespace, dir) = (args.namespace.clone(), args.cache.clone());
+        Self { client, namespace, dir, wake, metrics, stop, known: Mutex::default() }
     }
 
     /// The list that is in force for a pool. With `waits` it is waited for if it is not known yet.
@@ -167,6 +170,7 @@ impl Gits {
             secrets: Api::namespaced(self.client.clone(), &self.namespace),
             dir: self.dir.clone(),
             wake: self.wake.clone(),
+            metrics: self.metrics.clone(),
             stop: self.stop.clone(),
         }
     }
@@ -290,6 +294,7 @@ struct Looker {
     secrets: Api<Secret>,
     dir: PathBuf,
     wake: Wake,
+    metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
 
@@ -303,6 +308,7 @@ async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
         state.looks += 1;
         let wait = match result {
             Ok(head) => {
+                looker.metrics.git_received.inc_by(head.received);
                 state.failures = 0;
                 state.trouble = None;
                 state.head = Some(head);

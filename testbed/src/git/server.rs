@@ -12,7 +12,7 @@ use std::{
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-use crate::{
+use super::{
     origin::{self, isolated},
     tls::Authority,
 };

@@ -1,0 +1,361 @@
+//! Hosts from a Git repository behind a real Git server: what is followed, what is refused, and that nothing of what is refused
+//! touches a host.
+
+use std::{
+    fs,
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use kube::{
+    Api,
+    api::{Patch, PatchParams},
+};
+use ring::hmac;
+use serde_json::{Value, json};
+use testbed::{
+    deployment::NAMESPACE,
+    git::{Origin, Reply, Server},
+    sim::{SimHost, SimOptions, Stats},
+};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::fleet::{World, has, is_ready, pool_status, status};
+
+const POOL: &str = "halls";
+const LIST: &str = "halls/a.yaml";
+
+/// A repository, its server, and hosts that it lists.
+struct Scene {
+    world: World,
+    origin: Origin,
+    server: Server,
+    hosts: Vec<SimHost>,
+    /// What the server answers in Git's place.
+    rule: Arc<Mutex<Option<Trick>>>,
+}
+
+#[derive(Clone, Copy)]
+enum Trick {
+    Stall,
+    Redirect,
+}
+
+impl Scene {
+    async fn new(hosts: usize) -> Result<Self> {
+        let world = World::new(SimOptions::default(), &[]).await?;
+        let hosts = world.hosts("win", hosts).await?;
+        let origin = Origin::new();
+        let rule = Arc::<Mutex<Option<Trick>>>::default();
+        let tricks = rule.clone();
+        let server = Server::with(origin.root(), false, move |_| match *tricks.lock().unwrap() {
+            None => None,
+            Some(Trick::Stall) => Some(Reply::Stall(Vec::new())),
+            Some(Trick::Redirect) => {
+                let away = vec![("Location", "https://elsewhere.invalid/hosts".to_owned())];
+                Some(Reply::Full(302, away, Vec::new()))
+            }
+        });
+        let scene = Self { world, origin, server, hosts, rule };
+        scene.secret("repository", &json!({"ca.crt": scene.server.authority.pem})).await?;
+        Ok(scene)
+    }
+
+    async fn secret(&self, name: &str, data: &Value) -> Result<()> {
+        let metadata = json!({"name": name, "namespace": NAMESPACE});
+        let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
+        self.world.control_plane.apply_yaml(&secret.to_string()).await
+    }
+
+    fn spec(&self, more: Value) -> WindowsNodePoolSpec {
+        let mut git = json!({
+            "url": self.server.url(),
+            "path": "halls",
+            "interval": "1s",
+            "timeout": "3s",
+            "secretRef": {"name": "repository"},
+        });
+        git.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        serde_json::from_value(json!({"inventory": {"git": git}})).unwrap()
+    }
+
+    /// The text of a list, one line for each host.
+    fn list(&self, count: usize) -> String {
+        let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
+        self.hosts[..count].iter().map(line).collect()
+    }
+
+    async fn until_ready(&self, count: i32) -> Result<()> {
+        let all = |p: &WindowsNodePool| {
+            let status = pool_status(p);
+            is_ready(p) && status.ready_nodes == count && status.nodes == count
+        };
+        self.world.until(POOL, &format!("{count} hosts are Ready"), all).await
+    }
+
+    fn stats(&self) -> Vec<Stats> {
+        self.hosts.iter().map(SimHost::stats).collect()
+    }
+
+    async fn revision(&self) -> Result<String> {
+        let inventory = pool_status(&self.world.pool(POOL).await?).inventory;
+        inventory.and_then(|i| i.revision).context("the pool has no revision")
+    }
+
+    async fn annotate(&self, key: &str, value: &str) -> Result<()> {
+        let patch = json!({"metadata": {"annotations": {key: value}}});
+        let pools: Api<WindowsNodePool> = Api::all(self.world.client.clone());
+        pools.patch(POOL, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Signs whatever is committed from now on with this key, or not at all.
+    fn signs_with(&self, key: Option<&str>) {
+        self.origin.git(&["config", "commit.gpgsign", if key.is_some() { "true" } else { "false" }]);
+        if let Some(key) = key {
+            self.origin.git(&["config", "gpg.format", "ssh"]);
+            self.origin.git(&["config", "user.signingkey", key]);
+        }
+    }
+
+    /// A new key. Returns the path of its private and the text of its public half.
+    fn new_signer(&self, name: &str) -> Result<(String, String)> {
+        let path = self.origin.root().join(name);
+        let made =
+            Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-C", name, "-f"]).arg(&path).status()?;
+        ensure!(made.success(), "ssh-keygen failed");
+        let public = fs::read_to_string(path.with_extension("pub"))?;
+        Ok((path.to_str().context("the path is no text")?.to_owned(), public))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repository_is_followed() -> Result<()> {
+    let scene = Scene::new(4).await?;
+    let (world, origin) = (&scene.world, &scene.origin);
+    let first = origin.commit(LIST, scene.list(2), "Two hosts");
+    world.apply(POOL, &scene.spec(json!({"interval": "1h"}))).await?;
+    scene.until_ready(2).await?;
+    ensure!(scene.revision().await? == format!("main@sha1:{first}"), "{:?}", scene.revision().await?);
+
+    // Nobody waits an hour: a person asks, or the server tells.
+    let second = origin.commit(LIST, scene.list(3), "A third one");
+    scene.annotate(key::RECONCILE_REQUESTED, "now").await?;
+    scene.until_ready(3).await?;
+    let status_of = pool_status(&world.pool(POOL).await?);
+    ensure!(status_of.last_handled_reconcile_at.as_deref() == Some("now"), "{status_of:?}");
+    let third = origin.commit("halls/b.json", format!("[{}]", json_of(&scene.hosts[3])), "A fourth one");
+    ensure!(push(&scene, "wrong").await?.contains("404"), "a push was taken without a token");
+    scene.secret("windows-node-pools-webhook", &json!({"token": "right"})).await?;
+    ensure!(push(&scene, "wrong").await?.contains("403"), "a push with a wrong token was taken");
+    let said = push(&scene, "right").await?;
+    ensure!(said.contains("202"), "{said}");
+    scene.until_ready(4).await?;
+
+    // Each instance knows the commit that made its entry, and keeps it while others change.
+    for (host, commit, file, line) in
+        [(0, &first, LIST, 1), (1, &first, LIST, 2), (2, &second, LIST, 3), (3, &third, "halls/b.json", 1)]
+    {
+        let name = scene.hosts[host].name();
+        let instance = world.instance(name).await?.context("no instance")?;
+        let origin = instance.spec.origin.context("no origin")?;
+        let made = origin.commit.context("no commit")?;
+        ensure!((&made.id, made.or_older) == (commit, false), "{name}: {made:?}");
+        ensure!(made.author == "Ada Example <ada@example.com>", "{made:?}");
+        ensure!((origin.file.as_deref(), origin.line) == (Some(file), Some(line)), "{name}: {:?}", origin.file);
+        let note = world.until_event(name, "HostAdmitted").await?;
+        ensure!(note.contains(commit.as_str()) && note.contains(&format!("{file}:{line}")), "{note}");
+    }
+    let said = explain(world, scene.hosts[2].name())?;
+    let now = format!("main@sha1:{third}");
+    for part in ["halls/a.yaml:3\n", &second, "Ada Example", "A third one", "Ready", &now] {
+        ensure!(said.contains(part), "{part:?} is not in\n{said}");
+    }
+    let audit: Vec<String> = world
+        .operator
+        .log()
+        .lines()
+        .filter(|l| l.contains("audit") && l.contains("HostAdmitted"))
+        .map(Into::into)
+        .collect();
+    ensure!(audit.len() == 4, "{audit:?}");
+    ensure!(audit.iter().any(|l| l.contains(&second) && l.contains("ada@example.com")), "{audit:?}");
+
+    // One goes. What is left is not touched.
+    let stats = scene.hosts[0].stats();
+    origin.commit("halls/b.json", "{\"kind\": \"WindowsHostInventory\", \"apiVersion\": \"windowsmachineconfig.openshift.io/v1alpha1\", \"hosts\": []}", "Without it");
+    scene.annotate(key::RECONCILE_REQUESTED, "again").await?;
+    world.until_gone(&scene.hosts[3]).await?;
+    scene.until_ready(3).await?;
+    ensure!(scene.hosts[0].stats() == stats, "a host that stays was worked on");
+    Ok(())
+}
+
+fn json_of(host: &SimHost) -> Value {
+    json!({"name": host.name(), "address": host.address().to_string(), "port": host.port()})
+}
+
+/// What the operator answers to a push that is signed with a token.
+async fn push(scene: &Scene, token: &str) -> Result<String> {
+    let body = json!({"ref": "refs/heads/main", "repository": {"clone_url": scene.server.url()}}).to_string();
+    let signature = hex::encode(hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, token.as_bytes()), body.as_bytes()));
+    let mut stream = tokio::net::TcpStream::connect(scene.world.operator.address()).await?;
+    let request = format!(
+        "POST /hooks/git HTTP/1.1\r\nHost: operator\r\nConnection: close\r\nContent-Type: application/json\r\n\
+         X-Hub-Signature-256: sha256={signature}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(request.as_bytes()).await?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await?;
+    Ok(answer)
+}
+
+fn explain(world: &World, host: &str) -> Result<String> {
+    let output = Command::new(&world.options.program)
+        .args(["explain", host])
+        .env("KUBECONFIG", world.control_plane.kubeconfig())
+        .output()?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// What the pool says while a list cannot be used.
+async fn refuses(scene: &Scene, about: &str, reason: &str, says: &str) -> Result<()> {
+    let told = |p: &WindowsNodePool| {
+        let status = pool_status(p);
+        let synced = conditions::find(&status.conditions, kind::INVENTORY_SYNCED).cloned();
+        synced.is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(says))
+            && has(&status.conditions, kind::DEGRADED, "True", reason)
+    };
+    scene.world.until(POOL, &format!("{about}: {reason}, {says:?}"), told).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
+    let scene = Scene::new(4).await?;
+    let (world, origin) = (&scene.world, &scene.origin);
+    let (mine, public) = scene.new_signer("mine")?;
+    let (foreign, _) = scene.new_signer("foreign")?;
+    scene.secret("signers", &json!({"mine.sshpub": public})).await?;
+    scene.signs_with(Some(&mine));
+    origin.commit(LIST, scene.list(4), "All");
+    world.apply(POOL, &scene.spec(json!({"verify": {"secretRef": {"name": "signers"}}}))).await?;
+    scene.until_ready(4).await?;
+    let status = pool_status(&world.pool(POOL).await?);
+    ensure!(has(&status.conditions, kind::SOURCE_VERIFIED, "True", "Succeeded"), "{:?}", status.conditions);
+    ensure!(status.inventory.and_then(|i| i.signer).is_some_and(|s| s.starts_with("SSH SHA256:")), "no signer");
+    let (stats, used) = (scene.stats(), scene.revision().await?);
+
+    let good = scene.list(4);
+    let first_line = good.lines().next().unwrap_or_default().to_owned();
+    let bad_entry = good.replacen("address", "adress", 1);
+    for (about, reason, says, text) in [
+        ("one bad entry", "InvalidInventory", "halls/a.yaml:1", bad_entry.as_str()),
+        ("a host twice", "InvalidInventory", "already", &format!("{good}{first_line}\n")),
+        ("no YAML", "InvalidInventory", "halls/a.yaml", "{"),
+        ("an empty file", "InvalidInventory", "hosts: []", ""),
+        ("half of the hosts", "MassRemovalBlocked", "2 of 4", &scene.list(2)),
+        (
+            "none",
+            "MassRemovalBlocked",
+            "4 of 4",
+            "kind: WindowsHostInventory\napiVersion: windowsmachineconfig.openshift.io/v1alpha1\nhosts: []\n",
+        ),
+    ] {
+        origin.commit(LIST, text, about);
+        refuses(&scene, about, reason, says).await?;
+        origin.commit(LIST, &good, "Mended");
+        scene.until_ready(4).await?;
+    }
+    origin.git(&["mv", "halls", "elsewhere"]);
+    origin.commit_all("Moved away");
+    refuses(&scene, "the path is gone", "PathNotFound", "halls").await?;
+    origin.git(&["mv", "elsewhere", "halls"]);
+    std::os::unix::fs::symlink("/etc/passwd", origin.work().join("halls/b.yaml"))?;
+    origin.commit_all("A link that leads out");
+    refuses(&scene, "a symbolic link", "SymbolicLink", "halls/b.yaml").await?;
+    fs::remove_file(origin.work().join("halls/b.yaml"))?;
+    origin.commit_all("Without the link");
+    scene.until_ready(4).await?;
+
+    // Signatures.
+    for (about, key, says) in [("not signed", None, "not signed"), ("by a stranger", Some(foreign.as_str()), "SHA256:")]
+    {
+        scene.signs_with(key);
+        let refused = origin.commit(LIST, scene.list(3), about);
+        refuses(&scene, about, "VerificationError", says).await?;
+        let inventory = pool_status(&world.pool(POOL).await?).inventory.context("no inventory")?;
+        ensure!(inventory.refused_revision == Some(format!("main@sha1:{refused}")), "{inventory:?}");
+        scene.signs_with(Some(&mine));
+        origin.commit(LIST, &good, "Signed again");
+        scene.until_ready(4).await?;
+    }
+    scene.secret("signers", &json!({"mine.sshpub": fs::read_to_string(format!("{foreign}.pub"))?})).await?;
+    refuses(&scene, "the key was revoked", "VerificationError", "SHA256:").await?;
+    scene.secret("signers", &json!({"mine.sshpub": public})).await?;
+    scene.until_ready(4).await?;
+
+    // History and server.
+    let before = origin.head();
+    origin.git(&["commit", "-q", "--amend", "-m", "Another history"]);
+    refuses(&scene, "a force push", "HistoryRewritten", "allowNonFastForward").await?;
+    origin.git(&["reset", "-q", "--hard", &before]);
+    scene.until_ready(4).await?;
+    origin.git(&["checkout", "-q", "-b", "aside"]);
+    origin.git(&["branch", "-q", "-D", "main"]);
+    world
+        .apply(POOL, &scene.spec(json!({"ref": {"branch": "main"}, "verify": {"secretRef": {"name": "signers"}}})))
+        .await?;
+    refuses(&scene, "the branch is gone", "RevisionNotFound", "main").await?;
+    origin.git(&["checkout", "-q", "-b", "main"]);
+    scene.until_ready(4).await?;
+    fs::rename(origin.work(), origin.root().join("away"))?;
+    refuses(&scene, "the repository is gone", "GitOperationFailed", "").await?;
+    fs::rename(origin.root().join("away"), origin.work())?;
+    scene.until_ready(4).await?;
+    for (about, trick, reason, says) in [
+        ("a server that says nothing", Trick::Stall, "Timeout", "3 s"),
+        ("a server that leads away", Trick::Redirect, "GitOperationFailed", "elsewhere.invalid"),
+    ] {
+        *scene.rule.lock().unwrap() = Some(trick);
+        refuses(&scene, about, reason, says).await?;
+        let status = pool_status(&world.pool(POOL).await?);
+        ensure!(has(&status.conditions, kind::RECONCILING, "True", "ProgressingWithRetry"), "{:?}", status.conditions);
+        *scene.rule.lock().unwrap() = None;
+        scene.until_ready(4).await?;
+    }
+    ensure!(scene.stats() == stats, "a host was worked on: {:?}", scene.stats());
+    ensure!(scene.revision().await? != used, "it did not go on");
+    for host in &scene.hosts {
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        ensure!(status_has_no_operation(&instance), "{} has an operation", host.name());
+    }
+    Ok(())
+}
+
+fn status_has_no_operation(instance: &api::WindowsInstance) -> bool {
+    status(instance).operation.is_none() && instance.metadata.deletion_timestamp.is_none()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_starts_while_the_server_is_away_leaves_all_as_it_is() -> Result<()> {
+    let mut scene = Scene::new(2).await?;
+    scene.origin.commit(LIST, scene.list(2), "Both");
+    let spec = scene.spec(json!({}));
+    scene.world.apply(POOL, &spec).await?;
+    scene.until_ready(2).await?;
+    let stats = scene.stats();
+    *scene.rule.lock().unwrap() = Some(Trick::Stall);
+    fs::remove_dir_all(scene.world.control_plane.dir().join("cache"))?;
+    scene.world.restart().await?;
+    refuses(&scene, "nothing is known", "Timeout", "3 s").await?;
+    let status = pool_status(&scene.world.pool(POOL).await?);
+    ensure!((status.nodes, status.ready_nodes, status.removing_nodes) == (2, 2, 0), "{status:?}");
+    *scene.rule.lock().unwrap() = None;
+    scene.until_ready(2).await?;
+    ensure!(scene.stats() == stats, "a host was worked on: {:?}", scene.stats());
+    Ok(())
+}

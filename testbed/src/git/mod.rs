@@ -1,0 +1,14 @@
+//! A real Git server over https on loopback, and a repository behind it that somebody works in.
+//!
+//! Made with the program `git`, which only tests start. What cannot be done fails the test at once.
+
+#![allow(clippy::unwrap_used, reason = "helpers of tests fail tests")]
+#![allow(missing_docs, reason = "their names say what they are")]
+#![allow(clippy::new_without_default, reason = "each makes files and keys")]
+
+pub mod origin;
+pub mod server;
+pub mod tls;
+
+pub use origin::Origin;
+pub use server::{Reply, Server};
