@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use api::{ConfigMapRef, Inventory, WindowsNodePool, names::WINDOWS_INSTANCES};
+use api::{
+    ConfigMapRef, Inventory, WindowsNodePool,
+    names::{WINDOWS_INSTANCES, key},
+};
 use futures::{StreamExt, stream::BoxStream};
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::{
@@ -100,7 +103,9 @@ async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
 }
 
 async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
-    let map = find(cx, maps, WINDOWS_INSTANCES);
+    // One that a person has taken from us, as to hand its nodes back, needs no pool.
+    let is_ignored = |m: &Arc<Meta>| m.labels().get(key::IGNORE).is_some_and(|v| v == "true");
+    let map = find(cx, maps, WINDOWS_INSTANCES).filter(|m| !is_ignored(m));
     let pool = cx.pools.get(&ObjectRef::new(WINDOWS_INSTANCES));
     let is_read = |p: &WindowsNodePool| reads(p) == Some(WINDOWS_INSTANCES);
     let seen = Seen {

@@ -35,7 +35,7 @@ pub(in crate::legacy_sources) fn sources(sets: &[MachineSet], machines: &[Machin
         MachineGroup::OpenShift => s.namespace == MACHINE_API,
         MachineGroup::ClusterApi => s.namespace == CLUSTER_API,
     };
-    let of_sets = sets.iter().filter(|s| s.windows).map(|s| s.source.clone());
+    let of_sets = sets.iter().filter(|s| s.windows && !s.ignored).map(|s| s.source.clone());
     let of_machines = machines.iter().filter(|m| m.windows && !m.ignored).filter_map(|m| m.source.clone());
     let mut all: BTreeSet<Source> = of_sets.chain(of_machines.filter(|s| s.set.is_none())).filter(own).collect();
     // OpenShift shows one that goes over from one API to the other in both.
@@ -164,7 +164,12 @@ mod tests {
 
     #[test]
     fn only_what_runs_windows_here_is_a_source() {
-        let set = |source: Source, windows| MachineSet { source, windows, reference: ObjectReference::default() };
+        let set = |source: Source, windows| MachineSet {
+            source,
+            windows,
+            ignored: false,
+            reference: ObjectReference::default(),
+        };
         let other = Source { namespace: "tenant".into(), ..source(MachineGroup::ClusterApi, Some("t")) };
         let capi = |name: &str| source(MachineGroup::ClusterApi, Some(name));
         let sets = [
@@ -173,6 +178,7 @@ mod tests {
             set(other, true),
             set(capi("win"), true),
             set(capi("only"), true),
+            MachineSet { ignored: true, ..set(ours("handed-back"), true) },
         ];
         let machine =
             |source: Source, ignored| Machine { source: Some(source), windows: true, ignored, ..Machine::default() };

@@ -101,6 +101,8 @@ pub struct MachineSet {
     pub source: Source,
     /// Whether its Machines run Windows.
     pub windows: bool,
+    /// Whether a person has said that it needs no pool.
+    pub ignored: bool,
     /// For events.
     pub reference: ObjectReference,
 }
@@ -129,7 +131,7 @@ impl Machine {
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
             windows: is_windows(|key| object.labels().get(key).map(String::as_str), group),
-            ignored: object.labels().get(key::IGNORE).is_some_and(|v| v == "true"),
+            ignored: is_ignored(object),
             deleting: object.metadata.deletion_timestamp.is_some(),
             phase: status.phase.unwrap_or_default(),
             addresses: status.addresses,
@@ -149,7 +151,7 @@ impl MachineSet {
         let labels = object.data.pointer("/spec/template/metadata/labels");
         let label = |key: &str| labels?.get(key)?.as_str();
         let source = Source { group, namespace: object.namespace().unwrap_or_default(), set: Some(object.name_any()) };
-        Self { source, windows: is_windows(label, group), reference: reference(object) }
+        Self { source, windows: is_windows(label, group), ignored: is_ignored(object), reference: reference(object) }
     }
 }
 
@@ -163,6 +165,10 @@ pub fn reference(object: &DynamicObject) -> ObjectReference {
         uid: object.metadata.uid.clone(),
         ..ObjectReference::default()
     }
+}
+
+fn is_ignored(object: &DynamicObject) -> bool {
+    object.labels().get(key::IGNORE).is_some_and(|v| v == "true")
 }
 
 fn is_windows<'a>(label: impl Fn(&str) -> Option<&'a str>, group: MachineGroup) -> bool {
