@@ -7,11 +7,11 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
 
-use super::entries::windows_instances;
 use crate::{
     context::Context,
     inventory::{Asked, Entry, Listing, Problem, Trouble},
 };
+use gitops::hosts::{Bad, windows_instances};
 
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -26,11 +26,8 @@ pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>)
         host: Host { address, username: Some(username), ..Host::default() },
         origin: Some(origin.clone()),
     };
-    let problem = |bad: super::entries::Bad| Problem {
-        host: bad.key,
-        reason: "InvalidInventory",
-        message: format!("{source}: {}", bad.message),
-    };
+    let problem =
+        |bad: Bad| Problem { host: bad.key, reason: "InvalidInventory", message: format!("{source}: {}", bad.message) };
     Listing {
         entries: entries.into_iter().map(entry).collect(),
         problems: bad.into_iter().map(problem).collect(),

@@ -7,7 +7,6 @@
 mod adapter;
 pub mod config_map;
 mod config_maps;
-mod entries;
 pub mod machines;
 pub mod user_data;
 

@@ -113,7 +113,7 @@ async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {
     let stats = hosts[1].stats();
     let mut wrong = spec_with(&hosts, json!({}));
     let list = wrong.inventory.hosts.as_mut().context("no list")?;
-    list[1].address = list[0].address.clone();
+    list[1].address = hosts[0].address().to_string();
     world.apply(POOL, &wrong).await?;
     world
         .until(POOL, "two hosts have one address", |p| {
