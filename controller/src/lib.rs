@@ -20,6 +20,7 @@ pub mod instance;
 pub mod inventory;
 pub mod lease;
 pub mod legacy;
+pub mod lint_command;
 pub mod metrics;
 pub mod payload;
 pub mod plan;

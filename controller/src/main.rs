@@ -23,6 +23,7 @@ async fn main() -> ExitCode {
     let result = match cli.command {
         Command::Run(args) => Box::pin(controller::run::run(*args)).await.map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
+        Command::Lint(args) => controller::lint_command::run(&args),
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
