@@ -23,6 +23,9 @@ pub enum Command {
     Plan(Box<Plan>),
     /// Say where a node comes from: from the Node over its instance and pool to the entry, and for Git to the commit.
     Explain(Explain),
+    /// Check files with hosts, as a Git repository or an artifact of Flux would have them, and say all that is wrong, by file and
+    /// line. Needs no cluster. Exits with 0 if nothing is wrong and with 1 if something is.
+    Lint(Lint),
     /// Print the CRDs as YAML.
     Crds,
 }
@@ -164,6 +167,26 @@ pub enum Output {
     /// For people.
     Table,
     /// For machines.
+    Json,
+}
+
+/// What shall be checked.
+#[derive(Parser, Clone, Debug)]
+pub struct Lint {
+    /// Files, and directories with all `*.yaml`, `*.yml` and `*.json` below them: together one inventory.
+    #[arg(required = true, value_name = "PATH")]
+    pub path: Vec<PathBuf>,
+    /// How it is printed.
+    #[arg(short, long, value_enum, default_value_t = LintOutput::Text)]
+    pub output: LintOutput,
+}
+
+/// How findings are printed.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LintOutput {
+    /// One a line, as `file:line: message`.
+    Text,
+    /// For machines: a list of objects with `file`, `line` and `message`.
     Json,
 }
 

@@ -24,6 +24,7 @@ pub mod lease;
 pub mod legacy;
 pub mod legacy_host_keys;
 pub mod legacy_sources;
+pub mod lint_command;
 pub mod metrics;
 pub mod payload;
 pub mod plan;

@@ -24,6 +24,7 @@ async fn main() -> ExitCode {
         Command::Run(args) => Box::pin(controller::run::run(*args)).await.map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
         Command::Explain(args) => controller::explain_command::run(args).await.map(|()| ExitCode::SUCCESS),
+        Command::Lint(args) => controller::lint_command::run(&args),
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -1,27 +1,248 @@
-//! stub
-#![allow(missing_docs, clippy::all, clippy::pedantic, dead_code, unused)]
+//! The archive that Flux makes of a source: a tar with gzip, and the digest that its object names. Nothing is written to disk.
+//!
+//! What is read is bounded while it is read, whatever the headers say; and nothing of an archive is given away before its digest was
+//! checked to the last byte.
+
+mod digest;
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Read},
+};
+
+use flate2::read::GzDecoder;
+use tar::{Archive, EntryType, PaxExtensions};
+
 use crate::{File, Limits};
-use std::io::Read;
+pub use digest::{Checked, Digest, DigestError};
+
+/// Most bytes of a name, or of what a header adds to an entry. Both are held in memory.
+const MAX_EXTENSION: u64 = 64 << 10;
+
+/// An archive that is not used.
 #[derive(Debug, thiserror::Error)]
-#[error("x")]
-pub struct ArtifactError;
+pub enum ArtifactError {
+    /// What was sent is not what the object names.
+    #[error("the artifact has another digest than its object says: it was changed on its way, or replaced meanwhile")]
+    Digest,
+    /// It could not be read to its end.
+    #[error("the artifact could not be read")]
+    Read(#[source] io::Error),
+    /// It is no tar with gzip.
+    #[error("the artifact is no tar.gz: {0}")]
+    Malformed(&'static str),
+    /// More than is read.
+    #[error("the artifact is too large: {0}; let the source ignore what is no inventory")]
+    TooLarge(String),
+    /// A name that would lead out of the archive.
+    #[error("the artifact has an entry {0:?}, which leads out of it: look at what made it")]
+    Escape(String),
+    /// The same file twice.
+    #[error("the artifact has {0:?} twice: look at what made it")]
+    Twice(String),
+    /// The path of the pool.
+    #[error("path {0:?} leads out of the artifact: use a path below its root")]
+    PathInvalid(String),
+    /// There is nothing at the path.
+    #[error("there is no {0:?} in the artifact: correct the path")]
+    PathNotFound(String),
+}
+
 impl ArtifactError {
+    /// A stable word for conditions, events and metrics.
     pub fn reason(&self) -> &'static str {
-        ""
+        match self {
+            Self::Digest => "DigestMismatch",
+            Self::Read(_) => "ArtifactNotRead",
+            Self::Malformed(_) | Self::Escape(_) | Self::Twice(_) => "InvalidArtifact",
+            Self::TooLarge(_) => "ArtifactTooLarge",
+            Self::PathInvalid(_) | Self::PathNotFound(_) => "PathNotFound",
+        }
+    }
+
+    /// Whether it lasts until a person acts, or may be over at the next look.
+    pub fn stalls(&self) -> bool {
+        !matches!(self, Self::Digest | Self::Read(_))
     }
 }
-pub struct Digest;
-impl std::str::FromStr for Digest {
-    type Err = ArtifactError;
-    fn from_str(s: &str) -> Result<Self, ArtifactError> {
-        Err(ArtifactError)
+
+/// The files of an inventory in an archive: the file at `path`, or all `*.yaml`, `*.yml` and `*.json` below it; all of the archive if
+/// it is empty. By path. Links and devices are no files. `bytes` are read to their end, so that a [`Checked`] has its say.
+pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<File>, ArtifactError> {
+    let wanted = normal(path).ok_or_else(|| ArtifactError::PathInvalid(excerpt(path)))?;
+    let mut bytes = Bounded { inner: &mut bytes, left: limits.transfer };
+    let mut unpacked = Bounded { inner: GzDecoder::new(&mut bytes), left: limits.transfer };
+    let files = entries(&mut unpacked, &wanted, limits);
+    // What is wrong with an archive that is not the right one does not matter.
+    let rest = io::copy(&mut bytes, &mut io::sink()).map_err(|error| classify(error, limits));
+    match rest {
+        Err(error @ (ArtifactError::Digest | ArtifactError::Read(_))) => return Err(error),
+        Err(error) => {
+            files?;
+            return Err(error);
+        }
+        Ok(_) => {}
+    }
+    let (files, is_there) = files?;
+    if !is_there {
+        return Err(ArtifactError::PathNotFound(excerpt(path)));
+    }
+    Ok(files)
+}
+
+/// Files, and whether there is anything at the path.
+fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, bool), ArtifactError> {
+    let fail = |error| classify(error, limits);
+    let (mut files, mut total, mut is_there) = (Vec::<File>::new(), 0_u64, wanted.is_empty());
+    let mut seen = BTreeSet::new();
+    let mut long_name: Option<Vec<u8>> = None;
+    let mut archive = Archive::new(tar);
+    // Raw, because names that are longer than a header would else be read into memory however long they are.
+    for entry in archive.entries().map_err(fail)?.raw(true) {
+        let mut entry = entry.map_err(fail)?;
+        let (kind, size) = (entry.header().entry_type(), entry.size());
+        match kind {
+            EntryType::GNULongName => {
+                let mut name = extension(entry, size, limits)?;
+                name.truncate(name.iter().position(|b| *b == 0).unwrap_or(name.len()));
+                long_name = Some(name);
+                continue;
+            }
+            EntryType::XHeader => {
+                let text = extension(entry, size, limits)?;
+                if let Some(name) = pax_name(&text)? {
+                    long_name = Some(name);
+                }
+                continue;
+            }
+            EntryType::GNULongLink | EntryType::XGlobalHeader => continue,
+            EntryType::GNUSparse => return Err(ArtifactError::Malformed("it has a sparse file")),
+            _ => {}
+        }
+        let name = long_name.take().unwrap_or_else(|| entry.path_bytes().into_owned());
+        let name = String::from_utf8(name).map_err(|_| ArtifactError::Malformed("it has a name that is not UTF-8"))?;
+        let path = normal(&name).ok_or_else(|| ArtifactError::Escape(excerpt(&name)))?;
+        let Some(is_itself) = place(&path, wanted) else { continue };
+        is_there = true;
+        let is_file = kind.is_file() && !name.ends_with('/');
+        if !is_file || !(is_itself || is_inventory(&path)) {
+            continue;
+        }
+        if !seen.insert(path.clone()) {
+            return Err(ArtifactError::Twice(excerpt(&path)));
+        }
+        if files.len() >= limits.files {
+            return Err(ArtifactError::TooLarge(format!("more than {} files", limits.files)));
+        }
+        let mut content = Vec::new();
+        entry.by_ref().take(limits.file + 1).read_to_end(&mut content).map_err(fail)?;
+        let length = content.len() as u64;
+        if length > limits.file {
+            return Err(ArtifactError::TooLarge(format!("{:?} has more than {} bytes", excerpt(&path), limits.file)));
+        }
+        if length < size {
+            return Err(ArtifactError::Malformed("it ends within a file"));
+        }
+        total += length;
+        if total > limits.total {
+            return Err(ArtifactError::TooLarge(format!("all files have more than {} bytes", limits.total)));
+        }
+        files.push(File { path, bytes: content });
+    }
+    files.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok((files, is_there))
+}
+
+/// What stands in an entry that says something of the next one.
+fn extension(entry: impl Read, size: u64, limits: &Limits) -> Result<Vec<u8>, ArtifactError> {
+    if size > MAX_EXTENSION {
+        return Err(ArtifactError::Malformed("it has a name of more than 64 KiB"));
+    }
+    let mut bytes = Vec::new();
+    entry.take(MAX_EXTENSION).read_to_end(&mut bytes).map_err(|error| classify(error, limits))?;
+    Ok(bytes)
+}
+
+/// The name in a pax header. A size in one would make the headers lie about where the next entry begins.
+fn pax_name(text: &[u8]) -> Result<Option<Vec<u8>>, ArtifactError> {
+    let mut name = None;
+    for pair in PaxExtensions::new(text) {
+        let pair = pair.map_err(|_| ArtifactError::Malformed("it has a damaged header"))?;
+        match pair.key_bytes() {
+            b"path" => name = Some(pair.value_bytes().to_owned()),
+            b"size" => return Err(ArtifactError::Malformed("it has a file of 8 GiB or more")),
+            _ => {}
+        }
+    }
+    Ok(name)
+}
+
+/// Whether a path is what is wanted itself (true) or below it (false).
+fn place(path: &str, wanted: &str) -> Option<bool> {
+    if wanted.is_empty() {
+        return Some(false);
+    }
+    let rest = path.strip_prefix(wanted)?;
+    if rest.is_empty() { Some(true) } else { rest.starts_with('/').then_some(false) }
+}
+
+fn is_inventory(path: &str) -> bool {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    name.rsplit_once('.').is_some_and(|(_, extension)| ["yaml", "yml", "json"].contains(&extension))
+}
+
+/// Without `.` and needless `/`. `None` if it begins at the root or leads upwards, on any system.
+fn normal(path: &str) -> Option<String> {
+    if path.starts_with('/') || path.contains(['\\', '\0']) {
+        return None;
+    }
+    let parts: Vec<&str> = path.split('/').filter(|p| !p.is_empty() && *p != ".").collect();
+    (!parts.contains(&"..")).then(|| parts.join("/"))
+}
+
+/// As much of a name as is fit for a message.
+fn excerpt(text: &str) -> String {
+    text.chars().take(200).collect()
+}
+
+fn classify(error: io::Error, limits: &Limits) -> ArtifactError {
+    let inner = error.get_ref();
+    let is_digest = inner.and_then(|e| e.downcast_ref::<DigestError>()).is_some();
+    if is_digest {
+        ArtifactError::Digest
+    } else if inner.and_then(|e| e.downcast_ref::<Exceeded>()).is_some() {
+        ArtifactError::TooLarge(format!("more than {} bytes", limits.transfer))
+    } else if inner.is_some() && error.kind() == io::ErrorKind::Other
+        || matches!(
+            error.kind(),
+            io::ErrorKind::InvalidInput | io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+        )
+    {
+        ArtifactError::Malformed("it is damaged or cut off")
+    } else {
+        ArtifactError::Read(error)
     }
 }
-impl Digest {
-    pub fn check(&self, b: &[u8]) -> Result<(), ArtifactError> {
-        Ok(())
+
+/// Too much was read.
+#[derive(Debug, thiserror::Error)]
+#[error("more bytes than allowed")]
+struct Exceeded;
+
+/// Fails where [`io::Take`] would end as if all were well.
+struct Bounded<R> {
+    inner: R,
+    left: u64,
+}
+
+impl<R: Read> Read for Bounded<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(|| io::Error::other(Exceeded))?;
+        Ok(read)
     }
 }
-pub fn unpack(bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<File>, ArtifactError> {
-    Err(ArtifactError)
-}
+
+#[cfg(test)]
+#[path = "artifact/tests.rs"]
+mod tests;

@@ -2,7 +2,6 @@
 
 use std::{
     collections::HashMap,
-    io::Read as _,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -188,7 +187,7 @@ fn download(artifact: &Artifact, path: &str) -> Result<Vec<gitops::File>, Troubl
     let limits = Limits::default();
     let said = |what: &str| failed(format!("the artifact at {} {what}", artifact.url));
     let digest: artifact::Digest =
-        artifact.digest.parse().map_err(|e: artifact::ArtifactError| said(&format!("is not used: {e}")))?;
+        artifact.digest.parse().map_err(|e: artifact::DigestError| said(&format!("is not used: {e}")))?;
     let client = reqwest::blocking::Client::builder()
         .timeout(TIMEOUT)
         .redirect(reqwest::redirect::Policy::none())
@@ -199,17 +198,10 @@ fn download(artifact: &Artifact, path: &str) -> Result<Vec<gitops::File>, Troubl
     if !answer.status().is_success() {
         return Err(said(&format!("could not be fetched: {}", answer.status())));
     }
-    // What the server says of the length is not believed.
-    let mut bytes = Vec::new();
-    answer.take(limits.transfer + 1).read_to_end(&mut bytes).map_err(|_| said("ended too soon"))?;
-    if bytes.len() as u64 > limits.transfer {
-        return Err(said("is too large"));
-    }
-    digest.check(&bytes).map_err(|e| said(&format!("is not used: {e}")))?;
-    artifact::unpack(bytes.as_slice(), path, &limits).map_err(|e| Trouble {
+    artifact::unpack(digest.check(answer), path, &limits).map_err(|e| Trouble {
         reason: e.reason(),
         message: said(&format!("is not used: {e}")).message,
-        stalls: true,
+        stalls: e.stalls(),
     })
 }
 

@@ -15,6 +15,7 @@ mod fleet_faults;
 mod git;
 mod gitops_tools;
 mod inventory;
+mod lint;
 mod machines;
 mod plan_mode;
 mod removal;

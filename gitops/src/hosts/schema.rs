@@ -292,12 +292,10 @@ fn count(n: usize) -> i64 {
 
 /// The end of a message about a word that is not known.
 pub(super) fn did_you_mean<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> String {
-    // Longer ones are no slips of the pen, and comparing them takes long.
-    if word.len() > 64 {
-        return String::new();
-    }
     let lower = word.to_lowercase();
+    // Lengths first: a file may have a hundred thousand fields, and each is compared with all that are known.
     let near = known
+        .filter(|k| word.len().abs_diff(k.len()) <= k.len() / 3)
         .map(|k| (strsim::damerau_levenshtein(&lower, &k.to_lowercase()), k))
         .filter(|(distance, k)| *distance <= k.len() / 3)
         .min();

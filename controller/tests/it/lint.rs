@@ -1,0 +1,63 @@
+//! The command `lint`, which needs no cluster.
+
+use std::{path::Path, process::Command};
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+
+/// Exit status, and what was printed.
+fn lint(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
+    let output = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        .arg("lint")
+        .args(args)
+        .current_dir(dir)
+        // Whoever asks for a cluster does not find one.
+        .env("KUBECONFIG", "/nonexistent")
+        .output()?;
+    ensure!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok((output.status.code(), String::from_utf8(output.stdout)?))
+}
+
+#[test]
+fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text);
+    std::fs::create_dir(dir.path().join("hosts"))?;
+    write("hosts/b.yaml", "- name: win-1\n  address: 10.0.0.1\n- name: win-2\n  adress: 10.0.0.2\n")?;
+    write("hosts/a.json", "{\"name\": \"win-1\",\n \"address\": \"10.0.0.3\"}\n")?;
+
+    let (status, out) = lint(dir.path(), &["hosts"])?;
+    let lines = [
+        "hosts/b.yaml:1: name `win-1` is that of hosts/a.json:1 already: take one of the two out",
+        "hosts/b.yaml:3: a host needs `address`: add it",
+        "hosts/b.yaml:4: unknown field `adress`, did you mean `address`?",
+    ];
+    ensure!(status == Some(1) && out.lines().eq(lines), "{status:?} {out}");
+
+    let (status, out) = lint(dir.path(), &["--output", "json", "hosts/b.yaml", "hosts/none.yaml"])?;
+    let found: Vec<Value> = serde_json::from_str(&out)?;
+    ensure!(status == Some(1) && found.len() == 3, "{status:?} {out}");
+    ensure!(
+        found[1]
+            == json!({"file": "hosts/b.yaml", "line": 4, "message": "unknown field `adress`, did you mean `address`?"}),
+        "{out}"
+    );
+    ensure!(found[2]["file"] == "hosts/none.yaml" && found[2]["line"] == Value::Null, "{out}");
+    Ok(())
+}
+
+#[test]
+fn nothing_is_said_where_nothing_is_wrong() -> Result<()> {
+    // Each is an inventory of its own: together they have the same hosts several times.
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/inventory");
+    for entry in std::fs::read_dir(&root)? {
+        let name = entry?.file_name().to_string_lossy().into_owned();
+        let said = lint(&root, &[&name])?;
+        ensure!(said == (Some(0), String::new()), "{name}: {said:?}");
+    }
+    let said = lint(&root, &["-o", "json", "list.yaml"])?;
+    ensure!(said == (Some(0), "[]\n".into()), "{said:?}");
+    let said = lint(&root, &["."])?;
+    ensure!(said.0 == Some(1) && said.1.contains("already: take one of the two out"), "{said:?}");
+    Ok(())
+}

@@ -1,0 +1,179 @@
+//! The digest of an artifact, as `sha256:<hex>`.
+
+use std::{
+    fmt,
+    io::{self, Read},
+    str::FromStr,
+};
+
+use sha2::{Digest as _, Sha256, Sha384, Sha512};
+
+/// A digest that cannot be checked, or that does not fit.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DigestError {
+    /// Not `<algorithm>:<hex>`.
+    #[error("{0:?} is no digest such as sha256:<64 hex digits>")]
+    Malformed(String),
+    /// An algorithm that is not known here.
+    #[error("digests of {0:?} are not understood: start the source controller with --artifact-digest-algo=sha256")]
+    Unsupported(String),
+    /// Other bytes.
+    #[error("the digest is not {0}")]
+    Mismatch(Digest),
+}
+
+impl DigestError {
+    /// A stable word for conditions, events and metrics.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::Malformed(_) | Self::Unsupported(_) => "DigestNotSupported",
+            Self::Mismatch(_) => "DigestMismatch",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Algorithm {
+    Sha256,
+    Sha384,
+    Sha512,
+}
+
+/// What bytes must hash to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Digest {
+    algorithm: Algorithm,
+    bytes: Vec<u8>,
+}
+
+impl FromStr for Digest {
+    type Err = DigestError;
+
+    fn from_str(text: &str) -> Result<Self, DigestError> {
+        let malformed = || DigestError::Malformed(text.chars().take(160).collect());
+        let (algorithm, digits) = text.split_once(':').ok_or_else(malformed)?;
+        let (algorithm, length) = match algorithm {
+            "sha256" => (Algorithm::Sha256, 32),
+            "sha384" => (Algorithm::Sha384, 48),
+            "sha512" => (Algorithm::Sha512, 64),
+            other => return Err(DigestError::Unsupported(other.chars().take(32).collect())),
+        };
+        let bytes = hex::decode(digits).ok().filter(|b| b.len() == length).ok_or_else(malformed)?;
+        Ok(Self { algorithm, bytes })
+    }
+}
+
+impl fmt::Display for Digest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let algorithm = match self.algorithm {
+            Algorithm::Sha256 => "sha256",
+            Algorithm::Sha384 => "sha384",
+            Algorithm::Sha512 => "sha512",
+        };
+        write!(f, "{algorithm}:{}", hex::encode(&self.bytes))
+    }
+}
+
+impl Digest {
+    /// A reader that fails at the end of `inner` if it was not what this digest is of. What was read before is not to be used
+    /// until the end has come.
+    pub fn check<R: Read>(self, inner: R) -> Checked<R> {
+        let hasher = match self.algorithm {
+            Algorithm::Sha256 => Hasher::Sha256(Sha256::new()),
+            Algorithm::Sha384 => Hasher::Sha384(Sha384::new()),
+            Algorithm::Sha512 => Hasher::Sha512(Sha512::new()),
+        };
+        Checked { inner, hasher, digest: self }
+    }
+}
+
+#[derive(Clone)]
+enum Hasher {
+    Sha256(Sha256),
+    Sha384(Sha384),
+    Sha512(Sha512),
+}
+
+/// See [`Digest::check`].
+pub struct Checked<R> {
+    inner: R,
+    hasher: Hasher,
+    digest: Digest,
+}
+
+impl<R: Read> Read for Checked<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(buffer)?;
+        match &mut self.hasher {
+            Hasher::Sha256(hasher) => hasher.update(&buffer[..read]),
+            Hasher::Sha384(hasher) => hasher.update(&buffer[..read]),
+            Hasher::Sha512(hasher) => hasher.update(&buffer[..read]),
+        }
+        if read > 0 || buffer.is_empty() {
+            return Ok(read);
+        }
+        // The end may be asked for more than once.
+        let found = match self.hasher.clone() {
+            Hasher::Sha256(hasher) => hasher.finalize().to_vec(),
+            Hasher::Sha384(hasher) => hasher.finalize().to_vec(),
+            Hasher::Sha512(hasher) => hasher.finalize().to_vec(),
+        };
+        if found == self.digest.bytes {
+            Ok(0)
+        } else {
+            Err(io::Error::other(DigestError::Mismatch(self.digest.clone())))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const ABC: &str = "sha256:ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+
+    #[test]
+    fn digests_are_checked() {
+        for text in [
+            ABC,
+            "sha384:cb00753f45a35e8bb5a03d699ac65007272c32ab0eded1631a8b605a43ff5bed8086072ba1e7cc2358baeca134c825a7",
+            "sha512:ddaf35a193617abacc417349ae20413112e6fa4e89a97ea20a9eeee64b55d39a2192992a274fc1a836ba3c23a3feebbd454d4423643ce80e2a9ac94fa54ca49f",
+        ] {
+            let digest: Digest = text.parse().unwrap();
+            assert_eq!(digest.to_string(), text);
+            let read = |bytes: &[u8]| io::copy(&mut digest.clone().check(bytes), &mut io::sink());
+            assert_eq!(read(b"abc").unwrap(), 3);
+            assert!(read(b"abcd").is_err() && read(b"ab").is_err() && read(b"").is_err());
+        }
+    }
+
+    #[test]
+    fn other_digests_are_refused() {
+        for (text, reason, part) in [
+            (
+                "blake3:6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
+                "DigestNotSupported",
+                "\"blake3\"",
+            ),
+            ("sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709", "DigestNotSupported", "\"sha1\""),
+            ("sha256:abc", "DigestNotSupported", "is no digest"),
+            ("sha256:", "DigestNotSupported", "is no digest"),
+            ("abc", "DigestNotSupported", "is no digest"),
+            ("", "DigestNotSupported", "is no digest"),
+        ] {
+            let error = text.parse::<Digest>().unwrap_err();
+            assert_eq!(error.reason(), reason);
+            assert!(error.to_string().contains(part), "{text}: {error}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "(sha256:)?\\PC{0,80}") {
+            if let Ok(digest) = text.parse::<Digest>() {
+                prop_assert_eq!(digest.to_string(), text.to_lowercase());
+            }
+        }
+    }
+}

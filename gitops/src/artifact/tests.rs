@@ -1,0 +1,182 @@
+use std::io::Write as _;
+
+use flate2::{Compression, write::GzEncoder};
+use proptest::prelude::*;
+use sha2::{Digest as _, Sha256};
+use tar::{Builder, Header};
+
+use super::*;
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
+    encoder.write_all(bytes).unwrap();
+    encoder.finish().unwrap()
+}
+
+/// A header with a name as it stands there: the builder would refuse some.
+fn header(name: &[u8], kind: EntryType, size: u64) -> Header {
+    let mut header = Header::new_ustar();
+    header.as_old_mut().name[..name.len()].copy_from_slice(name);
+    header.set_entry_type(kind);
+    header.set_size(size);
+    header.set_mode(0o644);
+    header.set_cksum();
+    header
+}
+
+fn entry(name: &str, kind: EntryType, content: &[u8]) -> Vec<u8> {
+    let mut bytes = header(name.as_bytes(), kind, content.len() as u64).as_bytes().to_vec();
+    bytes.extend(content);
+    bytes.resize(bytes.len().next_multiple_of(512), 0);
+    bytes
+}
+
+fn archive(entries: &[Vec<u8>]) -> Vec<u8> {
+    gzip(&[entries.concat(), vec![0; 1024]].concat())
+}
+
+fn file(name: &str) -> Vec<u8> {
+    entry(name, EntryType::Regular, name.as_bytes())
+}
+
+fn paths(bytes: &[u8], path: &str) -> Vec<String> {
+    let files = unpack(bytes, path, &Limits::default()).unwrap_or_else(|error| panic!("{path}: {error} ({error:?})"));
+    assert!(files.iter().all(|f| f.path.ends_with(str::from_utf8(&f.bytes).unwrap().trim_start_matches("./"))));
+    files.into_iter().map(|f| f.path).collect()
+}
+
+#[test]
+fn what_is_below_the_path_is_read() {
+    let bytes = archive(&[
+        entry("./", EntryType::Directory, b""),
+        file("./hosts/b.yaml"),
+        file("hosts/a.yml"),
+        file("hosts/deep/c.json"),
+        file("hosts/README.md"),
+        file("hosts-old/d.yaml"),
+        file("list"),
+        entry("empty/", EntryType::Directory, b""),
+        entry("hosts/link.yaml", EntryType::Symlink, b""),
+        entry("hosts/hard.yaml", EntryType::Link, b""),
+        entry("hosts/pipe.yaml", EntryType::Fifo, b""),
+        entry("hosts/device.yaml", EntryType::Block, b""),
+    ]);
+    for (path, found) in [
+        ("hosts", vec!["hosts/a.yml", "hosts/b.yaml", "hosts/deep/c.json"]),
+        ("./hosts/", vec!["hosts/a.yml", "hosts/b.yaml", "hosts/deep/c.json"]),
+        ("hosts/deep", vec!["hosts/deep/c.json"]),
+        ("hosts/a.yml", vec!["hosts/a.yml"]),
+        ("list", vec!["list"]),
+        ("empty", vec![]),
+        ("", vec!["hosts-old/d.yaml", "hosts/a.yml", "hosts/b.yaml", "hosts/deep/c.json"]),
+        (".", vec!["hosts-old/d.yaml", "hosts/a.yml", "hosts/b.yaml", "hosts/deep/c.json"]),
+    ] {
+        assert_eq!(paths(&bytes, path), found, "{path:?}");
+    }
+}
+
+#[test]
+fn long_names_are_read() {
+    let long = format!("{}/{}.yaml", "d".repeat(120), "f".repeat(120));
+    let mut gnu = Builder::new(Vec::new());
+    let mut head = Header::new_gnu();
+    head.set_size(long.len() as u64);
+    gnu.append_data(&mut head, &long, long.as_bytes()).unwrap();
+    assert_eq!(paths(&gzip(&gnu.into_inner().unwrap()), ""), std::slice::from_ref(&long));
+    let line = |n: usize| format!("{n} path={long}\n");
+    let pax = line(line(100).len());
+    let bytes = archive(&[
+        entry("x", EntryType::XGlobalHeader, b"21 comment=something\n"),
+        entry("x", EntryType::XHeader, pax.as_bytes()),
+        entry("short", EntryType::Regular, long.as_bytes()),
+        file("z.yaml"),
+    ]);
+    assert_eq!(paths(&bytes, ""), [long, "z.yaml".into()]);
+}
+
+#[test]
+fn what_is_not_used() {
+    let limits = Limits { transfer: 1 << 20, files: 2, file: 1000, total: 1500 };
+    let big = |name, size| entry(name, EntryType::Regular, &vec![b'x'; size]);
+    let liar = [header(b"a.yaml", EntryType::Regular, 1 << 40).as_bytes().to_vec(), vec![b'x'; 512]].concat();
+    let long_name = entry("x", EntryType::GNULongName, &vec![b'a'; 65 << 10]);
+    for (about, bytes, path, reason) in [
+        ("upwards", archive(&[file("../a.yaml")]), "", "InvalidArtifact"),
+        ("upwards within", archive(&[file("a/../../b.yaml")]), "", "InvalidArtifact"),
+        ("absolute", archive(&[file("/etc/a.yaml")]), "", "InvalidArtifact"),
+        ("Windows", archive(&[file("..\\a.yaml")]), "", "InvalidArtifact"),
+        ("a directory upwards", archive(&[entry("../d/", EntryType::Directory, b"")]), "", "InvalidArtifact"),
+        ("twice", archive(&[file("a.yaml"), file("./a.yaml")]), "", "InvalidArtifact"),
+        ("a long name", archive(&[long_name, file("a.yaml")]), "", "InvalidArtifact"),
+        (
+            "pax size",
+            archive(&[entry("x", EntryType::XHeader, b"12 size=100\n"), file("a.yaml")]),
+            "",
+            "InvalidArtifact",
+        ),
+        ("sparse", archive(&[entry("a.yaml", EntryType::GNUSparse, b"")]), "", "InvalidArtifact"),
+        ("a large file", archive(&[big("a.yaml", 1001)]), "", "ArtifactTooLarge"),
+        ("large files", archive(&[big("a.yaml", 800), big("b.yaml", 800)]), "", "ArtifactTooLarge"),
+        ("many files", archive(&[file("a.yaml"), file("b.yaml"), file("c.yaml")]), "", "ArtifactTooLarge"),
+        ("a bomb", archive(&[big("a.bin", 2 << 20)]), "", "ArtifactTooLarge"),
+        ("a header that lies", gzip(&liar), "", "InvalidArtifact"),
+        ("cut off", archive(&[big("a.yaml", 900)])[..20].to_vec(), "", "InvalidArtifact"),
+        ("no gzip", b"hello".to_vec(), "", "InvalidArtifact"),
+        ("nothing", Vec::new(), "", "InvalidArtifact"),
+        ("no tar", gzip(&[b'x'; 2000]), "", "InvalidArtifact"),
+        ("no such path", archive(&[file("a.yaml")]), "b", "PathNotFound"),
+        ("path upwards", archive(&[file("a.yaml")]), "a/../..", "PathNotFound"),
+        ("absolute path", archive(&[file("a.yaml")]), "/a.yaml", "PathNotFound"),
+    ] {
+        let error = unpack(bytes.as_slice(), path, &limits).map(|f| f.len()).unwrap_err();
+        assert_eq!(error.reason(), reason, "{about}: {error} {error:?}");
+        assert!(error.stalls(), "{about}");
+    }
+    // What is not wanted counts for nothing but its bytes.
+    let others = archive(&[big("a.bin", 5000), file("a.yaml"), file("b.txt"), file("c.txt")]);
+    assert_eq!(unpack(others.as_slice(), "", &limits).unwrap().len(), 1);
+}
+
+#[test]
+fn another_digest_is_said_before_all_else() {
+    let good = archive(&[file("a.yaml")]);
+    let digest: Digest = format!("sha256:{}", hex::encode(Sha256::digest(&good))).parse().unwrap();
+    let read = |bytes: &[u8]| unpack(digest.clone().check(bytes), "", &Limits::default()).map(|f| f.len());
+    assert_eq!(read(&good).unwrap(), 1);
+    let more = [good.clone(), b"more".to_vec()].concat();
+    for bytes in [&more, &good[..good.len() - 1], b"hello", b""] {
+        let error = read(bytes).unwrap_err();
+        assert_eq!((error.reason(), error.stalls()), ("DigestMismatch", false), "{error:?}");
+    }
+}
+
+#[test]
+fn a_connection_that_breaks_is_tried_again() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::ConnectionReset.into())
+        }
+    }
+    let good = archive(&[file("a.yaml")]);
+    let error = unpack(good[..20].chain(Broken), "", &Limits::default()).unwrap_err();
+    assert_eq!((error.reason(), error.stalls()), ("ArtifactNotRead", false), "{error:?}");
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(bytes: Vec<u8>, zipped: bool) {
+        let bytes = if zipped { gzip(&bytes) } else { bytes };
+        let _ = unpack(bytes.as_slice(), "", &Limits::default());
+    }
+
+    #[test]
+    fn flipped_bytes_never_lead_out(at in 0..4096_usize, byte: u8, path in "[a./]{0,6}") {
+        let mut tar = [file("a/a.yaml"), entry("x", EntryType::XHeader, b"17 path=a/b.yaml\n"), file("c.yaml"), vec![0; 1024]].concat();
+        let at = at % tar.len();
+        tar[at] = byte;
+        if let Ok(files) = unpack(gzip(&tar).as_slice(), &path, &Limits::default()) {
+            prop_assert!(files.iter().all(|f| !f.path.starts_with('/') && !f.path.split('/').any(|p| p == "..")));
+        }
+    }
+}
