@@ -95,10 +95,10 @@ fn a_small_change_of_a_large_repository_costs_little() {
         };
         (0..40_000).map(|_| next()).collect()
     };
-    for n in 0..60_u32 {
-        origin.write(&format!("noise/{n}"), noise(u64::from(n)));
-        origin.commit("hosts.yaml", format!("a: {n}\n"), &format!("Change {n}"));
-    }
+    origin.grow(60, |n| {
+        let hosts = format!("a: {n}\n").into_bytes();
+        vec![(format!("noise/{n}"), noise(u64::from(n))), ("hosts.yaml".to_owned(), hosts)]
+    });
     let server = Server::new(origin.root());
     let client = Client::of(&server).branch("main");
     let first = client.fetch().unwrap();
@@ -133,9 +133,7 @@ fn an_old_protocol_will_do() {
 fn a_server_that_leaves_nothing_out() {
     let origin = Origin::new();
     let first = origin.head();
-    for n in 0..60 {
-        origin.commit("hosts.yaml", format!("b: {n}\n"), "More");
-    }
+    origin.more(60, "b");
     for protocol in [Protocol::Older, Protocol::Newer] {
         let server = Server::with(origin.root(), false, move |_| Some(Reply::Whole(protocol)));
         let client = Client::of(&server).branch("main");
@@ -149,12 +147,9 @@ fn a_server_that_leaves_nothing_out() {
 #[test]
 fn what_lies_far_back_comes_alone() {
     let origin = Origin::new();
-    for n in 0..120_u32 {
-        origin.commit("hosts.yaml", format!("a: {n}\n"), "More");
-        if n == 10 {
-            origin.git(&["tag", "-a", "v1", "-m", "one"]);
-        }
-    }
+    origin.more(11, "a");
+    origin.git(&["tag", "-a", "v1", "-m", "one"]);
+    origin.more(109, "b");
     let far = origin.git(&["rev-parse", "v1^{commit}"]);
     let server = Server::new(origin.root());
     let mut client = Client::of(&server);
@@ -163,7 +158,7 @@ fn what_lies_far_back_comes_alone() {
     assert_eq!(client.fetch_as(tag("v1")).unwrap().commit, far);
     assert_eq!(client.files(&far, "").unwrap()[0].1, "a: 10\n");
     assert_eq!(client.repository.follows(&far, &head.commit).unwrap(), Some(false));
-    let next = origin.commit("hosts.yaml", "b: 1\n", "Next");
+    let next = origin.commit("hosts.yaml", "c: 1\n", "Next");
     let after = client.fetch_as(branch("main")).unwrap();
     assert_eq!(after.commit, next);
     assert!(after.received < 8 << 10, "{}", after.received);
