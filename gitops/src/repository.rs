@@ -13,7 +13,7 @@
 //! Not covered: a pack within the limit of bytes may keep one CPU busy with unpacking until the time is over, and needs as much
 //! space on disk as was sent.
 //!
-//! On disk, `git` is the repository in use. After [`PACKS`] fetches a new one is made beside it and takes its place.
+//! On disk, `git` is the repository in use. After 50 fetches a new one is made beside it and takes its place.
 
 mod access;
 mod error;
@@ -139,7 +139,11 @@ impl Repository {
         };
         match attempt(false) {
             // What is here does not fit what is sent, so it is no help.
-            Err(GitError::Damaged { .. }) if link.over().is_none() => attempt(true),
+            Err(GitError::Damaged { .. }) if link.over().is_none() => match attempt(true) {
+                // So it is the server.
+                Err(GitError::Damaged { problem }) => Err(link.failed(problem)),
+                result => result,
+            },
             result => result,
         }
     }

@@ -110,6 +110,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         let bases = repo.objects.clone();
         let shallow_file = repo.shallow_file().map_err(|error| GitError::damaged(&error))?;
         let (handshake, transport) = (&mut self.handshake, &mut self.transport);
+        let mut unpacking = false;
         let result = std::thread::scope(|scope| {
             let (done, waits) = mpsc::channel::<()>();
             let (stop, interrupt) = (link.watch(), &interrupt);
@@ -121,6 +122,7 @@ impl<'a, T: Transport> Talk<'a, T> {
             let result = protocol::fetch(
                 &mut ask,
                 |reader, progress, interrupt| {
+                    unpacking = true;
                     let written = pack::Bundle::write_to_directory(
                         reader,
                         Some(&packs),
@@ -151,7 +153,11 @@ impl<'a, T: Transport> Talk<'a, T> {
         });
         match result {
             Ok(_) => Ok(()),
-            Err(error) => Err(explain(link, &error)),
+            Err(error) => Err(match explain(link, &error) {
+                // What is sent may build on what should be here, but is not.
+                GitError::Failed { problem, .. } if unpacking => GitError::Damaged { problem },
+                error => error,
+            }),
         }
     }
 

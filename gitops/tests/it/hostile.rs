@@ -274,6 +274,20 @@ fn what_a_crash_has_damaged_is_fetched_anew() {
         client.fetch().unwrap();
         assert_eq!(client.files(&first.commit, "").unwrap().len(), 1, "{}", path.display());
     }
+    // What the next pack builds on is gone.
+    let base: Vec<_> = packs();
+    let large: String = (0..2000).map(|n| format!("host-{n}\n")).collect::<Vec<_>>().concat();
+    origin.commit("hosts.yaml", &large, "Large");
+    client.fetch().unwrap();
+    let second: Vec<_> = packs().into_iter().filter(|path| !base.contains(path)).collect();
+    origin.commit("readme.md", "a", "Elsewhere");
+    client.fetch().unwrap();
+    for path in second {
+        fs::remove_file(path).unwrap();
+    }
+    let last = origin.commit("hosts.yaml", format!("{large}one more\n"), "One more");
+    assert_eq!(client.fetch().unwrap().commit, last);
+    assert_eq!(client.files(&last, "hosts.yaml").unwrap()[0].1.len(), large.len() + 9);
     // In the middle of a fetch.
     let half = git.join("objects/pack/.tmpABCDEF");
     fs::write(&half, b"PACK").unwrap();
