@@ -147,3 +147,67 @@ fn glob(pattern: &[u8], text: &[u8]) -> bool {
     }
     pattern[p..].iter().all(|&c| c == b'*')
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A key is any word that follows its kind here.
+    fn keys(text: &str, address: &str, port: u16) -> Result<Vec<String>, KnownHostsError> {
+        known_hosts(text, address, port, |key| key.strip_prefix("kind ").map(ToOwned::to_owned))
+    }
+
+    #[test]
+    fn lines_that_are_for_a_host() {
+        // The last is `hashed.example.org`.
+        let text = "\
+# git.example.com kind comment
+git.example.com,10.0.0.1 kind a
+*.example.com,!git.example.com kind b
+[git.example.com]:2222 kind c
+[FD00::1]:22 kind d
+fd00::1 kind e
+|1|AAAAAAAAAAAAAAAAAAAAAAAAAAA=|Hfo4B/7+LbBR/c0B8qJfFYQLc5U= kind f
+";
+        let cases: &[(&str, u16, &[&str])] = &[
+            ("git.example.com", 22, &["a"]),
+            ("GIT.example.com", 22, &["a"]),
+            ("10.0.0.1", 22, &["a"]),
+            ("www.example.com", 22, &["b"]),
+            ("git.example.com", 2222, &["c"]),
+            ("www.example.com", 2222, &[]),
+            ("[fd00::1]", 22, &["e"]),
+            ("example.com", 22, &[]),
+            ("hashed.example.org", 22, &["f"]),
+        ];
+        for (address, port, expected) in cases {
+            assert_eq!(keys(text, address, *port).unwrap(), *expected, "{address} {port}");
+        }
+    }
+
+    #[test]
+    fn lines_that_are_of_no_use() {
+        let reason = |text: &str| keys(text, "h", 22).map_err(|error| error.reason());
+        assert_eq!(reason("h kind"), Err("KnownHostsInvalid"));
+        assert_eq!(reason("h other a"), Err("KnownHostsInvalid"));
+        assert_eq!(reason("h kind a\n@revoked h kind a"), Err("HostKeyRevoked"));
+        assert_eq!(reason("@cert-authority h kind a"), Err("CertAuthorityUnsupported"));
+        assert_eq!(reason("h kind a\n@revoked h kind b"), Ok(vec!["a".to_owned()]));
+        assert_eq!(reason("other kind"), Ok(Vec::new()));
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_read_or_refused(text in "([@!*?h|1= \\[\\]:,a-c]{0,12}( kind [a-c])?\n?){0,8}") {
+            let _ = keys(&text, "h", 22);
+        }
+
+        #[test]
+        fn a_host_is_matched_by_its_own_name(host in "[a-z0-9.-]{1,30}", port in 1_u16..) {
+            let text = format!("{} kind a", host_name(&host, port));
+            prop_assert_eq!(keys(&text, &host, port).unwrap(), ["a"]);
+        }
+    }
+}

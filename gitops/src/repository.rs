@@ -4,7 +4,8 @@
 //! password, and credentials go to the URL's own server only.
 //!
 //! The server is not trusted with more than its own content:
-//! * Time, and the bytes that it sends, are bounded ([`Request`]). A [stop](Repository::fetch) ends every wait within a moment.
+//! * Time, and the bytes that it sends, are bounded ([`Request`]); names of branches and tags, which are kept in memory, by less.
+//!   A [stop](Repository::fetch) ends every wait within a moment.
 //! * An object that unpacks to more than 64 MiB, which takes few bytes to send, is refused before it is kept; files that are read
 //!   have limits of their own, which are checked before they are unpacked.
 //! * Names that it sends never become names of files here.
@@ -12,7 +13,7 @@
 //! Not covered: a pack within the limit of bytes may keep one CPU busy with unpacking until the time is over, and needs as much
 //! space on disk as was sent.
 //!
-//! On disk, `git` is the repository in use. After [`PACKS`] fetches a new one is made beside it and takes its place.
+//! On disk, `git` is the repository in use. After 50 fetches a new one is made beside it and takes its place.
 
 mod access;
 mod error;
@@ -112,6 +113,7 @@ impl Repository {
         } else if repository.part("old").exists() {
             fs::rename(repository.part("old"), repository.part("git")).map_err(GitError::Disk)?;
         }
+        Store::at(&repository.part("git")).tidy()?;
         Ok(repository)
     }
 
@@ -137,7 +139,11 @@ impl Repository {
         };
         match attempt(false) {
             // What is here does not fit what is sent, so it is no help.
-            Err(GitError::Damaged { .. }) if link.over().is_none() => attempt(true),
+            Err(GitError::Damaged { .. }) if link.over().is_none() => match attempt(true) {
+                // So it is the server.
+                Err(GitError::Damaged { problem }) => Err(link.failed(problem)),
+                result => result,
+            },
             result => result,
         }
     }
@@ -190,9 +196,17 @@ impl Repository {
             bring(&mut talk, &store, &found)?
         } else {
             let store = Store::create(&self.part("new"), hash)?;
-            let peeled = bring(&mut talk, &store, &found)?;
-            self.replace()?;
-            peeled
+            match bring(&mut talk, &store, &found) {
+                Ok(peeled) => {
+                    self.replace()?;
+                    peeled
+                }
+                Err(error) => {
+                    // A full disk is not to stay full.
+                    store::remove(&self.part("new"))?;
+                    return Err(error);
+                }
+            }
         };
         talk.end();
         Ok(head(&found, peeled, link.received()))

@@ -177,6 +177,8 @@ fn line(data: &Data, key: &'static str) -> Result<Option<Text>, AccessError> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn data(pairs: &[(&str, &str)]) -> Data {
@@ -239,6 +241,25 @@ mod tests {
         }
         let proxy = Proxy::from_secret(&data(&[("address", "http://proxy:3128\n")])).unwrap();
         assert_eq!(proxy.address, "http://proxy:3128");
+    }
+
+    proptest! {
+        #[test]
+        fn any_secret_is_taken_or_refused(
+            ssh in any::<bool>(),
+            data in prop::collection::btree_map(
+                "username|password|bearerToken|tls.crt|tls.key|ca.crt|identity|known_hosts|address",
+                prop::collection::vec(any::<u8>(), 0..8),
+                0..9,
+            ),
+        ) {
+            let url = if ssh { "ssh://h/a" } else { "https://h/a" };
+            if let Ok(access) = Access::from_secret(url, &data) {
+                prop_assert_eq!(access.identity.is_some(), ssh);
+                prop_assert!(ssh || access.username.is_some() == access.password.is_some());
+            }
+            let _ = Proxy::from_secret(&data);
+        }
     }
 
     #[test]

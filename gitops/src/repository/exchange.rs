@@ -82,9 +82,22 @@ impl<'a, T: Transport> Talk<'a, T> {
         self.handshake.server_protocol_version == Protocol::V2
     }
 
+    /// Whether history can be left out. Few servers are so old that it cannot: from them all of it comes.
+    fn can_cut(&self) -> bool {
+        let capabilities = &self.handshake.capabilities;
+        match self.handshake.server_protocol_version {
+            Protocol::V2 => {
+                capabilities.capability("fetch").and_then(|fetch| fetch.supports("shallow")).unwrap_or_default()
+            }
+            Protocol::V0 | Protocol::V1 => capabilities.contains("shallow"),
+        }
+    }
+
     /// Fetches an object, and so much history.
     pub(super) fn fetch(&mut self, store: &Store, id: ObjectId, depth: u32) -> Result<(), GitError> {
         let link = self.link;
+        link.expect_content();
+        let depth = if self.can_cut() { depth } else { 0 };
         let repo = store.open()?;
         let mut ask = Ask { id, haves: store.haves(&repo)? };
         let (interrupt, hash) = (AtomicBool::new(false), repo.object_hash());
@@ -97,6 +110,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         let bases = repo.objects.clone();
         let shallow_file = repo.shallow_file().map_err(|error| GitError::damaged(&error))?;
         let (handshake, transport) = (&mut self.handshake, &mut self.transport);
+        let mut unpacking = false;
         let result = std::thread::scope(|scope| {
             let (done, waits) = mpsc::channel::<()>();
             let (stop, interrupt) = (link.watch(), &interrupt);
@@ -108,6 +122,7 @@ impl<'a, T: Transport> Talk<'a, T> {
             let result = protocol::fetch(
                 &mut ask,
                 |reader, progress, interrupt| {
+                    unpacking = true;
                     let written = pack::Bundle::write_to_directory(
                         reader,
                         Some(&packs),
@@ -138,7 +153,11 @@ impl<'a, T: Transport> Talk<'a, T> {
         });
         match result {
             Ok(_) => Ok(()),
-            Err(error) => Err(explain(link, &error)),
+            Err(error) => Err(match explain(link, &error) {
+                // What is sent may build on what should be here, but is not.
+                GitError::Failed { problem, .. } if unpacking => GitError::Damaged { problem },
+                error => error,
+            }),
         }
     }
 
@@ -159,7 +178,8 @@ fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     let words = super::error::chain(error.error());
     let all: Vec<String> = error.iter_errors().map(ToString::to_string).collect();
     let said = |what: &str| all.iter().any(|words| words.contains(what));
-    if said("not our ref") || said("unadvertised object") {
+    // The last is what a refusal looks like in the older protocol, where a pack is expected.
+    if said("not our ref") || said("unadvertised object") || said("non-side channel line or input was malformed: 69") {
         return GitError::RevisionNotFound { what: "such commit, or does not give it out by its id".to_owned() };
     }
     if error

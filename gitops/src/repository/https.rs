@@ -85,28 +85,6 @@ impl<'a> Https<'a> {
         self.link.failed(source)
     }
 
-    /// What an answer means that is not the one that was hoped for.
-    fn check(&self, response: &Response) -> Result<(), GitError> {
-        let host = self.link.host.clone();
-        match response.status() {
-            StatusCode::OK => Ok(()),
-            status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
-                let problem = if self.logs_in {
-                    "it does not take what the Secret has, or who that is may not read the repository: renew it"
-                } else {
-                    "the repository is not public: set secretRef, with username and password or bearerToken"
-                };
-                Err(GitError::AuthenticationFailed { host, problem: format!("{problem} (HTTP {})", status.as_u16()) })
-            }
-            StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(GitError::AuthenticationFailed {
-                host: "the proxy".to_owned(),
-                problem: "check username and password of the proxy's Secret".to_owned(),
-            }),
-            StatusCode::NOT_FOUND | StatusCode::GONE => Err(GitError::RepositoryNotFound { host }),
-            status => Err(self.link.failed(format!("it answers with HTTP {status}"))),
-        }
-    }
-
     /// Where a redirect leads, if it may be followed: the same path's tail on the same server.
     fn redirect(&self, from: &Url, tail: &str, response: &Response) -> Result<Url, GitError> {
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
@@ -151,14 +129,14 @@ impl<'a> Http for Https<'a> {
                 self.moved = at.as_str().strip_suffix(tail).map(ToOwned::to_owned);
                 continue;
             }
-            self.check(&response).map_err(|error| carry(self.link.fail(error)))?;
+            check(self.link, self.logs_in, &response).map_err(|error| carry(self.link.fail(error)))?;
             let speaks =
                 response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"application/x-git-"));
             if !speaks {
                 let problem = "it does not answer as a Git server does: check the URL";
                 return Err(carry(self.link.fail(self.link.failed(problem))));
             }
-            let exchange = Rc::new(Exchange::answered(self.link, response));
+            let exchange = Rc::new(Exchange::answered(self.link, self.logs_in, response));
             return Ok(GetResponse { headers: Headers::of(&exchange), body: Body::of(&exchange) });
         }
         Err(carry(self.link.fail(self.link.failed("it redirects again and again"))))
@@ -172,7 +150,7 @@ impl<'a> Http for Https<'a> {
         _kind: PostBodyDataKind,
     ) -> gix::Result<PostResponse<Headers<'a>, Body<'a>, PostBody<'a>>> {
         let request = self.request(true, self.url(url)?, header_map(headers));
-        let exchange = Rc::new(Exchange::new(self.link, request));
+        let exchange = Rc::new(Exchange::new(self.link, self.logs_in, request));
         Ok(PostResponse {
             post_body: PostBody(Rc::clone(&exchange)),
             headers: Headers::of(&exchange),
@@ -186,6 +164,29 @@ impl<'a> Http for Https<'a> {
 
     fn redirected_base_url(&self) -> Option<String> {
         self.moved.clone()
+    }
+}
+
+/// What an answer means that is not the one that was hoped for.
+fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitError> {
+    let host = link.host.clone();
+    match response.status() {
+        StatusCode::OK => Ok(()),
+        // The last is what Azure DevOps says to a token that has expired.
+        status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NON_AUTHORITATIVE_INFORMATION) => {
+            let problem = if logs_in {
+                "it does not take what the Secret has, or who that is may not read the repository: renew it"
+            } else {
+                "the repository is not public: set secretRef, with username and password or bearerToken"
+            };
+            Err(GitError::AuthenticationFailed { host, problem: format!("{problem} (HTTP {})", status.as_u16()) })
+        }
+        StatusCode::PROXY_AUTHENTICATION_REQUIRED => Err(GitError::AuthenticationFailed {
+            host: "the proxy".to_owned(),
+            problem: "check username and password of the proxy's Secret".to_owned(),
+        }),
+        StatusCode::NOT_FOUND | StatusCode::GONE => Err(GitError::RepositoryNotFound { host }),
+        status => Err(link.failed(format!("it answers with HTTP {status}"))),
     }
 }
 
@@ -232,30 +233,28 @@ fn proxy(settings: &Proxy) -> Result<reqwest::Proxy, GitError> {
 /// A request, and the answer once it has been sent: when gix reads the first of it, which it does when it has written all.
 pub(super) struct Exchange<'a> {
     link: &'a Link<'a>,
+    logs_in: bool,
     request: RefCell<Option<RequestBuilder>>,
     written: RefCell<Vec<u8>>,
     response: RefCell<Option<Response>>,
 }
 
 impl<'a> Exchange<'a> {
-    fn new(link: &'a Link<'a>, request: RequestBuilder) -> Self {
+    fn new(link: &'a Link<'a>, logs_in: bool, request: RequestBuilder) -> Self {
         let (written, response) = (RefCell::default(), RefCell::default());
-        Self { link, request: RefCell::new(Some(request)), written, response }
+        Self { link, logs_in, request: RefCell::new(Some(request)), written, response }
     }
 
-    fn answered(link: &'a Link<'a>, response: Response) -> Self {
+    fn answered(link: &'a Link<'a>, logs_in: bool, response: Response) -> Self {
         let (request, written) = (RefCell::default(), RefCell::default());
-        Self { link, request, written, response: RefCell::new(Some(response)) }
+        Self { link, logs_in, request, written, response: RefCell::new(Some(response)) }
     }
 
     fn send(&self) -> io::Result<()> {
         let Some(request) = self.request.take() else { return Ok(()) };
         let sent = self.link.wait(request.body(self.written.take()).send())?;
         let response = sent.map_err(|error| self.broken(&error))?;
-        if response.status() != StatusCode::OK {
-            let problem = format!("it answers with HTTP {}", response.status());
-            return Err(self.link.fail(self.link.failed(problem)));
-        }
+        check(self.link, self.logs_in, &response).map_err(|error| self.link.fail(error))?;
         self.response.replace(Some(response));
         Ok(())
     }

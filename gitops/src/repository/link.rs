@@ -17,6 +17,10 @@ use super::GitError;
 /// How often it is looked whether the fetch is still wanted.
 const TICK: Duration = Duration::from_millis(100);
 
+/// Most bytes that a server may send before any content: they are kept in memory. Half a million names have room.
+const GREETING: u64 = 32 << 20;
+
+/// A look at a server.
 pub(super) struct Link<'a> {
     /// Only `None` while it is dropped.
     runtime: Option<Runtime>,
@@ -25,6 +29,8 @@ pub(super) struct Link<'a> {
     timeout: Duration,
     stop: &'a AtomicBool,
     received: Cell<u64>,
+    /// Most bytes for now, and what they are.
+    ceiling: Cell<(u64, &'static str)>,
     limit: u64,
     /// The first thing that went wrong. What gix makes of it says less.
     failure: RefCell<Option<GitError>>,
@@ -40,6 +46,7 @@ impl<'a> Link<'a> {
             timeout,
             stop,
             received: Cell::new(0),
+            ceiling: Cell::new((limit.min(GREETING), "names of branches and tags")),
             limit,
             failure: RefCell::new(None),
         })
@@ -91,11 +98,17 @@ impl<'a> Link<'a> {
     pub(super) fn count(&self, bytes: usize) -> io::Result<()> {
         let received = self.received.get().saturating_add(bytes as u64);
         self.received.set(received);
-        if received > self.limit {
-            let what = format!("the server sends more than {} MiB", self.limit >> 20);
+        let (most, of) = self.ceiling.get();
+        if received > most {
+            let what = format!("the server sends more than {} KiB of {of}", most >> 10);
             return Err(self.fail(GitError::RepositoryTooLarge { what }));
         }
         Ok(())
+    }
+
+    /// From here on content is sent, of which there may be more: it goes to disk.
+    pub(super) fn expect_content(&self) {
+        self.ceiling.set((self.limit, "content"));
     }
 
     /// How many bytes came in so far.

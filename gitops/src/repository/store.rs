@@ -61,6 +61,17 @@ impl Store {
         entries.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "pack")).count()
     }
 
+    /// Takes away what a fetch that was killed has left.
+    pub(super) fn tidy(&self) -> Result<(), GitError> {
+        for entry in fs::read_dir(self.dir.join("objects/pack")).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if !path.extension().is_some_and(|extension| extension == "pack" || extension == "idx") {
+                fs::remove_file(path).map_err(GitError::Disk)?;
+            }
+        }
+        Ok(())
+    }
+
     fn tips(&self) -> BTreeMap<String, String> {
         let text = fs::read(self.dir.join(TIPS)).unwrap_or_default();
         serde_json::from_slice(&text).unwrap_or_default()
@@ -73,6 +84,9 @@ impl Store {
 
     /// Notes what was fetched, in one step.
     pub(super) fn remember(&self, key: &str, commit: ObjectId) -> Result<(), GitError> {
+        if self.tip(key) == Some(commit) {
+            return Ok(());
+        }
         let mut tips = self.tips();
         tips.insert(key.to_owned(), commit.to_string());
         let text = serde_json::to_vec(&tips).map_err(|error| GitError::Disk(error.into()))?;

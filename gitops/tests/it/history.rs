@@ -27,15 +27,11 @@ fn what_follows_what() {
 #[test]
 fn a_branch_that_went_far_ahead() {
     let origin = Origin::new();
-    for n in 0..60 {
-        origin.commit("hosts.yaml", format!("a: {n}\n"), "Before");
-    }
+    origin.more(60, "a");
     let server = Server::new(origin.root());
     let client = Client::of(&server).branch("main");
     let old = client.fetch().unwrap().commit;
-    for n in 0..80 {
-        origin.commit("hosts.yaml", format!("b: {n}\n"), "After");
-    }
+    origin.more(80, "b");
     let new = client.fetch().unwrap().commit;
     assert_eq!(client.repository.follows(&new, &old).unwrap(), Some(true));
     // To one who has not seen the old one there is only a part of the history, which does not tell.
@@ -109,9 +105,7 @@ fn who_changed_which_entry() {
 fn what_is_older_than_what_was_fetched() {
     let origin = Origin::empty(&[]);
     origin.commit("hosts.yaml", "one 10.0.0.1\n", "First");
-    for n in 0..60 {
-        origin.commit("readme.md", format!("{n}"), "Elsewhere");
-    }
+    origin.grow(60, |n| vec![("readme.md".to_owned(), n.to_string().into_bytes())]);
     let late = origin.commit("hosts.yaml", "one 10.0.0.1\ntwo 10.0.0.2\n", "Late");
     let server = Server::new(origin.root());
     let client = Client::of(&server);

@@ -10,7 +10,7 @@ use crate::{
     fetch::{Client, believing, branch, commit, semver, tag},
     origin::{Origin, PATH},
     proxy,
-    server::{Reply, Server},
+    server::{Protocol, Reply, Server},
     tls::Authority,
 };
 
@@ -95,10 +95,10 @@ fn a_small_change_of_a_large_repository_costs_little() {
         };
         (0..40_000).map(|_| next()).collect()
     };
-    for n in 0..60_u32 {
-        origin.write(&format!("noise/{n}"), noise(u64::from(n)));
-        origin.commit("hosts.yaml", format!("a: {n}\n"), &format!("Change {n}"));
-    }
+    origin.grow(60, |n| {
+        let hosts = format!("a: {n}\n").into_bytes();
+        vec![(format!("noise/{n}"), noise(u64::from(n))), ("hosts.yaml".to_owned(), hosts)]
+    });
     let server = Server::new(origin.root());
     let client = Client::of(&server).branch("main");
     let first = client.fetch().unwrap();
@@ -121,6 +121,48 @@ fn an_old_protocol_will_do() {
     client.fetch().unwrap();
     let commit = origin.commit("hosts.yaml", "a: 2\n", "Second");
     assert_eq!(client.fetch().unwrap().commit, commit);
+    // By its id it gives out only what belongs to a branch or tag.
+    let mut client = Client::of(&server);
+    assert_eq!(client.fetch_as(crate::fetch::commit(&commit)).unwrap().commit, commit);
+    origin.git(&["reset", "-q", "--hard", "HEAD~1"]);
+    let error = Client::of(&server).fetch_as(crate::fetch::commit(&commit)).unwrap_err();
+    assert!(matches!(error, GitError::RevisionNotFound { .. }), "{error}");
+}
+
+#[test]
+fn a_server_that_leaves_nothing_out() {
+    let origin = Origin::new();
+    let first = origin.head();
+    origin.more(60, "b");
+    for protocol in [Protocol::Older, Protocol::Newer] {
+        let server = Server::with(origin.root(), false, move |_| Some(Reply::Whole(protocol)));
+        let client = Client::of(&server).branch("main");
+        let head = client.fetch().unwrap();
+        assert_eq!(client.repository.follows(&head.commit, &first).unwrap(), Some(true), "{protocol:?}");
+        let next = origin.commit("hosts.yaml", format!("{protocol:?}: 1\n"), "Next");
+        assert_eq!(client.fetch().unwrap().commit, next);
+    }
+}
+
+#[test]
+fn what_lies_far_back_comes_alone() {
+    let origin = Origin::new();
+    origin.more(11, "a");
+    origin.git(&["tag", "-a", "v1", "-m", "one"]);
+    origin.more(109, "b");
+    let far = origin.git(&["rev-parse", "v1^{commit}"]);
+    let server = Server::new(origin.root());
+    let mut client = Client::of(&server);
+    let head = client.fetch_as(branch("main")).unwrap();
+    assert_eq!(client.repository.follows(&head.commit, &far).unwrap(), None);
+    assert_eq!(client.fetch_as(tag("v1")).unwrap().commit, far);
+    assert_eq!(client.files(&far, "").unwrap()[0].1, "a: 10\n");
+    assert_eq!(client.repository.follows(&far, &head.commit).unwrap(), Some(false));
+    let next = origin.commit("hosts.yaml", "c: 1\n", "Next");
+    let after = client.fetch_as(branch("main")).unwrap();
+    assert_eq!(after.commit, next);
+    assert!(after.received < 8 << 10, "{}", after.received);
+    assert_eq!(client.repository.follows(&next, &head.commit).unwrap(), Some(true));
 }
 
 fn basic(server: &Server, user: &str, password: &str) -> Access {

@@ -1,6 +1,8 @@
 //! Over SSH.
 
-use gitops::repository::Access;
+use std::{net::TcpListener, time::Duration};
+
+use gitops::repository::{Access, GitError};
 use zeroize::Zeroizing;
 
 use crate::{
@@ -80,6 +82,21 @@ fn an_identity_that_the_server_does_not_know() {
     assert!(error.to_string().contains("register it there"), "{error}");
     let none = Client::new(server.at(PATH), Access::default()).fetch().unwrap_err();
     assert!(none.to_string().contains("add it"), "{none}");
+}
+
+#[test]
+fn a_server_that_says_nothing() {
+    let origin = Origin::new();
+    let server = Sshd::new(origin.root(), Environment::Taken);
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("ssh://127.0.0.1:{}/x", silent.local_addr().unwrap().port());
+    let mut client = Client::new(url, access(&server));
+    client.request.timeout = Duration::from_millis(500);
+    assert!(matches!(client.fetch().unwrap_err(), GitError::Timeout { .. }));
+    drop(silent);
+    client.request.timeout = Duration::from_secs(30);
+    let error = client.fetch().unwrap_err();
+    assert!(error.to_string().contains("refused"), "{error}");
 }
 
 #[test]

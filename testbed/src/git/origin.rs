@@ -68,6 +68,36 @@ impl Origin {
         self.commit_all(message)
     }
 
+    /// As many commits on `main`, all at once: each writes what it is given.
+    pub fn grow(&self, commits: u32, write: impl Fn(u32) -> Vec<(String, Vec<u8>)>) {
+        let mut stream = Vec::new();
+        for n in 0..commits {
+            stream.extend(
+                b"commit refs/heads/main\ncommitter Ada Example <ada@example.com> 1767319445 +0100\ndata 4\nMore\n",
+            );
+            if n == 0 {
+                stream.extend(b"from refs/heads/main^0\n");
+            }
+            for (path, bytes) in write(n) {
+                stream.extend(format!("M 100644 inline {path}\ndata {}\n", bytes.len()).into_bytes());
+                stream.extend(bytes);
+                stream.push(b'\n');
+            }
+        }
+        let path = self.root().join("stream");
+        fs::write(&path, stream).unwrap();
+        let mut command = Command::new("git");
+        command.current_dir(self.work()).args(["fast-import", "--quiet"]);
+        isolated(&mut command, self.root());
+        assert!(command.stdin(fs::File::open(path).unwrap()).status().unwrap().success());
+        self.git(&["reset", "-q", "--hard"]);
+    }
+
+    /// So many more versions of `hosts.yaml`.
+    pub fn more(&self, commits: u32, word: &str) {
+        self.grow(commits, |n| vec![("hosts.yaml".to_owned(), format!("{word}: {n}\n").into_bytes())]);
+    }
+
     pub fn head(&self) -> String {
         self.git(&["rev-parse", "HEAD"])
     }
