@@ -308,17 +308,21 @@ async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
     origin.git(&["checkout", "-q", "-b", "main"]);
     scene.until_ready(4).await?;
     fs::rename(origin.work(), origin.root().join("away"))?;
-    refuses(&scene, "the repository is gone", "GitOperationFailed", "").await?;
+    refuses(&scene, "the repository is gone", "RepositoryNotFound", "localhost").await?;
     fs::rename(origin.root().join("away"), origin.work())?;
     scene.until_ready(4).await?;
     for (about, trick, reason, says) in [
-        ("a server that says nothing", Trick::Stall, "Timeout", "3 s"),
-        ("a server that leads away", Trick::Redirect, "GitOperationFailed", "elsewhere.invalid"),
+        ("a server that says nothing", Trick::Stall, "Timeout", "after 3s"),
+        ("a server that leads away", Trick::Redirect, "RedirectRefused", "elsewhere.invalid"),
     ] {
         *scene.rule.lock().unwrap() = Some(trick);
         refuses(&scene, about, reason, says).await?;
-        let status = pool_status(&world.pool(POOL).await?);
-        ensure!(has(&status.conditions, kind::RECONCILING, "True", "ProgressingWithRetry"), "{:?}", status.conditions);
+        let conditions = pool_status(&world.pool(POOL).await?).conditions;
+        let told = match trick {
+            Trick::Stall => has(&conditions, kind::RECONCILING, "True", "ProgressingWithRetry"),
+            Trick::Redirect => has(&conditions, kind::STALLED, "True", reason),
+        };
+        ensure!(told, "{about}: {conditions:?}");
         *scene.rule.lock().unwrap() = None;
         scene.until_ready(4).await?;
     }
@@ -346,7 +350,7 @@ async fn an_operator_that_starts_while_the_server_is_away_leaves_all_as_it_is() 
     *scene.rule.lock().unwrap() = Some(Trick::Stall);
     fs::remove_dir_all(scene.world.control_plane.dir().join("cache"))?;
     scene.world.restart().await?;
-    refuses(&scene, "nothing is known", "Timeout", "3 s").await?;
+    refuses(&scene, "nothing is known", "Timeout", "after 3s").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
     ensure!((status.nodes, status.ready_nodes, status.removing_nodes) == (2, 2, 0), "{status:?}");
     *scene.rule.lock().unwrap() = None;
