@@ -89,6 +89,17 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     Ok(())
 }
 
+/// Installs the CRD of Flux's `GitRepository`.
+///
+/// # Errors
+/// When the API server refuses it, or it is not in force within a minute.
+pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
+    control_plane.apply_file(&crate::source_dir().join("crds").join("flux.yaml")).await?;
+    let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client().await?);
+    await_condition(crds, "gitrepositories.source.toolkit.fluxcd.io", conditions::is_crd_established()).await?;
+    Ok(())
+}
+
 /// The API server takes policies up in one go, some time after they were written: when one that is easy to probe refuses, the others do.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     let roles: Api<ClusterRole> = Api::all(operator_client(control_plane).await?);

@@ -10,6 +10,7 @@ mod crash;
 mod crd;
 mod csr;
 mod deploy;
+mod five_ways;
 mod fleet;
 mod fleet_faults;
 mod git;
