@@ -109,7 +109,7 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
         if work.instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true") {
             return remove::abandon(work).await;
         }
-        let Some(grant) = grant.filter(|g| g.type_ != GrantType::Provision) else {
+        let Some(grant) = grant.filter(|g| may_leave_with(g.type_)) else {
             let why = if work.is_plan() {
                 PLANNED
             } else {
@@ -174,6 +174,11 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
         Some(grant) => update::run(work, &grant).await,
         None => rest(work).await,
     }
+}
+
+/// Whether a host that shall go may go with this grant: it has a place among those that may be disturbed.
+fn may_leave_with(grant: GrantType) -> bool {
+    grant.is_change() || matches!(grant, GrantType::Remove | GrantType::Orphan)
 }
 
 /// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
@@ -257,5 +262,26 @@ fn tell_of_host(work: &mut Work, node: &Node) {
         work.cx.metrics.drift.inc();
         let note = drift.unwrap_or_default();
         work.cx.events.say(&work.instance, Level::Warning, "Drifted", "Keep", &note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_leaves_only_with_a_place() {
+        use GrantType::{Orphan, Provision, Reboot, Remove, Repair, Stage, Update};
+        for (grant, expected) in [
+            (Remove, true),
+            (Orphan, true),
+            (Update, true),
+            (Reboot, true),
+            (Repair, true),
+            (Provision, false),
+            (Stage, false),
+        ] {
+            assert_eq!(may_leave_with(grant), expected, "{grant:?}");
+        }
     }
 }
