@@ -15,6 +15,7 @@ mod login;
 pub mod node;
 mod register;
 mod remove;
+mod rotate;
 mod session;
 mod status;
 mod update;
@@ -85,6 +86,7 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
         // Somebody changed the instance before the operation began, and that change brings us here again.
         Err(StepError::Outdated) => Ok(Flow::Rest),
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
+        Err(error) if rotate::is_at_it(&work) => rotate::failed(&mut work, &error).await.map(Flow::After),
         Err(error) => {
             let is_change = work.status.operation.as_ref().is_some_and(|o| o.type_ != GrantType::Provision);
             let wait = work.fail(&error).await?;
@@ -151,7 +153,8 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
         believe_host(work).await;
     }
     let used = |g: &Grant| work.status.last_operation.as_ref() == Some(&g.id);
-    let grant = grant.filter(|g| !used(g) && (g.type_.is_change() || g.type_ == GrantType::Stage));
+    let of_node = |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey);
+    let grant = grant.filter(|g| !used(g) && of_node(g.type_));
     // It was given when the status said something else, and its pool is about to take it back.
     let in_vain = |g: &Grant| {
         g.type_ == GrantType::Update
@@ -171,6 +174,11 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
     }
     match grant {
         Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(work, &grant).await,
+        Some(grant) if grant.type_ == GrantType::RotateKey => match work.key_waits() {
+            // Its pool is about to take the grant back.
+            Some(_) => rest(work).await,
+            None => rotate::run(work, &grant).await,
+        },
         Some(grant) => update::run(work, &grant).await,
         None => rest(work).await,
     }
@@ -271,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_host_leaves_only_with_a_place() {
-        use GrantType::{Orphan, Provision, Reboot, Remove, Repair, Stage, Update};
+        use GrantType::{Orphan, Provision, Reboot, Remove, Repair, RotateKey, Stage, Update};
         for (grant, expected) in [
             (Remove, true),
             (Orphan, true),
@@ -280,6 +288,7 @@ mod tests {
             (Repair, true),
             (Provision, false),
             (Stage, false),
+            (RotateKey, false),
         ] {
             assert_eq!(may_leave_with(grant), expected, "{grant:?}");
         }

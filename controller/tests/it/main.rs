@@ -11,6 +11,7 @@ mod csr;
 mod deploy;
 mod fleet;
 mod fleet_faults;
+mod key_rotation;
 mod plan_mode;
 mod removal;
 mod repair;
