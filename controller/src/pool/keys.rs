@@ -1,7 +1,7 @@
 //! Which SSH key the hosts of a pool shall take, and which of them do not yet.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap, hash_map::Entry},
     time::Duration,
 };
 
@@ -18,21 +18,23 @@ const LOOK_AGAIN: Duration = Duration::from_mins(1);
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     /// The hash of each, or why it cannot be had, by Secret and key in it.
-    first: HashMap<(String, String), Result<String, String>>,
+    first: HashMap<Place, Result<String, String>>,
+    /// Where that of each host is. What the pool lists counts: its instances may not have been told yet.
+    of_host: HashMap<String, Place>,
 }
 
-fn first(host: &InstanceHost) -> Option<(String, String)> {
-    let first = host.private_keys.first().filter(|_| host.private_keys.len() > 1)?;
-    Some((first.name.clone(), first.key().to_owned()))
-}
+/// Secret, and key in it.
+type Place = (String, String);
 
 impl Keys {
     /// Reads them. A Secret that nobody needs is not read: with a single key there is nothing to come from.
-    pub async fn read(hosts: impl Iterator<Item = &InstanceHost>, cx: &Context) -> Self {
+    pub async fn read(hosts: &BTreeMap<String, InstanceHost>, cx: &Context) -> Self {
         let mut keys = Self::default();
-        for host in hosts {
-            let (Some(id), Some(reference)) = (first(host), host.private_keys.first()) else { continue };
-            if let Entry::Vacant(unread) = keys.first.entry(id) {
+        for (name, host) in hosts {
+            let Some(reference) = host.private_keys.first().filter(|_| host.private_keys.len() > 1) else { continue };
+            let place: Place = (reference.name.clone(), reference.key().to_owned());
+            keys.of_host.insert(name.clone(), place.clone());
+            if let Entry::Vacant(unread) = keys.first.entry(place) {
                 let key = cx.secrets.key(reference).await;
                 unread.insert(key.map(|k| k.identity.public_key_hash()).map_err(|e| e.to_string()));
             }
@@ -40,9 +42,10 @@ impl Keys {
         keys
     }
 
-    /// Whether a host with these keys is to be given another one. Never when it is not known which.
-    pub fn wants(&self, host: &InstanceHost, instance: &WindowsInstance) -> bool {
-        let Some(Ok(first)) = first(host).and_then(|id| self.first.get(&id)) else { return false };
+    /// Whether a host is to be given another one. Never when it is not known which.
+    pub fn wants(&self, instance: &WindowsInstance) -> bool {
+        let place = self.of_host.get(&instance.name_any());
+        let Some(Ok(first)) = place.and_then(|place| self.first.get(place)) else { return false };
         let status = instance.status.as_ref();
         let taken = status.and_then(|s| s.public_key_hash.as_ref());
         let retires = status.and_then(|s| s.key_rotation.as_ref()).is_some_and(|k| k.retiring_key_hash.is_some());
@@ -62,11 +65,11 @@ impl Keys {
         let problems = self.first.values().filter_map(|k| k.as_ref().err());
         let mut standing = Standing { problem: problems.min().cloned(), ..Standing::default() };
         for Member { instance, slot } in members {
-            if !slot.joined || slot.leaving || first(&instance.spec.host).is_none() {
+            if !slot.joined || slot.leaving || !self.of_host.contains_key(&slot.name) {
                 continue;
             }
             standing.total += 1;
-            if !self.wants(&instance.spec.host, instance) {
+            if !self.wants(instance) {
                 continue;
             }
             let name = instance.name_any();
@@ -99,30 +102,26 @@ pub(crate) struct Standing {
 mod tests {
     use std::sync::Arc;
 
-    use api::{Failures, KeyRotation, SecretKeyRef, WindowsInstanceSpec, WindowsInstanceStatus};
+    use api::{Failures, KeyRotation, WindowsInstanceSpec, WindowsInstanceStatus};
 
     use super::*;
     use crate::plan::grants::Slot;
 
-    fn host(secrets: &[&str]) -> InstanceHost {
-        let private_keys = secrets.iter().map(|s| SecretKeyRef { name: (*s).into(), key: None }).collect();
-        InstanceHost { private_keys, ..InstanceHost::default() }
-    }
-
-    fn member(name: &str, secrets: &[&str], taken: Option<&str>, rotation: Option<KeyRotation>) -> Member {
-        let spec = WindowsInstanceSpec { host: host(secrets), ..WindowsInstanceSpec::default() };
-        let mut instance = WindowsInstance::new(name, spec);
+    fn member(name: &str, taken: Option<&str>, rotation: Option<KeyRotation>) -> Member {
+        let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
         let public_key_hash = taken.map(str::to_owned);
         instance.status =
             Some(WindowsInstanceStatus { public_key_hash, key_rotation: rotation, ..WindowsInstanceStatus::default() });
-        Member { instance: Arc::new(instance), slot: Slot { joined: true, ..Slot::default() } }
+        Member { instance: Arc::new(instance), slot: Slot { name: name.into(), joined: true, ..Slot::default() } }
     }
 
+    /// The first keys of hosts, each in a Secret of its own.
     fn keys(of: &[(&str, Result<&str, &str>)]) -> Keys {
-        let of = of.iter().map(|(secret, key)| {
-            ((((*secret).to_owned()), "private-key.pem".to_owned()), key.map(str::to_owned).map_err(str::to_owned))
-        });
-        Keys { first: of.collect() }
+        let place = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
+        Keys {
+            first: of.iter().map(|(h, key)| (place(h), key.map(str::to_owned).map_err(str::to_owned))).collect(),
+            of_host: of.iter().map(|(h, _)| ((*h).to_owned(), place(h))).collect(),
+        }
     }
 
     fn retiring() -> KeyRotation {
@@ -131,42 +130,37 @@ mod tests {
 
     #[test]
     fn who_gets_another_key() {
-        let (known, unknown) = (keys(&[("new", Ok("2"))]), keys(&[("new", Err("gone"))]));
-        for (about, keys, secrets, taken, rotation, expected) in [
-            ("takes the old one", &known, &["new", "old"][..], Some("1"), None, true),
-            ("takes the new one", &known, &["new", "old"], Some("2"), None, false),
-            ("and has the old one yet", &known, &["new", "old"], Some("2"), Some(retiring()), true),
-            ("has only failed", &known, &["new", "old"], Some("2"), Some(KeyRotation::default()), false),
-            ("was never reached", &known, &["new", "old"], None, None, false),
-            ("one key", &known, &["new"], Some("1"), None, false),
-            ("no key", &known, &[], Some("1"), None, false),
-            ("other keys", &known, &["other", "old"], Some("1"), None, false),
-            ("cannot be read", &unknown, &["new", "old"], Some("1"), None, false),
+        let (known, unknown) = (keys(&[("a", Ok("2"))]), keys(&[("a", Err("gone"))]));
+        for (about, keys, taken, rotation, expected) in [
+            ("takes the old one", &known, Some("1"), None, true),
+            ("takes the new one", &known, Some("2"), None, false),
+            ("and has the old one yet", &known, Some("2"), Some(retiring()), true),
+            ("has only failed", &known, Some("2"), Some(KeyRotation::default()), false),
+            ("was never reached", &known, None, None, false),
+            ("has one key", &Keys::default(), Some("1"), None, false),
+            ("its key cannot be read", &unknown, Some("1"), None, false),
         ] {
-            let member = member("a", secrets, taken, rotation);
-            assert_eq!(keys.wants(&member.instance.spec.host, &member.instance), expected, "{about}");
+            assert_eq!(keys.wants(&member("a", taken, rotation).instance), expected, "{about}");
         }
     }
 
     #[test]
     fn what_is_told() {
-        let known = keys(&[("new", Ok("2")), ("mine", Err("there is no Secret mine"))]);
+        let known = keys(&[("a", Ok("2")), ("b", Ok("2")), ("c", Ok("2")), ("d", Err("there is no Secret x"))]);
         let failures = Failures { step: "AddKey".into(), last_message: "read-only".into(), ..Failures::default() };
         let failing = KeyRotation { retiring_key_hash: None, failures: Some(failures) };
-        let members = [
-            member("c", &["new", "old"], Some("1"), Some(failing)),
-            member("b", &["new", "old"], Some("2"), None),
-            member("a", &["new", "old"], Some("1"), None),
-            member("d", &["mine", "old"], Some("1"), None),
-            member("e", &["old"], Some("1"), None),
-        ];
+        let mut members: Vec<Member> = ["e", "d", "a"].into_iter().map(|name| member(name, Some("1"), None)).collect();
+        members.extend([member("c", Some("1"), Some(failing)), member("b", Some("2"), None)]);
         let expected = Standing {
             total: 4,
             old: vec!["a".into(), "c".into()],
             failed: vec![("c".into(), "AddKey: read-only".into())],
-            problem: Some("there is no Secret mine".into()),
+            problem: Some("there is no Secret x".into()),
         };
-        assert_eq!(known.standing(&members), Some(expected));
+        assert_eq!(known.standing(&members), Some(expected.clone()));
+        members[2].slot.leaving = true;
+        let without = Standing { total: 3, old: vec!["c".into()], ..expected };
+        assert_eq!(known.standing(&members), Some(without));
         assert_eq!(Keys::default().standing(&members), None);
         assert_eq!((known.look_again(), Keys::default().look_again()), (Some(LOOK_AGAIN), None));
     }

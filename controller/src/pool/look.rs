@@ -69,15 +69,9 @@ impl Look {
         let wishes = Wishes::of(pool, &mine, purpose, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();
-        // A pool that is carried out has told its instances, or is about to.
-        let host = |m: &Member| match purpose {
-            Purpose::Act => m.instance.spec.host.clone(),
-            Purpose::Tell => list.hosts.get(&m.slot.name).unwrap_or(&m.instance.spec.host).clone(),
-        };
-        let hosts: Vec<InstanceHost> = members.iter().map(host).collect();
-        let keys = Keys::read(hosts.iter(), cx).await;
-        for (member, host) in members.iter_mut().zip(&hosts) {
-            member.slot.wants_key = keys.wants(host, &member.instance) && !has_used_its_grant(&member.instance);
+        let keys = Keys::read(&list.hosts, cx).await;
+        for member in &mut members {
+            member.slot.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
         }
         let remediation = pool.spec.remediation();
         let limits = Limits {

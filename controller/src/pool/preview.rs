@@ -215,6 +215,15 @@ mod tests {
                 Some(("Reboot", "Reboot", "the host asks for a restart")),
             ),
             (
+                "another key",
+                true,
+                Some(Slot { wants_key: true, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("RotateKey", "None", "it takes another SSH key than the first of its list")),
+            ),
+            (
                 "on hold",
                 true,
                 Some(Slot { held: true, ..change(Disruption::Drain) }),
