@@ -220,6 +220,8 @@ pub enum GrantType {
     Remove,
     /// Let the host go as it is.
     Orphan,
+    /// Have the host take the first key of its list, and no longer the one that it takes now. Disturbs nobody.
+    RotateKey,
 }
 
 impl GrantType {
@@ -238,6 +240,7 @@ impl GrantType {
             Self::Repair => "Repair",
             Self::Remove => "Remove",
             Self::Orphan => "Orphan",
+            Self::RotateKey => "RotateKey",
         }
     }
 }
@@ -281,6 +284,9 @@ pub struct WindowsInstanceStatus {
     /// Which private key the host took: lower-case hex SHA-256 of the authorized_keys form of its public key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key_hash: Option<String>,
+    /// How giving the host another key stands, if that is not through.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_rotation: Option<KeyRotation>,
     /// What the host said of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<HostFacts>,
@@ -296,6 +302,18 @@ pub struct WindowsInstanceStatus {
     /// Values of the annotations `retry` and `trust-host-key` that were last acted upon.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_handled_retry: Option<String>,
+}
+
+/// How giving a host another key stands.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRotation {
+    /// The key whose line is still to be removed from the host, as in `publicKeyHash`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retiring_key_hash: Option<String>,
+    /// Failures since the last success. They hold up nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failures: Option<Failures>,
 }
 
 /// Where a host stands, in a word. For people and field selectors; nothing is decided by it.

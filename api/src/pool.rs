@@ -124,7 +124,7 @@ pub struct SecretRef {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
-    /// Private keys, tried in this order. The Secret `cloud-private-key` if not set. Keys must not have a passphrase.
+    /// Private keys, tried in this order. Hosts that take another one than the first are given the first. The Secret `cloud-private-key` if not set. Keys must not have a passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 8))]
     pub private_key_secret_refs: Option<Vec<SecretKeyRef>>,

@@ -135,10 +135,18 @@ pub fn new_key() -> Result<PrivateKey> {
 /// # Errors
 /// When the API server refuses it.
 pub async fn store_key(control_plane: &ControlPlane, key: &PrivateKey) -> Result<()> {
+    store_key_as(control_plane, api::names::DEFAULT_KEY_SECRET, key).await
+}
+
+/// Stores a private key as a Secret of this name.
+///
+/// # Errors
+/// When the API server refuses it.
+pub async fn store_key_as(control_plane: &ControlPlane, name: &str, key: &PrivateKey) -> Result<()> {
     let pem = key.to_openssh(LineEnding::LF)?;
     let secret = json!({
         "apiVersion": "v1", "kind": "Secret",
-        "metadata": {"name": api::names::DEFAULT_KEY_SECRET, "namespace": NAMESPACE},
+        "metadata": {"name": name, "namespace": NAMESPACE},
         "stringData": {api::names::DEFAULT_KEY_SECRET_KEY: pem.as_str()},
     });
     control_plane.apply_yaml(&secret.to_string()).await

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use api::{
-    GrantType, HostFacts, Operation, PinnedHostKey, WindowsInstance,
+    GrantType, HostFacts, Operation, WindowsInstance,
     host::{self, Body, CertificateKind, HostState, Outcome, Verb},
     names::key,
     payload,
@@ -224,14 +224,7 @@ async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState
     let login = login(&work.cx, &work.instance, &work.pool).await?;
     let session = Session::open(&work.cx, &work.instance, &operation, login).await?;
     // The key is stored before anything is done to the host: what was trusted once is trusted for good.
-    let proven = session.connection().host_key();
-    work.status.host_key = Some(PinnedHostKey {
-        key_type: proven.key_type.clone(),
-        public_key: proven.public_key_base64.clone(),
-        fingerprint: proven.fingerprint(),
-    });
-    work.status.public_key_hash = Some(session.connection().identity().public_key_hash());
-    work.reached();
+    work.proven(session.connection());
     work.save().await?;
     session.prepare().await?;
     let state = session.look(target.rendered.files()).await?;

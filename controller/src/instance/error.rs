@@ -154,6 +154,24 @@ pub enum StepError {
     /// The Node did not come.
     #[error("{0}")]
     NotRegistered(String),
+    /// The line of the key that the host takes was not found.
+    #[error(
+        "the host takes the key {key}, whose line is in none of {files}; put the first key of the list where its SSH server reads keys"
+    )]
+    KeyLineNotFound {
+        /// Fingerprint.
+        key: String,
+        /// Where it was looked for.
+        files: String,
+    },
+    /// The host does not take a key that was put beside the one that it takes.
+    #[error("the host does not take the key {key}, which is in {files} now; the log of its SSH server says why")]
+    KeyNotTaken {
+        /// Fingerprint.
+        key: String,
+        /// Where it is.
+        files: String,
+    },
     /// The host did not come back.
     #[error("the host did not come back within {minutes} min after it was restarted; look at its console")]
     NotRestarted {
@@ -218,6 +236,8 @@ impl StepError {
             Self::NoAnswer { .. } => "NoAnswer",
             Self::BadAnswer { .. } => "BadAnswer",
             Self::Host { reason, .. } => return reason.clone(),
+            Self::KeyLineNotFound { .. } => "KeyLineNotFound",
+            Self::KeyNotTaken { .. } => "KeyNotTaken",
             Self::NotRegistered(_) => "NotRegistered",
             Self::NotRestarted { .. } => "NotRestarted",
         }

@@ -15,6 +15,7 @@ mod login;
 pub mod node;
 mod register;
 mod remove;
+mod rotate;
 mod session;
 mod status;
 mod update;
@@ -85,6 +86,7 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
         // Somebody changed the instance before the operation began, and that change brings us here again.
         Err(StepError::Outdated) => Ok(Flow::Rest),
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
+        Err(error) if rotate::is_at_it(&work) => rotate::failed(&mut work, &error).await.map(Flow::After),
         Err(error) => {
             let is_change = work.status.operation.as_ref().is_some_and(|o| o.type_ != GrantType::Provision);
             let wait = work.fail(&error).await?;
@@ -116,7 +118,7 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
         {
             return remove::vanished(work).await;
         }
-        let Some(grant) = grant.filter(|g| g.type_ != GrantType::Provision) else {
+        let Some(grant) = grant.filter(|g| may_leave_with(g.type_)) else {
             let why = if work.is_plan() {
                 PLANNED
             } else {
@@ -158,7 +160,8 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
         believe_host(work).await;
     }
     let used = |g: &Grant| work.status.last_operation.as_ref() == Some(&g.id);
-    let grant = grant.filter(|g| !used(g) && (g.type_.is_change() || g.type_ == GrantType::Stage));
+    let of_node = |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey);
+    let grant = grant.filter(|g| !used(g) && of_node(g.type_));
     // It was given when the status said something else, and its pool is about to take it back.
     let in_vain = |g: &Grant| {
         g.type_ == GrantType::Update
@@ -178,9 +181,19 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
     }
     match grant {
         Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(work, &grant).await,
+        Some(grant) if grant.type_ == GrantType::RotateKey => match work.key_waits() {
+            // Its pool is about to take the grant back.
+            Some(_) => rest(work).await,
+            None => rotate::run(work, &grant).await,
+        },
         Some(grant) => update::run(work, &grant).await,
         None => rest(work).await,
     }
+}
+
+/// Whether a host that shall go may go with this grant: it has a place among those that may be disturbed.
+fn may_leave_with(grant: GrantType) -> bool {
+    grant.is_change() || matches!(grant, GrantType::Remove | GrantType::Orphan)
 }
 
 /// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
@@ -264,5 +277,27 @@ fn tell_of_host(work: &mut Work, node: &Node) {
         work.cx.metrics.drift.inc();
         let note = drift.unwrap_or_default();
         work.cx.events.say(&work.instance, Level::Warning, "Drifted", "Keep", &note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_leaves_only_with_a_place() {
+        use GrantType::{Orphan, Provision, Reboot, Remove, Repair, RotateKey, Stage, Update};
+        for (grant, expected) in [
+            (Remove, true),
+            (Orphan, true),
+            (Update, true),
+            (Reboot, true),
+            (Repair, true),
+            (Provision, false),
+            (Stage, false),
+            (RotateKey, false),
+        ] {
+            assert_eq!(may_leave_with(grant), expected, "{grant:?}");
+        }
     }
 }

@@ -67,13 +67,13 @@ pub fn describe(
             };
             let phase = match type_ {
                 GrantType::Provision => Phase::Joining,
-                GrantType::Stage => Phase::Ready,
+                GrantType::Stage | GrantType::RotateKey => Phase::Ready,
                 GrantType::Update | GrantType::Reboot => Phase::Updating,
                 GrantType::Repair => Phase::Repairing,
                 GrantType::Remove | GrantType::Orphan => Phase::Removing,
             };
-            // Sending ahead disturbs nobody: the node goes on as it is.
-            if *type_ != GrantType::Stage {
+            // What disturbs nobody: the node goes on as it is.
+            if !matches!(type_, GrantType::Stage | GrantType::RotateKey) {
                 put(kind::READY, Status::Unknown, progressing, &message);
             }
             if *type_ == GrantType::Update {

@@ -31,8 +31,10 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
     let mut if_missing = BTreeMap::new();
     // It is encrypted with the private key, so it has to be made anew when that is another one.
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == work.status.public_key_hash.as_ref();
-    let wants_user = !node.annotations().contains_key(key::USERNAME) || !same_key;
-    if let Some(hash) = &work.status.public_key_hash {
+    let has_user = node.annotations().contains_key(key::USERNAME);
+    let wants_user = !has_user || !same_key;
+    // The two go together: a user that nobody can decrypt any more would never be found out.
+    if let Some(hash) = work.status.public_key_hash.as_ref().filter(|_| same_key || !has_user) {
         annotations.insert(key::PUB_KEY_HASH.into(), hash.clone());
     }
     if wants_user {
@@ -45,6 +47,10 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
                     return Wanted { labels, annotations, annotations_if_missing: if_missing, stale, taints };
                 };
                 match legacy::encrypt_username(&host.username, &k.pem) {
+                    Ok(text) if has_user => {
+                        annotations.insert(key::USERNAME.into(), text);
+                        annotations.insert(key::PUB_KEY_HASH.into(), k.identity.public_key_hash());
+                    }
                     Ok(text) => drop(if_missing.insert(key::USERNAME.into(), text)),
                     Err(error) => {
                         tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out");

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::{
-    Failures, Grant, GrantType, Operation, WindowsInstance, WindowsInstanceStatus, WindowsNodePool,
+    Failures, Grant, GrantType, Operation, PinnedHostKey, WindowsInstance, WindowsInstanceStatus, WindowsNodePool,
     names::{MANAGER_INSTANCE, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -22,6 +22,7 @@ use crate::{
     events::Level,
     plan::backoff::backoff,
     render::{Rendered, Stored},
+    ssh::Connection,
 };
 
 /// Credentials are mended by a person who then looks at the pool: no point in letting them wait long.
@@ -148,11 +149,16 @@ impl Work {
 
     /// Notes that the operation is over, and with it its failures.
     pub fn finish_operation(&mut self) {
+        self.end_operation();
+        self.status.failures = None;
+    }
+
+    /// Notes that the operation is over.
+    pub fn end_operation(&mut self) {
         if let Some(operation) = self.status.operation.take() {
             self.observe_step(&operation.step);
             self.status.last_operation = Some(operation.id);
         }
-        self.status.failures = None;
     }
 
     /// Stores that a step begins, before its first side effect.
@@ -187,6 +193,9 @@ impl Work {
             "Drain",
             "Deconfigure",
             "DeleteNode",
+            "AddKey",
+            "VerifyKey",
+            "RetireKey",
         ];
         if let Some(step) = known.into_iter().find(|k| *k == step) {
             let label = crate::metrics::StepLabel { step };
@@ -213,27 +222,56 @@ impl Work {
         reached(&mut self.status, Ok(()), self.instance.metadata.generation, Timestamp::now());
     }
 
-    /// Notes a failure, and when the next attempt is made.
-    pub async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
-        let (reason, message) = (error.reason(), error.to_string());
+    /// Notes what both sides have proven: which host this is, and which key it takes.
+    pub fn proven(&mut self, connection: &Connection) {
+        let host_key = connection.host_key();
+        self.status.host_key = Some(PinnedHostKey {
+            key_type: host_key.key_type.clone(),
+            public_key: host_key.public_key_base64.clone(),
+            fingerprint: host_key.fingerprint(),
+        });
+        let taken = Some(connection.identity().public_key_hash());
+        if self.status.public_key_hash != taken {
+            // What failed with the key before says nothing of this one.
+            self.status.key_rotation = self.status.key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
+        }
+        self.status.public_key_hash = taken;
+        self.reached();
+    }
+
+    /// Notes that the host did not answer.
+    pub fn not_reached(&mut self, error: &StepError) {
+        let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
+        reached(&mut self.status, Err((&reason, &message)), generation, Timestamp::now());
+    }
+
+    /// A failure after others, and how long the next attempt waits.
+    pub fn one_more(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
         let now = Timestamp::now();
-        let count = self.status.failures.as_ref().map_or(0, |f| f.count).saturating_add(1);
+        let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
             StepError::Secret(_) => CREDENTIALS_BACKOFF_MAX.min(self.cx.args.backoff_max),
             _ => self.cx.args.backoff_max,
         };
         let wait = backoff(u32::try_from(count).unwrap_or(1), self.cx.args.backoff_base.min(max), max, rand::random());
         let next = now.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(now);
-        let step = self.status.operation.as_ref().map(|o| o.step.clone()).unwrap_or_default();
-        self.status.failures = Some(Failures {
+        let failures = Failures {
             count,
             next_retry_time: next.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-            last_reason: reason.clone(),
-            last_message: message.clone(),
-            step: step.clone(),
-        });
+            last_reason: error.reason(),
+            last_message: error.to_string(),
+            step: self.status.operation.as_ref().map(|o| o.step.clone()).unwrap_or_default(),
+        };
+        (failures, wait)
+    }
+
+    /// Notes a failure, and when the next attempt is made.
+    pub async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
+        let (failures, wait) = self.one_more(self.status.failures.as_ref(), error);
+        let Failures { last_reason: reason, last_message: message, step, .. } = failures.clone();
+        self.status.failures = Some(failures);
         if error.is_unreachable() {
-            reached(&mut self.status, Err((&reason, &message)), self.instance.metadata.generation, now);
+            self.not_reached(error);
         }
         let leaving = self.leaving();
         // A node that could not be sent something goes on as it is.
@@ -269,16 +307,23 @@ impl Work {
             // What a person asks for is tried even if it has failed for good.
             self.status.failed_version = None;
             self.retry_now();
+            if let Some(failures) = self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
+                failures.next_retry_time = now();
+            }
             return None;
         }
-        let until = self.status.failures.as_ref()?.next_retry_time.parse::<Timestamp>().ok()?;
-        std::time::Duration::try_from(until.duration_since(Timestamp::now())).ok().filter(|d| !d.is_zero())
+        until(self.status.failures.as_ref()?)
+    }
+
+    /// The same for giving the host another key.
+    pub fn key_waits(&self) -> Option<std::time::Duration> {
+        until(self.status.key_rotation.as_ref()?.failures.as_ref()?)
     }
 
     /// The next attempt is made at once.
     pub fn retry_now(&mut self) {
         if let Some(failures) = &mut self.status.failures {
-            failures.next_retry_time = Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+            failures.next_retry_time = now();
         }
     }
 
@@ -324,4 +369,14 @@ impl Work {
         self.instance.metadata.resource_version = fresh.metadata.resource_version;
         Ok(())
     }
+}
+
+fn now() -> String {
+    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// How long the attempt after these failures waits, if it does.
+fn until(failures: &Failures) -> Option<std::time::Duration> {
+    let until = failures.next_retry_time.parse::<Timestamp>().ok()?;
+    std::time::Duration::try_from(until.duration_since(Timestamp::now())).ok().filter(|d| !d.is_zero())
 }

@@ -100,6 +100,7 @@ pub fn decide(slots: &[Slot], limits: &Limits, now: Timestamp) -> Decision {
     plan.update();
     plan.reboot();
     plan.repair();
+    plan.rotate_key();
     plan.decision()
 }
 
@@ -165,6 +166,12 @@ impl<'a> Plan<'a> {
         // What has begun goes on to its end: a node must not be left half changed.
         for slot in plan.slots.clone() {
             if slot.begun && slot.grant.is_some() && !plan.cannot_end(slot) {
+                plan.keep(slot);
+            }
+        }
+        // It takes seconds, and the next host gets its turn when it is over.
+        for slot in plan.slots.clone() {
+            if slot.rotating && slot.grant == Some(GrantType::RotateKey) && slot.joined && !slot.leaving {
                 plan.keep(slot);
             }
         }
@@ -372,6 +379,30 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Keys of hosts, one host at a time: a key that locks out is found out on one of them. Nobody is disturbed, so that no
+    /// window and no budget is asked.
+    fn rotate_key(&mut self) {
+        if self.limits.paused || self.slots.iter().any(|s| s.rotating) {
+            return;
+        }
+        // Who has been sent what it needs may wait for its turn for days, and needs no grant for that.
+        let idles = |s: &Slot| s.staged && s.grant == Some(GrantType::Stage) && self.is_kept(s);
+        let free = |s: &Slot| self.is_free(s) || (idles(s) && !self.waits(s) && !s.held && !s.leaving && s.joined);
+        let waits = |s: &Slot| s.key_waits_until.is_some_and(|until| until > self.now);
+        let has = |s: &Slot| s.grant == Some(GrantType::RotateKey);
+        let taken = self.slots.iter().any(|s| has(s));
+        let wants = |s: &&'a Slot| s.wants_key && s.ready && has(s) == taken && !waits(s) && free(s);
+        // Those that have failed are not in the way of the others.
+        let next = self.slots.iter().copied().filter(wants).min_by_key(|s| (s.key_waits_until.is_some(), &s.name));
+        if let Some(slot) = next {
+            self.give(slot, GrantType::RotateKey);
+        }
+    }
+
+    fn is_kept(&self, slot: &Slot) -> bool {
+        matches!(self.verdicts.get(slot.name.as_str()), Some(Verdict::Keep))
+    }
+
     fn is_to_be_repaired(&self, slot: &Slot) -> bool {
         !self.limits.paused
             && !self.too_many_down
@@ -410,7 +441,8 @@ impl<'a> Plan<'a> {
         let of = |s: &&Slot| {
             let repair = later(s.down_since, Some(self.limits.unreachable_after)).filter(|_| self.is_repairable(s));
             let lost = later(s.down_since, self.limits.ignore_lost_after).filter(|_| is_silent(s));
-            [s.waits_until, repair, lost].into_iter().flatten().filter(|at| *at > self.now).min()
+            let key = s.key_waits_until.filter(|_| s.wants_key);
+            [s.waits_until, repair, lost, key].into_iter().flatten().filter(|at| *at > self.now).min()
         };
         self.slots.iter().filter_map(of).min()
     }

@@ -550,3 +550,6 @@ fn a_repair_restarts_the_host_if_the_pool_says_so() {
         assert_eq!((granting.type_, granting.disruption), (GrantType::Repair, expected));
     }
 }
+
+#[path = "grants_key_tests.rs"]
+mod keys;

@@ -75,6 +75,10 @@ impl Host {
                 self.gave_up.clone_from(&self.slot.grant_version);
                 self.is_up();
             }
+            (Event::Fails, Some(GrantType::RotateKey)) => {
+                self.slot.rotating = false;
+                self.slot.key_waits_until = Some(time(now + 60));
+            }
             (Event::Fails, Some(_)) => {
                 self.slot.waits_until = Some(time(now + 60));
                 self.slot.unreachable = self.broken;
@@ -117,6 +121,10 @@ impl Host {
             }
             GrantType::Remove | GrantType::Orphan => {
                 self.slot = Slot { name: self.slot.name.clone(), ..Slot::default() };
+            }
+            GrantType::RotateKey if !self.slot.rotating => self.slot.rotating = self.slot.joined,
+            GrantType::RotateKey => {
+                (self.slot.rotating, self.slot.wants_key, self.slot.key_waits_until) = (false, false, None);
             }
             GrantType::Provision => {}
         }
@@ -198,6 +206,9 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
                 );
             }
             GrantType::Reboot => prop_assert!(old.wants_reboot),
+            GrantType::RotateKey => {
+                prop_assert!(old.wants_key && old.ready && old.key_waits_until.is_none_or(|until| until <= now));
+            }
             GrantType::Repair => prop_assert!(!old.ready && limits.remediation != RemediationType::None),
             _ => {}
         }
@@ -217,6 +228,7 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         tries(s) && s.joined && !s.available && changes && !quiet(s)
     };
     let repair = |s: &Slot| tries(s) && s.grant == Some(GrantType::Repair);
+    let rotates = |s: &Slot| s.rotating || s.grant == Some(GrantType::RotateKey);
     let sends = |s: &Slot| s.grant == Some(GrantType::Stage) && !s.staged;
     let limit = limits.gate.limit.map_or(usize::MAX, |l| l as usize);
     let counts = |s: &Slot| {
@@ -227,7 +239,8 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         base(&s) && !s.leaving && (s.failed || follows)
     };
     type Kind<'a> = (&'a str, usize, &'a dyn Fn(&Slot) -> bool);
-    let kinds: [Kind<'_>; 6] = [
+    let kinds: [Kind<'_>; 7] = [
+        ("rotates", 1, &rotates),
         ("joins", many, &joins),
         ("quiet", many, &quiet),
         ("dead", many, &dead),
@@ -270,9 +283,9 @@ fn any_disruption() -> impl Strategy<Value = Disruption> {
 }
 
 fn any_grant() -> impl Strategy<Value = Option<GrantType>> {
-    use GrantType::{Orphan, Provision, Reboot, Remove, Repair, Stage, Update};
+    use GrantType::{Orphan, Provision, Reboot, Remove, Repair, RotateKey, Stage, Update};
     proptest::option::of(proptest::sample::select(vec![
-        Provision, Stage, Update, Update, Reboot, Repair, Remove, Orphan,
+        Provision, Stage, Update, Update, Reboot, Repair, Remove, Orphan, RotateKey,
     ]))
 }
 
@@ -287,6 +300,7 @@ prop_compose! {
         state in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.9), -2000..0i64, any::<bool>()),
         flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2)),
         waits in proptest::option::weighted(0.2, -60..60i64),
+        key in (proptest::bool::weighted(0.5), proptest::bool::weighted(0.2), proptest::option::weighted(0.2, -60..60i64)),
     ) -> Host {
         let (ready, schedulable, down, unreachable) = state;
         let (leaving, held, wants_reboot) = flags;
@@ -308,6 +322,9 @@ prop_compose! {
             wants_reboot: joined && wants_reboot,
             down_since: (joined && !ready).then(|| time(down)),
             unreachable,
+            wants_key: joined && key.0,
+            rotating: joined && key.1 && grant == Some(GrantType::RotateKey),
+            key_waits_until: key.2.map(time),
             ..Slot::default()
         };
         Host { slot, follows, has, gave_up, disruption: disruptions.1, broken: false }
@@ -384,6 +401,7 @@ proptest! {
                 2 => world.hosts[who].slot.held ^= true,
                 3 => world.hosts[who].slot.leaving ^= true,
                 4 => world.hosts[who].slot.wants_reboot = world.hosts[who].slot.joined,
+                8 => world.hosts[who].slot.wants_key = world.hosts[who].slot.joined,
                 5 => world.target = format!("v{passed}"),
                 6 => world.limits.gate.limit = None,
                 7 => world.limits.gate.limit = Some(3),
@@ -407,8 +425,8 @@ proptest! {
     ) {
         let mut world = world;
         for host in &mut world.hosts {
-            let Slot { name, zone, wants_reboot, leaving, .. } = host.slot.clone();
-            host.slot = Slot { name, zone, wants_reboot, leaving, joined: true, ready: true, available: true, ..Slot::default() };
+            let Slot { name, zone, wants_reboot, wants_key, leaving, .. } = host.slot.clone();
+            host.slot = Slot { name, zone, wants_reboot, wants_key, leaving, joined: true, ready: true, available: true, ..Slot::default() };
         }
         let total = u32::try_from(world.hosts.len()).unwrap();
         let cap = world.limits.max_unavailable.of(total) as usize;
@@ -457,7 +475,7 @@ proptest! {
         let steps: Vec<Step> = steps.into_iter().map(|(p, s)| Step { nodes: IntOrPercent::Percent(p), pause_seconds: Some(s), approval: None }).collect();
         let settings = Settings { steps: &steps, approved: &[], max_failures: percent, action: FailureAction::Pause };
         let mut status: Option<RolloutStatus> = None;
-        let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.slot.joined && h.follows == "v2" && h.slot.available && h.slot.grant.is_none() && !h.slot.wants_reboot));
+        let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.slot.joined && h.follows == "v2" && h.slot.available && h.slot.grant.is_none() && !h.slot.wants_reboot && !h.slot.wants_key));
         for _ in 0..400 {
             let slots = world.slots();
             let now = time(world.now);

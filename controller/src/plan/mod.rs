@@ -1,5 +1,6 @@
 //! Pure decisions: who may be worked on now, and what the next step on a host is.
 
+pub mod authorized_keys;
 pub mod backoff;
 pub mod change;
 pub mod grants;

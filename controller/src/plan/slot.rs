@@ -45,6 +45,12 @@ pub struct Slot {
     pub down_since: Option<Timestamp>,
     /// Whether the host did not answer over SSH when it was last tried.
     pub unreachable: bool,
+    /// Whether it takes another SSH key than the first of its list, or has an old one to give up.
+    pub wants_key: bool,
+    /// Whether its keys are being worked on.
+    pub rotating: bool,
+    /// Until when that waits after a failure. A time that has passed tells that it has not succeeded since.
+    pub key_waits_until: Option<Timestamp>,
 }
 
 /// What it takes for a node to follow the target.
@@ -80,7 +86,7 @@ pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>)
     match grant {
         Some(GrantType::Update) => disruption.is_none_or(|d| d >= Disruption::Restart),
         Some(GrantType::Reboot | GrantType::Remove | GrantType::Repair) => true,
-        None | Some(GrantType::Provision | GrantType::Stage | GrantType::Orphan) => false,
+        None | Some(GrantType::Provision | GrantType::Stage | GrantType::Orphan | GrantType::RotateKey) => false,
     }
 }
 

@@ -281,6 +281,7 @@ fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) ->
         GrantType::Repair => "repair",
         GrantType::Remove => "remove",
         GrantType::Orphan => "orphan",
+        GrantType::RotateKey => "rotate-key",
     };
     Grant {
         id: format!("{verb}-{}", &hash[..10]),

@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 
-use api::{DeletionPolicy, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
+use api::{DeletionPolicy, GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    PoolError, known,
+    PoolError,
+    keys::Keys,
+    known,
     list::{List, list},
     members::Member,
     preview::{Sights, preview},
@@ -47,6 +49,8 @@ pub(super) struct Look {
     pub members: Vec<Member>,
     /// Its limits, without that over all pools.
     pub limits: Limits,
+    /// The keys that its hosts shall take.
+    pub keys: Keys,
 }
 
 impl Look {
@@ -64,7 +68,11 @@ impl Look {
         let window = windows::look(rollout.windows(), now);
         let wishes = Wishes::of(pool, &mine, purpose, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
-        let members = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();
+        let mut members: Vec<Member> = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();
+        let keys = Keys::read(&list.hosts, cx).await;
+        for member in &mut members {
+            member.slot.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
+        }
         let remediation = pool.spec.remediation();
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
@@ -80,7 +88,7 @@ impl Look {
             max_unhealthy: remediation.max_unhealthy(),
             others: None,
         };
-        Ok(Self { mine, list, window, wishes, members, limits })
+        Ok(Self { mine, list, window, wishes, members, limits, keys })
     }
 
     /// What would be done with each host that something would be done with.
@@ -107,6 +115,13 @@ impl Look {
             },
         )
     }
+}
+
+/// Whether the operation that was granted is over. Nothing more is done with such a grant: it is taken back first.
+fn has_used_its_grant(instance: &WindowsInstance) -> bool {
+    let grant = instance.spec.grant.as_ref();
+    let last = instance.status.as_ref().and_then(|s| s.last_operation.as_ref());
+    grant.is_some_and(|g| g.type_ == GrantType::RotateKey && last == Some(&g.id))
 }
 
 /// What would be done for a pool.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Disruption, WindowsInstance,
+    Disruption, GrantType, WindowsInstance,
     conditions::{self, kind},
     names::key,
 };
@@ -84,6 +84,10 @@ pub(crate) fn member(
         down_since: since.filter(|_| joined && !says_ready),
         unreachable: !wish.looks
             || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),
+        // That is known only when the keys have been read.
+        wants_key: false,
+        rotating: joined && status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey),
+        key_waits_until: status.key_rotation.and_then(|k| k.failures).and_then(|f| f.next_retry_time.parse().ok()),
     };
     Member { instance: instance.clone(), slot }
 }

@@ -2,6 +2,7 @@
 
 mod disrupting;
 mod instances;
+mod keys;
 mod list;
 mod look;
 mod members;
@@ -127,7 +128,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         record(&name, &look.members, &cx);
         return Ok(Action::await_change());
     }
-    let Look { mine, list, window, wishes, members, limits } = look;
+    let Look { mine, list, window, wishes, members, limits, keys } = look;
     cx.claims.set(&name, list.claimed.clone());
     let asked_again = cx.asking.ask(&pool, &list.unnamed, &cx).and_then(|wait| now.checked_add(wait).ok());
     let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(&cx), &pool, &cx.pools);
@@ -150,6 +151,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         course: &wishes.course,
         window: window.as_ref(),
         deleting,
+        keys: keys.standing(&members),
     };
     let next = status::next(&pool, &seen, cx.warning.as_ref(), now);
     tell_of_course(&pool, &next, &cx);
@@ -157,7 +159,8 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     record(&name, &members, &cx);
     let window_changes = window.ok().and_then(|w| w.closes.or_else(|| w.opens.map(|o| o.1)));
     let soonest = soonest_available(&members, pool.spec.rollout().min_ready(), now, &cx);
-    let wake = [decision.next, wishes.course.next, window_changes, soonest, asked_again, list.next]
+    let keys_again = keys.look_again().and_then(|wait| now.checked_add(wait).ok());
+    let wake = [decision.next, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next]
         .into_iter()
         .flatten()
         .filter(|at| *at > now)

@@ -88,7 +88,13 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
         let restarts = limits.remediation == RemediationType::Reboot;
         return planned("Repair", if restarts { Disruption::Reboot } else { Disruption::None }, why);
     }
-    if beside.is_empty() { None } else { planned("Update", Disruption::None, beside.join(", ")) }
+    if !beside.is_empty() {
+        return planned("Update", Disruption::None, beside.join(", "));
+    }
+    if slot.wants_key {
+        return planned("RotateKey", Disruption::None, "it takes another SSH key than the first of its list".into());
+    }
+    None
 }
 
 /// Whether nothing would be done.
@@ -207,6 +213,15 @@ mod tests {
                 false,
                 heal,
                 Some(("Reboot", "Reboot", "the host asks for a restart")),
+            ),
+            (
+                "another key",
+                true,
+                Some(Slot { wants_key: true, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("RotateKey", "None", "it takes another SSH key than the first of its list")),
             ),
             (
                 "on hold",

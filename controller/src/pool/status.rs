@@ -10,7 +10,7 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Member, list::List};
+use super::{Member, keys::Standing, list::List};
 use crate::{
     inventory::hosts::Problem,
     plan::{
@@ -34,6 +34,8 @@ pub(crate) struct Seen<'a> {
     pub window: Result<&'a Windows, &'a WindowError>,
     /// Whether the pool is being deleted.
     pub deleting: bool,
+    /// How it stands with the hosts' SSH keys, if there is something to say.
+    pub keys: Option<Standing>,
 }
 
 /// The first names of a list, and how many more there are: a message must not grow with the pool.
@@ -292,6 +294,13 @@ pub(crate) fn next(
     if !pool.spec.inventory.is_verified() {
         remove(&mut status.conditions, kind::SOURCE_VERIFIED);
     }
+    match &seen.keys {
+        Some(keys) => {
+            let (s, why, message) = told_of_keys(keys, paused);
+            set(&mut status.conditions, kind::KEYS_CURRENT, s, why, &message, generation, now);
+        }
+        None => remove(&mut status.conditions, kind::KEYS_CURRENT),
+    }
     match warning {
         Some((why, message)) => set(&mut status.conditions, kind::WARNING, Status::True, why, message, generation, now),
         None => remove(&mut status.conditions, kind::WARNING),
@@ -308,6 +317,24 @@ pub(crate) fn next(
         );
     }
     status
+}
+
+/// Who takes an old key still, and why. It is told beside all others: the nodes work, whichever key their hosts take.
+fn told_of_keys(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
+    let of = format!("{} of {} hosts take an old key: {}", keys.old.len(), keys.total, some(&keys.old));
+    match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
+        (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
+        (true, ..) => {
+            (Status::True, "AllKeysCurrent", format!("{} hosts take the first key of their list", keys.total))
+        }
+        (false, Some((name, why)), _) => {
+            let more =
+                if keys.failed.len() > 1 { format!(" (and {} more)", keys.failed.len() - 1) } else { String::new() };
+            (Status::False, "KeyRotationFailed", format!("{of}; {name}: {why}{more}"))
+        }
+        (false, None, _) if paused => (Status::False, reason::PAUSED, of),
+        (false, None, _) => (Status::False, "RotatingKeys", of),
+    }
 }
 
 /// What nodes that are to be changed wait for.

@@ -85,7 +85,7 @@ fn described_in(
 ) -> WindowsNodePoolStatus {
     let hosts = pool.spec.hosts().len();
     let list = listed(hosts, problems);
-    let seen = Seen { list: &list, members, decision, course, window, deleting: false };
+    let seen = Seen { list: &list, members, decision, course, window, deleting: false, keys: None };
     next(pool, &seen, None, now)
 }
 
@@ -340,11 +340,55 @@ fn a_warning_is_beside_everything_else() {
         course: &course,
         window: Ok(&OPEN),
         deleting: false,
+        keys: None,
     };
     let warning = ("ApiServerTooOld", "the API server is version 1.30".to_string());
     let s = next(&pool, &seen, Some(&warning), now());
     assert_eq!(find(&s.conditions, kind::WARNING).unwrap().reason, "ApiServerTooOld");
     assert!(api::conditions::is_true(&s.conditions, kind::READY));
+}
+
+#[test]
+fn old_keys_are_told_beside_everything_else() {
+    let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];
+    let (decision, course, list) = (Decision::default(), course(Hold::None), listed(2, &[]));
+    let mut pool = pool(2);
+    let old = Standing { total: 2, old: vec!["h0".into(), "h1".into()], ..Standing::default() };
+    let failed = Standing { failed: vec![("h1".into(), "AddKey: read-only".into())], ..old.clone() };
+    let unknown = Standing { problem: Some("there is no Secret x".into()), ..Standing::default() };
+    let takes = "2 of 2 hosts take an old key: h0, h1";
+    let failing = format!("{takes}; h1: AddKey: read-only");
+    for (paused, keys, expected) in [
+        (false, Some(old.clone()), Some(("False", "RotatingKeys", takes))),
+        (true, Some(old), Some(("False", "Paused", takes))),
+        (false, Some(failed), Some(("False", "KeyRotationFailed", failing.as_str()))),
+        (false, Some(unknown), Some(("Unknown", "CredentialsUnavailable", "there is no Secret x"))),
+        (
+            false,
+            Some(Standing { total: 2, ..Standing::default() }),
+            Some(("True", "AllKeysCurrent", "2 hosts take the first key of their list")),
+        ),
+        (false, None, None),
+    ] {
+        pool.spec.rollout = Some(Rollout { paused: Some(paused), ..Rollout::default() });
+        let window = Ok(&OPEN);
+        let seen = Seen {
+            list: &list,
+            members: &members,
+            decision: &decision,
+            course: &course,
+            window,
+            deleting: false,
+            keys,
+        };
+        let status = next(&pool, &seen, None, now());
+        let told = find(&status.conditions, kind::KEYS_CURRENT);
+        assert_eq!(told.map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str())), expected);
+        assert_eq!(kstatus(&pool, &status), "Current", "{expected:?}");
+        assert!(api::conditions::is_true(&status.conditions, kind::READY), "{expected:?}");
+        // The next look begins with these.
+        pool.status = Some(status);
+    }
 }
 
 /// Two nodes of three are to be changed; `h1` is being changed if `moves`.

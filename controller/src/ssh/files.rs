@@ -95,6 +95,56 @@ impl Connection {
         }
     }
 
+    /// Changes a small file where it is, so that it keeps its owner and its access list, for whom a file that takes its place
+    /// would have others. `old` is what it has. All goes in one request, in which what is no longer needed is overwritten with
+    /// newlines before it is cut off: at no time does the end of the old text follow the new one.
+    pub async fn rewrite(&self, path: &str, old: &[u8], new: &[u8]) -> Result<(), SshError> {
+        self.while_open(self.rewrite_in_place(path, old, new)).await
+    }
+
+    async fn rewrite_in_place(&self, path: &str, old: &[u8], new: &[u8]) -> Result<(), SshError> {
+        let doing = Doing { action: "change", path };
+        let remote = checked(path)?;
+        let sftp = self.sftp().await?;
+        let (offset, data) = difference(old, new);
+        if data.len() > sftp.chunk {
+            return Err(SshError::TooLarge {
+                address: self.address().to_owned(),
+                path: path.to_owned(),
+                limit: sftp.chunk,
+            });
+        }
+        let opened = sftp.raw.open(&remote, OpenFlags::WRITE, FileAttributes::empty()).await;
+        let handle = opened.map_err(|error| self.failed(&error, doing))?.handle;
+        let written = async {
+            sftp.raw.write(&handle, offset as u64, data).await.map_err(upload::Failure::Remote)?;
+            if new.len() < old.len() {
+                let size = FileAttributes { size: Some(new.len() as u64), ..FileAttributes::empty() };
+                sftp.raw.fsetstat(&handle, size).await.map_err(upload::Failure::Remote)?;
+            }
+            Ok(())
+        };
+        let written = written.await;
+        self.finish(sftp, handle, written, &remote, doing).await?;
+        if self.read(path, new.len()).await?.as_deref() == Some(new) {
+            return Ok(());
+        }
+        Err(SshError::TransferFailed {
+            address: self.address().to_owned(),
+            action: doing.action,
+            path: path.to_owned(),
+            why: "the host has other bytes of it than were written".to_owned(),
+        })
+    }
+
+    /// The directory that the user's session begins in: the user's profile. `None` if its path has characters that no path of ours
+    /// may have.
+    pub async fn home(&self) -> Result<Option<String>, SshError> {
+        let doing = Doing { action: "look up", path: "." };
+        let found = self.sftp().await?.raw.realpath(".").await.map_err(|error| self.failed(&error, doing))?;
+        Ok(found.files.first().and_then(|home| path::windows_path(&home.filename)))
+    }
+
     /// The size of a file in bytes; `None` if there is none.
     pub async fn size(&self, path: &str) -> Result<Option<u64>, SshError> {
         let doing = Doing { action: "look up", path };
@@ -269,6 +319,14 @@ impl Connection {
         }
         self.failed(error, doing)
     }
+}
+
+/// What has to be written where for a file to have `new`, but for its length.
+pub(super) fn difference(old: &[u8], new: &[u8]) -> (usize, Vec<u8>) {
+    let same = old.iter().zip(new).take_while(|(a, b)| a == b).count();
+    let mut data = new[same..].to_vec();
+    data.resize(data.len().max(old.len() - same), b'\n');
+    (same, data)
 }
 
 pub(super) fn checked(windows: &str) -> Result<String, SshError> {

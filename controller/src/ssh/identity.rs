@@ -118,6 +118,11 @@ impl Identity {
         self.public.fingerprint()
     }
 
+    /// Type and base64 of the public half.
+    pub fn public_key(&self) -> (&str, &str) {
+        (&self.public.key_type, &self.public.public_key_base64)
+    }
+
     /// The `pub-key-hash` annotation: lower-hex SHA-256 of `type base64`, without comment and newline.
     pub fn public_key_hash(&self) -> String {
         hex::encode(Sha256::digest(self.authorized_key()))

@@ -34,6 +34,12 @@ pub fn sftp_path(windows: &str) -> Result<String, &'static str> {
     Ok(format!("/{drive}:/{}", rest.replace('\\', "/")))
 }
 
+/// The Windows path of what Windows' sftp-server calls `/C:/k/x`; none if [`sftp_path`] would not take it.
+pub(super) fn windows_path(sftp: &str) -> Option<String> {
+    let windows = sftp.strip_prefix('/')?.replace('/', "\\");
+    sftp_path(&windows).is_ok().then_some(windows)
+}
+
 pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() {
         return Err("has an empty part");
@@ -144,6 +150,21 @@ mod tests {
             &long,
         ] {
             assert!(sftp_path(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn paths_of_a_host_are_checked() {
+        for (sftp, windows) in [
+            ("/C:/Users/Administrator", Some(r"C:\Users\Administrator")),
+            ("/C:/Users/A. B", Some(r"C:\Users\A. B")),
+            ("/C:/Users/../x", None),
+            ("/C:/Users/\u{e4}", None),
+            ("/home/x", None),
+            ("C:/x", None),
+            ("", None),
+        ] {
+            assert_eq!(windows_path(sftp).as_deref(), windows, "{sftp}");
         }
     }
 

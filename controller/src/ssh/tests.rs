@@ -66,6 +66,57 @@ async fn one_connection_serves_commands_and_files() {
 }
 
 #[tokio::test]
+async fn a_file_is_changed_where_it_is() {
+    use std::os::unix::fs::MetadataExt as _;
+    let running = Host::default().start().await;
+    let connection = connected(&running).await;
+    assert_eq!(connection.home().await.unwrap().as_deref(), Some(r"C:\Users\Administrator"));
+    let (path, local) = (r"C:\k\keys", running.file("k/keys"));
+    let error = connection.rewrite(path, b"", b"x").await.unwrap_err();
+    assert_eq!(error.reason(), "TransferFailed", "no file is made: {error}");
+    connection.write(path, b"a\nbb\nccc\n").await.unwrap();
+    let inode = std::fs::metadata(&local).unwrap().ino();
+    for [old, new] in [
+        ["a\nbb\nccc\n", "a\nbb\nccc\ndddd\n"],
+        ["a\nbb\nccc\ndddd\n", "a\nccc\ndddd\n"],
+        ["a\nccc\ndddd\n", "a\nccc\ndddd\n"],
+        ["a\nccc\ndddd\n", ""],
+        ["", "e\n"],
+    ] {
+        connection.rewrite(path, old.as_bytes(), new.as_bytes()).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&local).unwrap(), new, "{old:?}");
+    }
+    assert_eq!(std::fs::metadata(&local).unwrap().ino(), inode, "it is another file");
+
+    // More than one request: it might be cut off in the middle.
+    let error = connection.rewrite(path, b"e\n", &bytes(40_000)).await.unwrap_err();
+    assert_eq!(error.reason(), "TooLarge");
+    assert_eq!(std::fs::read_to_string(&local).unwrap(), "e\n");
+    // Somebody else has written it in between: what was meant for another text is not taken for done.
+    let error = connection.rewrite(path, b"other text", b"other").await.unwrap_err();
+    assert_eq!(error.reason(), "TransferFailed");
+}
+
+/// A write that is all there, with nothing cut off yet, as a break in between leaves it.
+#[test]
+fn what_is_not_needed_any_more_is_overwritten_first() {
+    for (old, new, expected) in [
+        ("a\nb\nc\n", "a\nc\n", "a\nc\n\n\n"),
+        ("a\nb\n", "a\n", "a\n\n\n"),
+        ("a\n", "a\nb\n", "a\nb\n"),
+        ("a\n", "a\n", "a\n"),
+        ("", "a\n", "a\n"),
+    ] {
+        let (offset, data) = super::files::difference(old.as_bytes(), new.as_bytes());
+        let mut there = old.as_bytes().to_vec();
+        there.resize(there.len().max(offset + data.len()), 0);
+        there[offset..offset + data.len()].copy_from_slice(&data);
+        assert_eq!(String::from_utf8(there).unwrap(), expected);
+        assert_eq!(&expected[..new.len()], new);
+    }
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_not_sent() {
     let running = Host::default().start().await;
     let connection = connected(&running).await;

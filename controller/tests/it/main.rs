@@ -16,6 +16,7 @@ mod fleet_faults;
 mod git;
 mod gitops_tools;
 mod inventory;
+mod key_rotation;
 mod lint;
 mod machines;
 mod plan_mode;

@@ -31,6 +31,10 @@ use super::{Stats, fault::Fault, kubelet::KUBELET, link::Link, link::Metered, ss
 /// still gets out.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
 
+/// Where the keys are that may log in, as far as these files are there. Without any, those that the host was made with may.
+const KEY_FILES: [&[&str]; 2] =
+    [&["ProgramData", "ssh", "administrators_authorized_keys"], &["Users", "Administrator", ".ssh", "authorized_keys"]];
+
 /// What can change about a machine.
 #[derive(Clone, Debug)]
 pub(super) struct State {
@@ -159,8 +163,17 @@ impl Machine {
 
     pub(super) fn admits(&self, user: &str, key: &PublicKey) -> bool {
         // User names have no case on Windows.
-        user.eq_ignore_ascii_case(&self.parts.user)
-            && self.parts.authorized_keys.iter().any(|k| k.key_data() == key.key_data())
+        let files: Vec<String> = KEY_FILES.iter().filter_map(|parts| self.key_file(parts)).collect();
+        let listed = match files.as_slice() {
+            [] => self.parts.authorized_keys.iter().any(|k| k.key_data() == key.key_data()),
+            files => files.iter().flat_map(|text| text.lines()).any(|line| lets_in(line, key)),
+        };
+        user.eq_ignore_ascii_case(&self.parts.user) && listed
+    }
+
+    fn key_file(&self, parts: &[&str]) -> Option<String> {
+        let bytes = fs::read(super::drive::find(&self.drive, parts)).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     pub(super) fn current_host_key(&self) -> PrivateKey {
@@ -350,6 +363,14 @@ impl Machine {
             s.revision += 1;
         });
     }
+}
+
+/// Whether a line of a key file is for this key. Options may stand before it, and are not looked at.
+fn lets_in(line: &str, key: &PublicKey) -> bool {
+    let words: Vec<&str> = line.split_ascii_whitespace().collect();
+    let read = |pair: &[&str]| PublicKey::from_openssh(&pair.join(" ")).ok();
+    !line.trim_start().starts_with('#')
+        && words.windows(2).find_map(read).is_some_and(|listed| listed.key_data() == key.key_data())
 }
 
 /// The port was ours a moment ago, and will be again.

@@ -56,7 +56,7 @@ pub struct SimOptions {
     pub restart: Duration,
     /// Account that SSH admits.
     pub user: String,
-    /// Keys that SSH admits.
+    /// Keys that SSH admits. Those of a host that has one of the files in which OpenSSH keeps them are in these files instead.
     pub authorized_keys: Vec<PublicKey>,
     /// SSH port of every host.
     pub port: u16,

@@ -5,7 +5,7 @@ use std::{
     fs::{self, File, OpenOptions},
     io,
     os::unix::fs::FileExt as _,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -100,6 +100,7 @@ impl Session {
         if !replace && new.exists() {
             return Err(StatusCode::Failure.into());
         }
+        writable(&new)?;
         fs::rename(old, new).map_err(status)
     }
 }
@@ -112,6 +113,14 @@ fn status(error: io::Error) -> StatusReply {
         _ => StatusCode::Failure,
     }
     .into()
+}
+
+/// Windows writes, replaces and removes no read-only file, whoever asks; here the administrator may be root, who may do anything.
+fn writable(path: &Path) -> Reply<()> {
+    match fs::metadata(path) {
+        Ok(metadata) if metadata.permissions().readonly() => Err(StatusCode::PermissionDenied.into()),
+        _ => Ok(()),
+    }
 }
 
 fn done(id: u32) -> Status {
@@ -160,6 +169,9 @@ impl russh_sftp::server::Handler for Session {
         // Windows would open a directory as little as OpenSSH does.
         if path.is_dir() {
             return Err(StatusCode::Failure.into());
+        }
+        if flags.contains(OpenFlags::WRITE) {
+            writable(&path)?;
         }
         let file = OpenOptions::from(flags).open(path).map_err(status)?;
         Ok(self.keep(id, Open::File(file)))
@@ -245,7 +257,9 @@ impl russh_sftp::server::Handler for Session {
     }
 
     async fn remove(&mut self, id: u32, filename: String) -> Reply<Status> {
-        fs::remove_file(self.path(&filename)?).map_err(status)?;
+        let path = self.path(&filename)?;
+        writable(&path)?;
+        fs::remove_file(path).map_err(status)?;
         Ok(done(id))
     }
 

@@ -364,6 +364,14 @@ impl russh_sftp::server::Handler for Files {
         Ok(Attrs { id, attrs: FileAttributes::from(&metadata) })
     }
 
+    async fn fsetstat(&mut self, id: u32, handle: String, attrs: FileAttributes) -> Result<Status, StatusCode> {
+        self.file(&handle)?.set_len(attrs.size.unwrap()).map_err(code).map(|()| ok(id))
+    }
+
+    async fn realpath(&mut self, id: u32, _path: String) -> Result<Name, StatusCode> {
+        Ok(Name { id, files: vec![russh_sftp::protocol::File::dummy("/C:/Users/Administrator")] })
+    }
+
     async fn stat(&mut self, id: u32, path: String) -> Result<Attrs, StatusCode> {
         let metadata = std::fs::metadata(self.path(&path)).map_err(code)?;
         Ok(Attrs { id, attrs: FileAttributes::from(&metadata) })

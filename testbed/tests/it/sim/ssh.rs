@@ -42,6 +42,32 @@ async fn files_go_to_drive_c_and_come_back() -> Result<()> {
 }
 
 #[tokio::test]
+async fn a_key_file_decides_who_gets_in() -> Result<()> {
+    let (_sim, host) = lonely_host(options()).await?;
+    let user = "Administrator";
+    Connection::open_as(&host, user, key(1)).await?;
+    for file in ["ProgramData/ssh/administrators_authorized_keys", "Users/Administrator/.ssh/authorized_keys"] {
+        let path = host.drive_c().join(file);
+        std::fs::create_dir_all(path.parent().expect("it has a directory"))?;
+        let [first, second] = [1, 2].map(|n| key(n).public_key().to_openssh());
+        std::fs::write(&path, format!("# {}\r\nfrom=\"a b\" {} c\r\n", first?, second?))?;
+        Connection::open_as(&host, user, key(2)).await?;
+        assert!(Connection::open_as(&host, user, key(1)).await.is_err(), "{file}");
+
+        let mut permissions = std::fs::metadata(&path)?.permissions();
+        permissions.set_readonly(true);
+        std::fs::set_permissions(&path, permissions)?;
+        let sftp = Connection::open_as(&host, user, key(2)).await?.sftp().await?;
+        let remote = format!("/C:/{file}");
+        assert!(!sftp.read(&remote).await?.is_empty());
+        assert!(sftp.write(&remote, b"x").await.is_err() && sftp.remove_file(&remote).await.is_err(), "{file}");
+        std::fs::remove_file(&path)?;
+    }
+    Connection::open_as(&host, user, key(1)).await?;
+    Ok(())
+}
+
+#[tokio::test]
 async fn facts_are_answered_by_a_whole_program_only() -> Result<()> {
     let (_sim, host) = lonely_host(options()).await?;
     let connection = Connection::open(&host).await?;

@@ -1,0 +1,234 @@
+//! Gives a host the first key of its list in the place of the one that it takes: puts the new one beside the old one, logs in
+//! with it alone, and only then takes the old one out. Nothing but lines of our own keys is changed, and it may end anywhere:
+//! the host takes at least one of them at any time.
+
+use std::sync::Arc;
+
+use api::{Grant, GrantType, KeyRotation};
+
+use super::{
+    error::StepError,
+    login::login,
+    session::{Login, Session},
+    work::{Flow, Work},
+};
+use crate::{
+    events::Level,
+    plan::authorized_keys::{Old, PublicKey, edit, holds},
+    secrets::Key,
+    ssh::{Connection, HostKeyCheck, SshError},
+};
+
+/// Where the SSH server of Windows looks for keys of administrators, if its configuration says nothing else.
+const ADMINISTRATORS: &str = r"C:\ProgramData\ssh\administrators_authorized_keys";
+/// Where it looks else, in the user's profile.
+const PROFILE: &str = r".ssh\authorized_keys";
+/// More than any such file has.
+const MAX_FILE: usize = 1 << 20;
+
+const CONNECT: &str = "Connect";
+const ADD: &str = "AddKey";
+const VERIFY: &str = "VerifyKey";
+const RETIRE: &str = "RetireKey";
+
+/// Whether it is what is being done with a host that shall stay.
+pub fn is_at_it(work: &Work) -> bool {
+    !work.leaving() && work.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
+}
+
+/// Goes through all of it. It takes seconds, and what an operator before us has done is found done.
+pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
+    work.take_up(grant, CONNECT);
+    let host = work.instance.spec.host.clone();
+    let Some(reference) = host.private_keys.first() else { return Ok(done(work)) };
+    let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
+    work.begin(CONNECT, &what).await?;
+    let new = work.cx.secrets.key(reference).await?;
+    let (keys, _) = work.cx.secrets.keys(&host.private_keys).await?;
+    let login = login(&work.cx, &work.instance, &work.pool).await?;
+    let mut session = Session::open(&work.cx, &work.instance, &grant.id, login).await?;
+    work.proven(session.connection());
+    let hash = |key: &Key| key.identity.public_key_hash();
+    let taken = work.status.public_key_hash.clone();
+    let is_new = taken.as_ref() == Some(&hash(&new));
+    let retiring = work.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
+    let old = if is_new { retiring } else { taken };
+    let Some(old) = keys.iter().find(|k| Some(hash(k)) == old && hash(k) != hash(&new)).cloned() else {
+        // There is none that we have replaced, or it is not listed any more: then it is not ours.
+        session.close().await;
+        return Ok(done(work));
+    };
+    let change = Change::new(&new, &old);
+    let files = files(session.connection()).await?;
+    if !is_new {
+        session = add(work, session, &change, &files, &grant.id).await?;
+    }
+    retire(work, &session, &change, &files).await?;
+    session.close().await;
+    Ok(done(work))
+}
+
+/// Which key takes the place of which.
+struct Change {
+    new: Arc<Key>,
+    old: Arc<Key>,
+    new_line: PublicKey,
+    old_line: PublicKey,
+}
+
+impl Change {
+    fn new(new: &Arc<Key>, old: &Arc<Key>) -> Self {
+        let line = |key: &Key| {
+            let (type_, base64) = key.identity.public_key();
+            PublicKey::new(type_, base64)
+        };
+        Self { new_line: line(new), old_line: line(old), new: new.clone(), old: old.clone() }
+    }
+}
+
+/// Puts the new key beside the old one, and comes back over a connection that was made with it.
+async fn add(
+    work: &mut Work,
+    session: Session,
+    change: &Change,
+    files: &[String],
+    operation: &str,
+) -> Result<Session, StepError> {
+    let (new, old) = (&change.new.identity, &change.old.identity);
+    // What is to go in the end is known before what is to stay is there.
+    let rotation = work.status.key_rotation.get_or_insert_default();
+    rotation.retiring_key_hash = Some(old.public_key_hash());
+    let what = format!("putting the key {} beside {}", new.fingerprint(), old.fingerprint());
+    work.begin(ADD, &what).await?;
+    let connection = session.connection();
+    let (mut places, mut problem) = (Vec::new(), None);
+    for file in files {
+        let text = match read(connection, file).await {
+            Ok(text) => text,
+            // The other one may be the one that counts.
+            Err(error) => {
+                problem = problem.or(Some(error));
+                continue;
+            }
+        };
+        if !holds(&text, &change.old_line) {
+            continue;
+        }
+        places.push(file.as_str());
+        if let Some(both) = edit(&text, &change.new_line, &change.old_line, Old::Stays) {
+            connection.rewrite(file, &bytes(&text), &bytes(&both)).await?;
+            let note = format!("the key {} ({}) was added to {file}", new.fingerprint(), new.name());
+            work.cx.events.say(&work.instance, Level::Normal, "KeyAdded", ADD, &note);
+        }
+    }
+    if places.is_empty() {
+        // Nothing was added, so that nothing is to be taken out.
+        rotation_over(work);
+        let (key, files) = (old.fingerprint(), files.join(", "));
+        return Err(problem.map_or(StepError::KeyLineNotFound { key, files }, StepError::Ssh));
+    }
+    let places = places.join(", ");
+    let check = HostKeyCheck::Pinned(connection.host_key().clone());
+    // A host may allow one connection at a time, and so may the limit over all hosts.
+    session.close().await;
+    work.begin(VERIFY, &format!("logging in with the key {} alone", new.fingerprint())).await?;
+    let ssh = work.pool.spec.ssh();
+    let login = Login {
+        keys: vec![change.new.clone()],
+        check,
+        connect_timeout: ssh.connect_timeout(),
+        command_timeout: ssh.command_timeout(),
+    };
+    let session = Session::open(&work.cx, &work.instance, operation, login).await.map_err(|error| match error {
+        StepError::Ssh(SshError::AuthenticationFailed { .. }) => {
+            StepError::KeyNotTaken { key: new.fingerprint(), files: places }
+        }
+        error => error,
+    })?;
+    work.proven(session.connection());
+    Ok(session)
+}
+
+/// Takes the old key out. `session` was made with the new one.
+async fn retire(work: &mut Work, session: &Session, change: &Change, files: &[String]) -> Result<(), StepError> {
+    let old = &change.old.identity;
+    work.begin(RETIRE, &format!("taking out the key {}", old.fingerprint())).await?;
+    let connection = session.connection();
+    let mut problem = None;
+    for file in files {
+        let text = match read(connection, file).await {
+            Ok(text) => text,
+            Err(error) => {
+                problem = Some(error);
+                continue;
+            }
+        };
+        if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
+            connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
+            let note = format!("the key {} ({}) was taken out of {file}", old.fingerprint(), old.name());
+            work.cx.events.say(&work.instance, Level::Normal, "KeyRetired", RETIRE, &note);
+        }
+    }
+    // In a file that cannot be read there may still be one.
+    problem.map_or(Ok(()), |error| Err(StepError::Ssh(error)))
+}
+
+fn done(work: &mut Work) -> Flow {
+    work.status.key_rotation = None;
+    work.end_operation();
+    Flow::Rest
+}
+
+/// Notes that there is no key that is to be taken out.
+fn rotation_over(work: &mut Work) {
+    if let Some(rotation) = &mut work.status.key_rotation {
+        rotation.retiring_key_hash = None;
+    }
+}
+
+/// Notes a failure. The node goes on as it is, whatever else is to be done with it is done, and the key is tried again later.
+pub async fn failed(work: &mut Work, error: &StepError) -> Result<std::time::Duration, StepError> {
+    let before = work.status.key_rotation.clone().unwrap_or_default();
+    let (failures, wait) = work.one_more(before.failures.as_ref(), error);
+    if error.is_unreachable() && failures.step == CONNECT {
+        work.not_reached(error);
+    }
+    let (reason, step) = (error.reason(), failures.step.clone());
+    work.cx.metrics.failed(&reason);
+    let note = format!("{reason}: {step}: {error}");
+    work.cx.events.say(&work.instance, Level::Warning, "KeyRotationFailed", &step, &note);
+    work.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
+    work.status.operation = None;
+    work.save().await?;
+    Ok(wait)
+}
+
+/// The files in which the SSH server may look for the keys of the user.
+async fn files(connection: &Connection) -> Result<Vec<String>, StepError> {
+    let profile = connection.home().await?.map(|home| format!(r"{}\{PROFILE}", home.trim_end_matches('\\')));
+    Ok([ADMINISTRATORS.to_owned()].into_iter().chain(profile).collect())
+}
+
+/// A file as text in which each byte is a character, so that comments in any encoding come back as they were. A file that is not
+/// there has no lines.
+async fn read(connection: &Connection, file: &str) -> Result<String, SshError> {
+    let read = connection.read(file, MAX_FILE).await?;
+    Ok(read.unwrap_or_default().into_iter().map(char::from).collect())
+}
+
+/// The bytes of such a text.
+fn bytes(text: &str) -> Vec<u8> {
+    text.chars().map(|c| u8::try_from(c).unwrap_or(b'?')).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_back() {
+        let all: Vec<u8> = (0..=255).collect();
+        let text: String = all.iter().copied().map(char::from).collect();
+        assert_eq!(bytes(&text), all);
+    }
+}

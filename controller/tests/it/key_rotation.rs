@@ -1,0 +1,289 @@
+//! Hosts get another SSH key, one at a time, and none of them is ever locked out.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{GrantType, WindowsInstance, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use controller::{
+    legacy::decrypt_username,
+    ssh::{Connection, HostKeyCheck, Identity, SshError, Target},
+};
+use futures::StreamExt as _;
+use kube::{
+    Api, ResourceExt,
+    runtime::{WatchStreamExt as _, watcher},
+};
+use russh::keys::{PrivateKey, ssh_key::LineEnding};
+use serde_json::json;
+use testbed::{
+    deployment,
+    sim::{Link, SimHost, SimOptions},
+};
+
+use crate::{
+    crash::kill_at,
+    fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
+    rollout::Watcher,
+};
+
+const FOREIGN: &str =
+    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB somebody else's";
+const NEW: &str = "new-key";
+
+/// A world in which hosts have files with keys, and a new key lies in a Secret.
+struct Keys {
+    world: World,
+    old: Arc<Identity>,
+    new: Arc<Identity>,
+    new_pem: String,
+}
+
+fn pem(key: &PrivateKey) -> Result<String> {
+    Ok(key.to_openssh(LineEnding::LF)?.to_string())
+}
+
+fn administrators(host: &SimHost) -> PathBuf {
+    host.drive_c().join("ProgramData/ssh/administrators_authorized_keys")
+}
+
+impl Keys {
+    async fn new() -> Result<Self> {
+        // Each request takes a moment, so that a kill lands in the middle.
+        let link = Link { rtt: Duration::from_millis(40), ..Link::default() };
+        let world = World::new(SimOptions { link, ..SimOptions::default() }, &[]).await?;
+        let new = deployment::new_key()?;
+        deployment::store_key_as(&world.control_plane, NEW, &new).await?;
+        let new_pem = pem(&new)?;
+        let identity = |pem: &str| Ok::<_, anyhow::Error>(Arc::new(Identity::from_pem("a key", pem.as_bytes())?));
+        Ok(Self { old: identity(&pem(&world.key)?)?, new: identity(&new_pem)?, new_pem, world })
+    }
+
+    /// Hosts whose file has the old key and that of somebody else.
+    async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
+        let hosts = self.world.hosts(prefix, count).await?;
+        for host in &hosts {
+            std::fs::write(administrators(host), self.before())?;
+        }
+        Ok(hosts)
+    }
+
+    fn before(&self) -> String {
+        format!("{FOREIGN}\n{} old\n", self.old.authorized_key())
+    }
+
+    fn after(&self) -> String {
+        format!("{FOREIGN}\n{} {}\n", self.new.authorized_key(), api::names::COMPONENT)
+    }
+
+    fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
+        let refs = json!([{"name": NEW}, {"name": api::names::DEFAULT_KEY_SECRET}]);
+        spec_with(hosts, json!({"ssh": {"privateKeySecretRefs": refs}}))
+    }
+
+    /// Whether a host lets in who has this key.
+    async fn admits(host: &SimHost, key: &Arc<Identity>) -> Result<bool> {
+        let target = Target {
+            address: host.address().to_string(),
+            port: host.port(),
+            username: "Administrator".into(),
+            keys: vec![key.clone()],
+            host_key: HostKeyCheck::TrustOnFirstUse,
+            connect_timeout: Duration::from_secs(30),
+            command_timeout: Duration::from_secs(30),
+        };
+        match Connection::connect(&target).await {
+            Ok(connection) => {
+                connection.close().await;
+                Ok(true)
+            }
+            Err(SshError::AuthenticationFailed { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn takes_new(&self, instance: &WindowsInstance) -> bool {
+        let status = status(instance);
+        status.public_key_hash == Some(self.new.public_key_hash()) && status.key_rotation.is_none()
+    }
+
+    async fn until_current(&self, pool: &str) -> Result<()> {
+        let current = "all take the new key";
+        self.world
+            .until(pool, current, |p| has(&pool_status(p).conditions, kind::KEYS_CURRENT, "True", "AllKeysCurrent"))
+            .await
+    }
+
+    /// What is so of a host that has got the new key.
+    async fn check(&self, host: &SimHost) -> Result<()> {
+        let name = host.name();
+        ensure!(Self::admits(host, &self.new).await?, "{name} refuses the new key");
+        ensure!(!Self::admits(host, &self.old).await?, "{name} takes the old key");
+        let instance = self.world.instance(name).await?.context("no instance")?;
+        ensure!(self.takes_new(&instance), "{:?}", instance.status);
+        let hash = self.new.public_key_hash();
+        self.world
+            .eventually(&format!("the Node {name} tells of the new key"), || async {
+                let Ok(Some(node)) = self.world.node(name).await else { return false };
+                let user = node.annotations().get(key::USERNAME).map(|u| decrypt_username(u, self.new_pem.as_bytes()));
+                node.annotations().get(key::PUB_KEY_HASH) == Some(&hash)
+                    && user.is_some_and(|u| u.is_ok_and(|u| u == "Administrator"))
+            })
+            .await
+    }
+}
+
+/// Hosts whose keys are worked on, or may be: the most at once, and all that ever were.
+#[derive(Default)]
+struct AtOnce {
+    now: BTreeSet<String>,
+    most: usize,
+    ever: BTreeSet<String>,
+}
+
+fn watch(world: &World) -> (Arc<Mutex<AtOnce>>, tokio::task::JoinHandle<()>) {
+    let seen = Arc::<Mutex<AtOnce>>::default();
+    let (all, into) = (Api::<WindowsInstance>::all(world.client.clone()), seen.clone());
+    let task = tokio::spawn(async move {
+        let mut instances =
+            std::pin::pin!(watcher(all, watcher::Config::default()).default_backoff().applied_objects());
+        while let Some(instance) = instances.next().await {
+            let Ok(instance) = instance else { continue };
+            let granted = instance.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::RotateKey);
+            let begun = status(&instance).operation.is_some_and(|o| o.type_ == GrantType::RotateKey);
+            let mut seen = into.lock().unwrap();
+            if granted || begun {
+                seen.now.insert(instance.name_any());
+                seen.ever.insert(instance.name_any());
+            } else {
+                seen.now.remove(&instance.name_any());
+            }
+            seen.most = seen.most.max(seen.now.len());
+        }
+    });
+    (seen, task)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_get_the_new_key_one_at_a_time() -> Result<()> {
+    let keys = Keys::new().await?;
+    let world = &keys.world;
+    let hosts = keys.hosts("win", 3).await?;
+    let (old, new) = (keys.old.authorized_key(), keys.new.authorized_key());
+    // A file of a person, with an editor of Windows, and in an encoding of Windows.
+    let [before, both] = [
+        format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {old} of the operator"),
+        format!("# k\u{fc}che\r\n\r\nfrom=\"127.0.0.0/8\" {new} {}\r\n", api::names::COMPONENT),
+    ]
+    .map(|text| text.chars().map(|c| c as u8).collect::<Vec<u8>>());
+    std::fs::write(administrators(&hosts[0]), before)?;
+    // A host whose server reads the file in the profile.
+    let profile = hosts[1].drive_c().join("Users/Administrator/.ssh/authorized_keys");
+    std::fs::create_dir(profile.parent().context("it has a directory")?)?;
+    std::fs::rename(administrators(&hosts[1]), &profile)?;
+
+    world.join("factory", &spec(&hosts)).await?;
+    let told = conditions::find(&pool_status(&world.pool("factory").await?).conditions, kind::KEYS_CURRENT).cloned();
+    ensure!(told.is_none(), "one key is listed: {told:?}");
+    let watcher = Watcher::of(&world.client, "factory");
+    let (seen, task) = watch(world);
+    world.apply("factory", &Keys::spec(&hosts)).await?;
+    keys.until_current("factory").await?;
+    for host in &hosts {
+        keys.check(host).await?;
+        let fingerprints = [("KeyAdded", &keys.new), ("KeyRetired", &keys.old)];
+        for (reason, key) in fingerprints {
+            let note = world.until_event(host.name(), reason).await?;
+            ensure!(note.contains(&key.fingerprint()), "{note}");
+        }
+    }
+    ensure!(std::fs::read(administrators(&hosts[0]))? == both, "{:?}", std::fs::read(administrators(&hosts[0])));
+    ensure!(std::fs::read_to_string(&profile)? == keys.after());
+    ensure!(!administrators(&hosts[1]).exists(), "a file was made that was not there");
+    ensure!(std::fs::read_to_string(administrators(&hosts[2]))? == keys.after());
+    task.abort();
+    let seen = seen.lock().unwrap();
+    ensure!(seen.most == 1, "{} at once", seen.most);
+    ensure!(seen.ever.len() == 3, "{:?}", seen.ever);
+    let observed = watcher.seen.lock().unwrap();
+    ensure!(observed.ever_cordoned.is_empty() && observed.ever_disrupted.is_empty(), "nodes were disturbed");
+    let secret = keys.new_pem.lines().nth(1).context("it has more than one line")?;
+    ensure!(!world.operator.log().contains(secret), "a private key is in the log");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crash_in_the_middle_locks_nobody_out() -> Result<()> {
+    let mut keys = Keys::new().await?;
+    let steps = ["AddKey", "VerifyKey", "RetireKey"];
+    let mut pools = Vec::new();
+    for step in steps {
+        let name = format!("at-{}", step.to_lowercase());
+        let hosts = keys.hosts(&name, 1).await?;
+        keys.world.join(&name, &spec(&hosts)).await?;
+        pools.push((step, name, hosts));
+    }
+    for (step, pool, hosts) in &pools {
+        let host = &hosts[0];
+        kill_at(&keys.world, host.name(), step, keys.world.apply(pool, &Keys::spec(hosts))).await?;
+        let (old, new) = (Keys::admits(host, &keys.old).await?, Keys::admits(host, &keys.new).await?);
+        ensure!(old || new, "killed at {step}: {} is locked out", host.name());
+        keys.world.new_operator().await?;
+        keys.until_current(pool).await.with_context(|| format!("killed at {step}"))?;
+        keys.check(host).await.with_context(|| format!("killed at {step}"))?;
+        let file = std::fs::read_to_string(administrators(host))?;
+        // A kill between writing and cutting off leaves empty lines.
+        ensure!(file.trim_end() == keys.after().trim_end(), "killed at {step}: {file}");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_cannot_be_changed_is_told_and_the_others_go_on() -> Result<()> {
+    let keys = Keys::new().await?;
+    let world = &keys.world;
+    let hosts = keys.hosts("win", 3).await?;
+    world.join("factory", &spec(&hosts)).await?;
+    let (left, held) = (&hosts[0], &hosts[1]);
+    let set_read_only = |read_only: bool| -> Result<()> {
+        let mut permissions = std::fs::metadata(administrators(left))?.permissions();
+        permissions.set_readonly(read_only);
+        Ok(std::fs::set_permissions(administrators(left), permissions)?)
+    };
+    set_read_only(true)?;
+    world.annotate(held.name(), key::HOLD, "true").await?;
+    world.apply("factory", &Keys::spec(&hosts)).await?;
+
+    let note = world.until_event(left.name(), "KeyRotationFailed").await?;
+    ensure!(note.contains("administrators_authorized_keys"), "{note}");
+    world.until_instance(hosts[2].name(), "takes the new key", |i| keys.takes_new(i)).await?;
+    keys.check(&hosts[2]).await?;
+    let told = |p: &api::WindowsNodePool| conditions::find(&pool_status(p).conditions, kind::KEYS_CURRENT).cloned();
+    world
+        .until("factory", "it is told who is left", |p| {
+            told(p).is_some_and(|c| {
+                c.reason == "KeyRotationFailed"
+                    && c.message.starts_with("2 of 3 hosts take an old key: win-0, win-1; win-0: AddKey: ")
+            }) && is_ready(p)
+        })
+        .await?;
+    let instance = world.instance(left.name()).await?.context("no instance")?;
+    ensure!(status(&instance).failures.is_none(), "it holds up something else: {:?}", instance.status);
+    ensure!(Keys::admits(left, &keys.old).await?, "{} is locked out", left.name());
+    ensure!(std::fs::read_to_string(administrators(left))? == keys.before());
+    ensure!(std::fs::read_to_string(administrators(held))? == keys.before(), "a host that is held was changed");
+
+    world.annotate(held.name(), key::HOLD, "false").await?;
+    world.until_instance(held.name(), "takes the new key", |i| keys.takes_new(i)).await?;
+    set_read_only(false)?;
+    keys.until_current("factory").await?;
+    for host in &hosts {
+        keys.check(host).await?;
+        ensure!(std::fs::read_to_string(administrators(host))? == keys.after(), "{}", host.name());
+    }
+    Ok(())
+}
