@@ -17,6 +17,7 @@ mod repair;
 mod rollout;
 mod rollout_crash;
 mod rollout_faults;
+mod rollout_restart;
 mod takeover;
 mod template;
 mod transcripts;

@@ -292,7 +292,8 @@ impl Kubelet<'_> {
     }
 }
 
-/// The annotations that wicd has to change: to a value, or away.
+/// The annotations that wicd has to change: to a value, or away. As in wicd, a request for a restart is taken away only by the
+/// operator, and as long as it is there no version is said.
 fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Option<String>> {
     let mut change = BTreeMap::new();
     if seen.uid.is_none() {
@@ -302,11 +303,13 @@ fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Optio
         && report.version.is_some()
         && report.version == seen.desired_version
         && seen.version != report.version
+        && !seen.reboot_required
+        && report.reboot.is_none()
     {
         change.insert(key::VERSION, report.version.clone());
     }
-    if seen.reboot_required != report.reboot.is_some() {
-        change.insert(key::REBOOT_REQUIRED, report.reboot.as_ref().map(|_| String::new()));
+    if report.reboot.is_some() && !seen.reboot_required {
+        change.insert(key::REBOOT_REQUIRED, Some(String::new()));
     }
     let drift = drift::annotation(&report.drift);
     if report.version.is_some() && seen.drift != drift {
@@ -353,7 +356,8 @@ mod tests {
             BTreeMap::from([(key::REBOOT_REQUIRED, Some(String::new()))])
         );
         assert_eq!(says("2", Some("2"), "2", true, true, true), nothing);
-        assert_eq!(says("2", Some("2"), "2", true, false, true), BTreeMap::from([(key::REBOOT_REQUIRED, None)]));
+        assert_eq!(says("2", Some("2"), "2", true, false, true), nothing, "whoever asked for it may not be wicd");
+        assert_eq!(says("2", Some("1"), "2", true, false, true), nothing, "it is not there before it has restarted");
         assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
 
         let drifted = |on_node: Option<&str>, drift: &[&str]| {
