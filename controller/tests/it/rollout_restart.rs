@@ -14,8 +14,9 @@ use crate::{
 };
 
 const POOL: &str = "factory";
-/// The host finds out while it is changed; a person has asked for it; the host knows, and has not said so.
-const HOSTS: [&str; 3] = ["finds", "asked", "knows"];
+/// The host finds out while it is changed; a person has asked for it; the host knows, and has not said so; a person asks for it
+/// while the change is under way.
+const HOSTS: [&str; 4] = ["finds", "asked", "knows", "late"];
 const CART: &str = "cart";
 
 #[tokio::test(flavor = "multi_thread")]
@@ -45,11 +46,17 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
     let from = pool_status(&world.pool(POOL).await?).desired_version;
     world.until(POOL, "another version is wanted", |p| pool_status(p).desired_version != from).await?;
     hosts[0].fault(Fault::NeedsReboot);
-    world.edit_node("asked", json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
+    let asks = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
+    world.edit_node("asked", asks.clone()).await?;
     let pending = json!({"bootId": hosts[2].boots().to_string(), "why": "an update was installed"});
     std::fs::write(hosts[2].drive_c().join("k/wicd/reboot.json"), pending.to_string())?;
+    hosts[3].fault(Fault::NeverRegisters);
     let watcher = Watcher::of(&world.client, POOL);
     world.apply(POOL, &pool(101, false)).await?;
+    world
+        .until_instance("late", "waits for its Node", |i| status(i).operation.is_some_and(|o| o.step == "Register"))
+        .await?;
+    world.edit_node("late", asks).await?;
 
     // The budget holds the pods, and so their hosts run.
     for host in &hosts {
@@ -64,6 +71,7 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
         ensure!(is_cordoned(&node) && is_cordoned_by_us(&node), "{} is not cordoned", host.name());
         ensure!(host.boots() == 1, "{} was restarted under its pod", host.name());
     }
+    hosts[3].mend();
     Api::<PodDisruptionBudget>::default_namespaced(world.client.clone()).delete(CART, &DeleteParams::default()).await?;
     until_updated(&world, POOL).await?;
 
