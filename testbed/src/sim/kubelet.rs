@@ -78,7 +78,7 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
         machine,
     };
     kubelet.register().await;
-    let _live = fleet.go_live(&kubelet.node, kubelet.address.clone());
+    let _live = fleet.go_live(&kubelet.node, kubelet.address.clone(), machine.clone());
     match fleet.options().serving {
         ServingCertificate::Await => while !kubelet.is_served().await {},
         ServingCertificate::Request => drop(insist("serving request", || kubelet.request_serving()).await),
