@@ -73,9 +73,7 @@ impl World {
     /// Ends the operator as Kubernetes does, and starts another one.
     pub async fn restart(&mut self) -> Result<()> {
         self.operator.signal("TERM")?;
-        while self.operator.ended()?.is_none() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        crate::crash::ended(&mut self.operator, LIMIT).await?;
         self.new_operator().await
     }
 
