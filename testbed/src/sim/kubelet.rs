@@ -1,6 +1,6 @@
 //! A simulated kubelet, and the part of wicd's service that talks to the API server.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io::Read as _, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -29,9 +29,6 @@ use super::{
 
 /// The service whose state is that of the kubelet.
 pub(super) const KUBELET: &str = "kubelet";
-
-/// Its program.
-const KUBELET_EXE: &str = r"C:\k\kubelet.exe";
 
 /// A `kubelet.exe` that begins with these bytes runs, registers its Node and never becomes Ready.
 pub const BROKEN: &[u8] = b"BROKEN";
@@ -92,7 +89,10 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
 
 /// Whether its program is one that never becomes Ready.
 fn is_broken(machine: &Machine) -> bool {
-    read(machine.drive(), KUBELET_EXE).is_ok_and(|program| program.starts_with(BROKEN))
+    let mut begins = [0; BROKEN.len()];
+    let program = drive::find(machine.drive(), &["k", "kubelet.exe"]);
+    // The rest may be large.
+    std::fs::File::open(program).is_ok_and(|mut file| file.read_exact(&mut begins).is_ok()) && begins == BROKEN
 }
 
 /// What a kubelet reads before it starts: that its certificate is that of its Node.
