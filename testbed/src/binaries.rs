@@ -4,6 +4,7 @@
 //! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is else built there. A folder of the cache
 //! is named after what goes into it, so that a change of version or source never meets an old build.
 
+mod hostcontainerd;
 mod hostkubelet;
 mod wicd_exe;
 
@@ -16,6 +17,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
+pub use hostcontainerd::host_containerd;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use wicd_exe::wicd_exe;
 pub(crate) use wicd_exe::{TARGET, rustup_has_target};

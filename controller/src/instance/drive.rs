@@ -70,7 +70,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
     let cx = work.cx.clone();
     let operation = work.status.operation.clone().unwrap_or_default();
     let joins = operation.type_ == GrantType::Provision;
-    let registering = operation.step == Step::Register.as_str() && work.status.facts.is_some();
+    let mut registering = operation.step == Step::Register.as_str() && work.status.facts.is_some();
     let mut session: Option<Session> = None;
     let mut seen: Option<HostSeen> = None;
     loop {
@@ -83,6 +83,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             ready: ready(n).0,
             version: n.annotations().get(key::VERSION).cloned(),
             boot_id: boot_id(n),
+            asks_restart: n.annotations().contains_key(key::REBOOT_REQUIRED),
         });
         let step = match next(&wanted, node_seen.as_ref(), seen.as_ref(), registering, Timestamp::now()) {
             Next::Joined => {
@@ -128,11 +129,18 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
                     dress(work, node).await?;
                 }
             }
-            (Step::Reboot, Some(_), Some(_)) if has_pods(work.operation()) => {
+            (Step::Reboot, ..) if has_pods(work.operation()) => {
                 if let Some(session) = session {
                     session.close().await;
                 }
                 return Ok(Reached::MustBeEmpty);
+            }
+            (Step::Reboot, None, _) => {
+                let boot_id = work.status.facts.as_ref().map(|f| f.boot_id.clone());
+                if let Some(operation) = &mut work.status.operation {
+                    operation.boot_id_to_leave = boot_id;
+                }
+                registering = false;
             }
             (Step::Reboot, Some(session), Some(seen)) => {
                 return reboot(work, session, &seen.state).await.map(Reached::Waits);

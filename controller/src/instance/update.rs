@@ -197,10 +197,12 @@ async fn done(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Resu
     }
     work.status.staged_version = None;
     work.status.wicd = Some(work.cx.release.wicd.sha256.clone());
+    if let Some(node) = &node {
+        // Before the operation is forgotten: it knows whether a restart that was asked for in the Node has happened.
+        dress(work, node).await?;
+    }
     work.finish_operation();
     if let Some(node) = node {
-        // A restart that was asked for in the Node's annotation has happened.
-        dress(work, &node).await?;
         let (is_ready, _, says) = ready(&node);
         let up_to_date = work.up_to_date();
         work.say(&Situation::Node { ready: is_ready, says: &says, up_to_date });

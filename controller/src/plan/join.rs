@@ -67,6 +67,8 @@ pub struct NodeSeen {
     pub version: Option<String>,
     /// Boot id of the host that kubelet last said this of.
     pub boot_id: String,
+    /// Whether it asks for a restart of the host. wicd says no version until that has happened.
+    pub asks_restart: bool,
 }
 
 /// What is seen of the host while the connection is open.
@@ -107,8 +109,10 @@ pub fn next(
     let node_is_right =
         node.is_some_and(|n| n.ready && n.version.as_deref() == Some(&wanted.version) && !stays(&n.boot_id));
     let Some(host) = host else {
+        let asks_restart = node.is_some_and(|n| n.asks_restart) && wanted.leaves_boot.is_none();
         return match registering {
             true if node_is_right => Next::Joined,
+            true if asks_restart => Next::Do(Step::Reboot),
             true => Next::Do(Step::Register),
             false => Next::Do(Step::Connect),
         };
@@ -270,7 +274,12 @@ mod tests {
     #[test]
     fn the_node_decides_the_end() {
         let now = Timestamp::from_second(NOW).unwrap();
-        let node = |ready, version: &str| NodeSeen { ready, version: Some(version.into()), boot_id: "1".into() };
+        let node = |ready, version: &str| NodeSeen {
+            ready,
+            version: Some(version.into()),
+            boot_id: "1".into(),
+            asks_restart: false,
+        };
         for (node, registering, expected) in [
             (None, false, Next::Do(Step::Connect)),
             // A Node of that name says nothing of the host as long as the host is not proven in this operation.
@@ -288,7 +297,17 @@ mod tests {
     #[test]
     fn a_node_that_changes() {
         let now = Timestamp::from_second(NOW).unwrap();
-        let node = |boot_id: &str| NodeSeen { ready: true, version: Some("1-a".into()), boot_id: boot_id.into() };
+        let node = |boot_id: &str| NodeSeen {
+            ready: true,
+            version: Some("1-a".into()),
+            boot_id: boot_id.into(),
+            asks_restart: false,
+        };
+        let asks = |boot_id: &str, version: &str| NodeSeen {
+            version: Some(version.into()),
+            asks_restart: true,
+            ..node(boot_id)
+        };
         let on = |boot_id: &str| but(|s| s.state.machine.boot_id = boot_id.into());
         let restarts = Wanted { restarts: true, ..wanted() };
         let started = but(|s| s.started = true);
@@ -300,6 +319,9 @@ mod tests {
             ("its Node still tells of before", &leaves, node("1"), Some(on("2")), false, Next::Do(Step::Register)),
             ("until kubelet has started", &leaves, node("1"), None, true, Next::Do(Step::Register)),
             ("all is new", &leaves, node("2"), Some(on("2")), false, Next::Joined),
+            ("somebody asks for a restart", &restarts, asks("1", "0"), None, true, Next::Do(Step::Reboot)),
+            ("somebody did, and it has happened", &leaves, asks("2", "0"), None, true, Next::Do(Step::Register)),
+            ("that may wait until all is right", &restarts, asks("1", "1-a"), None, true, Next::Joined),
         ] {
             assert_eq!(next(wanted, Some(&node), host.as_ref(), registering, now), expected, "{name}");
         }

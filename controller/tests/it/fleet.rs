@@ -46,6 +46,18 @@ impl World {
     /// As [`World::new`], and does not wait until the operator leads.
     pub async fn without_leader(sim: SimOptions, args: &[&str]) -> Result<Self> {
         let control_plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
+        Self::on(control_plane, sim, &entries(b"kubelet"), None, args).await
+    }
+
+    /// As [`World::without_leader`], on a control plane that runs, with another payload, and another wicd than one of which hosts
+    /// only look at the hash.
+    pub async fn on(
+        control_plane: ControlPlane,
+        sim: SimOptions,
+        payload: &[Entry],
+        wicd: Option<PathBuf>,
+        args: &[&str],
+    ) -> Result<Self> {
         deployment::install(&control_plane).await?;
         let key = deployment::new_key()?;
         deployment::store_key(&control_plane, &key).await?;
@@ -55,11 +67,11 @@ impl World {
         let options = OperatorOptions {
             program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
             payload: files.path().join("payload"),
-            wicd: files.path().join("wicd.exe"),
+            wicd: wicd.unwrap_or_else(|| files.path().join("wicd.exe")),
             args: ["--backoff-base", "1s", "--backoff-max", "4s"].iter().chain(args).map(ToString::to_string).collect(),
         };
-        payload::write(&options.payload, &entries(b"kubelet"), payload::LEVEL_FAST)?;
-        std::fs::write(&options.wicd, b"wicd, for hosts that only look at its hash")?;
+        payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
+        std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only look at its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
         Ok(Self { operator, sim, client, control_plane, options, key, files })
     }
@@ -73,9 +85,7 @@ impl World {
     /// Ends the operator as Kubernetes does, and starts another one.
     pub async fn restart(&mut self) -> Result<()> {
         self.operator.signal("TERM")?;
-        while self.operator.ended()?.is_none() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
+        crate::crash::ended(&mut self.operator, LIMIT).await?;
         self.new_operator().await
     }
 

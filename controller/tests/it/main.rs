@@ -25,6 +25,8 @@ mod repair;
 mod rollout;
 mod rollout_crash;
 mod rollout_faults;
+mod rollout_restart;
+mod rollout_windows;
 mod takeover;
 mod template;
 mod transcripts;

@@ -28,9 +28,9 @@ async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
     Ok(())
 }
 
-/// A pool of five of which at most one may be down for that to be the host's fault.
-fn frail(hosts: &[SimHost]) -> WindowsNodePoolSpec {
-    let remediation = json!({"type": "Reconfigure", "unreachableSeconds": PATIENCE, "maxUnhealthy": 1});
+/// A pool of which at most one may be down for that to be the host's fault, and what is then done about it.
+fn frail(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
+    let remediation = json!({"type": remedy, "unreachableSeconds": PATIENCE, "maxUnhealthy": 1});
     spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
 }
 
@@ -60,12 +60,13 @@ async fn say_not_ready(world: &World, name: &str) -> Result<()> {
 
 async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     let (few, many) = (world.hosts("few", 5).await?, world.hosts("many", 5).await?);
-    let specs = [frail(&few), frail(&many)];
-    tokio::try_join!(world.join("few", &specs[0]), world.join("many", &specs[1]))?;
+    let one = world.hosts("one", 1).await?;
+    let specs = [frail(&few, "Reconfigure"), frail(&many, "Reconfigure"), frail(&one, "Reboot")];
+    tokio::try_join!(world.join("few", &specs[0]), world.join("many", &specs[1]), world.join("one", &specs[2]))?;
     // A person has taken one out of service: nothing is left of the budget.
     world.edit_node(few[4].name(), json!({"spec": {"unschedulable": true}})).await?;
     world.until("few", "the budget is used up", |p| pool_status(p).allowed_disruptions == 0).await?;
-    for host in [&many[0], &many[1], &few[0]] {
+    for host in [&many[0], &many[1], &few[0], &one[0]] {
         fell(host);
         say_not_ready(world, host.name()).await?;
     }
@@ -79,6 +80,12 @@ async fn one_is_repaired_and_many_are_not(world: &World) -> Result<()> {
     world.until_joined(few[0].name()).await?;
     ensure!(few[0].services().values().all(|s| *s == ServiceState::Running), "{:?}", few[0].services());
     ensure!(few[0].boots() == 1, "the host was restarted");
+
+    // Where the pool says so the host is restarted, once.
+    world.until_event(one[0].name(), "Repaired").await?;
+    world.until_joined(one[0].name()).await?;
+    ensure!(one[0].services().values().all(|s| *s == ServiceState::Running), "{:?}", one[0].services());
+    ensure!(one[0].boots() == 2, "the host has booted {} times", one[0].boots());
 
     let message = |p: &api::WindowsNodePool, type_: &str| {
         let condition = conditions::find(&pool_status(p).conditions, type_).cloned();

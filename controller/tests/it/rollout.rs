@@ -2,12 +2,20 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsInstance, WindowsNodePoolSpec, conditions::kind, names::key};
+use api::{
+    Host, WindowsInstance, WindowsNodePoolSpec,
+    conditions::kind,
+    host::{exe_path, path as host_path},
+    names::key,
+    payload::{MANIFEST, Manifest},
+};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     apps::v1::Deployment,
@@ -20,10 +28,17 @@ use kube::{
     runtime::{WatchStreamExt as _, watcher},
 };
 use serde_json::{Value, json};
-use testbed::sim::{SimHost, SimOptions};
+use sha2::{Digest as _, Sha256};
+use testbed::{
+    ControlPlane, ControlPlaneOptions,
+    binaries::{Platform, host_containerd, host_kubelet, wicd_exe},
+    payload::{Content, Entry},
+    sim::{SimHost, SimOptions},
+    wine::{HostNetwork, Process, WineHost, WineOptions, available},
+};
 use tokio::task::JoinHandle;
 
-use crate::fleet::{World, has, is_cordoned, is_cordoned_by_us, nodes, pool_status, spec_with};
+use crate::fleet::{World, entries, has, is_cordoned, is_cordoned_by_us, nodes, pool_status, spec_with};
 
 const POOL: &str = "factory";
 /// Seconds that pods ask for to end.
@@ -53,6 +68,7 @@ async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
                 "metadata": {"labels": labels},
                 "spec": {
                     "terminationGracePeriodSeconds": GRACE,
+                    "automountServiceAccountToken": false,
                     "containers": [{"name": "c", "image": "example.com/image"}],
                     "tolerations": [{"key": "os", "operator": "Exists"}],
                 },
@@ -230,14 +246,98 @@ pub async fn until_updated(world: &World, pool: &str) -> Result<()> {
         .await
 }
 
+/// Simulated hosts of the fleet, and one that is Wine with the real wicd and kubelet.
+struct Fleet {
+    wine: Option<WineHost>,
+    simulated: Vec<SimHost>,
+    world: World,
+    _files: tempfile::TempDir,
+}
+
+impl Fleet {
+    const SIMULATED: usize = 50;
+
+    async fn new() -> Result<Self> {
+        let termination = Duration::from_secs(1);
+        let options = SimOptions { termination, ..SimOptions::default() };
+        let files = tempfile::tempdir()?;
+        if let Err(reason) = available() {
+            eprintln!("without a Wine host: {reason}");
+            let world = World::new(options, &[]).await?;
+            return Ok(Self {
+                wine: None,
+                simulated: world.hosts("win", Self::SIMULATED).await?,
+                world,
+                _files: files,
+            });
+        }
+        let network = Some(Arc::new(HostNetwork::create()?));
+        let control_plane = ControlPlane::start(ControlPlaneOptions { network, ..Default::default() }).await?;
+        let wine = WineHost::start(&control_plane, WineOptions::new("wine")).await?;
+
+        // Next to the simulated hosts, which get them as hard links: they are large.
+        let copy = |name: &str, program: &Path| {
+            let copy = files.path().join(name);
+            fs::copy(program, &copy).map(|_| copy)
+        };
+        let kubelet = copy("kubelet.exe", &host_kubelet(Platform::Windows)?)?;
+        let wicd = copy("wicd.exe", &wicd_exe()?)?;
+        let containerd = fs::read(host_containerd()?)?;
+        let mut payload = entries(b"");
+        payload[0] = Entry::with(r"C:\k\kubelet.exe", Content::File(kubelet.clone())).services(&["kubelet"]);
+        payload[1] = Entry::new(r"C:\k\containerd\containerd.exe", containerd).services(&["containerd"]);
+        // Wine takes a rooted path without a drive for one of Linux.
+        let patch = json!({"podLogsDir": r"C:\var\log\pods", "volumePluginDir": r"C:\var\lib\kubelet\volume-plugins"});
+        let patch_file = files.path().join("kubelet.json");
+        fs::write(&patch_file, patch.to_string())?;
+        let server = control_plane.server();
+        let args = ["--api-server", &server, "--kubelet-config-patch", &patch_file.display().to_string()];
+        let world = World::on(control_plane, options, &payload, Some(wicd.clone()), &args).await?;
+        world.operator.leads().await?;
+        wine.authorize(&world.key.public_key().to_openssh()?)?;
+
+        let simulated = world.hosts("win", Self::SIMULATED).await?;
+        let manifest = Manifest::parse(&fs::read(world.options.payload.join(MANIFEST))?)?;
+        let file = manifest.files.iter().find(|f| f.path == "kubelet.exe").context("no kubelet.exe")?;
+        let exe = exe_path(&hex::encode(Sha256::digest(fs::read(&wicd)?)));
+        for host in &simulated {
+            host.preload(&format!(r"{}\{}", host_path::BLOBS, file.sha256), &kubelet)?;
+            host.preload(&exe, &wicd)?;
+        }
+        Ok(Self { wine: Some(wine), simulated, world, _files: files })
+    }
+
+    /// With this many downloads at once: a change of it takes a drain.
+    fn pool(&self, downloads: i32) -> WindowsNodePoolSpec {
+        let mut spec = pool(&self.simulated, downloads, &json!({"maxUnavailable": "10%"}));
+        let wine = self.wine.as_ref().map(|w| Host {
+            name: w.name().into(),
+            address: w.address().to_string(),
+            ..Host::default()
+        });
+        spec.inventory.hosts.get_or_insert_default().extend(wine);
+        spec
+    }
+
+    fn size(&self) -> usize {
+        self.simulated.len() + usize::from(self.wine.is_some())
+    }
+
+    /// Pods on the Wine host, and the process that runs as its containerd.
+    async fn on_wine(&self) -> Result<(BTreeSet<String>, Option<Process>)> {
+        let Some(wine) = &self.wine else { return Ok((BTreeSet::new(), None)) };
+        let there = ListParams::default().fields(&format!("spec.nodeName={}", wine.name()));
+        let pods = Api::<Pod>::default_namespaced(self.world.client.clone()).list(&there).await?;
+        let containerd = wine.processes().await?.into_iter().find(|p| p.command.contains("containerd.exe"));
+        Ok((pods.items.iter().filter_map(ResourceExt::uid).collect(), containerd))
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
-    const HOSTS: usize = 50;
-    let termination = Duration::from_secs(1);
-    let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
-    let hosts = world.hosts("win", HOSTS).await?;
-    let rollout = json!({"maxUnavailable": "10%"});
-    world.join(POOL, &pool(&hosts, 3, &rollout)).await?;
+    let fleet = Fleet::new().await?;
+    let world = &fleet.world;
+    world.join(POOL, &fleet.pool(3)).await?;
     let scheduler = schedule(world.client.clone());
     for name in ["cart", "paint", "press"] {
         workload(&world.client, name, 20).await?;
@@ -250,20 +350,29 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
         .await?;
 
     let watcher = Watcher::of(&world.client, POOL);
-    world.apply(POOL, &pool(&hosts, 6, &rollout)).await?;
-    until_updated(&world, POOL).await?;
+    let (pods, containerd) = fleet.on_wine().await?;
+    world.apply(POOL, &fleet.pool(6)).await?;
+    until_updated(world, POOL).await?;
     scheduler.abort();
 
     for node in nodes(&world.client).await? {
         ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "a cordon stayed on {}", node.name_any());
     }
+    let (_, containerd_now) = fleet.on_wine().await?;
     let seen = watcher.seen.lock().unwrap();
-    ensure!(seen.most_disrupted <= HOSTS / 10, "{} nodes were disrupted at once", seen.most_disrupted);
-    ensure!(seen.ever_disrupted.len() == HOSTS, "{} nodes were drained", seen.ever_disrupted.len());
+    ensure!(seen.most_disrupted <= fleet.size() / 10, "{} nodes were disrupted at once", seen.most_disrupted);
+    ensure!(seen.ever_disrupted.len() == fleet.size(), "{} nodes were drained", seen.ever_disrupted.len());
     ensure!(seen.broken.is_empty(), "budgets were broken: {:?}", seen.broken);
     ensure!(!seen.graces.is_empty(), "no pod was ever moved");
     let killed: Vec<_> = seen.graces.values().filter(|g| **g != Some(GRACE)).collect();
     ensure!(killed.is_empty(), "pods did not get their grace period: {killed:?}");
+    if let Some(wine) = &fleet.wine {
+        ensure!(!pods.is_empty(), "there was no pod on the Wine host");
+        ensure!(pods.iter().all(|uid| seen.graces.contains_key(uid)), "pods on the Wine host were not told to go");
+        let settings = fs::read_to_string(wine.drive_c().join("k/containerd/conf.d/pool.toml"))?;
+        ensure!(settings.contains("max_concurrent_downloads = 6"), "{settings}");
+        ensure!(containerd.is_some() && containerd_now.is_some() && containerd != containerd_now, "{containerd:?}");
+    }
     Ok(())
 }
 

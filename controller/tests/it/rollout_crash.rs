@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -51,9 +50,7 @@ fn pool(hosts: &[SimHost], downloads: i32, paused: bool) -> WindowsNodePoolSpec 
 
 /// Starts an operator in the place of one that was killed. The lease is as if it had run out.
 async fn revive(world: &mut World) -> Result<()> {
-    while world.operator.ended()?.is_none() {
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    ended(&mut world.operator, crate::fleet::LIMIT).await?;
     let leases: Api<Lease> = Api::namespaced(world.client.clone(), NAMESPACE);
     let free = json!({"spec": {"holderIdentity": ""}});
     leases.patch(api::names::LEASE, &PatchParams::default(), &Patch::Merge(free)).await?;

@@ -238,7 +238,44 @@ impl Blocked {
 async fn a_budget_never_yields() -> Result<()> {
     let termination = Duration::from_millis(500);
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
-    tokio::try_join!(it_is_forced(&world), it_is_waited_for(&world), it_is_given_up_and_tried_again(&world))?;
+    tokio::try_join!(
+        it_is_forced(&world),
+        it_is_waited_for(&world),
+        it_is_given_up_and_tried_again(&world),
+        containers_are_waited_for(&world),
+    )?;
+    Ok(())
+}
+
+/// A pod has left when its kubelet says that its containers have ended, and that may take longer than its grace period. Until then
+/// nothing is done on the host.
+async fn containers_are_waited_for(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("linger")).await?;
+    let pool = |downloads: i32| {
+        let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
+        spec_with(std::slice::from_ref(&host), json!({"template": template}))
+    };
+    world.join("linger", &pool(3)).await?;
+    pod(world, "cart", "linger", &[]).await?;
+    host.fault(Fault::PodsLinger);
+    world.apply("linger", &pool(6)).await?;
+    world.until_instance("linger", "is drained", |i| status(i).operation.is_some_and(|o| o.drain.is_some())).await?;
+    let before = host.stats();
+    let lingers = |b: &String| b.contains("default/cart-linger") && b.contains("still terminating");
+    let instance = world
+        .until_instance("linger", "says that the pod is past its grace period", |i| {
+            status(i)
+                .operation
+                .and_then(|o| o.drain)
+                .is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(lingers))
+        })
+        .await?;
+    let operation = status(&instance).operation.context("no operation")?;
+    ensure!(operation.step == "Drain" && !operation.applied, "{operation:?}");
+    ensure!(host.stats() == before, "something was done on the host: {:?}, {before:?}", host.stats());
+    host.mend();
+    until_updated(world, "linger").await?;
+    ensure!(host.stats() != before, "nothing was done on the host");
     Ok(())
 }
 
@@ -307,8 +344,8 @@ async fn it_is_forced(world: &World) -> Result<()> {
     Ok(())
 }
 
-/// How long the API server is away: longer than the operator keeps its Lease.
-const OUTAGE: Duration = Duration::from_secs(20);
+/// How long the API server is away: longer than the operator keeps its Lease, and than the cluster waits for one of a kubelet.
+const OUTAGE: Duration = Duration::from_mins(1);
 
 /// Size of a payload file that takes a while.
 const PLUGIN: u64 = 4 << 20;

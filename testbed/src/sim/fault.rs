@@ -26,6 +26,8 @@ pub enum Fault {
     ChangedHostKey,
     /// A restart takes this much longer. Mended, it ends at once.
     SlowReboot(Duration),
+    /// Containers do not end when they are told to, whatever the grace period of their Pod. They do when the fault is mended.
+    PodsLinger,
     /// kubelet runs and never makes a Node.
     NeverRegisters,
     /// The host is a Linux host: it has no `/C:`.

@@ -29,7 +29,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{SimOptions, kubelet, machine::Machine, machine::lock, pods};
+use super::{SimOptions, fault::Fault, kubelet, machine::Machine, machine::lock, pods};
 
 /// What a kubelet does about its serving certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,6 +74,7 @@ pub(super) enum Issued {
 
 /// A kubelet that runs and has its Node.
 struct Live {
+    machine: Arc<Machine>,
     address: String,
     next_heartbeat: Instant,
 }
@@ -175,9 +176,9 @@ impl Fleet {
     }
 
     /// From now on the Node has heartbeats, and its Pods end when they shall. Until the guard is dropped.
-    pub(super) fn go_live(self: &Arc<Self>, node: &str, address: String) -> LiveGuard {
+    pub(super) fn go_live(self: &Arc<Self>, node: &str, address: String, machine: Arc<Machine>) -> LiveGuard {
         // The first one comes at once, the others spread by the moment at which hosts came up.
-        let live = Live { address, next_heartbeat: Instant::now() };
+        let live = Live { machine, address, next_heartbeat: Instant::now() };
         lock(&self.live).insert(node.to_string(), live);
         let _ = self.came_up.send(node.to_string());
         LiveGuard { fleet: self.clone(), node: node.to_string() }
@@ -186,6 +187,12 @@ impl Fleet {
     /// The address of a Node whose kubelet runs.
     pub(super) fn live_address(&self, node: &str) -> Option<String> {
         lock(&self.live).get(node).map(|l| l.address.clone())
+    }
+
+    /// Waits until containers of this Node can end; at once where no kubelet runs.
+    pub(super) async fn containers_end(&self, node: &str) {
+        let Some(mut state) = lock(&self.live).get(node).map(|l| l.machine.state()) else { return };
+        let _ = state.wait_for(|s| !s.powered || !s.faults.contains(&Fault::PodsLinger)).await;
     }
 
     async fn watch_nodes(&self) {

@@ -1,6 +1,6 @@
 //! A simulated kubelet, and the part of wicd's service that talks to the API server.
 
-use std::{collections::BTreeMap, path::Path, sync::Arc};
+use std::{collections::BTreeMap, io::Read as _, path::Path, sync::Arc};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -29,9 +29,6 @@ use super::{
 
 /// The service whose state is that of the kubelet.
 pub(super) const KUBELET: &str = "kubelet";
-
-/// Its program.
-const KUBELET_EXE: &str = r"C:\k\kubelet.exe";
 
 /// A `kubelet.exe` that begins with these bytes runs, registers its Node and never becomes Ready.
 pub const BROKEN: &[u8] = b"BROKEN";
@@ -78,7 +75,7 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
         machine,
     };
     kubelet.register().await;
-    let _live = fleet.go_live(&kubelet.node, kubelet.address.clone());
+    let _live = fleet.go_live(&kubelet.node, kubelet.address.clone(), machine.clone());
     match fleet.options().serving {
         ServingCertificate::Await => while !kubelet.is_served().await {},
         ServingCertificate::Request => drop(insist("serving request", || kubelet.request_serving()).await),
@@ -92,7 +89,10 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
 
 /// Whether its program is one that never becomes Ready.
 fn is_broken(machine: &Machine) -> bool {
-    read(machine.drive(), KUBELET_EXE).is_ok_and(|program| program.starts_with(BROKEN))
+    let mut begins = [0; BROKEN.len()];
+    let program = drive::find(machine.drive(), &["k", "kubelet.exe"]);
+    // The rest may be large.
+    std::fs::File::open(program).is_ok_and(|mut file| file.read_exact(&mut begins).is_ok()) && begins == BROKEN
 }
 
 /// What a kubelet reads before it starts: that its certificate is that of its Node.
@@ -292,7 +292,8 @@ impl Kubelet<'_> {
     }
 }
 
-/// The annotations that wicd has to change: to a value, or away.
+/// The annotations that wicd has to change: to a value, or away. As in wicd, a request for a restart is taken away only by the
+/// operator, and as long as it is there no version is said.
 fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Option<String>> {
     let mut change = BTreeMap::new();
     if seen.uid.is_none() {
@@ -302,11 +303,13 @@ fn annotations(seen: &NodeView, report: &Report) -> BTreeMap<&'static str, Optio
         && report.version.is_some()
         && report.version == seen.desired_version
         && seen.version != report.version
+        && !seen.reboot_required
+        && report.reboot.is_none()
     {
         change.insert(key::VERSION, report.version.clone());
     }
-    if seen.reboot_required != report.reboot.is_some() {
-        change.insert(key::REBOOT_REQUIRED, report.reboot.as_ref().map(|_| String::new()));
+    if report.reboot.is_some() && !seen.reboot_required {
+        change.insert(key::REBOOT_REQUIRED, Some(String::new()));
     }
     let drift = drift::annotation(&report.drift);
     if report.version.is_some() && seen.drift != drift {
@@ -353,7 +356,8 @@ mod tests {
             BTreeMap::from([(key::REBOOT_REQUIRED, Some(String::new()))])
         );
         assert_eq!(says("2", Some("2"), "2", true, true, true), nothing);
-        assert_eq!(says("2", Some("2"), "2", true, false, true), BTreeMap::from([(key::REBOOT_REQUIRED, None)]));
+        assert_eq!(says("2", Some("2"), "2", true, false, true), nothing, "whoever asked for it may not be wicd");
+        assert_eq!(says("2", Some("1"), "2", true, false, true), nothing, "it is not there before it has restarted");
         assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
 
         let drifted = |on_node: Option<&str>, drift: &[&str]| {

@@ -223,6 +223,18 @@ impl SimHost {
         self.machine.drive()
     }
 
+    /// Puts a file on its `C:` before anybody comes, as an image of a disk has it. It is a hard link, so that one file serves many
+    /// hosts.
+    ///
+    /// # Errors
+    /// When `file` lies on another file system than the hosts, or there is such a file already.
+    pub fn preload(&self, windows_path: &str, file: &Path) -> Result<()> {
+        let drive::Place::Below(parts) = drive::place(windows_path, true) else { bail!("{windows_path} is no path") };
+        let path = drive::find(self.drive_c(), &parts);
+        std::fs::create_dir_all(path.parent().context("a file has a directory")?)?;
+        std::fs::hard_link(file, &path).with_context(|| format!("cannot link {} to {}", path.display(), file.display()))
+    }
+
     /// Breaks something, from now on.
     pub fn fault(&self, fault: Fault) {
         self.machine.change(|s| s.faults.push(fault));

@@ -148,6 +148,7 @@ async fn start(fleet: &Fleet, pod: &Bound, address: &str) {
 
 async fn end(fleet: &Fleet, pod: &Bound, grace: Duration) {
     sleep(grace.min(fleet.options().termination)).await;
+    fleet.containers_end(&pod.node).await;
     let params = DeleteParams {
         grace_period_seconds: Some(0),
         preconditions: Some(Preconditions { uid: Some(pod.uid.clone()), resource_version: None }),

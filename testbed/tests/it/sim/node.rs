@@ -1,6 +1,6 @@
 //! From `start` to a Node and to the end of its Pods, on a real control plane.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use api::{
@@ -193,7 +193,9 @@ async fn a_restarted_host_says_so() -> Result<()> {
     let host = world.host("sim-restarts").await?;
     host.fault(Fault::NeverRegisters);
     world.join(&host).await?;
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    let other = world.host("sim-registers").await?;
+    world.join(&other).await?;
+    world.ready(other.name()).await?;
     assert!(world.nodes().get_opt(host.name()).await?.is_none(), "a kubelet that never registers has no node");
     host.mend();
     world.ready(host.name()).await?;
@@ -217,7 +219,10 @@ async fn pods_run_and_end_while_their_kubelet_does() -> Result<()> {
         let pods = pods.clone();
         async move { Ok::<_, anyhow::Error>(pods.get_opt(name).await?.and_then(|p| p.status).and_then(|s| s.phase)) }
     };
-    for name in ["sim-evicted", "sim-stays"] {
+    let other = world.host("sim-pods-too").await?;
+    world.join(&other).await?;
+    world.ready(other.name()).await?;
+    for (name, host) in [("sim-evicted", &host), ("sim-stays", &host), ("sim-ends", &other)] {
         let pod = json!({
             "metadata": { "name": name },
             "spec": {
@@ -234,8 +239,11 @@ async fn pods_run_and_end_while_their_kubelet_does() -> Result<()> {
     eventually("it is gone", || async { Ok(pods.get_opt("sim-evicted").await?.is_none().then_some(())) }).await?;
 
     host.power_off();
-    pods.delete("sim-stays", &DeleteParams::default()).await?;
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    for name in ["sim-stays", "sim-ends"] {
+        pods.delete(name, &DeleteParams::default()).await?;
+    }
+    eventually("one elsewhere is gone", || async { Ok(pods.get_opt("sim-ends").await?.is_none().then_some(())) })
+        .await?;
     assert!(pods.get_opt("sim-stays").await?.is_some(), "nobody is there to end it");
     host.power_on();
     eventually("it is gone", || async { Ok(pods.get_opt("sim-stays").await?.is_none().then_some(())) }).await?;
