@@ -295,7 +295,8 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
         let (members, window) = (&members[..], Ok(&OPEN));
-        let seen = Seen { list: &list, members, decision: &decision, course: &course, window, deleting: false };
+        let seen =
+            Seen { list: &list, members, keys: None, decision: &decision, course: &course, window, deleting: false };
         let status = next(&pool, &seen, None, now());
         assert_eq!(find(&status.conditions, kind::READY).unwrap().status, ready, "{about}");
         assert_eq!(kstatus(&pool, &status), of_kstatus, "{about}");
@@ -320,7 +321,8 @@ fn the_status_says_who_has_signed_the_list() {
         let status = api::InventoryStatus { verdict, signer: Some("SSH SHA256:x".into()), ..Default::default() };
         let list = List { status: Some(status.clone()), ..listed(0, &[]) };
         let (members, window) = (&[][..], Ok(&OPEN));
-        let seen = Seen { list: &list, members, decision: &decision, course: &course, window, deleting: false };
+        let seen =
+            Seen { list: &list, members, keys: None, decision: &decision, course: &course, window, deleting: false };
         let said = next(&pool, &seen, None, now());
         let condition = find(&said.conditions, kind::SOURCE_VERIFIED).map(|c| c.status.as_str());
         assert_eq!(condition, expected);
