@@ -4,15 +4,15 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsNodePoolSpec,
+    WindowsNodePool, WindowsNodePoolSpec,
     host::{ServiceState, WICD_SERVICE},
-    names::key,
+    names::{WINDOWS_INSTANCES, key},
     services::FileInfo,
 };
 use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{ObjectMeta, PostParams},
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
@@ -27,6 +27,8 @@ use crate::{
 const SAME: &str = "10.19.0-aaaaaaa";
 /// One with another containerd.
 const OTHER: &str = "10.19.0-bbbbbbb";
+/// One like the first, of a cluster whose hosts are in `windows-instances`.
+const LISTED: &str = "10.19.0-ccccccc";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_change_hands() -> Result<()> {
@@ -34,9 +36,11 @@ async fn nodes_change_hands() -> Result<()> {
     let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
     let same = Legacy::new(&world, "same", SAME, 2).await?;
     let other = Legacy::new(&world, "other", OTHER, 3).await?;
+    let listed = Legacy::new(&world, WINDOWS_INSTANCES, LISTED, 2).await?;
     tokio::try_join!(
         what_is_the_same_is_taken_as_it_is(&world, &same),
-        what_differs_is_changed_in_turn(&world, &other)
+        what_differs_is_changed_in_turn(&world, &other),
+        what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(&world, &listed),
     )?;
     Ok(())
 }
@@ -183,6 +187,37 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy) -> R
     let seen = watcher.seen.lock().unwrap();
     ensure!(seen.ever_cordoned.is_empty(), "{:?} were cordoned", seen.ever_cordoned);
     ensure!(seen.most_disrupted <= 1, "{} nodes were disrupted at once", seen.most_disrupted);
+    Ok(())
+}
+
+/// Nobody writes a pool: the ConfigMap is there, as it was for the legacy operator. (A person sets the port of simulated hosts.)
+async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
+    world: &World,
+    legacy: &Legacy,
+) -> Result<()> {
+    for host in &legacy.hosts {
+        pod(world, "listed", host.name(), &[]).await?;
+    }
+    let watcher = Watcher::of(&world.client, legacy.name);
+    let data = legacy.hosts.iter().map(|h| (h.address().to_string(), "username=Administrator\n".to_string())).collect();
+    let metadata = ObjectMeta { name: Some(WINDOWS_INSTANCES.into()), ..ObjectMeta::default() };
+    let list = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+    let config_maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
+    config_maps.create(&PostParams::default(), &list).await?;
+    world.eventually("the pool is made", || async { world.pool(WINDOWS_INSTANCES).await.is_ok() }).await?;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let port = Patch::Merge(json!({"spec": {"ssh": {"port": legacy.hosts[0].port()}}}));
+    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &port).await?;
+    legacy.are_ours(world).await?;
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    for host in &legacy.hosts {
+        let pod = pods.get(&format!("listed-{}", host.name())).await?;
+        ensure!(pod.metadata.deletion_timestamp.is_none(), "a pod of {} was moved", host.name());
+        let origin = world.instance(host.name()).await?.and_then(|i| i.spec.origin).context("no origin")?;
+        ensure!(origin.source == "ConfigMap windows-instances", "{origin:?}");
+    }
+    let seen = watcher.seen.lock().unwrap();
+    ensure!(seen.ever_cordoned.is_empty(), "{:?} were cordoned", seen.ever_cordoned);
     Ok(())
 }
 
