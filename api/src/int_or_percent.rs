@@ -89,7 +89,7 @@ impl JsonSchema for IntOrPercent {
             "maxLength": 4,
             "x-kubernetes-validations": [{
                 "rule": "type(self) == int ? self >= 1 : self.matches('^(100|[1-9][0-9]?)%$')",
-                "message": "must be a whole number of at least 1, or a percentage from \"1%\" to \"100%\"; to stop a rollout set rollout.paused"
+                "message": "must be a whole number of at least 1, or a percentage from \"1%\" to \"100%\""
             }]
         })
     }

@@ -15,7 +15,7 @@ use crate::cluster::{operator, shared};
 
 /// Either taken, or refused with a message that has this in it.
 #[derive(Clone, Copy)]
-enum Verdict {
+pub enum Verdict {
     Taken,
     Refused(&'static str),
 }
@@ -30,12 +30,12 @@ fn instances(client: Client) -> Api<DynamicObject> {
     Api::all_with(client, &ApiResource::erase::<WindowsInstance>(&()))
 }
 
-fn host(name: &str) -> Value {
+pub fn host(name: &str) -> Value {
     json!({"name": name, "address": "10.0.0.1"})
 }
 
 /// A valid pool with `patch` merged into its spec.
-fn pool(name: &str, patch: &Value) -> Value {
+pub fn pool(name: &str, patch: &Value) -> Value {
     let mut spec = json!({"inventory": {"hosts": [host("win-1")]}});
     merge(&mut spec, patch);
     let (group, kind) = ("windowsmachineconfig.openshift.io/v1alpha1", "WindowsNodePool");
@@ -43,7 +43,7 @@ fn pool(name: &str, patch: &Value) -> Value {
 }
 
 /// RFC 7386.
-fn merge(target: &mut Value, patch: &Value) {
+pub fn merge(target: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *target = patch.clone();
         return;
@@ -74,7 +74,7 @@ fn judge(case: &str, result: kube::Result<DynamicObject>, verdict: Verdict) -> O
 }
 
 /// Creates each pool without keeping it.
-async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
+pub async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
     let pools = pools(shared().await?.client().await?);
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let mut wrong = Vec::new();
@@ -86,96 +86,8 @@ async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
     Ok(())
 }
 
-fn specs(cases: &[(&str, Value, Verdict)]) -> Vec<(String, Value, Verdict)> {
+pub fn specs(cases: &[(&str, Value, Verdict)]) -> Vec<(String, Value, Verdict)> {
     cases.iter().map(|(case, patch, verdict)| ((*case).to_owned(), pool("case", patch), *verdict)).collect()
-}
-
-#[tokio::test]
-async fn inventory() -> Result<()> {
-    let hosts = |hosts: Vec<Value>| json!({"inventory": {"hosts": hosts}});
-    let many = |n: usize| hosts((0..n).map(|i| host(&format!("win-{i}"))).collect());
-    let source = "exactly one source of hosts";
-    check(specs(&[
-        ("one host", json!({}), Taken),
-        ("no host", hosts(vec![]), Taken),
-        ("no source", json!({"inventory": {"hosts": null}}), Refused(source)),
-        ("a thousand hosts", many(1000), Taken),
-        ("too many hosts", many(1001), Refused("must have at most 1000 items")),
-        ("two hosts of a name", hosts(vec![host("win-1"), host("win-1")]), Refused("Duplicate value")),
-        ("two hosts", hosts(vec![host("win-1"), host("win-2")]), Taken),
-    ]))
-    .await
-}
-
-#[tokio::test]
-async fn fields_of_a_host() -> Result<()> {
-    let one = |patch: Value| {
-        let mut host = host("win-1");
-        merge(&mut host, &patch);
-        json!({"inventory": {"hosts": [host]}})
-    };
-    let mut cases = Vec::new();
-    let mut add = |field: &'static str, value: Value, verdict: Verdict| {
-        cases.push((format!("{field} {value}"), pool("case", &one(json!({field: value}))), verdict));
-    };
-    let long = "a".repeat(64);
-    for name in ["a", "7", "win-1", "win.1", "ip-10-0-1-2.ec2.internal", &long[..63]] {
-        add("name", json!(name), Taken);
-    }
-    for name in ["Win-1", "win_1", "win..1", ".win", "win.-1", "-win", "win-", "win 1", "wïn"] {
-        add("name", json!(name), Refused("should match"));
-    }
-    add("name", json!(""), Refused("should be at least 1 chars"));
-    add("name", json!(long), Refused("may not be more than 63"));
-    for address in
-        ["10.0.0.1", "2001:db8::1", "::1", "::ffff:10.0.0.1", "win-1", "win-1.example.com", "WIN-1.Example.COM"]
-    {
-        add("address", json!(address), Taken);
-    }
-    for address in ["10.0.0.1 ", "a b", "user@host", "[::1]", "10.0.0.1/24", "host:22", "fe80::1%eth0", "-host", "a\nb"]
-    {
-        add("address", json!(address), Refused("should match"));
-    }
-    add("address", json!(""), Refused("should be at least 1 chars"));
-    add("address", Value::Null, Refused("Required value"));
-    for (port, verdict) in
-        [(0, Refused("greater than or equal to 1")), (65536, Refused("less than or equal to 65535")), (22, Taken)]
-    {
-        add("port", json!(port), verdict);
-    }
-    for user in ["Administrator", r"FACTORY\svc", "svc@factory.example.com", "Büro"] {
-        add("username", json!(user), Taken);
-    }
-    for user in ["a b", "a:b", "a\"b", "a/b"] {
-        add("username", json!(user), Refused("should match"));
-    }
-    add("username", json!(""), Refused("should be at least 1 chars"));
-    let fingerprint = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
-    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
-    for host_key in
-        [fingerprint, &format!("{fingerprint}="), key, "ecdsa-sha2-nistp256 AAAA", "sk-ssh-ed25519@openssh.com AAAA="]
-    {
-        add("hostKey", json!(host_key), Taken);
-    }
-    for host_key in [
-        "",
-        "SHA256:short",
-        "MD5:00:11",
-        "AAAA",
-        "ssh-ed25519",
-        "ssh-ed25519  AAAA",
-        &format!("{key} comment"),
-        &format!("{key}\n"),
-    ] {
-        add("hostKey", json!(host_key), Refused("should match"));
-    }
-    let labels = |n: usize| (0..n).map(|i| (format!("l{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
-    add("labels", json!(labels(32)), Taken);
-    add("labels", json!(labels(33)), Refused("must have at most 32 items"));
-    add("privateKeySecretRef", json!({"name": "s"}), Taken);
-    add("privateKeySecretRef", json!({"name": ""}), Refused("should be at least 1 chars"));
-    add("privateKeySecretRef", json!({}), Refused("Required value"));
-    check(cases).await
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod cluster;
 mod config_map;
 mod crash;
 mod crd;
+mod crd_inventory;
 mod csr;
 mod deploy;
 mod five_ways;

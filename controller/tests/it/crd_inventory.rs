@@ -1,0 +1,154 @@
+//! What the API server takes for the inventory of a pool, and what it refuses.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::crd::{
+    Verdict::{self, Refused, Taken},
+    check, host, merge, pool, specs,
+};
+
+#[tokio::test]
+async fn inventory() -> Result<()> {
+    let hosts = |hosts: Vec<Value>| json!({"inventory": {"hosts": hosts}});
+    let many = |n: usize| hosts((0..n).map(|i| host(&format!("win-{i}"))).collect());
+    let source = "exactly one source of hosts";
+    check(specs(&[
+        ("one host", json!({}), Taken),
+        ("no host", hosts(vec![]), Taken),
+        ("no source", json!({"inventory": {"hosts": null}}), Refused(source)),
+        ("a thousand hosts", many(1000), Taken),
+        ("too many hosts", many(1001), Refused("must have at most 1000 items")),
+        ("two hosts of a name", hosts(vec![host("win-1"), host("win-1")]), Refused("Duplicate value")),
+        ("two hosts", hosts(vec![host("win-1"), host("win-2")]), Taken),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn fields_of_a_host() -> Result<()> {
+    let one = |patch: Value| {
+        let mut host = host("win-1");
+        merge(&mut host, &patch);
+        json!({"inventory": {"hosts": [host]}})
+    };
+    let mut cases = Vec::new();
+    let mut add = |field: &'static str, value: Value, verdict: Verdict| {
+        cases.push((format!("{field} {value}"), pool("case", &one(json!({field: value}))), verdict));
+    };
+    let long = "a".repeat(64);
+    for name in ["a", "7", "win-1", "win.1", "ip-10-0-1-2.ec2.internal", &long[..63]] {
+        add("name", json!(name), Taken);
+    }
+    for name in ["Win-1", "win_1", "win..1", ".win", "win.-1", "-win", "win-", "win 1", "wïn"] {
+        add("name", json!(name), Refused("should match"));
+    }
+    add("name", json!(""), Refused("should be at least 1 chars"));
+    add("name", json!(long), Refused("may not be more than 63"));
+    for address in
+        ["10.0.0.1", "2001:db8::1", "::1", "::ffff:10.0.0.1", "win-1", "win-1.example.com", "WIN-1.Example.COM"]
+    {
+        add("address", json!(address), Taken);
+    }
+    for address in ["10.0.0.1 ", "a b", "user@host", "[::1]", "10.0.0.1/24", "host:22", "fe80::1%eth0", "-host", "a\nb"]
+    {
+        add("address", json!(address), Refused("should match"));
+    }
+    add("address", json!(""), Refused("should be at least 1 chars"));
+    add("address", Value::Null, Refused("Required value"));
+    for (port, verdict) in
+        [(0, Refused("greater than or equal to 1")), (65536, Refused("less than or equal to 65535")), (22, Taken)]
+    {
+        add("port", json!(port), verdict);
+    }
+    for user in ["Administrator", r"FACTORY\svc", "svc@factory.example.com", "Büro"] {
+        add("username", json!(user), Taken);
+    }
+    for user in ["a b", "a:b", "a\"b", "a/b"] {
+        add("username", json!(user), Refused("should match"));
+    }
+    add("username", json!(""), Refused("should be at least 1 chars"));
+    let fingerprint = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    let key = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+    for host_key in
+        [fingerprint, &format!("{fingerprint}="), key, "ecdsa-sha2-nistp256 AAAA", "sk-ssh-ed25519@openssh.com AAAA="]
+    {
+        add("hostKey", json!(host_key), Taken);
+    }
+    for host_key in [
+        "",
+        "SHA256:short",
+        "MD5:00:11",
+        "AAAA",
+        "ssh-ed25519",
+        "ssh-ed25519  AAAA",
+        &format!("{key} comment"),
+        &format!("{key}\n"),
+    ] {
+        add("hostKey", json!(host_key), Refused("should match"));
+    }
+    let labels = |n: usize| (0..n).map(|i| (format!("l{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
+    add("labels", json!(labels(32)), Taken);
+    add("labels", json!(labels(33)), Refused("must have at most 32 items"));
+    add("privateKeySecretRef", json!({"name": "s"}), Taken);
+    add("privateKeySecretRef", json!({"name": ""}), Refused("should be at least 1 chars"));
+    add("privateKeySecretRef", json!({}), Refused("Required value"));
+    check(cases).await
+}
+
+#[tokio::test]
+async fn sources() -> Result<()> {
+    let only = |source: Value| {
+        let mut inventory = json!({"hosts": null});
+        merge(&mut inventory, &source);
+        json!({"inventory": inventory})
+    };
+    let git = |fields: Value| {
+        let mut git = json!({"url": "https://git.example.com/hosts.git"});
+        merge(&mut git, &fields);
+        only(json!({"git": git}))
+    };
+    let flux = |kind: &str| only(json!({"sourceRef": {"kind": kind, "name": "hosts", "namespace": "flux-system"}}));
+    let source = "exactly one source of hosts";
+    check(specs(&[
+        ("a ConfigMap", only(json!({"configMapRef": {"name": "windows-instances"}})), Taken),
+        ("a MachineSet", only(json!({"machineSetRef": {"name": "paint"}})), Taken),
+        ("Machines of nobody", only(json!({"machineSetRef": {}})), Taken),
+        ("of Cluster API", only(json!({"machineSetRef": {"group": "cluster.x-k8s.io", "name": "paint"}})), Taken),
+        ("of somebody else", only(json!({"machineSetRef": {"group": "example.com"}})), Refused("Unsupported value")),
+        ("Git", git(json!({})), Taken),
+        ("an OCI artifact", flux("OCIRepository"), Taken),
+        ("a Bucket", flux("Bucket"), Refused("Unsupported value")),
+        ("hosts and Git", json!({"inventory": {"git": {"url": "https://a/b.git"}}}), Refused(source)),
+        ("two others", only(json!({"configMapRef": {"name": "a"}, "machineSetRef": {}})), Refused(source)),
+        (
+            "Strict, and keys in files",
+            {
+                let mut spec = git(json!({}));
+                merge(&mut spec, &json!({"ssh": {"hostKeyPolicy": "Strict"}}));
+                spec
+            },
+            Taken,
+        ),
+        ("ssh", git(json!({"url": "ssh://git@git.example.com:2222/hosts"})), Taken),
+        ("not encrypted", git(json!({"url": "http://git.example.com/hosts"})), Refused("should match")),
+        ("as scp writes it", git(json!({"url": "git@git.example.com:hosts"})), Refused("should match")),
+        ("a file", git(json!({"url": "file:///etc/hosts"})), Refused("should match")),
+        (
+            "a password in the URL",
+            git(json!({"url": "https://me:secret@git.example.com/hosts"})),
+            Refused("should match"),
+        ),
+        ("a commit", git(json!({"ref": {"commit": "0123456789abcdef0123456789abcdef01234567"}})), Taken),
+        ("part of a commit", git(json!({"ref": {"commit": "0123456"}})), Refused("should match")),
+        ("an interval", git(json!({"interval": "1h30m", "timeout": "90s"})), Taken),
+        ("an interval in days", git(json!({"interval": "1d"})), Refused("should match")),
+        ("signed commits", git(json!({"verify": {"secretRef": {"name": "keys"}}})), Taken),
+        ("signed tags", git(json!({"verify": {"mode": "TagAndHEAD", "secretRef": {"name": "keys"}}})), Taken),
+        ("signed by nobody", git(json!({"verify": {}})), Refused("Required value")),
+        ("a share", json!({"inventory": {"removal": {"maxRemovals": "10%"}}}), Taken),
+        ("a number", json!({"inventory": {"removal": {"maxRemovals": 3}}}), Taken),
+        ("none", json!({"inventory": {"removal": {"maxRemovals": 0}}}), Refused("a whole number of at least 1")),
+    ]))
+    .await
+}
