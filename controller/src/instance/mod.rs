@@ -17,6 +17,7 @@ mod register;
 mod remove;
 mod session;
 mod status;
+pub mod told;
 mod update;
 mod wanted;
 mod work;
