@@ -42,10 +42,9 @@ pub async fn push(State(leader): State<Leader>, headers: HeaderMap, body: Bytes)
     if !is_signed(&token, &body, signature) {
         return (StatusCode::FORBIDDEN, "X-Hub-Signature-256 is missing or wrong\n");
     }
-    let Ok(body) = serde_json::from_slice::<Value>(&body) else {
+    let Some(pushed) = pushed(&body) else {
         return (StatusCode::BAD_REQUEST, "the body is no JSON\n");
     };
-    let pushed: Vec<String> = urls(&body).into_iter().filter_map(|url| place(&url)).collect();
     let found = cx.gits.pushed(|url| place(url).is_some_and(|p| pushed.contains(&p)));
     if found == 0 {
         return (StatusCode::OK, "no pool names this repository\n");
@@ -62,9 +61,15 @@ async fn token(cx: &Context) -> kube::Result<Option<Vec<u8>>> {
 }
 
 /// Whether this is the HMAC of the body, as `sha256=<hex>`.
-fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
+pub fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
     let Some(Ok(signature)) = signature.strip_prefix("sha256=").map(hex::decode) else { return false };
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, token), body, &signature).is_ok()
+}
+
+/// The repository that the body names, in every way in which it does, each as host and path. `None` if it is no JSON.
+pub fn pushed(body: &[u8]) -> Option<Vec<String>> {
+    let body: Value = serde_json::from_slice(body).ok()?;
+    Some(urls(&body).into_iter().filter_map(|url| place(&url)).collect())
 }
 
 /// Everything in the body that a pool may call the repository.
@@ -132,6 +137,9 @@ mod tests {
         let body = serde_json::json!({"repository": {"clone_url": "a", "ssh_url": "b", "stars": 3}});
         assert_eq!(urls(&body), ["a", "b"]);
         assert!(urls(&serde_json::json!([])).is_empty());
+        let body = br#"{"repository": {"clone_url": "https://git.example.com/a/b.git", "url": 3, "ssh_url": "no"}}"#;
+        assert_eq!(pushed(body), Some(vec!["git.example.com/a/b".to_string()]));
+        assert_eq!(pushed(b"{"), None);
     }
 
     proptest! {

@@ -49,6 +49,9 @@ use gix::{
     },
 };
 
+/// They take any bytes apart: an entry for the fuzzer.
+#[cfg(fuzzing)]
+pub use self::signed::{split_commit, split_tag};
 pub use self::{
     access::{Access, AccessError, Proxy},
     error::GitError,

@@ -12,6 +12,8 @@ use crate::binaries::{self, TARGET, rustup_has_target};
 /// Programs and the Debian packages that they come from.
 const PACKAGES: &[(&str, &str)] = &[
     ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64"),
+    // libFuzzer is C++.
+    ("g++", "g++"),
     ("wine", "wine"),
     ("/usr/lib/wine/wine64", "wine64"),
     ("sshd", "openssh-server"),

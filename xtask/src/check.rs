@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use testbed::binaries::forget_caller;
 
-use crate::{deny, execute, r#gen, workspace_root};
+use crate::{deny, execute, fuzz, r#gen, workspace_root};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 
-/// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests.
+/// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests, fuzz targets for a minute each.
 #[derive(clap::Args)]
 pub struct Args {}
 
@@ -22,11 +22,13 @@ type Step = (&'static str, fn() -> Result<()>);
 
 const STEPS: &[Step] = &[
     ("format", || cargo(&["fmt", "--all", "--check"])),
+    ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
     ("generated files", || r#gen::run(&r#gen::Args { check: true })),
     ("dependencies", || deny::run(&deny::Args {})),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
     ("tests", tests),
+    ("fuzz targets", || fuzz::run(&fuzz::Args { seconds: 60, input: None, targets: Vec::new() })),
 ];
 
 /// Runs every step; the first that fails ends it.

@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod demo;
 mod deny;
+mod fuzz;
 mod r#gen;
 mod payload;
 
@@ -28,6 +29,7 @@ enum Task {
     Check(check::Args),
     Demo(demo::Args),
     Deny(deny::Args),
+    Fuzz(fuzz::Args),
     Gen(r#gen::Args),
     Payload(payload::Args),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
@@ -40,6 +42,7 @@ fn main() -> anyhow::Result<()> {
         Task::Check(args) => check::run(&args),
         Task::Demo(args) => demo::run(&args),
         Task::Deny(args) => deny::run(&args),
+        Task::Fuzz(args) => fuzz::run(&args),
         Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),
         Task::Setup => testbed::setup::setup(),

@@ -1,7 +1,7 @@
 //! Brings a host to a version: carries out the steps that [`plan::join`](crate::plan::join) chooses, for a host that joins as well
 //! as for a node that changes.
 
-use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     GrantType, HostFacts, Operation, WindowsInstance,
@@ -29,6 +29,7 @@ use super::{
     node::{belongs, boot_id, ready},
     register::{dress, own_node, register},
     session::Session,
+    told,
     work::{Flow, Target, Work},
 };
 use crate::{
@@ -36,7 +37,6 @@ use crate::{
     events::Level,
     plan::{
         join::{HostSeen, Next, NodeSeen, Step, Wanted, is_placed, next},
-        node_ip::node_ip,
         update::drains,
     },
     render::HostParams,
@@ -267,24 +267,9 @@ fn note_boot(work: &mut Work, state: &HostState) {
 /// What the host says of itself is checked before it is believed, and before anything is changed on it.
 fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
-    let short = |text: &str, n: usize| text.chars().filter(|c| !c.is_control()).take(n).collect::<String>();
-    let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(64).collect();
     let host = &work.instance.spec.host;
-    let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());
-    let peer = session.connection().peer_address();
-    let ip = node_ip(&host.address, Some(peer), &has, default).ok_or(StepError::NoAddress)?;
-    let skew_ms = machine.clock_ms.saturating_sub(Timestamp::now().as_millisecond());
-    let facts = HostFacts {
-        hostname: short(&machine.hostname, 63),
-        machine_id: short(&machine.machine_id, 64),
-        os_build: short(&machine.os_build, 64),
-        os_name: short(&machine.os_name, 128),
-        boot_id: short(&machine.boot_id, 64),
-        boot_time: boot_time(machine),
-        node_ip: ip.to_string(),
-        addresses: has.iter().map(ToString::to_string).collect(),
-        clock_skew_seconds: skew_ms / 1000,
-    };
+    let now = Timestamp::now();
+    let facts = told::facts(machine, &host.address, session.connection().peer_address(), now)?;
     let same = |other: &HostFacts| {
         !facts.machine_id.is_empty()
             && (&other.machine_id, &other.hostname, &other.boot_id)
@@ -305,12 +290,13 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
     if !machine.is_admin {
         return Err(StepError::NotAdministrator { user: host.username.clone() });
     }
+    let skew_ms = told::clock_skew_ms(machine, now);
     if skew_ms.unsigned_abs() > u64::try_from(MAX_CLOCK_SKEW.as_millis()).unwrap_or(u64::MAX) {
         let direction = if skew_ms > 0 { "ahead" } else { "behind" };
         return Err(StepError::ClockSkew { seconds: skew_ms.unsigned_abs() / 1000, direction });
     }
     if !state.foreign_services.is_empty() {
-        let names = short(&state.foreign_services.join(", "), 200);
+        let names = told::short(&state.foreign_services.join(", "), 200);
         return Err(StepError::ForeignServices { names });
     }
     if let Some(node) = work.cx.node(&name)
@@ -330,13 +316,6 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
     }
     work.status.facts = Some(facts);
     Ok(())
-}
-
-/// When the host was started, by its own clocks; to the minute, so that it is the same at each look.
-fn boot_time(machine: &host::Machine) -> Option<String> {
-    let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
-    let minute = Timestamp::from_millisecond(started.div_euclid(60_000) * 60_000).ok()?;
-    Some(minute.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
 }
 
 /// An error while a host restarts on our behalf is expected; only taking too long is one.

@@ -18,6 +18,7 @@ mod remove;
 mod rotate;
 mod session;
 mod status;
+pub mod told;
 mod update;
 mod wanted;
 mod work;

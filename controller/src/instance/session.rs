@@ -4,12 +4,12 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use api::{
     WindowsInstance,
-    host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, Outcome, PROTOCOL, Request, Verb},
+    host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, PROTOCOL, Request, Verb},
     payload::File,
 };
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::error::StepError;
+use super::{error::StepError, told};
 use crate::{
     context::Context,
     metrics::Metrics,
@@ -143,15 +143,7 @@ impl Session {
         }
         let bytes = self.answer(&answer_path).await?;
         let bytes = bytes.ok_or_else(|| StepError::no_answer(verb, exit.status, &exit.log))?;
-        let answer: Answer =
-            serde_json::from_slice(&bytes).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
-        if answer.protocol != PROTOCOL || answer.operation != self.operation {
-            return Err(StepError::BadAnswer { verb: verb.as_str() });
-        }
-        match &answer.outcome {
-            Outcome::Failed { reason, message } => Err(StepError::host(reason, message)),
-            Outcome::Done | Outcome::RebootRequired { .. } => Ok(answer),
-        }
+        told::answer(&bytes, &self.operation, verb)
     }
 
     /// The answer, which is there. A program that an operator before us has started may be writing the same one: on Windows there is

@@ -1,0 +1,120 @@
+//! What a host tells, read without trust. Pure.
+
+use std::net::IpAddr;
+
+use api::{
+    HostFacts,
+    host::{Answer, Machine, Outcome, PROTOCOL, Verb},
+};
+use jiff::Timestamp;
+
+use super::error::StepError;
+use crate::plan::node_ip::node_ip;
+
+/// Most addresses of a host that are looked at.
+const MAX_ADDRESSES: usize = 64;
+const MINUTE_MS: i64 = 60_000;
+
+/// Reads what wicd answered to `verb` of `operation`. An answer that it failed is an error.
+pub fn answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, StepError> {
+    let bad = || StepError::BadAnswer { verb: verb.as_str() };
+    let answer: Answer = serde_json::from_slice(bytes).map_err(|_| bad())?;
+    if answer.protocol != PROTOCOL || answer.operation != operation {
+        return Err(bad());
+    }
+    match &answer.outcome {
+        Outcome::Failed { reason, message } => Err(StepError::host(reason, message)),
+        Outcome::Done | Outcome::RebootRequired { .. } => Ok(answer),
+    }
+}
+
+/// What the status says of a host. `named` is the address that a person gave it, `peer` the one that was reached.
+pub fn facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, StepError> {
+    let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(MAX_ADDRESSES).collect();
+    let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());
+    let ip = node_ip(named, Some(peer), &has, default).ok_or(StepError::NoAddress)?;
+    Ok(HostFacts {
+        hostname: short(&machine.hostname, 63),
+        machine_id: short(&machine.machine_id, 64),
+        os_build: short(&machine.os_build, 64),
+        os_name: short(&machine.os_name, 128),
+        boot_id: short(&machine.boot_id, 64),
+        boot_time: boot_time(machine),
+        node_ip: ip.to_string(),
+        addresses: has.iter().map(ToString::to_string).collect(),
+        clock_skew_seconds: clock_skew_ms(machine, now) / 1000,
+    })
+}
+
+/// How far the host's clock is ahead, in milliseconds.
+pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
+    machine.clock_ms.saturating_sub(now.as_millisecond())
+}
+
+/// At most `n` characters of a host's words, and none that would do something to a terminal.
+pub fn short(text: &str, n: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(n).collect()
+}
+
+/// When the host was started, by its own clocks; to the minute, so that it is the same at each look. Clocks can tell anything.
+fn boot_time(machine: &Machine) -> Option<String> {
+    let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
+    let minute = Timestamp::from_millisecond(started.div_euclid(MINUTE_MS).checked_mul(MINUTE_MS)?).ok()?;
+    Some(minute.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn machine(clock_ms: i64, uptime_ms: i64) -> Machine {
+        Machine { clock_ms, uptime_ms, addresses: vec!["10.0.0.1".into()], ..Machine::default() }
+    }
+
+    #[test]
+    fn when_a_host_was_started() {
+        for (clock_ms, uptime_ms, expected) in [
+            (120_000, 1, Some("1970-01-01T00:01:00Z")),
+            (120_000, 60_000, Some("1970-01-01T00:01:00Z")),
+            (0, 1, Some("1969-12-31T23:59:00Z")),
+            (120_000, 0, None),
+            (120_000, -5, None),
+            (i64::MIN, 1, None),
+            // Rounded down to a minute it is no number any more.
+            (i64::MIN + 1, 1, None),
+            (i64::MAX, 1, None),
+        ] {
+            assert_eq!(boot_time(&machine(clock_ms, uptime_ms)).as_deref(), expected, "{clock_ms} {uptime_ms}");
+        }
+    }
+
+    #[test]
+    fn an_answer_is_that_of_the_question() {
+        let read = |protocol: u32, operation: &str, outcome: &str| {
+            let text = format!(r#"{{"protocol":{protocol},"operation":"{operation}","outcome":{outcome}}}"#);
+            answer(text.as_bytes(), "join-1", Verb::Apply).map(|a| a.operation).map_err(|e| e.reason())
+        };
+        let failed = r#"{"failed":{"reason":"DiskFull","message":"no room"}}"#;
+        for (protocol, operation, outcome, expected) in [
+            (PROTOCOL, "join-1", r#""done""#, Ok("join-1")),
+            (PROTOCOL, "join-1", r#"{"rebootRequired":{"why":"x"}}"#, Ok("join-1")),
+            (PROTOCOL, "join-1", failed, Err("DiskFull")),
+            (PROTOCOL, "join-0", r#""done""#, Err("BadAnswer")),
+            (PROTOCOL + 1, "join-1", r#""done""#, Err("BadAnswer")),
+            (PROTOCOL, "join-1", "7", Err("BadAnswer")),
+        ] {
+            let expected = expected.map(str::to_owned).map_err(str::to_owned);
+            assert_eq!(read(protocol, operation, outcome), expected, "{protocol} {operation} {outcome}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_clock_is_too_strange(clock_ms: i64, uptime_ms: i64, now in -1_000_000_000_i64..4_000_000_000) {
+            let now = Timestamp::from_second(now).unwrap();
+            let peer = IpAddr::from([10, 0, 0, 1]);
+            prop_assert!(facts(&machine(clock_ms, uptime_ms), "win-1", peer, now).is_ok());
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Lists of hosts and keys, and archives of them.
+
+use std::{collections::BTreeMap, io::Write as _};
+
+use flate2::{Compression, write::GzEncoder};
+use gitops::{
+    File, Limits,
+    artifact::{ArtifactError, unpack},
+    known_hosts::known_hosts as keys_of,
+};
+
+/// Small, so that they are met.
+const LIMITS: Limits = Limits { transfer: 1 << 16, files: 8, file: 1 << 12, total: 1 << 13 };
+
+pub fn hosts(data: &[u8]) {
+    let file = |path: &str| File { path: path.into(), bytes: data.to_vec() };
+    for path in ["a.yaml", "a.json"] {
+        match gitops::hosts::read(&[file(path)]) {
+            Ok(entries) => {
+                let lines = data.split(|b| b"\r\n".contains(b)).count();
+                for entry in entries {
+                    assert!((1..=lines).contains(&entry.line), "line {} of {lines}", entry.line);
+                    assert!(!entry.host.address.is_empty());
+                    let address = gitops::address::canonical(&entry.host.address);
+                    assert_eq!(gitops::address::canonical(&address), address);
+                }
+            }
+            Err(findings) => {
+                assert!(!findings.is_empty());
+                findings.iter().for_each(|finding| crate::assert_fit_for_people(&finding.to_string(), 1000));
+            }
+        }
+    }
+}
+
+/// A key and its value on two lines each.
+pub fn windows_instances(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let entry = |entry: &str| entry.split_once('\n').map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let list: BTreeMap<String, String> = text.split('\0').filter_map(entry).collect();
+    let (hosts, bad) = gitops::hosts::windows_instances(&list);
+    assert_eq!(hosts.len() + bad.len(), list.len());
+    for (address, username) in hosts {
+        assert!(!address.is_empty() && !username.is_empty());
+        assert!(!username.contains(char::is_control), "{username:?}");
+    }
+}
+
+pub fn artifact(data: &[u8]) {
+    for path in ["", "clusters/a", "hosts.yaml"] {
+        check(unpack(data, path, &LIMITS));
+    }
+}
+
+/// Checksums of gzip hide the tar from the fuzzer.
+pub fn artifact_tar(data: &[u8]) {
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::none());
+    if gzip.write_all(data).is_ok()
+        && let Ok(bytes) = gzip.finish()
+    {
+        artifact(&bytes);
+    }
+}
+
+fn check(unpacked: Result<Vec<File>, ArtifactError>) {
+    let files = match unpacked {
+        Ok(files) => files,
+        Err(error) => {
+            assert!(!matches!(error, ArtifactError::Digest | ArtifactError::PathInvalid(_)), "{error}");
+            return;
+        }
+    };
+    assert!(files.len() <= LIMITS.files);
+    assert!(files.iter().map(|f| f.bytes.len() as u64).sum::<u64>() <= LIMITS.total);
+    assert!(files.is_sorted_by(|a, b| a.path < b.path), "twice, or not in order");
+    for file in files {
+        assert!(file.bytes.len() as u64 <= LIMITS.file);
+        let leads_out = |part: &str| ["", ".", ".."].contains(&part);
+        assert!(!file.path.split('/').any(leads_out) && !file.path.contains('\\'), "{:?}", file.path);
+    }
+}
+
+/// As Git servers' keys are read, and as hosts' are.
+pub fn known_hosts(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for (address, port) in [("git.example.com", 22), ("fd00::1", 2222)] {
+        let parse = |key: &str| russh::keys::ssh_key::PublicKey::from_openssh(key).ok();
+        let _ = keys_of(&text, address, port, parse);
+        let _ = controller::ssh::known_hosts(&text, address, port);
+    }
+}
