@@ -94,7 +94,8 @@ fn place(url: &str) -> Option<String> {
     };
     let path = path.trim_matches('/');
     let path = path.strip_suffix(".git").unwrap_or(path);
-    (!host.is_empty() && !path.is_empty()).then(|| format!("{}/{path}", host.to_ascii_lowercase()))
+    let is_host = !host.is_empty() && !host.contains('/');
+    (is_host && !path.is_empty()).then(|| format!("{}/{path}", host.to_ascii_lowercase()))
 }
 
 #[cfg(test)]
@@ -131,7 +132,7 @@ mod tests {
         ] {
             assert_eq!(place(url).as_deref(), Some("git.example.com/team/hosts"), "{url}");
         }
-        for url in ["", "https://", "https://host", "host", "https:///a", "git@host:"] {
+        for url in ["", "https://", "https://host", "host", "https:///a", "git@host:", "//a:b@host:22/c"] {
             assert_eq!(place(url), None, "{url}");
         }
         let body = serde_json::json!({"repository": {"clone_url": "a", "ssh_url": "b", "stars": 3}});
