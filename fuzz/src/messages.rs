@@ -49,7 +49,7 @@ pub fn answer(data: &[u8]) {
         leaves_boot: None,
     };
     let _ = is_placed(&wanted, &state);
-    let node = NodeSeen { ready: true, version: Some("1-a".into()), boot_id: String::new() };
+    let node = NodeSeen { ready: true, version: Some("1-a".into()), boot_id: String::new(), asks_restart: false };
     let seen = HostSeen { state, requests, ..HostSeen::default() };
     for node in [None, Some(&node)] {
         let _ = next(&wanted, node, Some(&seen), false, Timestamp::UNIX_EPOCH);
