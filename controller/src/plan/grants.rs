@@ -187,6 +187,11 @@ impl<'a> Plan<'a> {
         slot.joined && !slot.held && !self.lost.names.contains(&slot.name)
     }
 
+    /// Whether a node may be one of the first to be changed. A lost one would keep the place of one that shows something.
+    fn can_be_first(&self, slot: &Slot) -> bool {
+        self.limits.gate.limit.is_none() || !self.lost.names.contains(&slot.name)
+    }
+
     fn waits(&self, slot: &Slot) -> bool {
         waits(slot, self.now)
     }
@@ -285,7 +290,7 @@ impl<'a> Plan<'a> {
         let mut candidates: Vec<(&'a Slot, &'a Wanted)> = self
             .slots
             .iter()
-            .filter(|s| self.is_free(s) && !s.failed)
+            .filter(|s| self.is_free(s) && !s.failed && self.can_be_first(s))
             .filter_map(|s| Some((*s, s.change.as_ref()?)))
             .collect();
         candidates.sort_by_cached_key(|(slot, _)| self.rank(slot));

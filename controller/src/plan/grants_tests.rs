@@ -394,6 +394,12 @@ fn the_gate() {
             gated(1),
             vec![("c", Some(Stage))],
         ),
+        (
+            "a lost one keeps nobody's place",
+            vec![to(V2, Update, staged(old(silent("a")))), old(node("b")), node("c"), node("d")],
+            Limits { ignore_lost_after: Some(Duration::from_hours(1)), remediation: RemediationType::None, ..gated(3) },
+            vec![("a", None), ("b", Some(Stage))],
+        ),
         ("a restart is not part of the change", vec![wants(old(node("a")))], gated(0), vec![("a", Some(Reboot))]),
         ("it waits for the change that is next", vec![wants(old(node("a")))], gated(1), vec![("a", Some(Stage))]),
         ("the change covers it", vec![wants(ready_to_go("a"))], limits(), vec![("a", Some(Update))]),
