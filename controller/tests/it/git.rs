@@ -185,7 +185,18 @@ async fn a_repository_is_followed() -> Result<()> {
     world.until_gone(&scene.hosts[3]).await?;
     scene.until_ready(3).await?;
     ensure!(scene.hosts[0].stats() == stats, "a host that stays was worked on");
-    Ok(())
+
+    // Suspended, nobody looks, also not when asked.
+    world.apply(POOL, &scene.spec(json!({"suspend": true}))).await?;
+    let (asked, used) = (scene.server.asked(), scene.revision().await?);
+    origin.commit(LIST, scene.list(2), "One less");
+    scene.annotate(key::RECONCILE_REQUESTED, "while suspended").await?;
+    let handled = |p: &WindowsNodePool| pool_status(p).last_handled_reconcile_at.as_deref() == Some("while suspended");
+    world.until(POOL, "it was asked", handled).await?;
+    ensure!(scene.server.asked() == asked && scene.revision().await? == used, "a suspended repository was looked at");
+    world.apply(POOL, &scene.spec(json!({}))).await?;
+    world.until_gone(&scene.hosts[2]).await?;
+    scene.until_ready(2).await
 }
 
 fn json_of(host: &SimHost) -> Value {

@@ -84,6 +84,8 @@ struct State {
     trouble: Option<Trouble>,
     failures: u32,
     next: Option<Timestamp>,
+    /// When the last look was over.
+    looked: Option<Timestamp>,
     /// Who is to be woken.
     pools: BTreeSet<String>,
     /// What each pool was last asked by hand.
@@ -271,6 +273,10 @@ impl Remote {
 
     /// Whether somebody has to look now; if so, it is the caller.
     fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, now: Timestamp) -> bool {
+        // What is asked for meanwhile is done afterwards.
+        if git.suspend == Some(true) {
+            return false;
+        }
         let mut state = self.lock();
         let by_hand = requested.is_some_and(|r| state.requested.get(pool) != Some(r));
         // What was asked for before this process began has been done.
@@ -278,7 +284,11 @@ impl Remote {
         if let Some(requested) = requested {
             state.requested.insert(pool.to_owned(), requested.clone());
         }
-        let due = !state.looking && git.suspend != Some(true) && (is_new || state.next.is_none_or(|next| next <= now));
+        // The interval may have been longer when the last look was over.
+        let long_ago =
+            state.looked.and_then(|l| l.checked_add(git.interval().mul_f64(1.06)).ok()).is_some_and(|next| next <= now);
+        let in_time = state.next.is_none_or(|next| next <= now) || (long_ago && state.failures == 0);
+        let due = !state.looking && (is_new || in_time);
         state.looking |= due;
         due
     }
@@ -322,7 +332,7 @@ async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
                 jitter(wait)
             }
         };
-        state.next = now.checked_add(wait).ok();
+        (state.next, state.looked) = (now.checked_add(wait).ok(), Some(now));
         state.pools.clone()
     };
     remote.looked.notify_waiters();
