@@ -387,7 +387,8 @@ impl<'a> Plan<'a> {
     /// Keys of hosts, one host at a time: a key that locks out is found out on one of them. Nobody is disturbed, so that no
     /// window and no budget is asked.
     fn rotate_key(&mut self) {
-        if self.limits.paused || self.slots.iter().any(|s| s.rotating) {
+        // A host that shall go gives the turn back, though it went in the middle.
+        if self.limits.paused || self.slots.iter().any(|s| s.rotating && !s.leaving) {
             return;
         }
         // Who has been sent what it needs may wait for its turn for days, and needs no grant for that.

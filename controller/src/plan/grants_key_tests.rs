@@ -27,6 +27,12 @@ fn keys_one_host_at_a_time() {
         ("leaves", vec![leaving(keyless(node("a")))], limits(), vec![("a", Some(Remove))]),
         ("leaves while it is at it", vec![leaving(at_it(node("a")))], limits(), vec![("a", Some(Remove))]),
         (
+            "then the next one goes, though the first never ended it",
+            vec![granted(leaving(at_it(dead("a"))), Remove), keyless(node("b"))],
+            limits(),
+            vec![("b", Some(RotateKey))],
+        ),
+        (
             "waits, and lets the next one go",
             vec![failed(60, granted(node("a"), RotateKey)), keyless(node("b"))],
             limits(),

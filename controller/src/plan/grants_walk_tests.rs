@@ -228,7 +228,7 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         tries(s) && s.joined && !s.available && changes && !quiet(s)
     };
     let repair = |s: &Slot| tries(s) && s.grant == Some(GrantType::Repair);
-    let rotates = |s: &Slot| s.rotating || s.grant == Some(GrantType::RotateKey);
+    let rotates = |s: &Slot| (s.rotating && !s.leaving) || s.grant == Some(GrantType::RotateKey);
     let sends = |s: &Slot| s.grant == Some(GrantType::Stage) && !s.staged;
     let limit = limits.gate.limit.map_or(usize::MAX, |l| l as usize);
     let counts = |s: &Slot| {
