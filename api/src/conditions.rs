@@ -56,6 +56,8 @@ pub mod reason {
     pub const PAUSED: &str = "Paused";
     /// A source is not looked at, because its owner says so.
     pub const SUSPENDED: &str = "Suspended";
+    /// A source is looked at for the first time.
+    pub const FETCHING: &str = "Fetching";
     /// Not paused.
     pub const NOT_PAUSED: &str = "NotPaused";
     /// Instances failed and are tried again.

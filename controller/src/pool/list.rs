@@ -63,15 +63,16 @@ fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Troub
         claimed: hosts.keys().cloned().collect(),
         hosts,
         mends_itself: !trouble.stalls,
-        // Who has suspended it knows.
-        problems: if trouble.reason == reason::SUSPENDED && pool_has_list(pool) {
-            Vec::new()
-        } else {
-            vec![about_source(&trouble)]
-        },
+        problems: if is_no_news(&trouble) && pool_has_list(pool) { Vec::new() } else { vec![about_source(&trouble)] },
         status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
         ..List::default()
     }
+}
+
+/// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
+/// started has not looked yet.
+fn is_no_news(trouble: &Trouble) -> bool {
+    [reason::SUSPENDED, reason::FETCHING].contains(&trouble.reason)
 }
 
 /// Whether a list of the pool was in force before.

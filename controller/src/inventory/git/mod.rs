@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use api::{GitSource, WindowsNodePool, conditions::reason, names::key};
+use api::{GitSource, InventoryStatus, WindowsNodePool, conditions::reason, names::key};
 use gitops::{
     Limits,
     repository::{Access, Head, Proxy, Repository, Request},
@@ -128,7 +128,7 @@ impl Gits {
             (state.looks, state.next.filter(|_| git.suspend != Some(true)))
         };
         let before = pool.status.as_ref().and_then(|s| s.inventory.clone());
-        let before = before.filter(|b| b.source == source(git)).and_then(|b| b.revision);
+        let before = before.filter(|b| b.source == source(git) && b.revision.is_some());
         let list = match remote.list(&name, looks, git) {
             Some(list) => list,
             None => self.evaluate(&name, &remote, git, before, looks).await,
@@ -183,7 +183,7 @@ impl Gits {
         pool: &str,
         remote: &Arc<Remote>,
         git: &GitSource,
-        before: Option<String>,
+        known: Option<InventoryStatus>,
         looks: u64,
     ) -> List {
         let (head, trouble_of_look) = {
@@ -195,7 +195,8 @@ impl Gits {
             None => Ok(None),
             Some(verify) => self.secret(&verify.secret_ref.name).await.map(Some),
         };
-        let before = old.as_ref().and_then(|o| o.status.as_ref()?.revision.clone()).or(before);
+        let known = old.as_ref().and_then(|o| o.status.clone()).or(known);
+        let before = known.as_ref().and_then(|k| k.revision.clone());
         let found = match (head, keys) {
             (None, _) => Err(None),
             (Some(head), Err(trouble)) => Err(Some((trouble, head.revision))),
@@ -216,9 +217,9 @@ impl Gits {
                 refused: None,
             },
             Err(why) => {
-                let in_force = match (old, before) {
+                let in_force = match (old, known) {
                     (Some(old), _) => Some(old),
-                    (None, Some(before)) => self.again(remote, git, before).await,
+                    (None, Some(known)) => self.again(remote, git, known).await,
                     (None, None) => None,
                 };
                 let (trouble, refused) = match why {
@@ -232,11 +233,13 @@ impl Gits {
         list
     }
 
-    /// The list at a revision that was in force when this process began, if it is still there to be read. It was verified then.
-    async fn again(&self, remote: &Arc<Remote>, git: &GitSource, revision: String) -> Option<Arc<Listing>> {
+    /// The list at a revision that was in force when this process began, if it is still there to be read. Whoever had signed it then
+    /// has signed it still.
+    async fn again(&self, remote: &Arc<Remote>, git: &GitSource, known: InventoryStatus) -> Option<Arc<Listing>> {
+        let revision = known.revision?;
         let commit = choose::commit(&revision)?.to_owned();
-        let settings = git.clone();
-        let read = move |r: &Repository| evaluate::read(r, &settings, &revision, &commit, None);
+        let (settings, signer) = (git.clone(), known.signer);
+        let read = move |r: &Repository| evaluate::read(r, &settings, &revision, &commit, signer);
         on_disk(remote, &self.dir, &Key::of(git), read).await.ok().map(Arc::new)
     }
 
@@ -252,7 +255,7 @@ fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> Asked {
         let (reason, message) = if suspended {
             (reason::SUSPENDED, "inventory.git.suspend is set, and this operator has not looked at the repository")
         } else {
-            ("Fetching", "the repository is being looked at for the first time")
+            (reason::FETCHING, "the repository is being looked at for the first time")
         };
         let nothing_yet = || Trouble { reason, message: message.into(), stalls: false };
         return Asked::Unknown(trouble.unwrap_or_else(nothing_yet), next);
