@@ -234,10 +234,11 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Joining: a host that waits after a failure gives its slot to the next one.
+    /// Joining: a host that waits after a failure gives its slot to the next one, and gets another after those that were never tried.
     fn join(&mut self) {
         let mut free = self.limits.max_concurrent;
-        let new: Vec<&'a Slot> = self.slots.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
+        let mut new: Vec<&'a Slot> = self.slots.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
+        new.sort_by_key(|s| s.waits_until);
         for slot in new.iter().filter(|s| s.grant == Some(GrantType::Provision)) {
             if slot.begun || (!self.waits(slot) && !slot.held) {
                 self.keep(slot);
@@ -367,14 +368,15 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Nodes that have not been Ready for long, those for the longest time first.
+    /// Nodes that have not been Ready for long, those for the longest time first. One that was tried in vain makes way for those that
+    /// have not had their turn: a few that never come back must not keep the others down.
     fn repair(&mut self) {
         let begun = |s: &&&Slot| s.grant == Some(GrantType::Repair) && s.begun && !self.waits(s);
         let begun = u32::try_from(self.slots.iter().filter(begun).count()).unwrap_or(u32::MAX);
         let mut free = self.limits.max_concurrent.saturating_sub(begun);
         let mut candidates: Vec<&'a Slot> =
             self.slots.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
-        candidates.sort_by_key(|s| (s.grant != Some(GrantType::Repair), s.down_since));
+        candidates.sort_by_key(|s| (s.grant != Some(GrantType::Repair), s.waits_until, s.down_since));
         let restarts = self.limits.remediation == RemediationType::Reboot;
         let disruption = restarts.then_some(Disruption::Reboot);
         for slot in candidates {

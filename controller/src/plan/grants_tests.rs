@@ -46,6 +46,13 @@ fn dead(name: &str) -> Slot {
 fn long_dead(name: &str) -> Slot {
     Slot { down_since: at(-600), ..dead(name) }
 }
+fn dead_for(seconds: i64, name: &str) -> Slot {
+    Slot { down_since: at(-seconds), ..dead(name) }
+}
+/// It has failed, and may be tried again.
+fn tried(slot: Slot) -> Slot {
+    Slot { waits_until: at(-1), ..slot }
+}
 fn silent(name: &str) -> Slot {
     Slot { down_since: at(-3600), unreachable: true, ..dead(name) }
 }
@@ -110,6 +117,12 @@ fn joining_and_leaving() {
             vec![granted(new("a"), Provision), new("b"), new("c")],
             limits(),
             vec![("b", Some(Provision))],
+        ),
+        (
+            "who has failed goes last",
+            vec![tried(new("a")), new("b"), new("c")],
+            limits(),
+            vec![("b", Some(Provision)), ("c", Some(Provision))],
         ),
         (
             "who waits gives its slot away",
@@ -435,9 +448,15 @@ fn repairs_and_lost_nodes() {
         ("is Ready again", four(vec![granted(node("a"), Repair)]), limits(), vec![("a", None)]),
         (
             "so many at once, the longest first",
-            four(vec![long_dead("a"), long_dead("b"), Slot { down_since: at(-900), ..dead("c") }]),
+            four(vec![long_dead("a"), long_dead("b"), dead_for(900, "c")]),
             limits(),
             vec![("a", Some(Repair)), ("c", Some(Repair))],
+        ),
+        (
+            "who was tried in vain goes last",
+            four(vec![tried(long_dead("a")), tried(long_dead("b")), dead_for(900, "c"), dead_for(800, "d")]),
+            limits(),
+            vec![("c", Some(Repair)), ("d", Some(Repair))],
         ),
         (
             "those that are at it count",
@@ -463,12 +482,7 @@ fn repairs_and_lost_nodes() {
             limits(),
             vec![("a", Some(Repair))],
         ),
-        (
-            "unless that has failed",
-            four(vec![Slot { waits_until: at(-1), ..old(long_dead("a")) }]),
-            limits(),
-            vec![("a", Some(Stage))],
-        ),
+        ("unless that has failed", four(vec![tried(old(long_dead("a")))]), limits(), vec![("a", Some(Stage))]),
         ("an update puts it right too", four(vec![staged(old(long_dead("a")))]), limits(), vec![("a", Some(Update))]),
         ("a silent node is waited for", four(vec![silent("a"), ready_to_go("b")]), never.clone(), vec![]),
         ("but not for ever", four(vec![silent("a"), ready_to_go("b")]), lost.clone(), vec![("b", Some(Update))]),
