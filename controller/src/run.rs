@@ -21,6 +21,7 @@ use kube::{
     api::ListParams,
     runtime::{Controller, controller, reflector::ObjectRef, watcher},
 };
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -43,8 +44,6 @@ use crate::{
 
 /// A release that cannot be used is looked at again after this time.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
-/// Changes of instances that come together are looked at together by their pool.
-const POOL_DEBOUNCE: Duration = Duration::from_millis(300);
 /// What has begun may take this long to end when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -217,6 +216,7 @@ async fn run_pools(
 ) {
     let store = cx.pools.clone();
     let all = cx.pools.clone();
+    let pace = Arc::new(pool::Pace::default());
     // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
     let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
         match instance.metadata.deletion_timestamp {
@@ -226,12 +226,27 @@ async fn run_pools(
     };
     let of_node = |node: Arc<Node>| node.labels().get(key::POOL).map(|pool| ObjectRef::new(pool));
     Controller::for_shared_stream(pools, store)
-        .with_config(controller::Config::default().concurrency(8).debounce(POOL_DEBOUNCE))
+        .with_config(controller::Config::default().concurrency(32))
         .watches_shared_stream(instances, of_instance)
         .watches_shared_stream(nodes, of_node)
         .reconcile_on(cx.wake.pools().map(|name| ObjectRef::new(&name)))
         .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
-        .run(pool::reconcile, pool::error_policy, cx)
+        .run(
+            move |pool, cx| {
+                let pace = pace.clone();
+                async move {
+                    let name = pool.name_any();
+                    pace.wait(&name).await;
+                    // It may have changed meanwhile.
+                    let pool = cx.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
+                    let result = pool::reconcile(pool, cx).await;
+                    pace.ended(&name, Instant::now());
+                    result
+                }
+            },
+            pool::error_policy,
+            cx,
+        )
         .for_each(|_| async {})
         .await;
 }

@@ -6,6 +6,7 @@ mod keys;
 mod list;
 mod look;
 mod members;
+mod pace;
 mod preview;
 mod status;
 mod told;
@@ -36,6 +37,7 @@ use crate::{
 
 pub use disrupting::Disrupting;
 pub use look::{Planned, plan};
+pub use pace::Pace;
 pub use preview::{is_idle, summary};
 pub use status::refuse;
 

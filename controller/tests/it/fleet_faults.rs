@@ -108,3 +108,22 @@ async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
     ensure!(node.annotations().contains_key(key::SSH_HOST_KEY), "the legacy annotation is missing");
     Ok(())
 }
+
+/// In a large pool there is always something that changes; here it is one node, without a pause.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_that_never_is_quiet_is_looked_after() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 2).await?;
+    world.join("factory", &spec_with(&hosts[..1], json!({}))).await?;
+    let both = spec_with(&hosts, json!({}));
+    let restless = async {
+        for n in 0_u64.. {
+            world.edit_node(hosts[0].name(), json!({"metadata": {"annotations": {"tests/n": n.to_string()}}})).await?;
+        }
+        anyhow::Ok(())
+    };
+    tokio::select! {
+        joined = world.join("factory", &both) => joined,
+        failed = restless => failed,
+    }
+}
