@@ -40,7 +40,7 @@ impl OpenSsh {
     ///
     /// # Errors
     /// When there is no sshd, or files cannot be written.
-    pub fn start(config: impl FnOnce(&Path) -> String) -> Result<Self> {
+    pub fn start(config: impl FnOnce(&Path) -> Result<String>) -> Result<Self> {
         let sshd = find("sshd").context("there is no sshd: run `cargo xtask setup`")?;
         if fs::metadata("/proc/self")?.uid() == 0 {
             // Debian's wants it there.
@@ -55,7 +55,7 @@ impl OpenSsh {
             "HostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\nAuthenticationMethods publickey\n\
              PermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\nPidFile none\nPrintMotd no\n\
              LogLevel ERROR\n{}",
-            config(dir.path()),
+            config(dir.path())?,
             dir = dir.path().display(),
         );
         fs::write(dir.join("sshd_config"), settings)?;
@@ -109,11 +109,6 @@ impl OpenSsh {
     pub fn set_host_key(&mut self, key: PrivateKey) -> Result<PrivateKey> {
         write_private(&self.dir.join("host_key"), &key)?;
         Ok(std::mem::replace(&mut self.host_key, key))
-    }
-
-    /// What it had to complain about.
-    pub fn log(&self) -> String {
-        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
     process::Command,
 };
 
-use russh::keys::{PrivateKey, PublicKey, ssh_key::LineEnding};
+use russh::keys::{PrivateKey, PublicKey};
 
 use super::origin::{self, isolated};
 use crate::{deployment::new_key, openssh::OpenSsh};
@@ -39,7 +39,7 @@ impl SshServer {
             fs::write(&shell, script(root, &commands)).unwrap();
             fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
             let accepts = if environment == Environment::Taken { "AcceptEnv GIT_PROTOCOL\n" } else { "" };
-            format!("{accepts}ForceCommand {}\nDisableForwarding yes\nPermitTTY no\n", shell.display())
+            Ok(format!("{accepts}ForceCommand {}\nDisableForwarding yes\nPermitTTY no\n", shell.display()))
         });
         Self { openssh: openssh.unwrap(), commands }
     }
@@ -60,11 +60,6 @@ impl SshServer {
     /// A line of `known_hosts` as if it had this key.
     pub fn known_as(&self, key: &PublicKey) -> String {
         format!("[127.0.0.1]:{} {}\n", self.openssh.address().port(), key.to_openssh().unwrap())
-    }
-
-    /// The key that it lets in.
-    pub fn identity(&self) -> String {
-        self.openssh.key().to_openssh(LineEnding::LF).unwrap().to_string()
     }
 
     /// Proves itself with a new key. Returns the one that it had.
