@@ -5,6 +5,7 @@ mod children;
 pub mod control_plane;
 pub mod deployment;
 pub mod git;
+pub mod openssh;
 pub mod operator;
 pub mod payload;
 pub mod pki;

@@ -24,15 +24,15 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::fleet::{World, has, is_ready, pool_status, status};
 
-const POOL: &str = "halls";
-const LIST: &str = "halls/a.yaml";
+pub const POOL: &str = "halls";
+pub const LIST: &str = "halls/a.yaml";
 
 /// A repository, its server, and hosts that it lists.
-struct Scene {
-    world: World,
-    origin: Origin,
+pub struct Scene {
+    pub world: World,
+    pub origin: Origin,
     server: Server,
-    hosts: Vec<SimHost>,
+    pub hosts: Vec<SimHost>,
     /// What the server answers in Git's place.
     rule: Arc<Mutex<Option<Trick>>>,
 }
@@ -44,7 +44,7 @@ enum Trick {
 }
 
 impl Scene {
-    async fn new(hosts: usize) -> Result<Self> {
+    pub async fn new(hosts: usize) -> Result<Self> {
         let world = World::new(SimOptions::default(), &[]).await?;
         let hosts = world.hosts("win", hosts).await?;
         let origin = Origin::new();
@@ -63,13 +63,13 @@ impl Scene {
         Ok(scene)
     }
 
-    async fn secret(&self, name: &str, data: &Value) -> Result<()> {
+    pub async fn secret(&self, name: &str, data: &Value) -> Result<()> {
         let metadata = json!({"name": name, "namespace": NAMESPACE});
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
         self.world.control_plane.apply_yaml(&secret.to_string()).await
     }
 
-    fn spec(&self, more: Value) -> WindowsNodePoolSpec {
+    pub fn spec(&self, more: Value) -> WindowsNodePoolSpec {
         let mut git = json!({
             "url": self.server.url(),
             "path": "halls",
@@ -82,12 +82,12 @@ impl Scene {
     }
 
     /// The text of a list, one line for each host.
-    fn list(&self, count: usize) -> String {
+    pub fn list(&self, count: usize) -> String {
         let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
         self.hosts[..count].iter().map(line).collect()
     }
 
-    async fn until_ready(&self, count: i32) -> Result<()> {
+    pub async fn until_ready(&self, count: i32) -> Result<()> {
         let all = |p: &WindowsNodePool| {
             let status = pool_status(p);
             is_ready(p) && status.ready_nodes == count && status.nodes == count
@@ -95,11 +95,24 @@ impl Scene {
         self.world.until(POOL, &format!("{count} hosts are Ready"), all).await
     }
 
-    fn stats(&self) -> Vec<Stats> {
+    pub fn stats(&self) -> Vec<Stats> {
         self.hosts.iter().map(SimHost::stats).collect()
     }
 
-    async fn revision(&self) -> Result<String> {
+    /// Waits until all of a commit is in use, and no more is said against any.
+    pub async fn until_used(&self, commit: &str) -> Result<()> {
+        let revision = Some(format!("main@sha1:{commit}"));
+        let used = |p: &WindowsNodePool| {
+            let status = pool_status(p);
+            let inventory = status.inventory.clone().unwrap_or_default();
+            is_ready(p)
+                && conditions::is_true(&status.conditions, kind::INVENTORY_SYNCED)
+                && (inventory.revision, inventory.refused_revision) == (revision.clone(), None)
+        };
+        self.world.until(POOL, &format!("{commit} is in use"), used).await
+    }
+
+    pub async fn revision(&self) -> Result<String> {
         let inventory = pool_status(&self.world.pool(POOL).await?).inventory;
         inventory.and_then(|i| i.revision).context("the pool has no revision")
     }
@@ -229,7 +242,7 @@ fn explain(world: &World, host: &str) -> Result<String> {
 }
 
 /// What the pool says while a list cannot be used.
-async fn refuses(scene: &Scene, about: &str, reason: &str, says: &str) -> Result<()> {
+pub async fn refuses(scene: &Scene, about: &str, reason: &str, says: &str) -> Result<()> {
     let told = |p: &WindowsNodePool| {
         let status = pool_status(p);
         let synced = conditions::find(&status.conditions, kind::INVENTORY_SYNCED).cloned();

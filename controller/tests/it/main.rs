@@ -15,6 +15,8 @@ mod five_ways;
 mod fleet;
 mod fleet_faults;
 mod git;
+mod git_hostile;
+mod git_ssh;
 mod gitops_tools;
 mod inventory;
 mod key_rotation;

@@ -121,6 +121,12 @@ pub enum GitError {
         /// The path.
         path: String,
     },
+    /// An entry of a directory that could be taken for one of another directory.
+    #[error("the commit has an entry {path:?}, a name that no file of hosts may have: remove it")]
+    NameInvalid {
+        /// Where.
+        path: String,
+    },
     /// There is nothing at the path.
     #[error("the commit has no {path:?}: check the path, or add the file")]
     PathNotFound {
@@ -186,6 +192,7 @@ impl GitError {
             Self::RepositoryTooLarge { .. } => "RepositoryTooLarge",
             Self::InventoryTooLarge { .. } => "InventoryTooLarge",
             Self::PathInvalid { .. } => "PathInvalid",
+            Self::NameInvalid { .. } => "NameInvalid",
             Self::PathNotFound { .. } => "PathNotFound",
             Self::SymbolicLink { .. } => "SymbolicLink",
             Self::Submodule { .. } => "Submodule",
@@ -206,6 +213,7 @@ impl GitError {
             | Self::RepositoryTooLarge { .. }
             | Self::InventoryTooLarge { .. }
             | Self::PathInvalid { .. }
+            | Self::NameInvalid { .. }
             | Self::PathNotFound { .. }
             | Self::SymbolicLink { .. }
             | Self::Submodule { .. }

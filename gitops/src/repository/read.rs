@@ -118,10 +118,17 @@ impl Walk<'_> {
         for entry in entries.entries {
             let name = entry.filename.to_str_lossy();
             let path = join(path, &name);
+            if leads_away(&name) {
+                return Err(GitError::NameInvalid { path: excerpt(&path) });
+            }
             refuse(entry.mode.kind(), &path)?;
             if entry.mode.is_tree() {
                 self.below(entry.oid.to_owned(), &path, depth + 1)?;
             } else if is_inventory(&name) {
+                // It is shown to people, line by line.
+                if path.chars().any(char::is_control) {
+                    return Err(GitError::NameInvalid { path: excerpt(&path) });
+                }
                 self.listed.push(Listed { path, blob: entry.oid.to_owned() });
                 if self.listed.len() > self.limits.files {
                     return Err(too_large(format!("there are more than {} files of hosts", self.limits.files)));
@@ -136,6 +143,12 @@ impl Walk<'_> {
 fn is_inventory(name: &str) -> bool {
     let ending = name.rsplit_once('.').map(|(_, ending)| ending);
     ending.is_some_and(|ending| ["yaml", "yml", "json"].contains(&ending))
+}
+
+/// Whether the name of an entry would make a path of it that reads as that of another file. Git makes no such names, but stores
+/// and sends what somebody else made. Nothing is ever written under them; people are told of them, and go by what they read.
+fn leads_away(name: &str) -> bool {
+    matches!(name, "" | "." | "..") || name.contains('/')
 }
 
 fn refuse(kind: EntryKind, path: &str) -> Result<(), GitError> {
@@ -211,6 +224,16 @@ mod tests {
         ];
         for (name, expected) in cases {
             assert_eq!(is_inventory(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn names_that_lead_away() {
+        for name in ["", ".", "..", "../a.yaml", "/a.yaml", "a/b.yaml", "a/"] {
+            assert!(leads_away(name), "{name:?}");
+        }
+        for name in ["a.yaml", "..a", "a..", "...", ".yaml", "Icon\r"] {
+            assert!(!leads_away(name), "{name:?}");
         }
     }
 

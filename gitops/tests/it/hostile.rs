@@ -101,6 +101,11 @@ fn few_bytes_that_unpack_to_very_many() {
     assert_eq!((error.reason(), error.stalls()), ("RepositoryTooLarge", true), "{error}");
     // Nothing of it stays.
     assert_eq!(fs::read_dir(client.dir.path()).unwrap().count(), 0);
+    // A commit without it still has it in its history.
+    origin.commit("hosts.yaml", "a: 2\n", "Without");
+    assert_eq!(client.fetch().unwrap_err().reason(), "RepositoryTooLarge");
+    origin.git(&["reset", "-q", "--hard", "HEAD~2"]);
+    assert_eq!(client.fetch().unwrap().commit, origin.head());
 }
 
 #[test]
@@ -190,6 +195,40 @@ fn what_is_no_plain_file_is_refused() {
         assert!(error.to_string().contains(named), "{path}: {error}");
     }
     assert_eq!(client.files(&"ab".repeat(20), "").unwrap_err().reason(), "RepositoryDamaged");
+}
+
+#[test]
+fn names_in_a_directory_lead_nowhere_else() {
+    let origin = Origin::new();
+    let file = origin.git(&["rev-parse", "HEAD:hosts.yaml"]);
+    let directory = |kind: &str, name: &str, id: &str| {
+        origin.write("../tree", [format!("{kind} {name}\0").as_bytes(), &hex::decode(id).unwrap()].concat());
+        origin.git(&["hash-object", "-w", "--literally", "-t", "tree", "../tree"])
+    };
+    let inner = directory("100644", "a.yaml", &file);
+    let cases = [
+        (directory("40000", "..", &inner), "halls/.."),
+        (directory("40000", ".", &inner), "halls/."),
+        (directory("100644", "../a.yaml", &file), "halls/../a.yaml"),
+        (directory("100644", "b/../../a.yaml", &file), "halls/b/../../a.yaml"),
+        (directory("100644", "b\n.yaml", &file), "halls/b .yaml"),
+        (directory("40000", "b\n", &inner), "halls/b /a.yaml"),
+    ];
+    let commits = cases.map(|(halls, named)| {
+        let commit = origin.git(&["commit-tree", &directory("40000", "halls", &halls), "-p", "main", "-m", "Climbs"]);
+        origin.git(&["update-ref", "refs/heads/main", &commit]);
+        (commit, named)
+    });
+    let server = Server::new(origin.root());
+    let client = Client::of(&server).branch("main");
+    client.fetch().unwrap();
+    for (commit, named) in commits {
+        for path in ["", "halls"] {
+            let error = client.files(&commit, path).unwrap_err();
+            assert_eq!((error.reason(), error.stalls()), ("NameInvalid", true), "{named}");
+            assert!(error.to_string().contains(&format!("{named:?}")), "{named}: {error}");
+        }
+    }
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Fetching from real Git servers on loopback: `git http-backend` behind TLS, `git upload-pack` behind SSH, and servers that
+//! Fetching from real Git servers on loopback: `git http-backend` behind TLS, `git-shell` behind OpenSSH, and servers that
 //! mean no good.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail tests")]
@@ -9,6 +9,5 @@ mod hostile;
 mod https;
 mod proxy;
 mod ssh;
-mod sshd;
 
 use testbed::git::{origin, server, tls};

@@ -1,18 +1,28 @@
-//! Over SSH.
+//! Over SSH, from OpenSSH.
 
 use std::{net::TcpListener, time::Duration};
 
 use gitops::repository::{Access, GitError};
+use russh::keys::{HashAlg, PrivateKey, key::safe_rng, ssh_key::LineEnding};
+use testbed::{
+    deployment::new_key,
+    git::{SshServer, ssh::Environment},
+};
 use zeroize::Zeroizing;
 
 use crate::{
     fetch::{Client, commit, tag},
     origin::{Origin, PATH},
-    sshd::{Environment, Sshd, key, pem},
 };
 
-fn access(server: &Sshd) -> Access {
-    Access { identity: Some(server.identity()), known_hosts: Some(server.known_hosts()), ..Access::default() }
+fn access(server: &SshServer) -> Access {
+    let known_hosts = Some(server.known_hosts());
+    Access { identity: Some(pem(server.openssh.key())), known_hosts, ..Access::default() }
+}
+
+/// As a Secret has it that was made on Windows.
+fn pem(key: &PrivateKey) -> Zeroizing<Vec<u8>> {
+    Zeroizing::new(key.to_openssh(LineEnding::CRLF).unwrap().as_bytes().to_vec())
 }
 
 #[test]
@@ -21,7 +31,7 @@ fn fetches_and_fetches_again() {
     origin.git(&["tag", "-a", "v1", "-m", "one"]);
     // With the newer protocol, and with the one that a server speaks that takes no wishes.
     for environment in [Environment::Taken, Environment::Refused] {
-        let server = Sshd::new(origin.root(), environment);
+        let server = SshServer::with(origin.root(), environment);
         let mut client = Client::new(server.at(PATH), access(&server)).branch("main");
         let first = client.fetch().unwrap();
         assert_eq!(first.commit, origin.head());
@@ -31,17 +41,18 @@ fn fetches_and_fetches_again() {
         assert_eq!(client.repository.follows(&second, &first.commit).unwrap(), Some(true));
         assert_eq!(client.fetch_as(tag("v1")).unwrap().tag, Some(origin.git(&["rev-parse", "v1"])));
         assert_eq!(client.fetch_as(commit(&first.commit)).unwrap().received, 0);
-        assert_eq!(server.log.lock().unwrap()[0], format!("git-upload-pack '/{PATH}'"));
+        assert_eq!(server.commands()[0], format!("git-upload-pack '/{PATH}'"));
     }
 }
 
 #[test]
 fn an_identity_with_a_passphrase() {
     let origin = Origin::new();
-    let server = Sshd::new(origin.root(), Environment::Taken);
+    let server = SshServer::new(origin.root());
+    let locked = server.openssh.key().encrypt(&mut safe_rng(), "open sesame").unwrap();
     let with = |passphrase: Option<&str>| {
         let password = passphrase.map(|text| Zeroizing::new(text.to_owned()));
-        let access = Access { identity: Some(server.locked_identity("open sesame")), password, ..access(&server) };
+        let access = Access { identity: Some(pem(&locked)), password, ..access(&server) };
         Client::new(server.at(PATH), access).fetch()
     };
     with(Some("open sesame")).unwrap();
@@ -57,26 +68,32 @@ fn an_identity_with_a_passphrase() {
 #[test]
 fn a_server_that_is_not_the_known_one() {
     let origin = Origin::new();
-    let server = Sshd::new(origin.root(), Environment::Taken);
-    let another = key();
-    for known_hosts in [server.known_as(another.public_key()), "example.com ssh-ed25519 AAAA\n".to_owned()] {
-        let access = Access { known_hosts: Some(known_hosts), ..access(&server) };
-        let error = Client::new(server.at(PATH), access).fetch().unwrap_err();
+    let mut server = SshServer::new(origin.root());
+    let client = Client::new(server.at(PATH), access(&server));
+    client.fetch().unwrap();
+    let asked = server.commands().len();
+    let first = server.change_host_key();
+    let offered = server.openssh.host_key().fingerprint(HashAlg::Sha256).to_string();
+    let known_as_nothing = Access { known_hosts: Some("example.com ssh-ed25519 AAAA\n".to_owned()), ..access(&server) };
+    for client in [&client, &Client::new(server.at(PATH), known_as_nothing)] {
+        let error = client.fetch().unwrap_err();
         assert_eq!((error.reason(), error.stalls()), ("HostKeyUnknown", false));
-        assert!(error.to_string().contains("SHA256:") && error.to_string().contains("[127.0.0.1]:"), "{error}");
+        assert!(error.to_string().contains(&offered) && error.to_string().contains("[127.0.0.1]:"), "{error}");
     }
     let revoked = format!("{}@revoked {}", server.known_hosts(), server.known_hosts());
     let error =
         Client::new(server.at(PATH), Access { known_hosts: Some(revoked), ..access(&server) }).fetch().unwrap_err();
     assert_eq!(error.reason(), "HostKeyRevoked");
-    assert!(server.log.lock().unwrap().is_empty());
+    assert_eq!(server.commands().len(), asked);
+    server.openssh.set_host_key(first).unwrap();
+    client.fetch().unwrap();
 }
 
 #[test]
 fn an_identity_that_the_server_does_not_know() {
     let origin = Origin::new();
-    let server = Sshd::new(origin.root(), Environment::Taken);
-    let stranger = Access { identity: Some(pem(&key())), ..access(&server) };
+    let server = SshServer::new(origin.root());
+    let stranger = Access { identity: Some(pem(&new_key().unwrap())), ..access(&server) };
     let error = Client::new(server.at(PATH), stranger).fetch().unwrap_err();
     assert_eq!((error.reason(), error.stalls()), ("AuthenticationFailed", false));
     assert!(error.to_string().contains("register it there"), "{error}");
@@ -86,11 +103,14 @@ fn an_identity_that_the_server_does_not_know() {
 
 #[test]
 fn a_server_that_says_nothing() {
-    let origin = Origin::new();
-    let server = Sshd::new(origin.root(), Environment::Taken);
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
-    let url = format!("ssh://127.0.0.1:{}/x", silent.local_addr().unwrap().port());
-    let mut client = Client::new(url, access(&server));
+    let address = silent.local_addr().unwrap();
+    let access = Access {
+        identity: Some(pem(&new_key().unwrap())),
+        known_hosts: Some("example.com ssh-ed25519 AAAA\n".to_owned()),
+        ..Access::default()
+    };
+    let mut client = Client::new(format!("ssh://{address}/x"), access);
     client.request.timeout = Duration::from_millis(500);
     assert!(matches!(client.fetch().unwrap_err(), GitError::Timeout { .. }));
     drop(silent);
@@ -102,9 +122,10 @@ fn a_server_that_says_nothing() {
 #[test]
 fn a_repository_that_is_not_there() {
     let origin = Origin::new();
-    let server = Sshd::new(origin.root(), Environment::Taken);
+    let server = SshServer::new(origin.root());
     for path in ["nothing", "it's;id"] {
         let error = Client::new(server.at(path), access(&server)).fetch().unwrap_err();
         assert_eq!(error.reason(), "RepositoryNotFound", "{error}");
     }
+    assert_eq!(server.commands(), ["git-upload-pack '/nothing'", r"git-upload-pack '/it'\''s;id'"]);
 }

@@ -1,4 +1,4 @@
-//! A real Git server over https on loopback, and a repository behind it that somebody works in.
+//! Real Git servers over https and ssh on loopback, and a repository behind it that somebody works in.
 //!
 //! Made with the program `git`, which only tests start. What cannot be done fails the test at once.
 
@@ -8,7 +8,9 @@
 
 pub mod origin;
 pub mod server;
+pub mod ssh;
 pub mod tls;
 
 pub use origin::Origin;
 pub use server::{Reply, Server};
+pub use ssh::SshServer;

@@ -3,10 +3,10 @@
 use std::{
     fs,
     io::{Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr, TcpListener},
+    net::SocketAddr,
     os::unix::fs::MetadataExt as _,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
+    process::{Command, Stdio},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,8 +14,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use controller::ssh::{Connection, HostKeyCheck, Identity, Target};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
-use testbed::{binaries, deployment};
-use tokio::{net::TcpStream, task::spawn_blocking};
+use testbed::openssh::OpenSsh;
+use tokio::task::spawn_blocking;
 
 use super::{
     load,
@@ -44,16 +44,16 @@ enum Tool {
 
 /// Measures each tool once at each round trip, from its start to its end, log-in included.
 pub(super) async fn run(args: &Args) -> Result<()> {
-    let server = Server::start().await?;
-    let source = server.dir.path().join("source");
+    let server = Server::start()?;
+    let source = server.0.dir().join("source");
     fill(&source, args.mib)?;
     let mut report = Report::new(args.json);
     for rtt_ms in [0, 20] {
         let proxy = match rtt_ms {
             0 => None,
-            _ => Some(Proxy::start(server.address, Duration::from_millis(rtt_ms)).await?),
+            _ => Some(Proxy::start(server.0.address(), Duration::from_millis(rtt_ms)).await?),
         };
-        let address = proxy.as_ref().map_or(server.address, |proxy| proxy.address);
+        let address = proxy.as_ref().map_or(server.0.address(), |proxy| proxy.address);
         for tool in [Tool::Ours, Tool::Sftp, Tool::Scp] {
             let load = load();
             let begun = Instant::now();
@@ -87,55 +87,22 @@ fn fill(path: &Path, mib: u32) -> Result<()> {
 }
 
 /// An OpenSSH server whose root has a folder `C:`, as our paths begin with.
-struct Server {
-    address: SocketAddr,
-    sshd: Child,
-    dir: tempfile::TempDir,
-}
+struct Server(OpenSsh);
 
 impl Server {
-    async fn start() -> Result<Self> {
+    fn start() -> Result<Self> {
         ensure!(fs::metadata("/proc/self")?.uid() == 0, "an OpenSSH server with a root of its own needs root");
-        // OpenSSH wants every folder above its root to be root's: one that is for all to write to will not do.
-        let cache = binaries::cache_dir()?;
-        fs::create_dir_all(&cache)?;
-        let dir = tempfile::Builder::new().prefix("bench-upload-").tempdir_in(&cache)?;
-        let path = dir.path();
-        let root = path.join("root");
-        fs::create_dir_all(root.join("C:"))?;
-        for entry in [path, &root] {
-            fs::set_permissions(entry, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
-        }
-        for key in ["host_key", "key"] {
-            let mut command = Command::new("ssh-keygen");
-            command.args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(path.join(key));
-            crate::execute(&mut command)?;
-        }
-        fs::copy(path.join("key.pub"), path.join("authorized_keys"))?;
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port();
-        let config = format!(
-            "ListenAddress 127.0.0.1\nPort {port}\nHostKey {dir}/host_key\nAuthorizedKeysFile {dir}/authorized_keys\n\
-             AuthenticationMethods publickey\nPermitRootLogin prohibit-password\nStrictModes no\nUsePAM no\nUseDNS no\n\
-             PidFile none\nPrintMotd no\nLogLevel ERROR\nSubsystem sftp internal-sftp\nForceCommand internal-sftp\n\
-             ChrootDirectory {dir}/root\n",
-            dir = path.display()
-        );
-        fs::write(path.join("sshd_config"), config)?;
-        fs::create_dir_all("/run/sshd")?;
-        let sshd = Command::new("/usr/sbin/sshd")
-            .args(["-D", "-e", "-f"])
-            .arg(path.join("sshd_config"))
-            .stdin(Stdio::null())
-            .stderr(fs::File::create(path.join("log"))?)
-            .spawn()
-            .context("start sshd")?;
-        let server = Self { address: (Ipv4Addr::LOCALHOST, port).into(), sshd, dir };
-        deployment::eventually("sshd listens", || async { TcpStream::connect(server.address).await.is_ok() }).await?;
-        Ok(server)
-    }
-
-    fn key(&self) -> PathBuf {
-        self.dir.path().join("key")
+        let openssh = OpenSsh::start(|dir| {
+            let root = dir.join("root");
+            fs::create_dir_all(root.join("C:"))?;
+            // OpenSSH wants only root to write to its root and to every folder above.
+            for entry in [dir, &root] {
+                fs::set_permissions(entry, std::os::unix::fs::PermissionsExt::from_mode(0o755))?;
+            }
+            let root = root.display();
+            Ok(format!("Subsystem sftp internal-sftp\nForceCommand internal-sftp\nChrootDirectory {root}\n"))
+        })?;
+        Ok(Self(openssh))
     }
 
     async fn ours(&self, address: SocketAddr, source: &Path) -> Result<()> {
@@ -143,7 +110,7 @@ impl Server {
             address: address.ip().to_string(),
             port: address.port(),
             username: "root".into(),
-            keys: vec![Arc::new(Identity::from_pem("the key", &fs::read(self.key())?)?)],
+            keys: vec![Arc::new(Identity::from_pem("the key", &fs::read(self.0.key_file())?)?)],
             host_key: HostKeyCheck::TrustOnFirstUse,
             connect_timeout: Duration::from_secs(15),
             command_timeout: Duration::from_mins(1),
@@ -160,11 +127,13 @@ impl Server {
         let name = if matches!(tool, Tool::Scp) { "scp" } else { "sftp" };
         let mut command = Command::new(name);
         command.args(["-q", "-F", "/dev/null", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no"]);
-        command.args(["-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-P", &port, "-i"]).arg(self.key());
+        command
+            .args(["-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-P", &port, "-i"])
+            .arg(self.0.key_file());
         if matches!(tool, Tool::Scp) {
             command.arg(source).arg(format!("{host}:/C:/sent"));
         } else {
-            let batch = self.dir.path().join("batch");
+            let batch = self.0.dir().join("batch");
             fs::write(&batch, format!("put {} /C:/sent\n", source.display()))?;
             command.arg("-b").arg(batch).arg(host);
         }
@@ -176,15 +145,9 @@ impl Server {
 
     /// Compares what arrived with what was sent, and takes it away.
     fn take(&self, source: &Path) -> Result<()> {
-        let sent = self.dir.path().join("root/C:/sent");
+        let sent = self.0.dir().join("root/C:/sent");
         ensure!(same(source, &sent)?, "other bytes arrived than were sent");
         Ok(fs::remove_file(sent)?)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = (self.sshd.kill(), self.sshd.wait());
     }
 }
 

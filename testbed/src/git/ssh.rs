@@ -1,0 +1,91 @@
+//! A Git server over SSH: OpenSSH, and `git-shell` for the repositories below one folder.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use russh::keys::{PrivateKey, PublicKey};
+
+use super::origin::{self, isolated};
+use crate::{deployment::new_key, openssh::OpenSsh};
+
+/// How a server takes the wish for a newer protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Environment {
+    Taken,
+    Refused,
+}
+
+pub struct SshServer {
+    pub openssh: OpenSsh,
+    commands: PathBuf,
+}
+
+impl SshServer {
+    pub fn new(root: &Path) -> Self {
+        Self::with(root, Environment::Taken)
+    }
+
+    pub fn with(root: &Path, environment: Environment) -> Self {
+        let mut commands = PathBuf::new();
+        let openssh = OpenSsh::start(|dir| {
+            commands = dir.join("commands");
+            fs::write(&commands, "").unwrap();
+            let shell = dir.join("shell");
+            fs::write(&shell, script(root, &commands)).unwrap();
+            fs::set_permissions(&shell, fs::Permissions::from_mode(0o755)).unwrap();
+            let accepts = if environment == Environment::Taken { "AcceptEnv GIT_PROTOCOL\n" } else { "" };
+            Ok(format!("{accepts}ForceCommand {}\nDisableForwarding yes\nPermitTTY no\n", shell.display()))
+        });
+        Self { openssh: openssh.unwrap(), commands }
+    }
+
+    pub fn url(&self) -> String {
+        self.at(origin::PATH)
+    }
+
+    pub fn at(&self, path: &str) -> String {
+        format!("ssh://{}@{}/{path}", self.openssh.user(), self.openssh.address())
+    }
+
+    /// A line of `known_hosts` for the key that it proves itself with now.
+    pub fn known_hosts(&self) -> String {
+        self.known_as(self.openssh.host_key().public_key())
+    }
+
+    /// A line of `known_hosts` as if it had this key.
+    pub fn known_as(&self, key: &PublicKey) -> String {
+        format!("[127.0.0.1]:{} {}\n", self.openssh.address().port(), key.to_openssh().unwrap())
+    }
+
+    /// Proves itself with a new key. Returns the one that it had.
+    pub fn change_host_key(&mut self) -> PrivateKey {
+        self.openssh.set_host_key(new_key().unwrap()).unwrap()
+    }
+
+    /// The commands that were sent.
+    pub fn commands(&self) -> Vec<String> {
+        fs::read_to_string(&self.commands).unwrap().lines().map(Into::into).collect()
+    }
+}
+
+/// Gives what a client sent to `git-shell`, with the root of the file system elsewhere. What has no path there is a command that
+/// `git-shell` does not know.
+fn script(root: &Path, commands: &Path) -> String {
+    let mut script = "#!/bin/sh\n".to_owned();
+    let mut git = Command::new("git");
+    isolated(&mut git, root);
+    for (name, value) in git.get_envs().filter_map(|(name, value)| Some((name.to_str()?, value?.to_str()?))) {
+        writeln!(script, "export {name}='{value}'").unwrap();
+    }
+    let (root, commands) = (root.display(), commands.display());
+    script
+        + &format!(
+            "printf '%s\\n' \"$SSH_ORIGINAL_COMMAND\" >>'{commands}'\n\
+             exec git-shell -c \"git-upload-pack '{root}/${{SSH_ORIGINAL_COMMAND#\"git-upload-pack '/\"}}\"\n"
+        )
+}
