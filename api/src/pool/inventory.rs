@@ -92,6 +92,7 @@ pub struct GitSource {
     /// File or directory in it with the hosts. The whole repository if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must stay inside: `..` leads out of it"))]
     pub path: Option<String>,
     /// How often to look, as `5m`; some more or less each time, so that not all look at once. `5m` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -182,6 +183,7 @@ pub struct SourceRef {
     /// File or directory in the artifact with the hosts. The whole artifact if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
+    #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must stay inside: `..` leads out of it"))]
     pub path: Option<String>,
     /// Use only an artifact whose signature Flux has verified. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
