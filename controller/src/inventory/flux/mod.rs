@@ -115,7 +115,10 @@ impl Kept {
         };
         let refuse = |trouble: Trouble| Some((trouble, Some(artifact.revision.clone())));
         match self.step(artifact, Timestamp::now()) {
-            Step::Keep => self.refused = None,
+            Step::Keep => {
+                self.refused = None;
+                self.note(artifact);
+            }
             Step::Wait(trouble, again) => return self.told(refuse(trouble), again.or_else(|| after(INTERVAL))),
             Step::Fetch(failures) => match fetch(&self.from, artifact).await {
                 Ok(listing) => {
@@ -131,6 +134,19 @@ impl Kept {
             },
         }
         self.told(object.unready(&self.from).map(|t| (t, None)), after(INTERVAL))
+    }
+
+    /// A commit that changes nothing in the artifact is a revision all the same.
+    fn note(&mut self, artifact: &Artifact) {
+        let Some(in_use) = &mut self.in_use else { return };
+        let revision = in_use.listing.status.as_ref().and_then(|s| s.revision.as_deref());
+        if revision == Some(artifact.revision.as_str()) {
+            return;
+        }
+        if let Some(status) = &mut Arc::make_mut(&mut in_use.listing).status {
+            status.revision = Some(artifact.revision.clone());
+            status.time.clone_from(&artifact.last_update_time);
+        }
     }
 
     fn step(&self, artifact: &Artifact, now: Timestamp) -> Step {

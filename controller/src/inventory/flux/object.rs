@@ -6,21 +6,15 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind},
 };
 use serde::Deserialize;
+use serde_json::Value;
 
 use crate::inventory::Trouble;
 
 /// What is read of the object.
-#[derive(Deserialize, Default, Debug)]
-#[serde(default)]
+#[derive(Default, Debug)]
 pub struct Object {
-    spec: Spec,
+    is_suspended: bool,
     status: Status,
-}
-
-#[derive(Deserialize, Default, Debug)]
-#[serde(default)]
-struct Spec {
-    suspend: bool,
 }
 
 #[derive(Deserialize, Default, Debug)]
@@ -73,11 +67,17 @@ pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, Trouble> {
     let trouble = |reason, message| Trouble { reason, message, stalls: false };
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &from.namespace, &resource(from.kind));
     match api.get_opt(&from.name).await {
-        Ok(Some(object)) => Ok(serde_json::from_value(object.data).unwrap_or_default()),
-        // So it is answered, too, where there is no such API.
+        Ok(Some(object)) => Ok(Object::read(&object.data)),
         Ok(None) => Err(trouble(
             "SourceNotFound",
             format!("there is no {}; create it, or name another in inventory.sourceRef", source(from)),
+        )),
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(trouble(
+            "SourceNotFound",
+            format!(
+                "there is no {}: this cluster has no such API; install Flux with this kind, or name another source",
+                source(from)
+            ),
         )),
         Err(error) => {
             let message = format!("{} could not be read: {}", source(from), crate::errors::said(&error));
@@ -87,6 +87,14 @@ pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, Trouble> {
 }
 
 impl Object {
+    /// What is not there, or is not as Flux has it, is not there.
+    fn read(data: &Value) -> Self {
+        Self {
+            is_suspended: data["spec"]["suspend"] == true,
+            status: Status::deserialize(&data["status"]).unwrap_or_default(),
+        }
+    }
+
     fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status.conditions.iter().find(|c| c.type_ == type_)
     }
@@ -96,7 +104,7 @@ impl Object {
     pub fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
         let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
             let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {
-                _ if self.spec.suspend => ": it is suspended".to_owned(),
+                _ if self.is_suspended => ": it is suspended".to_owned(),
                 Some(ready) => format!(": {}", ready.message),
                 None => String::new(),
             };
@@ -127,7 +135,7 @@ impl Object {
 
     /// Why nothing newer comes. Who has suspended it knows.
     pub fn unready(&self, from: &SourceRef) -> Option<Trouble> {
-        let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.spec.suspend)?;
+        let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, what it had stays in use: {}", source(from), ready.message);
         Some(Trouble { reason: "SourceNotReady", message, stalls: false })
     }

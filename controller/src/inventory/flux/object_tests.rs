@@ -1,4 +1,4 @@
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::*;
 
@@ -6,7 +6,8 @@ fn object(artifact: &Value, conditions: &[(&str, &str, &str)], suspend: bool) ->
     let conditions: Vec<Value> =
         conditions.iter().map(|(t, s, m)| json!({"type": t, "status": s, "message": m})).collect();
     let status = json!({"artifact": artifact, "conditions": conditions});
-    serde_json::from_value(json!({"spec": {"suspend": suspend, "url": "https://x"}, "status": status})).unwrap()
+    let spec = if suspend { json!({"suspend": true, "url": "https://x"}) } else { Value::Null };
+    Object::read(&json!({"spec": spec, "status": status}))
 }
 
 fn from(kind: SourceKind, require_verified: Option<bool>) -> SourceRef {
