@@ -97,7 +97,16 @@ fn told_of_origin(origin: &Origin, chain: &mut Vec<Link>) {
         chain.push(("commit", format!("{}{older}", commit.id)));
         chain.push(("author", format!("{}, {}", commit.author, commit.time)));
         chain.push(("subject", commit.subject.clone()));
+    } else if let Some(commit) = origin.revision.as_deref().and_then(commit) {
+        // As for Flux: an artifact has no history.
+        chain.push(("commit", format!("{commit}, or an older one: which one changed the entry is not known")));
     }
+}
+
+/// The commit in a revision, as in `main@sha1:…`.
+fn commit(revision: &str) -> Option<&str> {
+    let (_, id) = revision.rsplit_once("sha1:")?;
+    (id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)
 }
 
 fn told_of_list(list: &InventoryStatus, chain: &mut Vec<Link>) {
@@ -177,6 +186,16 @@ signed by  SSH SHA256:x
 not used   main@sha1:0c; see the pool's condition InventorySynced
 ";
         assert_eq!(text, expected);
+        let id = "0123456789abcdef0123456789abcdef01234567";
+        for (revision, expected) in [
+            (format!("main@sha1:{id}"), Some(id)),
+            (format!("sha1:{id}"), Some(id)),
+            (format!("latest@sha256:{id}"), None),
+            ("main@sha1:0a".into(), None),
+            ("generation-1".into(), None),
+        ] {
+            assert_eq!(commit(&revision), expected, "{revision}");
+        }
         let own = WindowsInstance::new("w", WindowsInstanceSpec::default());
         let said = super::text(&chain(&own, None, None));
         assert!(said.contains("the pool's own inventory.hosts") && said.contains("which is gone"), "{said}");

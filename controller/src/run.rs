@@ -32,6 +32,7 @@ use crate::{
     events::Level,
     http::{self, Health},
     instance,
+    inventory::flux,
     lease::Election,
     legacy_sources,
     metrics::{Metrics, ReasonLabel},
@@ -118,7 +119,7 @@ impl Leader {
             "hosts get this"
         );
 
-        let (pools, [pools_for_pools, pools_for_instances, pools_for_sources], watch_pools) =
+        let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
             watch(client.clone(), watcher::Config::default());
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
             watch(client.clone(), watcher::Config::default());
@@ -144,6 +145,7 @@ impl Leader {
             tokio::spawn(run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools)),
             tokio::spawn(run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances)),
             tokio::spawn(legacy_sources::run(cx.clone(), pools_for_sources)),
+            tokio::spawn(flux::run(cx.clone(), pools_for_flux)),
             tokio::spawn(approve(cx.clone())),
             tokio::spawn(collect(cx.clone())),
         ];

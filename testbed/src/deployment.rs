@@ -89,14 +89,19 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     Ok(())
 }
 
-/// Installs the CRD of Flux's `GitRepository`.
+/// Installs the CRDs of the kinds of Flux that have an artifact, and makes its namespace.
 ///
 /// # Errors
-/// When the API server refuses it, or it is not in force within a minute.
+/// When the API server refuses something, or it is not in force within a minute.
 pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("flux.yaml")).await?;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flux-system"}});
+    control_plane.apply_yaml(&namespace.to_string()).await?;
     let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client().await?);
-    await_condition(crds, "gitrepositories.source.toolkit.fluxcd.io", conditions::is_crd_established()).await?;
+    for plural in ["gitrepositories", "ocirepositories", "externalartifacts"] {
+        let name = format!("{plural}.source.toolkit.fluxcd.io");
+        await_condition(crds.clone(), &name, conditions::is_crd_established()).await?;
+    }
     Ok(())
 }
 

@@ -14,6 +14,7 @@ mod deploy;
 mod five_ways;
 mod fleet;
 mod fleet_faults;
+mod flux;
 mod git;
 mod git_hostile;
 mod git_ssh;

@@ -1,0 +1,282 @@
+//! `inventory.sourceRef`: an object of Flux, whose artifact is fetched from Flux's own server, checked, and read.
+
+mod object;
+mod watching;
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use api::{InventoryStatus, SourceRef, Verdict, WindowsNodePool, names::key};
+use gitops::{Limits, artifact, hosts};
+use jiff::Timestamp;
+use kube::{Client, ResourceExt};
+
+use super::{
+    Asked, Listing, Trouble,
+    files::{Changes, placed, refused},
+};
+use object::{Artifact, Object, source};
+pub use watching::run;
+
+/// How often the object is looked at though nothing was heard of it, and how long to wait at most until an artifact is tried again.
+const INTERVAL: Duration = Duration::from_mins(5);
+/// An artifact that cannot be fetched is tried again after this time, and after twice as long each further time.
+const FIRST_RETRY: Duration = Duration::from_secs(2);
+/// When the API server fails us, ask again after this time.
+const API_RETRY: Duration = Duration::from_secs(15);
+/// How long a download may take.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// How long its server may take to answer the phone.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What is kept for each pool.
+#[derive(Default)]
+pub struct Flux(Mutex<HashMap<String, Kept>>);
+
+/// What a pool has made of artifacts. Whoever changes the reference begins anew.
+#[derive(Clone, Default)]
+struct Kept {
+    from: SourceRef,
+    in_use: Option<InUse>,
+    refused: Option<Refused>,
+    /// What the pool was last asked by hand.
+    requested: Option<String>,
+}
+
+/// The list that is in force, and the digest of what it was made of.
+#[derive(Clone)]
+struct InUse {
+    digest: String,
+    listing: Arc<Listing>,
+}
+
+/// An artifact that could not be used.
+#[derive(Clone, Debug)]
+struct Refused {
+    artifact: Artifact,
+    trouble: Trouble,
+    failures: u32,
+    /// When it is tried again. `None`: what is wrong with its content stays wrong.
+    again: Option<Timestamp>,
+}
+
+/// What becomes of the artifact that the object names.
+#[derive(Debug, PartialEq)]
+enum Step {
+    /// It is in use.
+    Keep,
+    /// It was tried, and it is not time to try it again.
+    Wait(Trouble, Option<Timestamp>),
+    /// It is fetched, after so many failures.
+    Fetch(u32),
+}
+
+impl Flux {
+    /// The list that is in force for a pool.
+    pub async fn ask(&self, pool: &WindowsNodePool, from: &SourceRef, client: &Client) -> Asked {
+        let name = pool.name_any();
+        let mut kept = self.lock().get(&name).filter(|k| k.from == *from).cloned().unwrap_or_default();
+        kept.from = from.clone();
+        let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
+        if requested != kept.requested.as_ref() {
+            kept.requested = requested.cloned();
+            kept.refused = None;
+        }
+        let asked = match object::get(from, client).await {
+            Ok(object) => kept.look(&object).await,
+            Err(trouble) => {
+                let wait = if trouble.reason == "SourceNotFound" { INTERVAL } else { API_RETRY };
+                kept.told(Some((trouble, None)), after(wait))
+            }
+        };
+        self.lock().insert(name, kept);
+        asked
+    }
+
+    /// Forgets all but these pools.
+    fn keep_only(&self, pools: &BTreeSet<String>) {
+        self.lock().retain(|name, _| pools.contains(name));
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Kept>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Kept {
+    /// Looks at the object, and fetches its artifact if that is a new one.
+    async fn look(&mut self, object: &Object) -> Asked {
+        let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
+            Ok(artifact) => artifact,
+            Err(refusal) => return self.told(Some(refusal), after(INTERVAL)),
+        };
+        let refuse = |trouble: Trouble| Some((trouble, Some(artifact.revision.clone())));
+        match self.step(artifact, Timestamp::now()) {
+            Step::Keep => {
+                self.refused = None;
+                self.note(artifact);
+            }
+            Step::Wait(trouble, again) => return self.told(refuse(trouble), again.or_else(|| after(INTERVAL))),
+            Step::Fetch(failures) => match fetch(&self.from, artifact).await {
+                Ok(listing) => {
+                    self.in_use = Some(InUse { digest: artifact.digest.clone(), listing: Arc::new(listing) });
+                    self.refused = None;
+                }
+                Err(trouble) => {
+                    let again = if trouble.stalls { None } else { after(backoff(failures)) };
+                    let (told, failures) = (trouble.clone(), failures.saturating_add(1));
+                    self.refused = Some(Refused { artifact: artifact.clone(), trouble, failures, again });
+                    return self.told(refuse(told), again.or_else(|| after(INTERVAL)));
+                }
+            },
+        }
+        self.told(object.unready(&self.from).map(|t| (t, None)), after(INTERVAL))
+    }
+
+    /// A commit that changes nothing in the artifact is a revision all the same.
+    fn note(&mut self, artifact: &Artifact) {
+        let Some(in_use) = &mut self.in_use else { return };
+        let revision = in_use.listing.status.as_ref().and_then(|s| s.revision.as_deref());
+        if revision == Some(artifact.revision.as_str()) {
+            return;
+        }
+        if let Some(status) = &mut Arc::make_mut(&mut in_use.listing).status {
+            status.revision = Some(artifact.revision.clone());
+            status.time.clone_from(&artifact.last_update_time);
+        }
+    }
+
+    fn step(&self, artifact: &Artifact, now: Timestamp) -> Step {
+        if self.in_use.as_ref().is_some_and(|u| u.digest == artifact.digest) {
+            return Step::Keep;
+        }
+        match self.refused.as_ref().filter(|r| r.artifact == *artifact) {
+            None => Step::Fetch(0),
+            Some(r) if r.again.is_some_and(|again| again <= now) => Step::Fetch(r.failures),
+            Some(r) => Step::Wait(r.trouble.clone(), r.again),
+        }
+    }
+
+    /// What the pool is told: what is in use, and why it is nothing newer.
+    fn told(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> Asked {
+        let (trouble, revision) = refusal.unzip();
+        let Some(in_use) = &self.in_use else {
+            // There is no artifact that can be used without something being said of it.
+            let nothing = || Trouble { reason: "ArtifactMissing", message: String::new(), stalls: false };
+            return Asked::Unknown(trouble.unwrap_or_else(nothing), next);
+        };
+        let mut listing = Listing::clone(&in_use.listing);
+        (listing.next, listing.trouble) = (next, trouble);
+        if let Some(status) = &mut listing.status {
+            status.refused_revision = revision.flatten();
+        }
+        Asked::Listed(Box::new(listing))
+    }
+}
+
+fn after(wait: Duration) -> Option<Timestamp> {
+    Timestamp::now().checked_add(wait).ok()
+}
+
+fn backoff(failures: u32) -> Duration {
+    FIRST_RETRY.saturating_mul(1 << failures.min(10)).min(INTERVAL)
+}
+
+/// The list in an artifact.
+async fn fetch(from: &SourceRef, artifact: &Artifact) -> Result<Listing, Trouble> {
+    let (task, path) = (artifact.clone(), from.path().to_owned());
+    let files = tokio::task::spawn_blocking(move || download(&task, &path))
+        .await
+        .unwrap_or_else(|_| Err(failed("the artifact could not be read: see the operator's log".into())))?;
+    let entries = hosts::read(&files).map_err(|findings| refused(&artifact.revision, &findings))?;
+    let is_verified = from.require_verified == Some(true);
+    let status = InventoryStatus {
+        source: source(from),
+        revision: Some(artifact.revision.clone()),
+        time: artifact.last_update_time.clone(),
+        verdict: if is_verified { Verdict::Verified } else { Verdict::NotAsked },
+        signer: is_verified.then(|| "somebody whom Flux believes".into()),
+        ..InventoryStatus::default()
+    };
+    // An artifact has no history: which commit has made an entry what it is, nobody can tell.
+    let entries = placed(entries, &status.source, &artifact.revision, &Changes::new());
+    Ok(Listing { entries, status: Some(status), ..Listing::default() })
+}
+
+fn failed(message: String) -> Trouble {
+    Trouble { reason: "ArtifactNotReadable", message, stalls: false }
+}
+
+/// Fetches the artifact, checks its digest and unpacks it.
+fn download(artifact: &Artifact, path: &str) -> Result<Vec<gitops::File>, Trouble> {
+    let limits = Limits::default();
+    let said = |what: &str| failed(format!("the artifact at {} {what}", artifact.url));
+    let digest: artifact::Digest =
+        artifact.digest.parse().map_err(|e: artifact::DigestError| said(&format!("is not used: {e}")))?;
+    let client = reqwest::blocking::Client::builder()
+        .timeout(TIMEOUT)
+        .connect_timeout(CONNECT_TIMEOUT)
+        .redirect(reqwest::redirect::Policy::none())
+        .no_proxy()
+        .build()
+        .map_err(|_| said("could not be asked for"))?;
+    let answer = client.get(&artifact.url).send().map_err(|e| said(&format!("could not be fetched: {}", root(&e))))?;
+    if !answer.status().is_success() {
+        return Err(said(&format!("could not be fetched: {}", answer.status())));
+    }
+    artifact::unpack(digest.check(answer), path, &limits).map_err(|e| Trouble {
+        reason: e.reason(),
+        message: said(&format!("is not used: {e}")).message,
+        stalls: e.stalls(),
+    })
+}
+
+/// The cause at the bottom, which says more than `error sending request`.
+fn root(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), root)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_digest_decides_what_is_fetched_and_a_refusal_when() {
+        let now: Timestamp = "2026-03-01T08:00:00Z".parse().unwrap();
+        let artifact = |digest: &str, url: &str| Artifact {
+            digest: digest.into(),
+            url: url.into(),
+            revision: "main@sha1:a".into(),
+            ..Artifact::default()
+        };
+        let trouble = failed("away".into());
+        let refused = |again: Option<i64>| Refused {
+            artifact: artifact("2", "u"),
+            trouble: trouble.clone(),
+            failures: 3,
+            again: again.map(|s| now + jiff::SignedDuration::from_secs(s)),
+        };
+        let later = Some(now + jiff::SignedDuration::from_secs(9));
+        for (about, in_use, refused, named, expected) in [
+            ("the first one", None, None, artifact("1", "u"), Step::Fetch(0)),
+            ("the same", Some("1"), None, artifact("1", "u"), Step::Keep),
+            ("the same elsewhere", Some("1"), None, artifact("1", "v"), Step::Keep),
+            ("a new one", Some("1"), None, artifact("2", "u"), Step::Fetch(0)),
+            ("not yet", Some("1"), Some(refused(Some(9))), artifact("2", "u"), Step::Wait(trouble.clone(), later)),
+            ("now", Some("1"), Some(refused(Some(0))), artifact("2", "u"), Step::Fetch(3)),
+            ("never again", None, Some(refused(None)), artifact("2", "u"), Step::Wait(trouble.clone(), None)),
+            ("from elsewhere", None, Some(refused(Some(9))), artifact("2", "v"), Step::Fetch(0)),
+            ("a newer one", None, Some(refused(None)), artifact("3", "u"), Step::Fetch(0)),
+            ("taken back", Some("1"), Some(refused(None)), artifact("1", "u"), Step::Keep),
+        ] {
+            let in_use = in_use.map(|digest: &str| InUse { digest: digest.into(), listing: Arc::default() });
+            let kept = Kept { in_use, refused, ..Kept::default() };
+            assert_eq!(kept.step(&named, now), expected, "{about}");
+        }
+        let waits: Vec<u64> = [0, 1, 2, 7, 8, 99].map(|n| backoff(n).as_secs()).into();
+        assert_eq!(waits, [2, 4, 8, 256, 300, 300]);
+    }
+}

@@ -1,0 +1,146 @@
+//! An object of Flux that has an artifact: what is read of it, and whether the artifact may be used. All but [`get`] is pure.
+
+use api::{SourceKind, SourceRef};
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::inventory::Trouble;
+
+/// What is read of the object.
+#[derive(Default, Debug)]
+pub struct Object {
+    is_suspended: bool,
+    status: Status,
+}
+
+#[derive(Deserialize, Default, Debug)]
+#[serde(default)]
+struct Status {
+    artifact: Option<Artifact>,
+    conditions: Vec<Condition>,
+}
+
+/// Where the object's artifact is, and what it is.
+#[derive(Deserialize, Default, Debug, Clone, PartialEq, Eq)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Artifact {
+    pub revision: String,
+    pub digest: String,
+    pub url: String,
+    pub last_update_time: Option<String>,
+}
+
+#[derive(Deserialize, Default, Debug)]
+#[serde(default)]
+struct Condition {
+    #[serde(rename = "type")]
+    type_: String,
+    status: String,
+    message: String,
+}
+
+/// Why an artifact is not used, and its revision if it has one.
+pub type Refusal = (Trouble, Option<String>);
+
+/// What the source is called in a pool's status.
+pub fn source(from: &SourceRef) -> String {
+    format!("{:?} {}/{}", from.kind, from.namespace, from.name)
+}
+
+/// The kind of Flux's API.
+pub fn resource(kind: SourceKind) -> ApiResource {
+    let plural = match kind {
+        SourceKind::GitRepository => "gitrepositories",
+        SourceKind::OCIRepository => "ocirepositories",
+        SourceKind::ExternalArtifact => "externalartifacts",
+    };
+    let gvk = GroupVersionKind::gvk("source.toolkit.fluxcd.io", "v1", &format!("{kind:?}"));
+    ApiResource::from_gvk_with_plural(&gvk, plural)
+}
+
+/// The object as it is now.
+pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, Trouble> {
+    let trouble = |reason, message| Trouble { reason, message, stalls: false };
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &from.namespace, &resource(from.kind));
+    match api.get_opt(&from.name).await {
+        Ok(Some(object)) => Ok(Object::read(&object.data)),
+        Ok(None) => Err(trouble(
+            "SourceNotFound",
+            format!("there is no {}; create it, or name another in inventory.sourceRef", source(from)),
+        )),
+        Err(kube::Error::Api(status)) if status.code == 404 => Err(trouble(
+            "SourceNotFound",
+            format!(
+                "there is no {}: this cluster has no such API; install Flux with this kind, or name another source",
+                source(from)
+            ),
+        )),
+        Err(error) => {
+            let message = format!("{} could not be read: {}", source(from), crate::errors::said(&error));
+            Err(trouble("SourceNotReadable", message))
+        }
+    }
+}
+
+impl Object {
+    /// What is not there, or is not as Flux has it, is not there.
+    fn read(data: &Value) -> Self {
+        Self {
+            is_suspended: data["spec"]["suspend"] == true,
+            status: Status::deserialize(&data["status"]).unwrap_or_default(),
+        }
+    }
+
+    fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status.conditions.iter().find(|c| c.type_ == type_)
+    }
+
+    /// The artifact, if it may be used. One in use has been verified when it was taken; that Flux does not believe something newer
+    /// changes nothing of it.
+    pub fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
+        let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
+            let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {
+                _ if self.is_suspended => ": it is suspended".to_owned(),
+                Some(ready) => format!(": {}", ready.message),
+                None => String::new(),
+            };
+            let message = format!("{} has no artifact yet{why}", source(from));
+            return Err((Trouble { reason: "ArtifactMissing", message, stalls: false }, None));
+        };
+        let verified = self.condition("SourceVerified");
+        if from.require_verified != Some(true) || verified.is_some_and(|c| c.status == "True") {
+            return Ok(artifact);
+        }
+        let why = match (from.kind, verified) {
+            (SourceKind::ExternalArtifact, _) => {
+                "Flux verifies nothing of this kind; drop inventory.sourceRef.requireVerified, or name a GitRepository or an OCIRepository that has spec.verify".to_owned()
+            }
+            (_, None) => {
+                "Flux has not verified it (there is no condition SourceVerified); set spec.verify there, or drop inventory.sourceRef.requireVerified".to_owned()
+            }
+            (_, Some(condition)) => format!("Flux has not verified it: {}", condition.message),
+        };
+        let (of, revision) = (source(from), &artifact.revision);
+        let (message, refused) = if in_use == Some(artifact.digest.as_str()) {
+            (format!("nothing newer than {revision} of {of} is used: {why}"), None)
+        } else {
+            (format!("{revision} of {of} is not used: {why}"), Some(revision.clone()))
+        };
+        Err((Trouble { reason: "VerificationError", message, stalls: true }, refused))
+    }
+
+    /// Why nothing newer comes. Who has suspended it knows.
+    pub fn unready(&self, from: &SourceRef) -> Option<Trouble> {
+        let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
+        let message = format!("{} is not Ready, what it had stays in use: {}", source(from), ready.message);
+        Some(Trouble { reason: "SourceNotReady", message, stalls: false })
+    }
+}
+
+#[cfg(test)]
+#[path = "object_tests.rs"]
+mod tests;

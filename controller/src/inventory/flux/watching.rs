@@ -1,0 +1,77 @@
+//! Watches the objects that pools name, so that a change of one is seen at once.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::{SourceKind, SourceRef, WindowsNodePool};
+use futures::StreamExt;
+use kube::{
+    Api, ResourceExt,
+    api::DynamicObject,
+    core::PartialObjectMeta,
+    runtime::{
+        WatchStreamExt,
+        watcher::{self, watch_object},
+    },
+};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::object::resource;
+use crate::{context::Context, watch::Changes};
+
+/// Pools that come together are looked at together.
+const TOGETHER: usize = 64;
+
+/// An object, by kind, namespace and name.
+type Key = (SourceKind, String, String);
+
+fn key(from: &SourceRef) -> Key {
+    (from.kind, from.namespace.clone(), from.name.clone())
+}
+
+fn named_by(pool: &WindowsNodePool) -> Option<Key> {
+    pool.spec.inventory.source_ref.as_ref().map(key)
+}
+
+/// Watches each object as long as a pool names it, until the process stops.
+pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
+    let mut watches: BTreeMap<Key, AbortOnDropHandle<()>> = BTreeMap::new();
+    let mut changes = pools.ready_chunks(TOGETHER);
+    while let Some(Some(_)) = cx.stop.run_until_cancelled(changes.next()).await {
+        let (mut wanted, mut names) = (BTreeSet::new(), BTreeSet::new());
+        for pool in cx.pools.state() {
+            if let Some(key) = named_by(&pool) {
+                wanted.insert(key);
+                names.insert(pool.name_any());
+            }
+        }
+        cx.flux.keep_only(&names);
+        watches.retain(|key, _| wanted.contains(key));
+        for key in wanted {
+            let begin = || AbortOnDropHandle::new(tokio::spawn(watch(cx.clone(), key.clone())));
+            watches.entry(key.clone()).or_insert_with(begin);
+        }
+    }
+}
+
+/// Wakes the pools that name the object whenever it comes, changes or goes.
+async fn watch(cx: Arc<Context>, key: Key) {
+    let (kind, namespace, name) = &key;
+    let api: Api<PartialObjectMeta<DynamicObject>> =
+        Api::namespaced_with(cx.client.clone(), namespace, &resource(*kind));
+    let mut changes = std::pin::pin!(watch_object(api, name).default_backoff());
+    while let Some(change) = changes.next().await {
+        match change {
+            Ok(_) => {
+                for pool in cx.pools.state().iter().filter(|p| named_by(p).as_ref() == Some(&key)) {
+                    cx.wake.pool(&pool.name_any());
+                }
+            }
+            // There is no Flux, or not this kind of it. The pool says so; it may come.
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {}
+            Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch broke; it is begun anew"),
+        }
+    }
+}

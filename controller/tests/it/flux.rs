@@ -1,0 +1,417 @@
+//! Hosts from artifacts of Flux, by each of its kinds: that every change is seen at once, what is refused, and that nothing of what is
+//! refused touches a host.
+
+use std::{
+    io::Write as _,
+    net::SocketAddr,
+    process::Command,
+    sync::{Arc, Mutex},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
+use flate2::{Compression, write::GzEncoder};
+use futures::future::try_join_all;
+use kube::{
+    Api,
+    api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tar::{EntryType, Header};
+use testbed::{
+    deployment,
+    sim::{SimHost, SimOptions},
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+
+use crate::fleet::{World, entry, has, is_ready, pool_status, status};
+
+/// Kinds, and how the API server calls them.
+const KINDS: [(&str, &str); 3] = [
+    ("GitRepository", "gitrepositories"),
+    ("OCIRepository", "ocirepositories"),
+    ("ExternalArtifact", "externalartifacts"),
+];
+const LIST: &str = "halls/a.yaml";
+
+/// One of Flux's controllers, as the operator sees it: an object, and a server for its artifact.
+pub struct Source {
+    kind: &'static str,
+    objects: Api<DynamicObject>,
+    address: SocketAddr,
+    reply: Arc<Mutex<Reply>>,
+}
+
+#[derive(Clone, Default)]
+enum Reply {
+    /// The server hangs up.
+    #[default]
+    Nothing,
+    NotFound,
+    Artifact(Vec<u8>),
+}
+
+impl Source {
+    /// Begins to serve; the object is not there yet.
+    pub async fn new(world: &World, kind: &'static str, plural: &str) -> Result<Self> {
+        let reply = Arc::<Mutex<Reply>>::default();
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let served = reply.clone();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = listener.accept().await {
+                let (status, body) = match served.lock().unwrap().clone() {
+                    Reply::Nothing => continue,
+                    Reply::NotFound => ("404 Not Found", Vec::new()),
+                    Reply::Artifact(bytes) => ("200 OK", bytes),
+                };
+                tokio::spawn(async move {
+                    let mut asked = [0; 4096];
+                    let _ = stream.read(&mut asked).await;
+                    let length = body.len();
+                    let head = format!("HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
+                    let _ = stream.write_all(head.as_bytes()).await;
+                    let _ = stream.write_all(&body).await;
+                });
+            }
+        });
+        let gvk = GroupVersionKind::gvk("source.toolkit.fluxcd.io", "v1", kind);
+        let resource = ApiResource::from_gvk_with_plural(&gvk, plural);
+        let objects = Api::namespaced_with(world.client.clone(), "flux-system", &resource);
+        Ok(Self { kind, objects, address, reply })
+    }
+
+    /// What a pool says that takes its hosts from there.
+    pub fn reference(&self) -> Value {
+        json!({"kind": self.kind, "name": "hosts", "namespace": "flux-system", "path": "halls"})
+    }
+
+    /// The object as a person has it.
+    async fn object(&self, spec: Value) -> Result<()> {
+        let object = json!({
+            "apiVersion": "source.toolkit.fluxcd.io/v1", "kind": self.kind, "metadata": {"name": "hosts"}, "spec": spec,
+        });
+        self.objects.patch("hosts", &PatchParams::apply("flux").force(), &Patch::Apply(&object)).await?;
+        Ok(())
+    }
+
+    /// What Flux says of it.
+    async fn says(&self, status: Value) -> Result<()> {
+        let patch = Patch::Merge(json!({"status": status}));
+        self.objects.patch_status("hosts", &PatchParams::default(), &patch).await?;
+        Ok(())
+    }
+
+    /// Says that an artifact is there; with another digest if one is given.
+    async fn names(&self, bytes: &[u8], revision: &str, digest: Option<&str>) -> Result<()> {
+        let right = format!("sha256:{}", hex::encode(Sha256::digest(bytes)));
+        let artifact = json!({
+            "revision": revision,
+            "digest": digest.unwrap_or(&right),
+            "url": format!("http://{}/hosts.tar.gz", self.address),
+            "lastUpdateTime": "2026-01-02T03:04:05Z",
+        });
+        self.object(json!({})).await?;
+        self.says(json!({"artifact": artifact})).await
+    }
+
+    /// Makes an artifact of a list, and says that it is there.
+    pub async fn publish(&self, list: &str, revision: &str) -> Result<()> {
+        let bytes = archive(LIST, EntryType::Regular, list);
+        self.serves(Reply::Artifact(bytes.clone()));
+        self.names(&bytes, revision, None).await
+    }
+
+    fn serves(&self, reply: Reply) {
+        *self.reply.lock().unwrap() = reply;
+    }
+}
+
+/// A tar.gz with one entry. Whatever the name, it is written as it is: tar's own builder would refuse some.
+fn archive(name: &str, kind: EntryType, content: &str) -> Vec<u8> {
+    let mut header = Header::new_ustar();
+    header.as_old_mut().name[..name.len()].copy_from_slice(name.as_bytes());
+    header.set_entry_type(kind);
+    header.set_mode(0o644);
+    let content = if kind == EntryType::Symlink {
+        header.as_old_mut().linkname[..content.len()].copy_from_slice(content.as_bytes());
+        ""
+    } else {
+        content
+    };
+    header.set_size(content.len() as u64);
+    header.set_cksum();
+    let mut bytes = header.as_bytes().to_vec();
+    bytes.extend(content.as_bytes());
+    bytes.resize(bytes.len().next_multiple_of(512) + 1024, 0);
+    let mut gzip = GzEncoder::new(Vec::new(), Compression::fast());
+    gzip.write_all(&bytes).unwrap();
+    gzip.finish().unwrap()
+}
+
+/// A pool for hosts from one source. Its name is that of the kind, in lower case.
+struct Scene<'a> {
+    world: &'a World,
+    pool: String,
+    hosts: Vec<SimHost>,
+    source: Source,
+}
+
+impl<'a> Scene<'a> {
+    async fn new(world: &'a World, kind: &'static str, plural: &str, hosts: usize) -> Result<Self> {
+        let pool = kind.to_lowercase();
+        let source = Source::new(world, kind, plural).await?;
+        Ok(Self { world, hosts: world.hosts(&pool, hosts).await?, pool, source })
+    }
+
+    async fn apply(&self, require_verified: bool) -> Result<()> {
+        let mut reference = self.source.reference();
+        reference["requireVerified"] = json!(require_verified);
+        self.world.apply(&self.pool, &spec(json!({"sourceRef": reference}))?).await
+    }
+
+    /// The text of a list, one line for each host.
+    fn list(&self, count: usize) -> String {
+        let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
+        self.hosts[..count].iter().map(line).collect()
+    }
+
+    async fn until_ready(&self, count: i32, revision: &str) -> Result<()> {
+        let all = |p: &WindowsNodePool| {
+            let status = pool_status(p);
+            let used = status.inventory.and_then(|i| i.revision);
+            is_ready(p) && status.ready_nodes == count && status.nodes == count && used.as_deref() == Some(revision)
+        };
+        self.world.until(&self.pool, &format!("{count} hosts of {revision} are Ready"), all).await
+    }
+
+    /// Waits until the pool says that it does not use something, and how it goes on.
+    async fn refuses(&self, about: &str, reason: &str, says: &str, refused: Option<&str>, then: Then) -> Result<()> {
+        let told = |p: &WindowsNodePool| {
+            let status = pool_status(p);
+            let conditions = &status.conditions;
+            let synced = conditions::find(conditions, kind::INVENTORY_SYNCED);
+            let is_stalled = has(conditions, kind::STALLED, "True", reason);
+            let tries_again = has(conditions, kind::RECONCILING, "True", "ProgressingWithRetry");
+            synced.is_some_and(|c| c.status == "False" && c.reason == reason && c.message.contains(says))
+                && has(conditions, kind::DEGRADED, "True", reason)
+                && (is_stalled, tries_again) == (then == Then::Stalls, then == Then::TriesAgain)
+                && status.inventory.and_then(|i| i.refused_revision).as_deref() == refused
+        };
+        self.world.until(&self.pool, &format!("{}: {about}: {reason}, {says:?}", self.pool), told).await
+    }
+
+    /// Nobody has worked on a host.
+    async fn is_untouched(&self, before: &[testbed::sim::Stats]) -> Result<()> {
+        let now: Vec<_> = self.hosts.iter().map(SimHost::stats).collect();
+        ensure!(now == before, "a host of {} was worked on: {now:?}, before: {before:?}", self.pool);
+        for host in &self.hosts {
+            let instance = self.world.instance(host.name()).await?.context("no instance")?;
+            ensure!(instance.metadata.deletion_timestamp.is_none(), "{} is being removed", host.name());
+            ensure!(status(&instance).operation.is_none(), "{} has an operation", host.name());
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    TriesAgain,
+    Stalls,
+}
+
+fn spec(inventory: Value) -> Result<WindowsNodePoolSpec> {
+    Ok(serde_json::from_value(json!({"inventory": inventory}))?)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn artifacts_of_each_kind_are_followed_and_what_cannot_be_used_touches_nobody() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let scenes = try_join_all(KINDS.map(|(kind, plural)| Scene::new(&world, kind, plural, 3))).await?;
+    for scene in &scenes {
+        scene.apply(false).await?;
+        scene.refuses("no Flux at all", "SourceNotFound", "no such API", None, Then::TriesAgain).await?;
+    }
+    deployment::install_flux(&world.control_plane).await?;
+    try_join_all(scenes.iter().map(appears)).await?;
+    leads_back_to_its_commit(&scenes[0]).await?;
+    let before: Vec<Vec<_>> = scenes.iter().map(|s| s.hosts.iter().map(SimHost::stats).collect()).collect();
+    try_join_all(scenes.iter().map(is_refused)).await?;
+    try_join_all(scenes.iter().map(is_not_ready)).await?;
+    try_join_all(scenes.iter().map(is_verified)).await?;
+    for (scene, (_, plural)) in scenes.iter().zip(KINDS) {
+        ensure!(watches(&world, plural).await? == 1, "there is not one watch of {plural}");
+        let list: Vec<_> = scene.hosts.iter().map(entry).collect();
+        world.apply(&scene.pool, &spec(json!({"hosts": list}))?).await?;
+        let what = format!("no one watches {plural}");
+        world.eventually(&what, || async { watches(&world, plural).await.is_ok_and(|n| n == 0) }).await?;
+        let own = |p: &WindowsNodePool| is_ready(p) && pool_status(p).inventory.is_none();
+        world.until(&scene.pool, "the pool's own list is in force", own).await?;
+    }
+    for (scene, before) in scenes.iter().zip(&before) {
+        scene.is_untouched(before).await?;
+    }
+    Ok(())
+}
+
+/// A pool without hosts is woken by nothing but its source, and that is looked at by itself less often than a test may last: all this
+/// is seen because it is watched.
+async fn appears(scene: &Scene<'_>) -> Result<()> {
+    scene.source.object(json!({})).await?;
+    scene.refuses("no artifact", "ArtifactMissing", "no artifact yet", None, Then::TriesAgain).await?;
+    scene.source.publish("[]", "main@sha1:00").await?;
+    scene.until_ready(0, "main@sha1:00").await?;
+    scene.source.publish(&scene.list(2), &commit("1")).await?;
+    scene.until_ready(2, &commit("1")).await?;
+    scene.source.publish(&scene.list(3), &commit("2")).await?;
+    scene.until_ready(3, &commit("2")).await
+}
+
+/// A revision as Flux has it.
+fn commit(digit: &str) -> String {
+    format!("main@sha1:{}", digit.repeat(40))
+}
+
+async fn leads_back_to_its_commit(scene: &Scene<'_>) -> Result<()> {
+    for (host, revision, line) in [(0, commit("1"), 1), (1, commit("1"), 2), (2, commit("2"), 3)] {
+        let name = scene.hosts[host].name();
+        let origin = scene.world.instance(name).await?.and_then(|i| i.spec.origin).context("no origin")?;
+        ensure!(origin.source == "GitRepository flux-system/hosts", "{origin:?}");
+        ensure!(origin.revision.as_deref() == Some(revision.as_str()), "{name}: {origin:?}");
+        ensure!((origin.file.as_deref(), origin.line) == (Some(LIST), Some(line)), "{name}: {origin:?}");
+        let note = scene.world.until_event(name, "HostAdmitted").await?;
+        ensure!(note.contains(&revision) && note.contains(&format!("{LIST}:{line}")), "{note}");
+        let output = Command::new(&scene.world.options.program)
+            .args(["explain", name])
+            .env("KUBECONFIG", scene.world.control_plane.kubeconfig())
+            .output()?;
+        let said = String::from_utf8(output.stdout)?;
+        let id = revision.trim_start_matches("main@sha1:");
+        let made = format!("{id}, or an older one");
+        for part in ["GitRepository flux-system/hosts", &format!("{LIST}:{line}\n"), &revision, &made, &commit("2")] {
+            ensure!(said.contains(part), "{part:?} is not in\n{said}");
+        }
+    }
+    Ok(())
+}
+
+async fn is_refused(scene: &Scene<'_>) -> Result<()> {
+    let (source, good) = (&scene.source, scene.list(3));
+    let tar = |text: &str| archive(LIST, EntryType::Regular, text);
+    let fewer = tar(&scene.list(2));
+    let zeros = format!("sha256:{}", "0".repeat(64));
+    let served = |bytes: &[u8]| Reply::Artifact(bytes.to_vec());
+    let (upwards, link) = (archive("../a.yaml", EntryType::Regular, &good), archive(LIST, EntryType::Symlink, "/etc"));
+    let bad_entry = tar(&good.replacen("address", "adress", 1));
+    for (n, (about, reason, says, bytes, digest, reply, then)) in [
+        ("digest", "DigestMismatch", "digest", &fewer, Some(zeros.as_str()), served(&fewer), Then::TriesAgain),
+        ("leads out", "InvalidArtifact", "../a.yaml", &upwards, None, served(&upwards), Then::Stalls),
+        ("a link", "InvalidInventory", "hosts: []", &link, None, served(&link), Then::Stalls),
+        ("a bad entry", "InvalidInventory", "halls/a.yaml:1", &bad_entry, None, served(&bad_entry), Then::Stalls),
+        ("nobody there", "ArtifactNotReadable", "could not be fetched", &fewer, None, Reply::Nothing, Then::TriesAgain),
+        ("not there any more", "ArtifactNotReadable", "404", &fewer, None, Reply::NotFound, Then::TriesAgain),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let (bad, mended) = (format!("main@sha1:b{n}"), format!("main@sha1:c{n}"));
+        source.serves(reply);
+        source.names(bytes, &bad, digest).await?;
+        scene.refuses(about, reason, says, Some(&bad), then).await?;
+        source.publish(&good, &mended).await?;
+        scene.until_ready(3, &mended).await?;
+    }
+    // Only its server comes back: the object does not change.
+    let more = tar(&format!("# More.\n{good}"));
+    source.serves(Reply::Nothing);
+    source.names(&more, "main@sha1:d1", None).await?;
+    scene.refuses("away", "ArtifactNotReadable", "fetched", Some("main@sha1:d1"), Then::TriesAgain).await?;
+    source.serves(Reply::Artifact(more));
+    scene.until_ready(3, "main@sha1:d1").await?;
+
+    source.objects.delete("hosts", &DeleteParams::default()).await?;
+    scene.refuses("the object is gone", "SourceNotFound", "flux-system/hosts", None, Then::TriesAgain).await?;
+    source.publish(&good, "main@sha1:d2").await?;
+    scene.until_ready(3, "main@sha1:d2").await
+}
+
+/// A source that is not Ready keeps what it had, and so does the pool.
+async fn is_not_ready(scene: &Scene<'_>) -> Result<()> {
+    let ready = |status| json!({"conditions": [{"type": "Ready", "status": status, "message": "cannot clone"}]});
+    scene.source.says(ready("False")).await?;
+    scene.refuses("not Ready", "SourceNotReady", "cannot clone", None, Then::TriesAgain).await?;
+    scene.source.object(json!({"suspend": true})).await?;
+    scene.until_ready(3, "main@sha1:d2").await?;
+    scene.source.object(json!({"suspend": false})).await?;
+    scene.refuses("not Ready again", "SourceNotReady", "cannot clone", None, Then::TriesAgain).await?;
+    scene.source.says(ready("True")).await?;
+    scene.until_ready(3, "main@sha1:d2").await
+}
+
+/// With `requireVerified`, what Flux has not verified is not used.
+async fn is_verified(scene: &Scene<'_>) -> Result<()> {
+    let (source, reason) = (&scene.source, "VerificationError");
+    let is_kind_verified = source.kind != "ExternalArtifact";
+    scene.apply(true).await?;
+    let todo = if is_kind_verified { "set spec.verify there" } else { "drop inventory.sourceRef.requireVerified" };
+    scene.refuses("never verified", reason, todo, None, Then::Stalls).await?;
+    if is_kind_verified {
+        let says = |status| json!({"conditions": [{"type": "SourceVerified", "status": status, "message": "no key"}]});
+        source.says(says("True")).await?;
+        scene.until_ready(3, "main@sha1:d2").await?;
+        let conditions = pool_status(&scene.world.pool(&scene.pool).await?).conditions;
+        ensure!(has(&conditions, kind::SOURCE_VERIFIED, "True", "Succeeded"), "{conditions:?}");
+        // Flux keeps the artifact that it had.
+        source.says(says("False")).await?;
+        scene.refuses("a newer one is not", reason, "no key", None, Then::Stalls).await?;
+        source.publish(&scene.list(2), "main@sha1:e0").await?;
+        scene.refuses("this one is not", reason, "no key", Some("main@sha1:e0"), Then::Stalls).await?;
+        source.publish(&format!("# Signed.\n{}", scene.list(3)), "main@sha1:e1").await?;
+        source.says(says("True")).await?;
+        scene.until_ready(3, "main@sha1:e1").await?;
+    }
+    scene.apply(false).await?;
+    scene.until_ready(3, if is_kind_verified { "main@sha1:e1" } else { "main@sha1:d2" }).await
+}
+
+/// How many watches of a resource the API server has open.
+async fn watches(world: &World, plural: &str) -> Result<u32> {
+    let output = world.control_plane.kubectl(&["get", "--raw", "/metrics"]).await?;
+    let text = String::from_utf8(output.stdout)?;
+    let lines = text.lines().filter(|l| l.starts_with("apiserver_longrunning_requests{"));
+    let mut count = 0;
+    for line in lines.filter(|l| l.contains(&format!("resource=\"{plural}\"")) && l.contains("verb=\"WATCH\"")) {
+        count += line.rsplit_once(' ').context("no number")?.1.parse::<u32>()?;
+    }
+    Ok(count)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_operator_that_starts_while_the_server_is_away_leaves_all_as_it_is() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    deployment::install_flux(&world.control_plane).await?;
+    let Scene { pool, hosts, source, .. } = Scene::new(&world, "OCIRepository", "ocirepositories", 2).await?;
+    let scene = Scene { world: &world, pool, hosts, source };
+    let (list, revision) = (scene.list(2), "latest@sha256:1");
+    scene.source.publish(&list, revision).await?;
+    scene.apply(false).await?;
+    scene.until_ready(2, revision).await?;
+    let Scene { pool, hosts, source, .. } = scene;
+    let before: Vec<_> = hosts.iter().map(SimHost::stats).collect();
+    source.serves(Reply::Nothing);
+    world.restart().await?;
+
+    let scene = Scene { world: &world, pool, hosts, source };
+    scene.refuses("nothing is known", "ArtifactNotReadable", "could not be fetched", None, Then::TriesAgain).await?;
+    let seen = pool_status(&world.pool(&scene.pool).await?);
+    ensure!((seen.nodes, seen.ready_nodes, seen.removing_nodes) == (2, 2, 0), "{seen:?}");
+    ensure!(seen.inventory.and_then(|i| i.revision).as_deref() == Some(revision), "the pool forgot its revision");
+    scene.is_untouched(&before).await?;
+    scene.source.serves(Reply::Artifact(archive(LIST, EntryType::Regular, &list)));
+    scene.until_ready(2, revision).await?;
+    scene.is_untouched(&before).await
+}
