@@ -171,6 +171,10 @@ pub enum VerifyMode {
 /// An object of Flux whose artifact has the host list in it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
+#[x_kube(validation = (
+    "self.kind != 'ExternalArtifact' || !has(self.requireVerified) || !self.requireVerified",
+    "nobody verifies an ExternalArtifact: leave requireVerified out, or name the GitRepository or OCIRepository that it is made of",
+))]
 pub struct SourceRef {
     /// Its kind.
     pub kind: SourceKind,

@@ -115,14 +115,11 @@ impl Object {
         if from.require_verified != Some(true) || verified.is_some_and(|c| c.status == "True") {
             return Ok(artifact);
         }
-        let why = match (from.kind, verified) {
-            (SourceKind::ExternalArtifact, _) => {
-                "Flux verifies nothing of this kind; drop inventory.sourceRef.requireVerified, or name a GitRepository or an OCIRepository that has spec.verify".to_owned()
-            }
-            (_, None) => {
+        let why = match verified {
+            None => {
                 "Flux has not verified it (there is no condition SourceVerified); set spec.verify there, or drop inventory.sourceRef.requireVerified".to_owned()
             }
-            (_, Some(condition)) => format!("Flux has not verified it: {}", condition.message),
+            Some(condition) => format!("Flux has not verified it: {}", condition.message),
         };
         let (of, revision) = (source(from), &artifact.revision);
         let (message, refused) = if in_use == Some(artifact.digest.as_str()) {

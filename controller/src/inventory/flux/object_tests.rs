@@ -50,14 +50,6 @@ fn an_artifact_is_used_if_it_is_there_and_verified_if_asked() {
             Some(("set spec.verify there, or drop inventory.sourceRef.requireVerified", true)),
         ),
         (
-            "a kind that is never verified",
-            ExternalArtifact,
-            Some(true),
-            None,
-            object(&there, &[], false),
-            Some(("Flux verifies nothing of this kind; drop inventory.sourceRef.requireVerified, or name a", true)),
-        ),
-        (
             "no url",
             GitRepository,
             None,
@@ -73,7 +65,7 @@ fn an_artifact_is_used_if_it_is_there_and_verified_if_asked() {
             object(&Value::Null, &[], true),
             Some(("has no artifact yet: it is suspended", false)),
         ),
-        ("nothing at all", ExternalArtifact, Some(true), None, Object::default(), Some(("has no artifact yet", false))),
+        ("nothing at all", ExternalArtifact, None, None, Object::default(), Some(("has no artifact yet", false))),
     ] {
         match (object.usable(&from(kind, asked), in_use), expected) {
             (Ok(artifact), None) => assert_eq!(artifact.url, "http://x", "{about}"),
