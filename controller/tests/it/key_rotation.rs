@@ -114,7 +114,11 @@ impl Keys {
     async fn until_current(&self, pool: &str) -> Result<()> {
         let current = "all take the new key";
         self.world
-            .until(pool, current, |p| has(&pool_status(p).conditions, kind::KEYS_CURRENT, "True", "AllKeysCurrent"))
+            .until(pool, current, |p| {
+                let status = pool_status(p);
+                let seen = status.observed_generation == p.metadata.generation;
+                seen && has(&status.conditions, kind::KEYS_CURRENT, "True", "AllKeysCurrent")
+            })
             .await
     }
 
@@ -187,8 +191,7 @@ async fn all_get_the_new_key_one_at_a_time() -> Result<()> {
     std::fs::rename(administrators(&hosts[1]), &profile)?;
 
     world.join("factory", &spec(&hosts)).await?;
-    let told = conditions::find(&pool_status(&world.pool("factory").await?).conditions, kind::KEYS_CURRENT).cloned();
-    ensure!(told.is_none(), "one key is listed: {told:?}");
+    keys.until_current("factory").await?;
     let watcher = Watcher::of(&world.client, "factory");
     let (seen, task) = watch(world);
     world.apply("factory", &Keys::spec(&hosts)).await?;
