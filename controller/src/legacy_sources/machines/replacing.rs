@@ -1,8 +1,9 @@
 //! Replaces Machines whose hosts refuse every key.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use api::{
@@ -32,13 +33,33 @@ use crate::{
 /// Instances by their Machines.
 type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;
 
+/// Why a Machine is not deleted is said again after this time.
+const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
+
+/// Why Machines are not deleted, by their unique ids, as it was said last. They are looked at much more often than there is news.
+#[derive(Default)]
+pub(super) struct Restrictions(HashMap<String, (Instant, String)>);
+
+impl Restrictions {
+    fn is_new(&mut self, machine: &Machine, why: &str) -> bool {
+        let said = self.0.get(&machine.uid);
+        if said.is_some_and(|(at, said)| said == why && at.elapsed() < SAY_AGAIN_AFTER) {
+            return false;
+        }
+        self.0.insert(machine.uid.clone(), (Instant::now(), why.to_owned()));
+        true
+    }
+}
+
 /// Looks at all Machines, and replaces those that are to be replaced.
-pub(super) async fn replace(cx: &Context) {
+pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
+    let mut seen: BTreeSet<String> = BTreeSet::new();
     let instances = cx.instances.state();
     let of_machine: Instances<'_> =
         instances.iter().filter_map(|i| Some((i.spec.origin.as_ref()?.machine.as_deref()?, i))).collect();
     for group in cx.machines.groups() {
         let (machines, sets) = (cx.machines.machines(group), cx.machines.sets(group));
+        seen.extend(machines.iter().map(|m| m.uid.clone()));
         let sources: BTreeSet<&Source> =
             machines.iter().filter(|m| m.windows).filter_map(|m| m.source.as_ref()).collect();
         for source in sources {
@@ -47,13 +68,17 @@ pub(super) async fn replace(cx: &Context) {
             for (machine, verdict) in verdicts(&members, set) {
                 let Some(instance) = of_machine.get(machine.key().as_str()) else { continue };
                 let Some(found) = Found::of(cx, group, machine, instance) else { continue };
-                match verdict {
-                    Verdict::Restricted(why) => found.restricted(cx, &why),
+                let why = match verdict {
+                    Verdict::Restricted(why) => Some(why),
                     Verdict::Delete => found.replace(cx, source, set, &of_machine).await,
+                };
+                if let Some(why) = why.filter(|why| restrictions.is_new(machine, why)) {
+                    found.tell(cx, Level::Warning, "MachineDeletionRestricted", &format!("it is not deleted: {why}"));
                 }
             }
         }
     }
+    restrictions.0.retain(|uid, _| seen.contains(uid));
 }
 
 /// The Windows Machines of a MachineSet, and how they do.
@@ -133,19 +158,25 @@ impl<'a> Found<'a> {
         cx.events.say(&*self.pool, level, reason, "ReplaceMachine", &note);
     }
 
-    fn restricted(&self, cx: &Context, why: &str) {
-        self.tell(cx, Level::Warning, "MachineDeletionRestricted", &format!("it is not deleted: {why}"));
+    /// Deletes the Machine, if everything is still as it was seen, or says what else speaks against it.
+    async fn replace(
+        &self,
+        cx: &Context,
+        source: &Source,
+        set: Option<&MachineSet>,
+        instances: &Instances<'_>,
+    ) -> Option<String> {
+        match self.objection(cx, source, set, instances).await {
+            Ok(Objection::None) => self.delete(cx).await,
+            // The watch is about to bring us here again.
+            Ok(Objection::Outdated) => {}
+            Ok(Objection::Of(why)) => return Some(why),
+            Err(error) => self.failed(cx, &error),
+        }
+        None
     }
 
-    /// Deletes the Machine, if everything is still as it was seen.
-    async fn replace(&self, cx: &Context, source: &Source, set: Option<&MachineSet>, instances: &Instances<'_>) {
-        match self.objection(cx, source, set, instances).await {
-            Ok(Objection::None) => {}
-            // The watch is about to bring us here again.
-            Ok(Objection::Outdated) => return,
-            Ok(Objection::Of(why)) => return self.restricted(cx, &why),
-            Err(error) => return self.failed(cx, &error),
-        }
+    async fn delete(&self, cx: &Context) {
         let Some(resource) = self
             .object
             .types

@@ -24,7 +24,7 @@ use super::{
     APIS, Served, Watched,
     pools::{Act, acts, reads, sources},
     read::{Machine, MachineSet, Source},
-    replacing::replace,
+    replacing::{Restrictions, replace},
     served,
 };
 use crate::{context::Context, events::Level};
@@ -35,6 +35,7 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Runs until it is stopped from outside; what it has started ends with it.
 pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
     let mut watches: BTreeMap<MachineGroup, (Served, Watch)> = BTreeMap::new();
+    let mut restrictions = Restrictions::default();
     loop {
         for (group, ..) in APIS {
             match served(&cx.client, group).await {
@@ -61,7 +62,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
         tokio::pin!(next);
         loop {
             keep_pools(cx).await;
-            replace(cx).await;
+            replace(cx, &mut restrictions).await;
             tokio::select! {
                 () = &mut next => break,
                 () = cx.machines.stirred.notified() => tokio::time::sleep(DEBOUNCE).await,
