@@ -94,10 +94,14 @@ async fn made_with(world: &World, maker: &Maker, set: &DynamicObject, name: &str
     Ok(host)
 }
 
-async fn edit_rollout(world: &World, rollout: Value) -> Result<()> {
+async fn edit_pool(world: &World, spec: Value) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
-    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(json!({"spec": {"rollout": rollout}}))).await?;
+    pools.patch(POOL, &PatchParams::default(), &Patch::Merge(json!({"spec": spec}))).await?;
     Ok(())
+}
+
+async fn edit_rollout(world: &World, rollout: Value) -> Result<()> {
+    edit_pool(world, json!({"rollout": rollout})).await
 }
 
 /// The operator deletes a Machine; what was behind it ends.
@@ -146,7 +150,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
 
     // Outside of maintenance windows, and in a pool that is paused, it is told and nothing is done.
     let window = json!([{"name": "leap-day", "schedule": "0 3 29 2 *", "durationMinutes": 15}]);
-    edit_rollout(&world, json!({"maintenanceWindows": window})).await?;
+    edit_rollout(&world, json!({"maintenanceWindows": window.clone()})).await?;
     let new = deployment::new_key()?;
     deployment::store_key(&world.control_plane, &new).await?;
     for host in &hosts {
@@ -169,8 +173,29 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     none_goes(&maker, &hosts, &world).await?;
     ensure!(seen.lock().unwrap().deleted.is_empty(), "{:?}", seen.lock().unwrap().deleted);
 
+    // A key that new Machines would not let in, or who knows, is no reason to make new ones.
+    deployment::store_key_as(&world.control_plane, "elsewhere", &deployment::new_key()?).await?;
+    let elsewhere = json!({"privateKeySecretRefs": [{"name": "elsewhere"}]});
+    edit_pool(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
+    world.until_note("old-0", RESTRICTED, |note| note.contains("lets none of its keys in")).await?;
+    maker.set_provider_spec(POOL, json!({"value": {"userDataSecret": {"name": "mine"}}})).await?;
+    world.until_note("old-0", RESTRICTED, |note| note.contains("of its own, in the Secret mine")).await?;
+    let with_window = json!({"maintenanceWindows": window});
+    edit_pool(&world, json!({"ssh": {"privateKeySecretRefs": null}, "rollout": with_window})).await?;
+    maker.set_provider_spec(POOL, Value::Null).await?;
+    let of_new = [hash(&new)?];
+    for host in &hosts {
+        world
+            .until_instance(host.name(), "has refused the new key for long enough", |i| {
+                status(i).key_refusal.is_some_and(|r| r.key_hashes == of_new && r.first_time != r.last_time)
+            })
+            .await?;
+    }
+    none_goes(&maker, &hosts, &world).await?;
+    ensure!(seen.lock().unwrap().deleted.is_empty(), "{:?}", seen.lock().unwrap().deleted);
+
     // Then one goes. The next one has to wait until there is another in its place, and that works.
-    edit_rollout(&world, json!({"paused": null})).await?;
+    edit_rollout(&world, json!({"maintenanceWindows": null})).await?;
     until_deleted(&world, &maker, &hosts[0]).await?;
     world.until_note("old-1", RESTRICTED, |note| note.contains("(old-0): one at a time")).await?;
     let_go(&world, &maker, &hosts[0]).await?;

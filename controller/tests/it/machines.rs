@@ -98,6 +98,13 @@ impl Maker {
         self.says(name, json!({"phase": "Running", "nodeRef": {"name": name}})).await
     }
 
+    /// Gives a MachineSet other settings for its Machines.
+    pub async fn set_provider_spec(&self, set: &str, provider_spec: Value) -> Result<()> {
+        let patch = json!({"spec": {"template": {"spec": {"providerSpec": provider_spec}}}});
+        self.kind("MachineSet").patch(set, &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
     /// Whether it is being deleted.
     pub async fn goes(&self, name: &str) -> bool {
         self.machines().get(name).await.is_ok_and(|m| m.metadata.deletion_timestamp.is_some())

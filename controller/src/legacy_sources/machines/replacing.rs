@@ -117,7 +117,9 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     // Secrets are read only for hosts that matter.
     let refusal = status.key_refusal.as_ref()?;
     let pool = cx.pool_of(instance)?;
-    let listed = cx.secrets.hashes(&instance.spec.host.private_keys).await.ok();
+    // A list that was just changed may not have come to the instance yet: nobody has tried what is listed now.
+    let keys = Some(&instance.spec.host.private_keys).filter(|keys| **keys == pool.spec.ssh().private_keys())?;
+    let listed = cx.secrets.hashes(keys).await.ok();
     let node = cx.node(machine.node.as_deref().unwrap_or(&instance.name_any()));
     let on_node = |key: &str| node.as_ref().and_then(|n| n.annotations().get(key));
     let is_node = status.current_version.is_some() || node.is_some();
