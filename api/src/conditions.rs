@@ -36,7 +36,7 @@ pub mod kind {
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
     /// Instance: something on the host is, or was, not as the operator has made it. Present only while true.
     pub const DRIFTED: &str = "Drifted";
-    /// Pool: hosts that have several keys listed take the first one of them. Absent where no host has several.
+    /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
     pub const KEYS_CURRENT: &str = "KeysCurrent";
     /// Pool: a limit or a compatibility note that stops nothing, as an API server older than supported.
     pub const WARNING: &str = "Warning";

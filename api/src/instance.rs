@@ -287,6 +287,9 @@ pub struct WindowsInstanceStatus {
     /// How giving the host another key stands, if that is not through.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_rotation: Option<KeyRotation>,
+    /// That the host refuses every key of its list, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_refusal: Option<KeyRefusal>,
     /// What the host said of itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<HostFacts>,
@@ -314,6 +317,18 @@ pub struct KeyRotation {
     /// Failures since the last success. They hold up nothing else.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
+}
+
+/// That a host refuses every key of its list.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct KeyRefusal {
+    /// The keys of its list, as in `publicKeyHash`. Of a list that has changed since, it says nothing.
+    pub key_hashes: Vec<String>,
+    /// When it refused them first.
+    pub first_time: String,
+    /// When it refused them last.
+    pub last_time: String,
 }
 
 /// Where a host stands, in a word. For people and field selectors; nothing is decided by it.

@@ -104,7 +104,7 @@ pub struct Run {
     /// How often it is looked whether the cluster has Machines, and whether their user data is as it shall be.
     #[arg(long, value_parser = duration, default_value = "1m")]
     pub machine_discovery_interval: Duration,
-    /// How long the host of a new Machine may refuse every key until the Machine is replaced.
+    /// How long the host of a Machine may refuse every key until the Machine is replaced.
     #[arg(long, value_parser = duration, default_value = "5m")]
     pub machine_refusal_timeout: Duration,
     /// How long a Lease holds without being renewed.

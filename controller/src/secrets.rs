@@ -114,9 +114,14 @@ impl Secrets {
 
     /// One private key.
     pub async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
+        self.key_not_older(from, REMEMBER_FOR).await
+    }
+
+    /// One private key as it was at most so long ago, or as long as any is remembered, whichever is longer.
+    pub async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
         let id = (from.name.clone(), from.key().to_string());
         if let Some((at, key)) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&id)
-            && at.elapsed() < REMEMBER_FOR
+            && at.elapsed() < old.max(REMEMBER_FOR)
         {
             return Ok(key.clone());
         }
@@ -142,6 +147,21 @@ impl Secrets {
             return Err(problems.swap_remove(0));
         }
         Ok((keys, problems))
+    }
+
+    /// Has these read anew when they are asked for next.
+    pub fn forget(&self, keys: &[SecretKeyRef]) {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
+    }
+
+    /// The hashes of the public keys, in order. All or none.
+    pub async fn hashes(&self, from: &[SecretKeyRef]) -> Result<Vec<String>, SecretError> {
+        let mut hashes = Vec::new();
+        for reference in from {
+            hashes.push(self.key(reference).await?.identity.public_key_hash());
+        }
+        Ok(hashes)
     }
 
     /// The host keys that a known hosts Secret has for an address.

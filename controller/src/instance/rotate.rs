@@ -193,6 +193,7 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<std::time::Dur
     if error.is_unreachable() && failures.step == CONNECT {
         work.not_reached(error);
     }
+    work.note_refusal(error).await;
     let (reason, step) = (error.reason(), failures.step.clone());
     work.cx.metrics.failed(&reason);
     let note = format!("{reason}: {step}: {error}");

@@ -20,9 +20,9 @@ use super::{
 use crate::{
     context::Context,
     events::Level,
-    plan::backoff::backoff,
+    plan::{backoff::backoff, refusal},
     render::{Rendered, Stored},
-    ssh::Connection,
+    ssh::{Connection, SshError},
 };
 
 /// Credentials are mended by a person who then looks at the pool: no point in letting them wait long.
@@ -236,7 +236,17 @@ impl Work {
             self.status.key_rotation = self.status.key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
         }
         self.status.public_key_hash = taken;
+        self.status.key_refusal = None;
         self.reached();
+    }
+
+    /// Notes that the host refuses every key of its list, if it does. It might take one that cannot be had now.
+    pub async fn note_refusal(&mut self, error: &StepError) {
+        if matches!(error, StepError::Ssh(SshError::AuthenticationFailed { .. })) {
+            let before = self.status.key_refusal.take();
+            let listed = self.cx.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
+            self.status.key_refusal = listed.map(|listed| refusal::again(before, listed, Timestamp::now()));
+        }
     }
 
     /// Notes that the host did not answer.
@@ -273,6 +283,7 @@ impl Work {
         if error.is_unreachable() {
             self.not_reached(error);
         }
+        self.note_refusal(error).await;
         let leaving = self.leaving();
         // A node that could not be sent something goes on as it is.
         if leaving || self.operation().type_ != GrantType::Stage {

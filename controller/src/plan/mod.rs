@@ -6,6 +6,7 @@ pub mod change;
 pub mod grants;
 pub mod join;
 pub mod node_ip;
+pub mod refusal;
 pub mod remove;
 pub mod rollout;
 pub mod slot;

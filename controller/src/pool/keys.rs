@@ -1,20 +1,23 @@
 //! Which SSH key the hosts of a pool shall take, and which of them do not yet.
 
 use std::{
-    collections::{BTreeMap, HashMap, hash_map::Entry},
+    collections::{BTreeMap, HashMap},
     time::Duration,
 };
 
-use api::{InstanceHost, WindowsInstance};
+use api::{InstanceHost, SecretKeyRef, WindowsInstance};
+use futures::{StreamExt, stream};
 use kube::ResourceExt;
 
 use super::members::Member;
-use crate::context::Context;
+use crate::{context::Context, ssh::SshError};
 
-/// Nobody tells when a Secret changes, and a pool that has several keys waits for the end of something.
+/// Nobody tells when a Secret changes.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
+/// Secrets that are read at once.
+const READS: usize = 16;
 
-/// The first keys of hosts that have several.
+/// The first keys of hosts.
 #[derive(Debug, Default)]
 pub(crate) struct Keys {
     /// The hash of each, or why it cannot be had, by Secret and key in it.
@@ -26,20 +29,32 @@ pub(crate) struct Keys {
 /// Secret, and key in it.
 type Place = (String, String);
 
+fn place(reference: &SecretKeyRef) -> Place {
+    (reference.name.clone(), reference.key().to_owned())
+}
+
+/// How old what is known of a Secret may be, if there are so many: no more than twenty a second are asked for.
+fn may_be_old(secrets: usize) -> Duration {
+    Duration::from_millis(50).saturating_mul(u32::try_from(secrets).unwrap_or(u32::MAX))
+}
+
 impl Keys {
-    /// Reads them. A Secret that nobody needs is not read: with a single key there is nothing to come from.
+    /// Reads them, each once.
     pub async fn read(hosts: &BTreeMap<String, InstanceHost>, cx: &Context) -> Self {
-        let mut keys = Self::default();
+        let mut of_host = HashMap::new();
+        let mut places: HashMap<Place, SecretKeyRef> = HashMap::new();
         for (name, host) in hosts {
-            let Some(reference) = host.private_keys.first().filter(|_| host.private_keys.len() > 1) else { continue };
-            let place: Place = (reference.name.clone(), reference.key().to_owned());
-            keys.of_host.insert(name.clone(), place.clone());
-            if let Entry::Vacant(unread) = keys.first.entry(place) {
-                let key = cx.secrets.key(reference).await;
-                unread.insert(key.map(|k| k.identity.public_key_hash()).map_err(|e| e.to_string()));
+            if let Some(reference) = host.private_keys.first() {
+                of_host.insert(name.clone(), place(reference));
+                places.insert(place(reference), reference.clone());
             }
         }
-        keys
+        let old = may_be_old(places.len());
+        let reads = places.into_iter().map(|(place, reference)| async move {
+            let key = cx.secrets.key_not_older(&reference, old).await;
+            (place, key.map(|k| k.identity.public_key_hash()).map_err(|e| e.to_string()))
+        });
+        Self { first: stream::iter(reads).buffer_unordered(READS).collect().await, of_host }
     }
 
     /// Whether a host is to be given another one. Never when it is not known which.
@@ -54,10 +69,10 @@ impl Keys {
 
     /// When to look at the Secrets again.
     pub fn look_again(&self) -> Option<Duration> {
-        (!self.first.is_empty()).then_some(LOOK_AGAIN)
+        (!self.first.is_empty()).then(|| LOOK_AGAIN.max(may_be_old(self.first.len())))
     }
 
-    /// How it stands with them; `None` if there is nothing to say.
+    /// How it stands with them; `None` if there are no hosts.
     pub fn standing(&self, members: &[Member]) -> Option<Standing> {
         if self.first.is_empty() {
             return None;
@@ -75,7 +90,9 @@ impl Keys {
             let name = instance.name_any();
             let failures = instance.status.as_ref().and_then(|s| s.key_rotation.as_ref()?.failures.as_ref());
             if let Some(f) = failures {
-                standing.failed.push((name.clone(), format!("{}: {}", f.step, f.last_message)));
+                let todo =
+                    if f.last_reason == SshError::AUTHENTICATION_FAILED { todo(instance) } else { String::new() };
+                standing.failed.push((name.clone(), format!("{}: {}{todo}", f.step, f.last_message)));
             }
             standing.old.push(name);
         }
@@ -85,10 +102,17 @@ impl Keys {
     }
 }
 
+/// What else can be done about a host that refuses every key.
+fn todo(instance: &WindowsInstance) -> String {
+    let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
+    let machine = machine.map(|m| format!("; events of its Machine {m} tell whether that is replaced"));
+    format!("; or list the key that it takes, after the first one{}", machine.unwrap_or_default())
+}
+
 /// How it stands with the keys of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Standing {
-    /// Nodes that have several keys listed.
+    /// Nodes.
     pub total: usize,
     /// Those that take an old one, by name.
     pub old: Vec<String>,
@@ -102,7 +126,7 @@ pub(crate) struct Standing {
 mod tests {
     use std::sync::Arc;
 
-    use api::{Failures, KeyRotation, WindowsInstanceSpec, WindowsInstanceStatus};
+    use api::{Failures, KeyRotation, Origin, WindowsInstanceSpec, WindowsInstanceStatus};
 
     use super::*;
     use crate::plan::grants::Slot;
@@ -137,7 +161,7 @@ mod tests {
             ("and has the old one yet", &known, Some("2"), Some(retiring()), true),
             ("has only failed", &known, Some("2"), Some(KeyRotation::default()), false),
             ("was never reached", &known, None, None, false),
-            ("has one key", &Keys::default(), Some("1"), None, false),
+            ("is not listed", &Keys::default(), Some("1"), None, false),
             ("its key cannot be read", &unknown, Some("1"), None, false),
         ] {
             assert_eq!(keys.wants(&member("a", taken, rotation).instance), expected, "{about}");
@@ -163,5 +187,42 @@ mod tests {
         assert_eq!(known.standing(&members), Some(without));
         assert_eq!(Keys::default().standing(&members), None);
         assert_eq!((known.look_again(), Keys::default().look_again()), (Some(LOOK_AGAIN), None));
+    }
+
+    #[test]
+    fn who_refuses_all_keys_is_told_what_else_can_be_done() {
+        let refused = Failures {
+            step: "Connect".into(),
+            last_reason: "AuthenticationFailed".into(),
+            last_message: "add it".into(),
+            ..Failures::default()
+        };
+        let rotation = KeyRotation { retiring_key_hash: None, failures: Some(refused) };
+        for (machine, expected) in [
+            (None, "Connect: add it; or list the key that it takes, after the first one"),
+            (
+                Some("ns/m"),
+                "Connect: add it; or list the key that it takes, after the first one; events of its Machine ns/m tell whether that is \
+                 replaced",
+            ),
+        ] {
+            let mut member = member("a", Some("1"), Some(rotation.clone()));
+            let origin = Origin { machine: machine.map(Into::into), ..Origin::default() };
+            Arc::get_mut(&mut member.instance).unwrap().spec.origin = Some(origin);
+            let standing = keys(&[("a", Ok("2"))]).standing(&[member]).unwrap();
+            assert_eq!(standing.failed, [("a".to_owned(), expected.to_owned())]);
+        }
+    }
+
+    #[test]
+    fn many_secrets_are_asked_for_less_often() {
+        for (count, old, again) in
+            [(1, 50, 60_000), (20, 1_000, 60_000), (1_200, 60_000, 60_000), (4_000, 200_000, 200_000)]
+        {
+            let names: Vec<String> = (0..count).map(|n| n.to_string()).collect();
+            let known = keys(&names.iter().map(|n| (n.as_str(), Ok("2"))).collect::<Vec<_>>());
+            assert_eq!(may_be_old(count), Duration::from_millis(old), "{count}");
+            assert_eq!(known.look_again(), Some(Duration::from_millis(again)), "{count}");
+        }
     }
 }

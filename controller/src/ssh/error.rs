@@ -104,6 +104,9 @@ pub enum SshError {
 }
 
 impl SshError {
+    /// The name of a refusal of all keys.
+    pub const AUTHENTICATION_FAILED: &str = "AuthenticationFailed";
+
     /// A stable name for conditions and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -114,7 +117,7 @@ impl SshError {
             Self::HandshakeFailed { .. } => "HandshakeFailed",
             Self::HostKeyMismatch { .. } => "HostKeyMismatch",
             Self::HostKeyUnknown { .. } => "HostKeyUnknown",
-            Self::AuthenticationFailed { .. } => "AuthenticationFailed",
+            Self::AuthenticationFailed { .. } => Self::AUTHENTICATION_FAILED,
             Self::Disconnected { .. } => "Disconnected",
             Self::CommandTimeout { .. } => "CommandTimeout",
             Self::CommandRefused { .. } => "CommandRefused",

@@ -22,6 +22,7 @@ mod gitops_tools;
 mod inventory;
 mod key_rotation;
 mod lint;
+mod machine_keys;
 mod machines;
 mod plan_mode;
 mod removal;

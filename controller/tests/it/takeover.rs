@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// A version of the legacy operator that has the same services and files as ours.
-const SAME: &str = "10.19.0-aaaaaaa";
+pub const SAME: &str = "10.19.0-aaaaaaa";
 /// One with another containerd.
 const OTHER: &str = "10.19.0-bbbbbbb";
 /// One like the first, of a cluster whose hosts are in `windows-instances`.
@@ -46,10 +46,10 @@ async fn nodes_change_hands() -> Result<()> {
 }
 
 /// Hosts that are nodes of the legacy operator.
-struct Legacy {
+pub struct Legacy {
     name: &'static str,
     version: &'static str,
-    hosts: Vec<SimHost>,
+    pub hosts: Vec<SimHost>,
     /// Our version before.
     ours: String,
     nodes: BTreeMap<String, Node>,
@@ -58,7 +58,7 @@ struct Legacy {
 
 impl Legacy {
     /// Joins hosts, hands them back, and makes them look as the legacy operator leaves its own.
-    async fn new(world: &World, name: &'static str, version: &'static str, count: usize) -> Result<Self> {
+    pub async fn new(world: &World, name: &'static str, version: &'static str, count: usize) -> Result<Self> {
         let hosts = world.hosts(name, count).await?;
         world.join(name, &spec(&hosts)).await?;
         let ours = pool_status(&world.pool(name).await?).desired_version.context("the pool has no version")?;

@@ -4,6 +4,7 @@ mod list;
 mod pools;
 mod read;
 mod replace;
+mod replacing;
 mod watching;
 
 use std::{

@@ -168,6 +168,9 @@ mod tests {
             source,
             windows,
             ignored: false,
+            replicas: 1,
+            user_data: None,
+            deleting: false,
             reference: ObjectReference::default(),
         };
         let other = Source { namespace: "tenant".into(), ..source(MachineGroup::ClusterApi, Some("t")) };

@@ -103,6 +103,12 @@ pub struct MachineSet {
     pub windows: bool,
     /// Whether a person has said that it needs no pool.
     pub ignored: bool,
+    /// How many Machines it shall have.
+    pub replicas: usize,
+    /// The Secret with the user data of its Machines, if it names one.
+    pub user_data: Option<String>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
     /// For events.
     pub reference: ObjectReference,
 }
@@ -151,7 +157,21 @@ impl MachineSet {
         let labels = object.data.pointer("/spec/template/metadata/labels");
         let label = |key: &str| labels?.get(key)?.as_str();
         let source = Source { group, namespace: object.namespace().unwrap_or_default(), set: Some(object.name_any()) };
-        Self { source, windows: is_windows(label, group), ignored: is_ignored(object), reference: reference(object) }
+        let replicas = object.data.pointer("/spec/replicas").and_then(serde_json::Value::as_u64);
+        let user_data = match group {
+            MachineGroup::OpenShift => "/spec/template/spec/providerSpec/value/userDataSecret/name",
+            MachineGroup::ClusterApi => "/spec/template/spec/bootstrap/dataSecretName",
+        };
+        Self {
+            source,
+            windows: is_windows(label, group),
+            ignored: is_ignored(object),
+            // Both APIs make one if nothing is said.
+            replicas: replicas.and_then(|n| usize::try_from(n).ok()).unwrap_or(1),
+            user_data: object.data.pointer(user_data).and_then(|v| v.as_str()).map(Into::into),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            reference: reference(object),
+        }
     }
 }
 
@@ -235,6 +255,26 @@ mod tests {
                 "spec": {"template": {"metadata": {"labels": {(key): value}}}},
             }));
             assert_eq!(MachineSet::read(&set, group).windows, expected, "set: {key}={value} of {group:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_machine_set_makes() {
+        use MachineGroup::{ClusterApi, OpenShift};
+        let openshift = json!({"providerSpec": {"value": {"userDataSecret": {"name": "a"}}}});
+        let cluster_api = json!({"bootstrap": {"dataSecretName": "b"}});
+        for (group, replicas, template, expected) in [
+            (OpenShift, json!(3), openshift.clone(), (3, Some("a"))),
+            (ClusterApi, json!(0), cluster_api.clone(), (0, Some("b"))),
+            (OpenShift, json!(null), cluster_api, (1, None)),
+            (ClusterApi, json!("many"), openshift, (1, None)),
+        ] {
+            let set = object(json!({
+                "metadata": {"name": "s", "namespace": "n"},
+                "spec": {"replicas": replicas, "template": {"spec": template}},
+            }));
+            let set = MachineSet::read(&set, group);
+            assert_eq!((set.replicas, set.user_data.as_deref()), expected, "{group:?}");
         }
     }
 

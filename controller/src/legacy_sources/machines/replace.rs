@@ -1,16 +1,29 @@
 //! Which Machines are replaced because nobody can log in to their hosts: a new one gets the key that is in force. Pure.
 
-use super::read::Machine;
+use api::WindowsNodePool;
+use jiff::Timestamp;
+
+use super::read::{Machine, MachineSet};
+use crate::plan::windows;
 
 /// A Machine of a MachineSet, and how it does.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
     /// The Machine.
     pub machine: &'a Machine,
-    /// Whether its Node is Ready.
-    pub ready: bool,
+    /// Whether its Node works, and nothing is being done to it that it might not work after.
+    pub works: bool,
     /// Whether its host has refused every key for so long that it will not take one any more.
-    pub refuses: bool,
+    pub refuses: Option<Refuses>,
+}
+
+/// Of a host that refuses every key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refuses {
+    /// Whether it is a node, which would be taken away.
+    pub is_node: bool,
+    /// Why it has to stay, whatever the others do.
+    pub stays: Option<String>,
 }
 
 /// What to do about a Machine whose host refuses every key.
@@ -23,68 +36,74 @@ pub enum Verdict {
 }
 
 /// What to do about each Machine of one MachineSet whose host refuses every key. One at a time, and only while all others work: what is
-/// wrong may be the key.
-pub fn verdicts<'a>(members: &[Member<'a>]) -> Vec<(&'a Machine, Verdict)> {
-    let unhealthy = |m: &Member<'_>| m.machine.deleting || m.machine.phase != "Running" || !m.ready;
-    let refusing = members.iter().filter(|m| m.refuses && !m.machine.deleting && !m.machine.ignored);
-    let verdict = |m: &Member<'a>| {
-        if m.machine.source.as_ref().is_none_or(|s| s.set.is_none()) {
-            return Verdict::Restricted(
-                "no MachineSet owns it, so nobody would make another: delete it yourself".into(),
-            );
+/// wrong may be the key. `set` is that MachineSet, if it is there.
+pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, Verdict)> {
+    let refusing = members.iter().filter(|m| !m.machine.deleting && !m.machine.ignored);
+    let mut refusing: Vec<(&Member<'a>, &Refuses)> =
+        refusing.filter_map(|m| m.refuses.as_ref().map(|refuses| (m, refuses))).collect();
+    refusing.sort_by(|a, b| a.0.machine.name.cmp(&b.0.machine.name));
+    let mut first: Option<&str> = None;
+    let mut verdict = |m: &Member<'a>, refuses: &Refuses| {
+        if let Some(why) = refuses.stays.clone().or_else(|| nobody_makes_another(m.machine, set)) {
+            return Verdict::Restricted(why);
         }
-        match members.iter().find(|o| o.machine.uid != m.machine.uid && unhealthy(o)) {
-            None => Verdict::Delete,
-            Some(other) => Verdict::Restricted(format!(
+        let others = || members.iter().filter(|o| o.machine.uid != m.machine.uid);
+        if let Some(other) = others().find(|o| o.machine.deleting) {
+            let name = &other.machine.name;
+            return Verdict::Restricted(format!("another Machine of its MachineSet goes ({name}): one at a time"));
+        }
+        if let Some(other) = others().find(|o| o.machine.phase != "Running" || !o.works) {
+            return Verdict::Restricted(format!(
                 "another Machine of its MachineSet does not work either ({}): see whether the private key is the right one",
                 other.machine.name
-            )),
+            ));
         }
+        // Between the end of one and the beginning of the next, all that are there work.
+        let wanted = set.map_or(0, |s| s.replicas);
+        if members.len() < wanted {
+            return Verdict::Restricted(format!("its MachineSet has {} of {wanted} Machines", members.len()));
+        }
+        if let Some(first) = first {
+            return Verdict::Restricted(format!("another Machine of its MachineSet goes ({first}): one at a time"));
+        }
+        first = Some(&m.machine.name);
+        Verdict::Delete
     };
-    refusing.map(|m| (m.machine, verdict(m))).collect()
+    refusing.into_iter().map(|(m, refuses)| (m.machine, verdict(m, refuses))).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::{super::read::Source, *};
-    use api::MachineGroup;
+fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<String> {
+    if machine.source.as_ref().is_none_or(|s| s.set.is_none()) {
+        return Some("no MachineSet owns it, so nobody would make another: delete it yourself".into());
+    }
+    set.is_none_or(|s| s.deleting).then(|| "its MachineSet is gone, so nobody would make another".into())
+}
 
-    #[test]
-    fn one_is_replaced_while_all_others_work() {
-        let machine = |name: &str, phase: &str, set: Option<&str>| Machine {
-            source: Some(Source { group: MachineGroup::OpenShift, namespace: "ns".into(), set: set.map(Into::into) }),
-            name: name.into(),
-            uid: name.into(),
-            windows: true,
-            phase: phase.into(),
-            ..Machine::default()
-        };
-        let bad = machine("bad", "Provisioned", Some("s"));
-        let good = machine("good", "Running", Some("s"));
-        let young = machine("young", "Provisioned", Some("s"));
-        let going = Machine { deleting: true, ..machine("going", "Running", Some("s")) };
-        let alone = machine("alone", "Provisioned", None);
-        let ignored = Machine { ignored: true, ..bad.clone() };
-        // Machine, whether its Node is Ready, whether its host refuses.
-        for (about, members, expected) in [
-            ("nobody refuses", vec![(&good, true, false), (&young, false, false)], vec![]),
-            ("the only one", vec![(&bad, false, true)], vec![("bad", true)]),
-            ("all others work", vec![(&bad, false, true), (&good, true, false)], vec![("bad", true)]),
-            ("another is not Ready", vec![(&bad, false, true), (&good, false, false)], vec![("bad", false)]),
-            ("another is new", vec![(&bad, false, true), (&young, false, false)], vec![("bad", false)]),
-            ("another goes", vec![(&bad, false, true), (&going, true, false)], vec![("bad", false)]),
-            ("two refuse", vec![(&bad, false, true), (&young, false, true)], vec![("bad", false), ("young", false)]),
-            ("it goes already", vec![(&going, false, true)], vec![]),
-            ("no owner", vec![(&alone, false, true)], vec![("alone", false)]),
-            ("not ours", vec![(&ignored, false, true)], vec![]),
-        ] {
-            let members: Vec<Member<'_>> =
-                members.into_iter().map(|(machine, ready, refuses)| Member { machine, ready, refuses }).collect();
-            let verdicts = verdicts(&members);
-            let seen: Vec<(&str, bool)> =
-                verdicts.iter().map(|(m, v)| (m.name.as_str(), *v == Verdict::Delete)).collect();
-            assert_eq!(seen, expected, "{about}");
-            assert!(verdicts.iter().filter(|(_, v)| *v == Verdict::Delete).count() <= 1, "{about}");
+/// Why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether it would be missed.
+pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
+    if pool.spec.is_plan() {
+        return Some("its pool is in mode Plan".into());
+    }
+    if held {
+        return Some("the host is on hold".into());
+    }
+    if !is_node {
+        return None;
+    }
+    let rollout = pool.spec.rollout();
+    if rollout.paused() {
+        return Some("its pool is paused (rollout.paused)".into());
+    }
+    match windows::look(rollout.windows(), now) {
+        Err(error) => Some(error.to_string()),
+        Ok(window) if window.open => None,
+        Ok(window) => {
+            let opens = window.opens.map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
+            Some(format!("it waits for a maintenance window; {}", opens.unwrap_or_default()))
         }
     }
 }
+
+#[cfg(test)]
+#[path = "replace_tests.rs"]
+mod tests;

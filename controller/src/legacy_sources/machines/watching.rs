@@ -1,17 +1,13 @@
-//! Watches Machines and MachineSets, keeps a pool for each MachineSet with Windows Machines, and replaces Machines whose hosts refuse
-//! every key.
+//! Watches Machines and MachineSets, keeps a pool for each MachineSet with Windows Machines, and has Machines replaced whose hosts
+//! refuse every key.
 
-use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
-use api::{Inventory, MachineGroup, WindowsInstance, WindowsNodePool};
+use api::{Inventory, MachineGroup};
 use futures::{StreamExt, future};
 use kube::{
     Api, ResourceExt,
-    api::{ApiResource, DeleteParams, DynamicObject, Preconditions, TypeMeta},
+    api::{ApiResource, DynamicObject, TypeMeta},
     runtime::{
         WatchStreamExt,
         reflector::{self, Store, store::Writer},
@@ -27,11 +23,11 @@ use super::{
     },
     APIS, Served, Watched,
     pools::{Act, acts, reads, sources},
-    read::{Machine, MachineSet, Source, reference},
-    replace::{Member, Verdict, verdicts},
+    read::{Machine, MachineSet, Source},
+    replacing::{Restrictions, replace},
     served,
 };
-use crate::{context::Context, events::Level, instance::node};
+use crate::{context::Context, events::Level};
 
 /// Changes that come together are looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -39,7 +35,7 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 /// Runs until it is stopped from outside; what it has started ends with it.
 pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
     let mut watches: BTreeMap<MachineGroup, (Served, Watch)> = BTreeMap::new();
-    let mut refusing = Refusing::default();
+    let mut restrictions = Restrictions::default();
     loop {
         for (group, ..) in APIS {
             match served(&cx.client, group).await {
@@ -58,14 +54,15 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
                 Err(error) => tracing::warn!(%error, "whether there are Machines is asked again"),
             }
         }
-        if !watches.is_empty() {
-            user_data::keep(cx).await;
+        if !watches.is_empty() && user_data::keep(cx).await {
+            // The key has changed, which pools would see only later: nobody tells them of Secrets.
+            wake_pools(cx, |_| true);
         }
         let next = tokio::time::sleep(cx.args.machine_discovery_interval);
         tokio::pin!(next);
         loop {
             keep_pools(cx).await;
-            replace(cx, &mut refusing).await;
+            replace(cx, &mut restrictions).await;
             tokio::select! {
                 () = &mut next => break,
                 () = cx.machines.stirred.notified() => tokio::time::sleep(DEBOUNCE).await,
@@ -173,105 +170,4 @@ async fn keep_pools(cx: &Context) {
             tracing::warn!(%error, ?act, "a pool for Machines is looked at again");
         }
     }
-}
-
-/// Since when hosts have refused every key, by their Machines. A restart begins anew, which only delays what is done about it.
-#[derive(Default)]
-struct Refusing(HashMap<String, Instant>);
-
-impl Refusing {
-    /// Whether this Machine's host has refused for at least so long.
-    fn since(&mut self, machine: &Machine, refuses: bool, at_least: Duration) -> bool {
-        if !refuses {
-            self.0.remove(&machine.uid);
-            return false;
-        }
-        self.0.entry(machine.uid.clone()).or_insert_with(Instant::now).elapsed() >= at_least
-    }
-}
-
-async fn replace(cx: &Context, refusing: &mut Refusing) {
-    let instances = cx.instances.state();
-    let of_machine: BTreeMap<&str, &Arc<WindowsInstance>> =
-        instances.iter().filter_map(|i| Some((i.spec.origin.as_ref()?.machine.as_deref()?, i))).collect();
-    let mut seen = BTreeSet::new();
-    for group in cx.machines.groups() {
-        let machines = cx.machines.machines(group);
-        seen.extend(machines.iter().map(|m| m.uid.clone()));
-        let windows: Vec<&Machine> = machines.iter().filter(|m| m.windows).collect();
-        let sets: BTreeSet<Option<&Source>> = windows.iter().map(|m| m.source.as_ref()).collect();
-        for set in sets {
-            let members: Vec<Member<'_>> = windows
-                .iter()
-                .filter(|m| m.source.as_ref() == set)
-                .map(|machine| {
-                    let refuses = of_machine.get(machine.key().as_str()).is_some_and(|i| refuses_every_key(i));
-                    Member {
-                        machine,
-                        ready: is_ready(cx, machine),
-                        refuses: refusing.since(machine, refuses, cx.args.machine_refusal_timeout),
-                    }
-                })
-                .collect();
-            for (machine, verdict) in verdicts(&members) {
-                let instance = of_machine.get(machine.key().as_str());
-                carry_out(cx, group, machine, instance.and_then(|i| cx.pool_of(i)).as_deref(), verdict).await;
-            }
-        }
-    }
-    refusing.0.retain(|uid, _| seen.contains(uid));
-}
-
-/// Whether a host that is no node yet lets nobody in. One that is a node works on, and is not taken away for a key.
-fn refuses_every_key(instance: &WindowsInstance) -> bool {
-    let status = instance.status.clone().unwrap_or_default();
-    status.current_version.is_none() && status.failures.is_some_and(|f| f.last_reason == "AuthenticationFailed")
-}
-
-fn is_ready(cx: &Context, machine: &Machine) -> bool {
-    machine.node.as_deref().and_then(|name| cx.node(name)).is_some_and(|n| node::ready(&n).0)
-}
-
-async fn carry_out(
-    cx: &Context,
-    group: MachineGroup,
-    machine: &Machine,
-    pool: Option<&WindowsNodePool>,
-    verdict: Verdict,
-) {
-    let Some(watched) = cx.machines.of(group) else { return };
-    let found = watched.machines.find(|o| o.uid().as_deref() == Some(machine.uid.as_str()));
-    let (Some(object), Some(pool)) = (found, pool) else { return };
-    // A pool that is only planned changes nothing.
-    if pool.spec.is_plan() {
-        return;
-    }
-    let tell = |level, reason, note: &str| {
-        cx.events.say_of(reference(&object), level, reason, "ReplaceMachine", note);
-        cx.events.say(pool, level, reason, "ReplaceMachine", note);
-    };
-    let refuses = format!("the host of Machine {} refuses every key", machine.key());
-    let Verdict::Restricted(why) = verdict else {
-        let Some(types) = &object.types else { return };
-        let Ok(gvk) = types.try_into() else { return };
-        let resource = ApiResource::from_gvk_with_plural(&gvk, "machines");
-        let api: Api<DynamicObject> =
-            Api::namespaced_with(cx.client.clone(), &object.namespace().unwrap_or_default(), &resource);
-        let only_this = Preconditions { uid: object.uid(), resource_version: None };
-        cx.metrics.wrote("Machine");
-        match api.delete(&machine.name, &DeleteParams::default().preconditions(only_this)).await {
-            Ok(_) => tell(
-                Level::Normal,
-                "MachineDeleted",
-                &format!("{refuses}; it was deleted, for its MachineSet to make another"),
-            ),
-            Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
-            Err(error) => {
-                let note = format!("{refuses}; it could not be deleted: {}", crate::errors::said(&error));
-                tell(Level::Warning, "MachineDeletionFailed", &note);
-            }
-        }
-        return;
-    };
-    tell(Level::Warning, "MachineDeletionRestricted", &format!("{refuses}; it is not deleted: {why}"));
 }

@@ -42,31 +42,47 @@ pub fn carries(user_data: &str, public_key: &str) -> bool {
         })
 }
 
-/// Keeps the Secret as it shall be, where its namespaces are there. Without the key nothing is done: what is there may be right.
-pub(super) async fn keep(cx: &Context) {
+/// Whether new Machines of a namespace let one of these keys in. Asked of the API server: a Machine is about to go for it.
+pub(super) async fn lets_in(cx: &Context, namespace: &str, keys: &[SecretKeyRef]) -> kube::Result<bool> {
+    let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
+    let secret = api.get_opt(USER_DATA_SECRET).await?;
+    let Some(text) = secret.as_ref().and_then(text) else { return Ok(false) };
+    let lines = cx.secrets.keys(keys).await.map(|(keys, _)| keys).unwrap_or_default();
+    Ok(lines.iter().any(|key| carries(text, &key.identity.authorized_key())))
+}
+
+fn text(secret: &Secret) -> Option<&str> {
+    str::from_utf8(&secret.data.as_ref()?.get(KEY)?.0).ok()
+}
+
+/// Keeps the Secret as it shall be, where its namespaces are there. Without the key nothing is done: what is there may be right. Says
+/// whether it has changed.
+pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
     let public_key = match cx.secrets.key(&default).await {
         Ok(key) => key.identity.authorized_key(),
         // Who has no such key has pools with keys of their own.
-        Err(SecretError::Missing { .. }) => return,
+        Err(SecretError::Missing { .. }) => return false,
         Err(error) => {
             tracing::warn!(%error, "the user data of Machines stays as it is");
-            return;
+            return false;
         }
     };
+    let mut changed = false;
     for namespace in [MACHINE_API, CLUSTER_API] {
-        if let Err(error) = keep_in(cx, namespace, &public_key).await {
-            tracing::warn!(%error, namespace, "the user data of Machines could not be kept");
+        match keep_in(cx, namespace, &public_key).await {
+            Ok(written) => changed |= written,
+            Err(error) => tracing::warn!(%error, namespace, "the user data of Machines could not be kept"),
         }
     }
+    changed
 }
 
-async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<()> {
+async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<bool> {
     let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
     let before = api.get_opt(USER_DATA_SECRET).await?;
-    let there = before.as_ref().and_then(|s| s.data.as_ref()?.get(KEY)).and_then(|v| str::from_utf8(&v.0).ok());
-    if there.is_some_and(|text| carries(text, public_key)) {
-        return Ok(());
+    if before.as_ref().and_then(text).is_some_and(|text| carries(text, public_key)) {
+        return Ok(false);
     }
     let text = render(cx.release.cluster.platform, public_key);
     let secret = json!({
@@ -86,10 +102,10 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
                 is_new = before.is_none(),
                 "user data of Machines written"
             );
-            Ok(())
+            Ok(true)
         }
         // There is no such namespace, so there are no Machines that would read it.
-        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }
 }

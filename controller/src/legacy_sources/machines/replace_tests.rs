@@ -1,0 +1,170 @@
+use super::{super::read::Source, *};
+use api::{MachineGroup, MaintenanceWindow, Mode, Rollout, WindowsNodePoolSpec};
+use k8s_openapi::api::core::v1::ObjectReference;
+
+fn machine(name: &str, phase: &str, set: Option<&str>) -> Machine {
+    Machine {
+        source: Some(Source { group: MachineGroup::OpenShift, namespace: "ns".into(), set: set.map(Into::into) }),
+        name: name.into(),
+        uid: name.into(),
+        windows: true,
+        phase: phase.into(),
+        ..Machine::default()
+    }
+}
+
+fn set(replicas: usize) -> MachineSet {
+    MachineSet {
+        source: Source { group: MachineGroup::OpenShift, namespace: "ns".into(), set: Some("s".into()) },
+        windows: true,
+        ignored: false,
+        replicas,
+        user_data: None,
+        deleting: false,
+        reference: ObjectReference::default(),
+    }
+}
+
+#[test]
+fn one_is_replaced_while_all_others_work() {
+    let [a, b, c] = ["a", "b", "c"].map(|name| machine(name, "Running", Some("s")));
+    let [bad, young] = ["bad", "young"].map(|name| machine(name, "Provisioned", Some("s")));
+    let going = Machine { deleting: true, ..machine("going", "Running", Some("s")) };
+    let alone = machine("alone", "Provisioned", None);
+    let ignored = Machine { ignored: true, ..bad.clone() };
+    let (works, down) = (true, false);
+    let (no, new, node) =
+        (None, Some(Refuses { is_node: false, stays: None }), Some(Refuses { is_node: true, stays: None }));
+    let stays = Some(Refuses { is_node: true, stays: Some("paused".into()) });
+    let (one, three) = (set(1), set(3));
+    let dying = MachineSet { deleting: true, ..set(1) };
+    // Machines, whether their Nodes work, whether their hosts refuse.
+    for (about, members, set, expected) in [
+        ("nobody refuses", vec![(&a, works, &no), (&young, down, &no)], Some(&one), vec![]),
+        ("the only one", vec![(&bad, down, &new)], Some(&one), vec![("bad", "")]),
+        ("all others work", vec![(&bad, down, &new), (&a, works, &no)], Some(&one), vec![("bad", "")]),
+        ("another does not", vec![(&bad, down, &new), (&a, down, &no)], Some(&one), vec![("bad", "(a)")]),
+        ("another is new", vec![(&bad, down, &new), (&young, down, &no)], Some(&one), vec![("bad", "(young)")]),
+        ("another goes", vec![(&bad, down, &new), (&going, works, &no)], Some(&one), vec![("bad", "(going)")]),
+        (
+            "two refuse that are new",
+            vec![(&bad, down, &new), (&young, down, &new)],
+            Some(&one),
+            vec![("bad", "(young)"), ("young", "(bad)")],
+        ),
+        ("it goes already", vec![(&going, down, &new)], Some(&one), vec![]),
+        ("no owner", vec![(&alone, down, &new)], None, vec![("alone", "no MachineSet owns it")]),
+        ("its owner is gone", vec![(&bad, down, &new)], None, vec![("bad", "is gone")]),
+        ("its owner goes", vec![(&bad, down, &new)], Some(&dying), vec![("bad", "is gone")]),
+        ("not ours", vec![(&ignored, down, &new)], Some(&one), vec![]),
+        (
+            "nodes that work, in the order of their names",
+            vec![(&c, works, &node), (&b, works, &node), (&a, works, &node)],
+            Some(&three),
+            vec![("a", ""), ("b", "(a): one at a time"), ("c", "(a): one at a time")],
+        ),
+        ("only one refuses", vec![(&a, works, &no), (&b, works, &node)], Some(&one), vec![("b", "")]),
+        (
+            "one goes, and still works",
+            vec![(&going, works, &node), (&b, works, &node), (&c, works, &node)],
+            Some(&three),
+            vec![("b", "(going): one at a time"), ("c", "(going): one at a time")],
+        ),
+        (
+            "one is gone, and there is no other yet",
+            vec![(&b, works, &node), (&c, works, &node)],
+            Some(&three),
+            vec![("b", "2 of 3 Machines"), ("c", "2 of 3 Machines")],
+        ),
+        (
+            "the other one does not work yet",
+            vec![(&b, works, &node), (&c, works, &node), (&young, down, &no)],
+            Some(&three),
+            vec![("b", "(young)"), ("c", "(young)")],
+        ),
+        (
+            "the other one refuses, too: it alone is made again",
+            vec![(&b, works, &node), (&c, works, &node), (&young, down, &new)],
+            Some(&three),
+            vec![("b", "(young)"), ("c", "(young)"), ("young", "")],
+        ),
+        (
+            "the other one works",
+            vec![(&b, works, &node), (&c, works, &node), (&a, works, &no)],
+            Some(&three),
+            vec![("b", ""), ("c", "(b): one at a time")],
+        ),
+        (
+            "one that does not work goes first",
+            vec![(&a, works, &node), (&b, down, &node), (&c, works, &node)],
+            Some(&three),
+            vec![("a", "(b)"), ("b", ""), ("c", "(b)")],
+        ),
+        (
+            "its pool says no",
+            vec![(&a, works, &stays), (&b, works, &node)],
+            Some(&one),
+            vec![("a", "paused"), ("b", "")],
+        ),
+        ("whatever the others do", vec![(&a, works, &stays), (&going, down, &no)], Some(&one), vec![("a", "paused")]),
+    ] {
+        let members: Vec<Member<'_>> = members
+            .into_iter()
+            .map(|(machine, works, refuses)| Member { machine, works, refuses: refuses.clone() })
+            .collect();
+        let verdicts = verdicts(&members, set);
+        let seen: Vec<(&str, &str)> = verdicts
+            .iter()
+            .map(|(m, v)| match v {
+                Verdict::Delete => (m.name.as_str(), ""),
+                Verdict::Restricted(why) => (m.name.as_str(), why.as_str()),
+            })
+            .collect();
+        let same = |seen: &(&str, &str), expected: &(&str, &str)| {
+            seen.0 == expected.0 && seen.1.is_empty() == expected.1.is_empty() && seen.1.contains(expected.1)
+        };
+        assert!(
+            seen.len() == expected.len() && seen.iter().zip(&expected).all(|(s, e)| same(s, e)),
+            "{about}: {seen:?}"
+        );
+        assert!(verdicts.iter().filter(|(_, v)| *v == Verdict::Delete).count() <= 1, "{about}");
+    }
+}
+
+#[test]
+fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
+    let now: Timestamp = "2026-06-03T12:00:00Z".parse().unwrap();
+    let window = |schedule: &str| MaintenanceWindow {
+        name: "night".into(),
+        schedule: schedule.into(),
+        duration_minutes: 60,
+        time_zone: None,
+    };
+    let pool = |mode, paused, windows| {
+        let rollout = Rollout { paused: Some(paused), maintenance_windows: windows, ..Rollout::default() };
+        let spec = WindowsNodePoolSpec { mode, rollout: Some(rollout), ..WindowsNodePoolSpec::default() };
+        WindowsNodePool::new("p", spec)
+    };
+    let (works, paused) = (pool(None, false, None), pool(None, true, None));
+    let plan = pool(Some(Mode::Plan), false, None);
+    let open = pool(None, false, Some(vec![window("30 11 * * *")]));
+    let closed = pool(None, false, Some(vec![window("0 3 * * *")]));
+    let wrong = pool(None, false, Some(vec![window("0 3 * *")]));
+    // Pool, whether the host is on hold, why a node stays, and why a host that is no node yet does.
+    for (about, pool, held, node, new) in [
+        ("nothing is said", &works, false, None, None),
+        ("on hold", &works, true, Some("on hold"), Some("on hold")),
+        ("mode Plan", &plan, false, Some("mode Plan"), Some("mode Plan")),
+        ("paused", &paused, false, Some("rollout.paused"), None),
+        ("paused and on hold", &paused, true, Some("on hold"), Some("on hold")),
+        ("a window is open", &open, false, None, None),
+        ("none is open", &closed, false, Some("night opens at 2026-06-04T03:00Z"), None),
+        ("a window says nothing", &wrong, false, Some("has 4 fields"), None),
+    ] {
+        for (is_node, expected) in [(true, node), (false, new)] {
+            let why = stays(pool, held, is_node, now);
+            assert_eq!(why.is_some(), expected.is_some(), "{about}, {is_node}: {why:?}");
+            assert!(why.unwrap_or_default().contains(expected.unwrap_or_default()), "{about}, {is_node}");
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Hosts that refuse every key of their lists: since when, and whether that is because they never got another key.
+
+use std::time::Duration;
+
+use api::KeyRefusal;
+use jiff::Timestamp;
+
+/// Notes a refusal after another. One of other keys begins anew.
+pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp) -> KeyRefusal {
+    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+    let first_time = before.filter(|b| b.key_hashes == key_hashes).map_or_else(|| now.clone(), |b| b.first_time);
+    KeyRefusal { key_hashes, first_time, last_time: now }
+}
+
+/// What is known of a host and its keys.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Seen<'a> {
+    /// That it refuses all that were listed.
+    pub refusal: Option<&'a KeyRefusal>,
+    /// Those that are listed now; `None` if one of them cannot be had.
+    pub listed: Option<&'a [String]>,
+    /// The one that it took last, as far as anybody has written it down. Empty if an operator before us meant to replace the host.
+    pub taken: Option<&'a str>,
+    /// Whether it is a node, of ours or of an operator before us.
+    pub is_node: bool,
+}
+
+/// What a refusal means.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Nothing yet: the host has not refused for so long, or the keys are not those any more.
+    Nothing,
+    /// Nobody gets in with what is listed, and the host was never given any of it.
+    LockedOut,
+    /// For this reason, it may be something else than the key.
+    Unclear(&'static str),
+}
+
+/// What it means. It counts once the host has refused the same keys for `at_least` so long, the last time at the end of it.
+pub fn meaning(seen: Seen<'_>, at_least: Duration) -> Meaning {
+    let (Some(refusal), Some(listed)) = (seen.refusal, seen.listed) else { return Meaning::Nothing };
+    let time = |text: &str| text.parse::<Timestamp>().ok();
+    let lasted = time(&refusal.first_time).zip(time(&refusal.last_time)).and_then(|(first, last)| {
+        // A clock that was set back says nothing.
+        Duration::try_from(last.duration_since(first)).ok()
+    });
+    if refusal.key_hashes != listed || lasted.is_none_or(|lasted| lasted < at_least) {
+        return Meaning::Nothing;
+    }
+    match seen.taken {
+        _ if !seen.is_node => Meaning::LockedOut,
+        None => Meaning::Unclear("nobody has written down which key it took before"),
+        Some(taken) if listed.iter().any(|key| key == taken) => {
+            Meaning::Unclear("it took one of them before, so that something on the host has changed, and not the key")
+        }
+        Some(_) => Meaning::LockedOut,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::constant(1_700_000_000, 0);
+
+    fn at(seconds: i64) -> Timestamp {
+        NOW.checked_add(jiff::SignedDuration::from_secs(seconds)).unwrap()
+    }
+
+    fn keys(names: &[&str]) -> Vec<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    fn refusal(names: &[&str], seconds: i64) -> KeyRefusal {
+        again(Some(again(None, keys(names), NOW)), keys(names), at(seconds))
+    }
+
+    #[test]
+    fn a_refusal_of_other_keys_begins_anew() {
+        let first = again(None, keys(&["new"]), NOW);
+        assert_eq!(first.first_time, first.last_time);
+        let second = again(Some(first.clone()), keys(&["new"]), at(60));
+        assert_eq!((&second.first_time, second.last_time.as_str()), (&first.first_time, "2023-11-14T22:14:20Z"));
+        for other in [keys(&["old"]), keys(&["new", "old"]), keys(&[])] {
+            let third = again(Some(second.clone()), other.clone(), at(90));
+            assert_eq!((third.first_time.as_str(), third.key_hashes), ("2023-11-14T22:14:50Z", other));
+        }
+    }
+
+    #[test]
+    fn what_a_refusal_means() {
+        use Meaning::{LockedOut, Nothing, Unclear};
+        let (long, short) = (refusal(&["new"], 300), refusal(&["new"], 299));
+        let (backwards, both) = (refusal(&["new"], -300), refusal(&["new", "newer"], 300));
+        let broken = KeyRefusal { first_time: "yesterday".into(), ..long.clone() };
+        let (new, newer) = (keys(&["new"]), keys(&["newer"]));
+        let (two, with_old) = (keys(&["new", "newer"]), keys(&["new", "old"]));
+        let node = Seen { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
+        let unknown = Unclear("nobody has written down which key it took before");
+        let broke = Unclear("it took one of them before, so that something on the host has changed, and not the key");
+        for (about, seen, expected) in [
+            ("took another key before", node, LockedOut),
+            ("the operator before us meant to replace it", Seen { taken: Some(""), ..node }, LockedOut),
+            ("took this key before", Seen { taken: Some("new"), ..node }, broke.clone()),
+            (
+                "took one of several before",
+                Seen { refusal: Some(&both), listed: Some(&two), taken: Some("newer"), ..node },
+                broke,
+            ),
+            ("took none of several", Seen { refusal: Some(&both), listed: Some(&two), ..node }, LockedOut),
+            ("nobody knows what it took", Seen { taken: None, ..node }, unknown),
+            ("is no node yet", Seen { taken: None, is_node: false, ..node }, LockedOut),
+            ("is no node yet, and took it once", Seen { taken: Some("new"), is_node: false, ..node }, LockedOut),
+            ("not for long enough", Seen { refusal: Some(&short), ..node }, Nothing),
+            ("no node, not for long enough", Seen { refusal: Some(&short), is_node: false, ..node }, Nothing),
+            ("a clock was set back", Seen { refusal: Some(&backwards), ..node }, Nothing),
+            ("nobody can read since when", Seen { refusal: Some(&broken), ..node }, Nothing),
+            ("lets us in", Seen { refusal: None, ..node }, Nothing),
+            ("the key has changed since", Seen { listed: Some(&newer), ..node }, Nothing),
+            ("another key is listed now", Seen { listed: Some(&with_old), ..node }, Nothing),
+            ("a key cannot be read", Seen { listed: None, ..node }, Nothing),
+        ] {
+            assert_eq!(meaning(seen, Duration::from_mins(5)), expected, "{about}");
+        }
+    }
+}
