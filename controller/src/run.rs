@@ -220,13 +220,20 @@ async fn run_pools(
     let all = cx.pools.clone();
     let pace = Arc::new(pool::Pace::default());
     // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
+    let (of_instances, of_nodes) = (pace.clone(), pace.clone());
     let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {
+        of_instances.changed(&instance.spec.pool_ref.name, Instant::now());
         match instance.metadata.deletion_timestamp {
             Some(_) => all.state().iter().map(|p| ObjectRef::from_obj(&**p)).collect(),
             None => vec![ObjectRef::new(&instance.spec.pool_ref.name)],
         }
     };
-    let of_node = |node: Arc<Node>| node.labels().get(key::POOL).map(|pool| ObjectRef::new(pool));
+    let of_node = move |node: Arc<Node>| {
+        node.labels().get(key::POOL).map(|pool| {
+            of_nodes.changed(pool, Instant::now());
+            ObjectRef::new(pool)
+        })
+    };
     Controller::for_shared_stream(pools, store)
         .with_config(controller::Config::default().concurrency(32))
         .watches_shared_stream(instances, of_instance)
@@ -237,13 +244,10 @@ async fn run_pools(
             move |pool, cx| {
                 let pace = pace.clone();
                 async move {
-                    let name = pool.name_any();
-                    pace.wait(&name).await;
+                    pace.wait(&pool.name_any()).await;
                     // It may have changed meanwhile.
                     let pool = cx.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
-                    let result = pool::reconcile(pool, cx).await;
-                    pace.ended(&name, Instant::now());
-                    result
+                    pool::reconcile(pool, cx).await
                 }
             },
             pool::error_policy,

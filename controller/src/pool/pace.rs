@@ -1,8 +1,8 @@
-//! How often a pool is looked at.
+//! When a pool is looked at.
 //!
-//! What changes together is looked at together, or a fleet that joins would have its pool do nothing else. kube's own debounce begins
-//! its time anew with every change, so that a pool in which something always changes would never be looked at: here a look is
-//! delayed once.
+//! What changes together is looked at together, or a fleet that joins would have its pool do nothing else: a look waits until nothing
+//! has changed for a while. Unlike kube's own debounce it does not wait for ever: in a large pool there is always something that
+//! changes.
 
 use std::{
     collections::HashMap,
@@ -12,31 +12,40 @@ use std::{
 
 use tokio::time::{Instant, sleep_until};
 
-/// The time between the end of a look and the next one.
-const SPAN: Duration = Duration::from_millis(300);
+/// Nothing has to change for this time.
+const QUIET: Duration = Duration::from_millis(300);
+/// After this time a look is not put off any more.
+const LONGEST: Duration = Duration::from_secs(2);
 
-/// When the last look at each pool ended.
+/// When something of each pool has changed last.
 #[derive(Debug, Default)]
 pub struct Pace(Mutex<HashMap<String, Instant>>);
 
 impl Pace {
-    /// Waits until a pool may be looked at.
+    /// Something of a pool has changed.
+    pub fn changed(&self, pool: &str, now: Instant) {
+        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(last) = changes.get_mut(pool) {
+            *last = now;
+        } else {
+            // Those of pools that are gone are of no use any more.
+            changes.retain(|_, last| *last + QUIET > now);
+            changes.insert(pool.to_owned(), now);
+        }
+    }
+
+    /// Waits until a pool, of which something has changed just now, is to be looked at.
     pub async fn wait(&self, pool: &str) {
-        if let Some(at) = self.next(pool) {
+        let start = Instant::now();
+        self.changed(pool, start);
+        while let Some(at) = self.next(pool, start).filter(|at| *at > Instant::now()) {
             sleep_until(at).await;
         }
     }
 
-    /// A look at a pool has ended.
-    pub fn ended(&self, pool: &str, now: Instant) {
-        let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // Those of pools that are gone are of no use any more.
-        ends.retain(|_, end| *end + SPAN > now);
-        ends.insert(pool.to_owned(), now);
-    }
-
-    fn next(&self, pool: &str) -> Option<Instant> {
-        Some(*self.0.lock().unwrap_or_else(PoisonError::into_inner).get(pool)? + SPAN)
+    fn next(&self, pool: &str, start: Instant) -> Option<Instant> {
+        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner).get(pool)?;
+        Some((last + QUIET).min(start + LONGEST))
     }
 }
 
@@ -45,12 +54,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_quiet_pool_is_looked_at_at_once() {
+    fn a_look_waits_for_quiet_and_not_for_ever() {
         let (pace, start) = (Pace::default(), Instant::now());
-        assert_eq!(pace.next("a"), None);
-        pace.ended("a", start);
-        assert_eq!((pace.next("a"), pace.next("b")), (Some(start + SPAN), None));
-        pace.ended("b", start + SPAN);
-        assert_eq!((pace.next("a"), pace.next("b")), (None, Some(start + SPAN * 2)), "only what counts is kept");
+        assert_eq!(pace.next("a", start), None);
+        pace.changed("a", start);
+        assert_eq!(pace.next("a", start), Some(start + QUIET));
+        for more in [QUIET / 2, QUIET, QUIET * 3] {
+            pace.changed("a", start + more);
+            assert_eq!(pace.next("a", start), Some(start + more + QUIET));
+        }
+        pace.changed("a", start + LONGEST);
+        assert_eq!(pace.next("a", start), Some(start + LONGEST));
+        pace.changed("b", start + LONGEST + QUIET);
+        assert_eq!((pace.next("a", start), pace.next("b", start).is_some()), (None, true), "only what counts is kept");
     }
 }
