@@ -84,9 +84,15 @@ impl World {
 
     /// Ends the operator as Kubernetes does, and starts another one.
     pub async fn restart(&mut self) -> Result<()> {
+        self.stop().await?;
+        self.new_operator().await
+    }
+
+    /// Ends the operator as Kubernetes does.
+    pub async fn stop(&mut self) -> Result<()> {
         self.operator.signal("TERM")?;
         crate::crash::ended(&mut self.operator, LIMIT).await?;
-        self.new_operator().await
+        Ok(())
     }
 
     /// Writes another payload, which the next operator gives to hosts.

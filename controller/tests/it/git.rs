@@ -379,8 +379,8 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.secret("signers", &json!({"mine.sshpub": public})).await?;
     scene.signs_with(Some(&mine));
     scene.origin.commit(LIST, scene.list(2), "Both");
-    let spec = scene.spec(json!({"verify": {"secretRef": {"name": "signers"}}}));
-    scene.world.apply(POOL, &spec).await?;
+    let verify = json!({"secretRef": {"name": "signers"}});
+    scene.world.apply(POOL, &scene.spec(json!({"verify": verify.clone(), "timeout": "60s"}))).await?;
     scene.until_ready(2).await?;
     let (stats, before) = (scene.stats(), said(&scene).await?);
 
@@ -393,14 +393,16 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     ensure!(said(&scene).await? == before, "{:#?}\nbefore: {before:#?}", said(&scene).await?);
 
     // The server is away. What is kept on disk was verified, and is so still.
+    scene.world.apply(POOL, &scene.spec(json!({"verify": verify}))).await?;
     *scene.rule.lock().unwrap() = Some(Trick::Stall);
     scene.world.restart().await?;
     refuses(&scene, "it is as it was", "Timeout", "after 3s").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
     ensure!(has(&status.conditions, kind::SOURCE_VERIFIED, "True", "Succeeded"), "{:?}", status.conditions);
 
+    scene.world.stop().await?;
     fs::remove_dir_all(scene.world.control_plane.dir().join("cache"))?;
-    scene.world.restart().await?;
+    scene.world.new_operator().await?;
     refuses(&scene, "nothing is known", "Timeout", "after 3s").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
     ensure!((status.nodes, status.ready_nodes, status.removing_nodes) == (2, 2, 0), "{status:?}");
