@@ -70,7 +70,7 @@ impl Operator {
         let (address, admin) = (free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
         let kubeconfig = control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?;
-        // A short lease, so that a test need not wait for it; on a machine with much else to do it would be lost.
+        // A short lease, so that a test need not wait long for it, and not so short that a machine with much else to do loses it.
         let patient = options.args.iter().any(|arg| arg == "--lease-duration");
         let mut command = Command::new(&options.program);
         command
@@ -84,7 +84,7 @@ impl Operator {
             .arg("--cache")
             .arg(control_plane.dir().join("cache"))
             .args(&options.args)
-            .args(if patient { &[][..] } else { &["--lease-duration", "4s"] })
+            .args(if patient { &[][..] } else { &["--lease-duration", "10s"] })
             .env("KUBECONFIG", kubeconfig)
             .env("POD_NAME", format!("operator-{number}"))
             .env_remove("HTTP_PROXY")
