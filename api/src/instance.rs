@@ -56,6 +56,36 @@ pub struct WindowsInstanceSpec {
     /// Permission to work on the host now. Written and taken back by the pool controller only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
+    /// That the host is to leave. It can be taken back until the host is being deconfigured: only then is the instance deleted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leaving: Option<Leaving>,
+}
+
+impl WindowsInstance {
+    /// Whether the host is to leave: it is marked, or the instance is being deleted.
+    pub fn is_leaving(&self) -> bool {
+        self.spec.leaving.is_some() || self.is_deleting()
+    }
+
+    /// Whether the instance is being deleted, which cannot be taken back.
+    pub fn is_deleting(&self) -> bool {
+        self.metadata.deletion_timestamp.is_some()
+    }
+}
+
+/// That a host is to leave its pool.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Leaving {
+    /// Since when, RFC 3339.
+    #[schemars(length(min = 1, max = 64))]
+    pub since: String,
+    /// Why, in a sentence.
+    #[schemars(length(max = 1024))]
+    pub why: String,
+    /// Whether a person has confirmed this very removal. It is not held for any other reason any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub confirmed: bool,
 }
 
 /// Reference to a pool.

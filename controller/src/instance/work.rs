@@ -82,9 +82,9 @@ impl Work {
         self.instance.name_any()
     }
 
-    /// Whether it is to go.
+    /// Whether it is to leave: marked, or being deleted. Until it is being deleted, the mark can be taken back.
     pub fn leaving(&self) -> bool {
-        self.instance.metadata.deletion_timestamp.is_some()
+        self.instance.is_leaving()
     }
 
     /// Whether its pool is one that is only planned: then nothing is begun. A pool that is being deleted is carried out.

@@ -162,6 +162,7 @@ fn new_instance(
             origin: origin.cloned(),
             desired: Some(Desired { version: version.into() }),
             grant: None,
+            leaving: None,
         },
         status: None,
     }

@@ -71,7 +71,7 @@ pub(crate) fn member(
         grant_version: instance.spec.grant.as_ref().and_then(|g| g.version.clone()),
         grant_disruption: instance.spec.grant.as_ref().and_then(|g| g.disruption),
         begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
-        leaving: unwanted || instance.metadata.deletion_timestamp.is_some(),
+        leaving: unwanted || instance.is_leaving(),
         joined,
         ready,
         available: ready && held && node.is_some_and(|n| !drain::is_cordoned(n)),
