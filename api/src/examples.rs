@@ -214,6 +214,7 @@ pub fn examples() -> Vec<Example> {
                             ..PodRule::default()
                         }]),
                     }),
+                    take_over_from: Some(vec!["0b0d5b4c-7a0e-4f3b-9a53-6c6b7f0d9a11".into()]),
                     deletion_policy: Some(DeletionPolicy::Deconfigure),
                 },
             ),

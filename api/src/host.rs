@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::{payload, services::ServicesConfig};
 
 /// Version of this protocol. wicd refuses any other; operator and wicd are always delivered together.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Exit status of `wicd.exe` when it has written an answer.
 pub const EXIT_ANSWERED: u32 = 0;
 /// Largest answer that the operator reads, in bytes.
@@ -137,10 +137,43 @@ pub struct Request {
     pub protocol: u32,
     /// The operation.
     pub operation: String,
-    /// Epoch of the operator's lease. wicd refuses one that is older than the newest it has seen.
+    /// Epoch of the operator's lease. wicd refuses one that is older than the newest that the host has seen of this cluster.
     pub epoch: i64,
+    /// Whom the request is meant for. wicd does nothing that is meant for another.
+    #[serde(default)]
+    pub recipient: Recipient,
+    /// Whose the host is by its own record, if this request is to make it the recipient's. Without it, and for cleanup in any case,
+    /// wicd refuses a host that is on record as another cluster's or another Node's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub supersedes: Option<Owner>,
+    /// An epoch that a person has declared void. If it is exactly the newest that the host has seen, wicd forgets it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub void_epoch: Option<i64>,
     /// What to do.
     pub body: Body,
+}
+
+/// The host that a request is meant for. Only [`Verb::Facts`], which changes nothing, works without it.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Recipient {
+    /// Id of the cluster: UID of its Namespace `kube-system`.
+    pub cluster_id: String,
+    /// Name of the Node.
+    pub node_name: String,
+    /// Machine id, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine_id: Option<String>,
+}
+
+/// Whose a host is by its own record, see [`Marker::owner`].
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct Owner {
+    /// Id of the cluster. Empty in a record that names none.
+    pub cluster_id: String,
+    /// Name of the Node.
+    pub node_name: String,
 }
 
 /// What to do.
@@ -214,6 +247,9 @@ pub struct Apply {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Desired {
+    /// Id of the cluster: UID of its Namespace `kube-system`.
+    #[serde(default)]
+    pub cluster_id: String,
     /// Name of the Node.
     pub node_name: String,
     /// Address of the Node.
@@ -448,6 +484,9 @@ pub struct Marker {
     pub operation: String,
     /// Newest epoch that was seen.
     pub epoch: i64,
+    /// Id of the cluster: UID of its Namespace `kube-system`.
+    #[serde(default)]
+    pub cluster_id: String,
     /// Name of the Node.
     pub node_name: String,
     /// The pool.
@@ -458,6 +497,13 @@ pub struct Marker {
     pub payload: String,
     /// SHA-256 over paths and contents of the configuration files that are in place, see [`configs_digest`].
     pub configs: String,
+}
+
+impl Marker {
+    /// Whose the host is.
+    pub fn owner(&self) -> Owner {
+        Owner { cluster_id: self.cluster_id.clone(), node_name: self.node_name.clone() }
+    }
 }
 
 /// SHA-256 over paths and contents of configuration files, in lower-case hex. The order does not matter.

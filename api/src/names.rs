@@ -26,6 +26,8 @@ pub const USER_DATA_SECRET: &str = "windows-user-data";
 pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
 /// Name of the operator's Lease.
 pub const LEASE: &str = "windows-node-pools";
+/// Stands in a pool's `takeOverFrom` for the cluster of hosts that are on record as no cluster's.
+pub const UNKNOWN_CLUSTER: &str = "unknown";
 /// Name under which events are reported, and the operator's user agent.
 pub const COMPONENT: &str = "windows-node-pools";
 
@@ -84,6 +86,8 @@ pub mod key {
     pub const ABANDON: &str = "windowsmachineconfig.openshift.io/abandon";
     /// Instance annotation, written by a person: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
     pub const TRUST_HOST_KEY: &str = "windowsmachineconfig.openshift.io/trust-host-key";
+    /// Pool annotation, written by a person: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it.
+    pub const VOID_EPOCH: &str = "windowsmachineconfig.openshift.io/void-epoch";
     /// Instance label `true`: the host was given up without being deconfigured.
     pub const UNCLEAN: &str = "windowsmachineconfig.openshift.io/unclean";
 }

@@ -76,6 +76,16 @@ pub struct WindowsNodePoolSpec {
     /// What is done about nodes that are not as they should be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
+    /// Clusters that are gone for good and whose hosts this pool takes over: the UIDs of their Namespaces `kube-system`, as the refusal
+    /// of such a host names them, or `unknown` for hosts on record as no cluster's. Only hosts whose SSH host key is declared are taken
+    /// over: by `hostKey` in their entry, by `ssh.knownHostsRef` with hostKeyPolicy Strict, or by the annotation `trust-host-key` of
+    /// their instance. They join in turn (`provisioning.maxConcurrent`), and their pods of the other cluster end. None if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(
+        length(min = 1, max = 16),
+        inner(length(min = 1, max = 63), regex(pattern = r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|unknown)$"))
+    )]
+    pub take_over_from: Option<Vec<String>>,
     /// What happens to the hosts when they leave the pool or the pool is deleted. Deconfigure if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_policy: Option<DeletionPolicy>,

@@ -54,6 +54,14 @@ impl Cluster {
         Ok(Self { client: limited(config.clone())?, direct: limited(direct)?, config })
     }
 
+    /// Id of this cluster: UID of the Namespace `kube-system`, which lives as long as the cluster.
+    ///
+    /// # Errors
+    /// When the API server does not show it.
+    pub async fn id(&self) -> Result<String, ReleaseError> {
+        Ok(crate::cluster::id(&self.client).await?)
+    }
+
     /// What hosts get from this operator in this cluster.
     ///
     /// # Errors
@@ -105,6 +113,8 @@ pub struct Context {
     pub args: Run,
     /// Epoch of the Lease.
     pub epoch: i64,
+    /// Id of this cluster. A host that is on record as another cluster's is not touched.
+    pub cluster_id: String,
     /// Pools.
     pub pools: Store<WindowsNodePool>,
     /// Instances.
@@ -160,6 +170,7 @@ impl Context {
     pub fn new(
         process: Process,
         cluster: Cluster,
+        cluster_id: String,
         caches: Caches,
         release: Release,
         warning: Option<(&'static str, String)>,
@@ -189,6 +200,7 @@ impl Context {
             direct,
             args,
             epoch,
+            cluster_id,
             pools,
             instances,
             nodes,

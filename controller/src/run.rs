@@ -37,7 +37,7 @@ use crate::{
     legacy_sources,
     metrics::{Metrics, ReasonLabel},
     pool,
-    release::Release,
+    release::{Release, ReleaseError},
     telemetry,
     watch::{Changes, watch},
     webhook,
@@ -112,10 +112,11 @@ impl Leader {
         if let Some((_, message)) = &warning {
             tracing::warn!("{message}");
         }
-        let Some(release) = self.release().await else { return Ok(()) };
+        let Some((cluster_id, release)) = self.release().await else { return Ok(()) };
         tracing::info!(
             payload = release.payload.digest(release.cluster.platform.as_str()),
             wicd = release.wicd.sha256,
+            cluster = cluster_id,
             "hosts get this"
         );
 
@@ -127,7 +128,7 @@ impl Leader {
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows);
         let caches = Caches { pools, instances, nodes };
         let stop = self.process.stop.clone();
-        let cx = Arc::new(Context::new(self.process, self.cluster, caches, release, warning));
+        let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release, warning));
         let watches = [tokio::spawn(watch_pools), tokio::spawn(watch_instances), tokio::spawn(watch_nodes)];
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
@@ -181,10 +182,11 @@ impl Leader {
     }
 
     /// Loads and publishes the release. While that is impossible every pool says so. `None` when told to stop.
-    async fn release(&self) -> Option<Release> {
+    async fn release(&self) -> Option<(String, Release)> {
         loop {
-            let error = match self.cluster.release(&self.process.args).await {
-                Ok(release) => return Some(release),
+            let found = async { Ok((self.cluster.id().await?, self.cluster.release(&self.process.args).await?)) };
+            let error: ReleaseError = match found.await {
+                Ok(found) => return Some(found),
                 Err(error) => error,
             };
             tracing::error!(reason = error.reason(), %error, "no host can be worked on");

@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, Client, Config,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -76,6 +76,14 @@ pub fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String
         (Some(_), Some(_)) => None,
         _ => Some(("ApiServerVersionUnknown", format!("the API server calls itself {major:?}.{minor:?}"))),
     }
+}
+
+/// Id of the cluster: UID of the Namespace `kube-system`.
+pub async fn id(client: &Client) -> Result<String, ClusterError> {
+    const WHAT: &str = "the id of the cluster (UID of the Namespace kube-system)";
+    let namespace = Api::<Namespace>::all(client.clone()).get("kube-system").await.map_err(failed(WHAT))?;
+    let uid = namespace.metadata.uid.filter(|uid| !uid.is_empty());
+    uid.ok_or_else(|| ClusterError::Invalid { what: WHAT, value: String::new(), problem: "it is empty" })
 }
 
 /// Finds out what is needed.

@@ -357,6 +357,7 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
     let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
     let apply = host::Apply {
         desired: host::Desired {
+            cluster_id: work.cx.cluster_id.clone(),
             node_name: work.name(),
             node_ip: ip.clone(),
             pool: work.pool.name_any(),

@@ -30,6 +30,7 @@ pub struct Session {
     connection: Connection,
     cx: Arc<Context>,
     operation: String,
+    recipient: host::Recipient,
     limit: std::time::Duration,
     _slot: OwnedSemaphorePermit,
     _open: OpenGauge,
@@ -82,6 +83,11 @@ impl Session {
             connection,
             cx: cx.clone(),
             operation: operation.into(),
+            recipient: host::Recipient {
+                cluster_id: cx.cluster_id.clone(),
+                node_name: instance.spec.host.name.clone(),
+                machine_id: None,
+            },
             limit: login.command_timeout,
             _slot: slot,
             _open: open,
@@ -128,7 +134,15 @@ impl Session {
     /// Has wicd do something. Answers that it failed are errors.
     pub async fn ask(&self, body: Body) -> Result<Answer, StepError> {
         let verb = body.verb();
-        let request = Request { protocol: PROTOCOL, operation: self.operation.clone(), epoch: self.cx.epoch, body };
+        let request = Request {
+            protocol: PROTOCOL,
+            operation: self.operation.clone(),
+            epoch: self.cx.epoch,
+            recipient: self.recipient.clone(),
+            supersedes: None,
+            void_epoch: None,
+            body,
+        };
         let json = serde_json::to_vec(&request).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
         let answer_path = host::answer_path(&self.operation, verb);
         // An answer of an earlier attempt must not be taken for this one's.

@@ -125,6 +125,7 @@ async fn context(args: Run) -> anyhow::Result<Context> {
     )?;
     let version = client.apiserver_version().await.context("the API server does not tell its version")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
+    let cluster_id = cluster.id().await.context("the cluster cannot be told from others")?;
     let release = cluster.release(&args).await.context("hosts could be given nothing")?;
     let process = Process {
         args,
@@ -134,7 +135,7 @@ async fn context(args: Run) -> anyhow::Result<Context> {
         stop: CancellationToken::new(),
         looks_once: true,
     };
-    Ok(Context::new(process, cluster, Caches { pools, instances, nodes }, release, warning))
+    Ok(Context::new(process, cluster, cluster_id, Caches { pools, instances, nodes }, release, warning))
 }
 
 /// Plans one pool. Its hosts are added to `others`.

@@ -80,6 +80,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     let marker = Marker {
         operation: request.operation.clone(),
         epoch: request.epoch,
+        cluster_id: body.desired.cluster_id.clone(),
         node_name: body.desired.node_name.clone(),
         pool: body.desired.pool.clone(),
         version: body.desired.version.clone(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use api::host::{
-    Apply, Cleanup, ConfigFile, Desired, Facts, HostState, Reboot, ServiceState, Stage, Start, operation_dir,
+    Apply, Cleanup, ConfigFile, Desired, Facts, HostState, Reboot, Recipient, ServiceState, Stage, Start, operation_dir,
 };
 use api::payload;
 use api::services::{Service, ServicesConfig};
@@ -18,6 +18,16 @@ use crate::host::ServiceInfo;
 
 pub const KUBELET: &str = r"C:\k\kubelet.exe";
 pub const ARCHIVE: &str = "join-1.tar";
+
+/// Id of the cluster that the host of these tests belongs to.
+pub const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
+
+/// A request of the operator of that cluster for the Node `win-1`.
+pub fn request(operation: &str, epoch: i64, body: Body) -> Request {
+    let recipient = Recipient { cluster_id: CLUSTER.into(), node_name: "win-1".into(), machine_id: None };
+    let operation = operation.into();
+    Request { protocol: PROTOCOL, operation, epoch, recipient, supersedes: None, void_epoch: None, body }
+}
 
 /// A host and an operator that asks it for things.
 pub struct Bed {
@@ -90,6 +100,7 @@ pub fn wanted(v: &str) -> Apply {
     let config = |path: &str, content: &str, secret| ConfigFile { path: path.into(), content: content.into(), secret };
     Apply {
         desired: Desired {
+            cluster_id: CLUSTER.into(),
             node_name: "win-1".into(),
             version: v.into(),
             services: ServicesConfig {
@@ -128,7 +139,7 @@ impl Bed {
     }
 
     pub fn run(&self, body: Body) -> Answer {
-        run(&self.host, &Request { protocol: PROTOCOL, operation: "join-1".into(), epoch: 1, body })
+        run(&self.host, &request("join-1", 1, body))
     }
 
     pub fn write(&self, path: &str, content: &[u8]) {
@@ -265,10 +276,7 @@ fn facts_tell_how_a_joined_host_stands() {
 #[test]
 fn a_replaced_operator_is_refused() {
     let bed = Bed::new();
-    let cleanup = |epoch| {
-        let request = Request { protocol: PROTOCOL, operation: "x".into(), epoch, body: Body::Cleanup(Cleanup {}) };
-        reason(&run(&bed.host, &request)).to_string()
-    };
+    let cleanup = |epoch| reason(&run(&bed.host, &request("x", epoch, Body::Cleanup(Cleanup {})))).to_string();
     let seen = [3, 5, 5, 4, 6, 5].map(cleanup);
     assert_eq!(seen, ["Done", "Done", "Done", "StaleEpoch", "Done", "StaleEpoch"]);
 }
@@ -276,7 +284,7 @@ fn a_replaced_operator_is_refused() {
 #[test]
 fn what_is_refused_before_anything_is_done() {
     let bed = Bed::new();
-    let request = |protocol| Request { protocol, operation: "x".into(), epoch: 1, body: Body::Cleanup(Cleanup {}) };
+    let request = |protocol| Request { protocol, ..request("x", 1, Body::Cleanup(Cleanup {})) };
     assert_eq!(reason(&run(&bed.host, &request(PROTOCOL + 1))), "ProtocolMismatch");
     bed.host.state().machine.is_admin = false;
     assert_eq!(reason(&run(&bed.host, &request(PROTOCOL))), "NotAdministrator");
@@ -285,7 +293,7 @@ fn what_is_refused_before_anything_is_done() {
 
 fn serve_body(bed: &Bed, id: &str, body: Body) -> Result<Option<Answer>, ServeError> {
     let verb = body.verb();
-    let request = Request { protocol: PROTOCOL, operation: id.into(), epoch: 1, body };
+    let request = request(id, 1, body);
     bed.write(&api::host::request_path(id, verb), &serde_json::to_vec(&request).unwrap());
     serve(&bed.host, verb, id)?;
     Ok(files::read_json(&bed.host, &api::host::answer_path(id, verb)).unwrap())
@@ -324,7 +332,7 @@ proptest! {
 
     #[test]
     fn a_request_is_for_one_verb_and_operation(id in "[a-z]{1,3}", wrong in "[a-z]{1,3}") {
-        let request = Request { protocol: PROTOCOL, operation: id.clone(), epoch: 1, body: Body::Facts(Facts::default()) };
+        let request = request(&id, 1, Body::Facts(Facts::default()));
         let json = serde_json::to_vec(&request).unwrap();
         prop_assert_eq!(parse_request(&json, Verb::Facts, &wrong).is_some(), wrong == id);
         prop_assert!(parse_request(&json, Verb::Cleanup, &id).is_none());

@@ -26,7 +26,7 @@ use testbed::{
     sim::{Fault, HostOptions, ServingCertificate, Sim, SimHost, SimOptions},
 };
 
-use super::operator::{Connection, eventually, options};
+use super::operator::{CLUSTER, Connection, eventually, options};
 
 /// Versions that the host of these tests follows.
 const VERSION: &str = "1.2.3";
@@ -104,6 +104,7 @@ impl World {
         let exe = connection.upload_exe().await?;
         let kubelet = Service { name: "kubelet".into(), path: r"C:\k\kubelet.exe".into(), ..Service::default() };
         let desired = Desired {
+            cluster_id: CLUSTER.into(),
             node_name: host.name().into(),
             node_ip: host.address().to_string(),
             pool: "it".into(),

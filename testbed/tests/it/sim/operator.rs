@@ -4,7 +4,8 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::host::{
-    Answer, Body, EXIT_ANSWERED, PROTOCOL, Request, answer_path, command, exe_path, operation_dir, request_path,
+    Answer, Body, EXIT_ANSWERED, PROTOCOL, Recipient, Request, answer_path, command, exe_path, operation_dir,
+    request_path,
 };
 use russh::{
     ChannelMsg, Preferred, cipher,
@@ -18,6 +19,9 @@ use tokio::io::AsyncWriteExt as _;
 
 /// What stands for `wicd.exe`: a simulated host cares only for its name.
 pub const EXE: &[u8] = b"MZ not really a program";
+
+/// Id of the cluster that this operator is of.
+pub const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
 pub fn key(seed: u8) -> PrivateKey {
     PrivateKey::from(Ed25519Keypair::from_seed(&[seed; 32]))
@@ -37,6 +41,8 @@ pub async fn lonely_host(options: SimOptions) -> Result<(Sim, SimHost)> {
 
 pub struct Connection {
     ssh: Handle<Seen>,
+    /// Name of the host, and of its Node.
+    host: String,
     pub host_key: PublicKey,
 }
 
@@ -70,7 +76,7 @@ impl Connection {
             anyhow::bail!("authentication refused");
         };
         let host_key = seen.lock().expect("nobody panics with it").clone().context("no host key")?;
-        Ok(Self { ssh, host_key })
+        Ok(Self { ssh, host: host.name().into(), host_key })
     }
 
     pub async fn sftp(&self) -> Result<SftpSession> {
@@ -118,7 +124,10 @@ impl Connection {
         if !sftp.try_exists(&dir).await? {
             sftp.create_dir(&dir).await?;
         }
-        let request = Request { protocol: PROTOCOL, operation: id.into(), epoch: 1, body };
+        let recipient = Recipient { cluster_id: CLUSTER.into(), node_name: self.host.clone(), machine_id: None };
+        let operation = id.into();
+        let request =
+            Request { protocol: PROTOCOL, operation, epoch: 1, recipient, supersedes: None, void_epoch: None, body };
         put(&sftp, &request_path(id, verb), &serde_json::to_vec(&request)?).await?;
         let (status, output) = self.exec(&command(exe, verb, id)).await?;
         ensure!(status == EXIT_ANSWERED, "{} ended with {status}: {}", verb.as_str(), String::from_utf8_lossy(&output));

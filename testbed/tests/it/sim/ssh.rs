@@ -9,7 +9,7 @@ use api::{
 };
 use testbed::sim::{HostOptions, Link, Sim, SimHost, SimOptions};
 
-use super::operator::{Connection, EXE, eventually, facts, key, lonely_host, options, put, sftp_path};
+use super::operator::{CLUSTER, Connection, EXE, eventually, facts, key, lonely_host, options, put, sftp_path};
 
 #[tokio::test]
 async fn files_go_to_drive_c_and_come_back() -> Result<()> {
@@ -138,6 +138,7 @@ async fn services_run_after_start_and_are_gone_after_cleanup() -> Result<()> {
     };
     let services = vec![service("kubelet", &["containerd"]), service("containerd", &[])];
     let desired = Desired {
+        cluster_id: CLUSTER.into(),
         node_name: "win-1".into(),
         node_ip: host.address().to_string(),
         version: "1".into(),
