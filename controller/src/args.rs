@@ -107,8 +107,8 @@ pub struct Run {
     /// How long the host of a Machine may refuse every key until the Machine is replaced.
     #[arg(long, value_parser = duration, default_value = "5m")]
     pub machine_refusal_timeout: Duration,
-    /// How long a Lease holds without being renewed.
-    #[arg(long, value_parser = duration, default_value = "15s")]
+    /// How long a Lease holds without being renewed, at most 10m.
+    #[arg(long, value_parser = lease_duration, default_value = "15s")]
     pub lease_duration: Duration,
     /// Size at which logs of services on hosts are rotated, as 100Mi.
     #[arg(long, env = "SERVICES_LOG_FILE_SIZE")]
@@ -122,7 +122,10 @@ pub struct Run {
     /// Directory for Git repositories that pools name. Nothing in it is missed when it is lost.
     #[arg(long, env = "CACHE_DIR", default_value = "/var/cache/windows-node-pools")]
     pub cache: PathBuf,
-    /// Secret whose key `token` signs what Git servers send to `/hooks/git`. While there is none, nothing is taken.
+    /// Where `POST /hooks/git` listens for Git servers that report a push. The port is open only while there is a token.
+    #[arg(long, default_value = "0.0.0.0:9184")]
+    pub webhook_listen: SocketAddr,
+    /// Secret whose key `token` signs what Git servers send to `/hooks/git`.
     #[arg(long, default_value = "windows-node-pools-webhook")]
     pub webhook_secret: String,
     /// Proxy for hosts, as the operator itself has it.
@@ -213,13 +216,26 @@ fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;
     let seconds = match unit {
-        "ms" => return Ok(Duration::from_millis(number)),
+        "ms" => return Ok(Duration::from_millis(number.min(1 << 32))),
         "" | "s" => 1,
         "m" => 60,
         "h" => 3600,
         _ => return Err(format!("{unit:?} is not a unit of time: use ms, s, m or h")),
     };
-    Ok(Duration::from_secs(number * seconds))
+    // A year is longer than anything here needs; more would overflow where times are added.
+    let longest = 366 * 24 * 60 * 60;
+    number
+        .checked_mul(seconds)
+        .filter(|s| *s <= longest)
+        .map(Duration::from_secs)
+        .ok_or_else(|| format!("{text:?} is longer than a year"))
+}
+
+/// Duration of a Lease: other operators wait for it.
+fn lease_duration(text: &str) -> Result<Duration, String> {
+    let duration = duration(text)?;
+    let allowed = Duration::from_secs(1)..=crate::lease::MAX_DURATION;
+    if allowed.contains(&duration) { Ok(duration) } else { Err(format!("{text:?} is not between 1s and 10m")) }
 }
 
 #[cfg(test)]
@@ -232,8 +248,15 @@ mod tests {
             assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
         }
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        for bad in ["", "s", "1d", "-1s", "1.5h", " 1s"] {
+        for bad in ["", "s", "1d", "-1s", "1.5h", " 1s", "5000000000000000h", "8785h"] {
             assert!(duration(bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_lease_that_others_would_not_wait_for_is_refused() {
+        for (text, taken) in [("15s", true), ("10m", true), ("601s", false), ("0s", false), ("999ms", false)] {
+            assert_eq!(lease_duration(text).is_ok(), taken, "{text}");
         }
     }
 

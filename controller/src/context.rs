@@ -25,6 +25,7 @@ use crate::{
     pool::Disrupting,
     release::{Release, ReleaseError},
     secrets::Secrets,
+    unreadable::Unreadable,
     versions::Versions,
 };
 
@@ -85,6 +86,8 @@ pub struct Caches {
     pub instances: Store<WindowsInstance>,
     /// Windows Nodes.
     pub nodes: Store<Node>,
+    /// What is in none of them because it cannot be read.
+    pub unreadable: Unreadable,
 }
 
 /// Who this process is.
@@ -129,6 +132,8 @@ pub struct Context {
     pub disrupting: Disrupting,
     /// Windows Nodes.
     pub nodes: Store<Node>,
+    /// What is in no cache because it cannot be read.
+    pub unreadable: Unreadable,
     /// Events.
     pub events: Events,
     /// Metrics.
@@ -177,7 +182,7 @@ impl Context {
     ) -> Self {
         let Process { args, identity, epoch, metrics, stop, looks_once } = process;
         let Cluster { client, direct, .. } = cluster;
-        let Caches { pools, instances, nodes } = caches;
+        let Caches { pools, instances, nodes, unreadable } = caches;
         let wake = Wake::default();
         Self {
             events: Events::new(client.clone(), &identity, metrics.clone()),
@@ -204,6 +209,7 @@ impl Context {
             pools,
             instances,
             nodes,
+            unreadable,
             metrics,
             release,
             warning,

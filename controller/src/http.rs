@@ -1,4 +1,6 @@
-//! `/healthz`, `/readyz` and `/metrics` for the cluster; `/hooks/git` for Git servers; `/log-level` on loopback only, because it asks for no password.
+//! `/healthz`, `/readyz` and `/metrics` for the cluster; `/log-level` on loopback only, because it asks for no password.
+
+pub mod server;
 
 use std::{
     net::SocketAddr,
@@ -6,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use axum::{
@@ -13,12 +16,19 @@ use axum::{
     extract::State,
     http::{StatusCode, header},
     response::IntoResponse,
-    routing::{get, post},
+    routing::get,
 };
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::{metrics::Metrics, telemetry::LogLevel, webhook};
+use crate::{metrics::Metrics, telemetry::LogLevel};
+use server::Limits;
+
+/// Kubelet's probes and Prometheus each need one connection. Neither sends a body.
+const LIMITS: Limits =
+    Limits { connections: 64, per_address: 8, head: Duration::from_secs(10), connection: Duration::from_mins(5) };
+/// Largest body, in bytes: a log level.
+const MAX_BODY: usize = 4 << 10;
 
 /// What the endpoints show.
 #[derive(Clone)]
@@ -27,8 +37,6 @@ pub struct Health {
     pub ready: Arc<AtomicBool>,
     /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// The operator, once it leads, for those who tell it of pushes.
-    pub leader: webhook::Leader,
 }
 
 /// Serves until `stop`. The listeners are bound when this returns, so a port that is taken is an error at the start.
@@ -43,26 +51,15 @@ pub async fn serve(
         .route("/healthz", get(|| async { "ok\n" }))
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
-        .with_state(health.clone())
-        .merge(hooks(health.leader));
+        .with_state(health);
     let log = Router::new().route("/log-level", get(log_level).put(set_log_level)).with_state(level);
     for (address, router) in [(listen, app), (admin, log)] {
         let listener = TcpListener::bind(address).await?;
         tracing::info!(address = %listener.local_addr()?, "listening");
-        let stop = stop.clone();
-        tokio::spawn(async move {
-            let server = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-            if let Err(error) = server.await {
-                tracing::error!(%error, "the HTTP server ended");
-            }
-        });
+        let router = router.layer(axum::extract::DefaultBodyLimit::max(MAX_BODY));
+        tokio::spawn(server::serve(listener, router, LIMITS, stop.clone()));
     }
     Ok(())
-}
-
-fn hooks(leader: webhook::Leader) -> Router {
-    let limit = axum::extract::DefaultBodyLimit::max(webhook::MAX_BODY);
-    Router::new().route("/hooks/git", post(webhook::push)).layer(limit).with_state(leader)
 }
 
 async fn readyz(State(health): State<Health>) -> impl IntoResponse {

@@ -21,7 +21,19 @@ use tokio::time::{Instant, sleep, timeout};
 /// Why leading ended or could not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum LeaseError {
-    /// The Lease could not be renewed in time, or somebody else has it.
+    /// The API server shows an older Lease than this process has written.
+    #[error(
+        "the lease {name} went back from resource version {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would never see what changes from now on"
+    )]
+    WentBack {
+        /// Name of the Lease.
+        name: String,
+        /// What this process has written.
+        written: u64,
+        /// What there is now.
+        found: u64,
+    },
+    /// The Lease could not be renewed in time, or another process has it.
     #[error("the lease {name} was lost to {holder:?}; this process ends so that two operators never act at once")]
     Lost {
         /// Name of the Lease.
@@ -56,7 +68,7 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Move {
     let lasts = u64::try_from(spec.lease_duration_seconds.unwrap_or(0)).unwrap_or(0);
     if holder == identity {
         Move::Renew
-    } else if holder.is_empty() || unchanged >= Duration::from_secs(lasts) {
+    } else if holder.is_empty() || unchanged >= Duration::from_secs(lasts).min(MAX_DURATION) {
         Move::Take(spec.lease_transitions.unwrap_or(0).saturating_add(1))
     } else {
         Move::Wait
@@ -66,9 +78,34 @@ fn decide(spec: &LeaseSpec, identity: &str, unchanged: Duration) -> Move {
 /// Seconds of 2020-01-01 since 1970. Counted from there, seconds fit in the Lease's number until 2088.
 const EPOCHS_BEGIN: i64 = 1_577_836_800;
 
-/// The number of transitions of a new holder: more than before, and never less than that of an earlier Lease.
+/// How far a number of transitions may be ahead of the clock: clocks are set back, and holders change.
+const MAX_AHEAD: i32 = 24 * 60 * 60;
+/// Longest duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one
+/// write.
+pub const MAX_DURATION: Duration = Duration::from_mins(10);
+
+/// The number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
+/// have reached is not believed: hosts would remember it, and no operator could ever have a newer epoch.
 fn newer(transitions: i32, now: Timestamp) -> i32 {
-    transitions.max(i32::try_from(now.as_second().saturating_sub(EPOCHS_BEGIN)).unwrap_or(0))
+    let clock = now.as_second().saturating_sub(EPOCHS_BEGIN).max(0);
+    let clock = i32::try_from(clock).unwrap_or(i32::MAX);
+    if transitions > clock.saturating_add(MAX_AHEAD) { clock } else { transitions.max(clock) }
+}
+
+/// How a Lease stands after a renewal.
+#[derive(Debug, PartialEq, Eq)]
+enum Renewal {
+    /// Renewed, with this resource version.
+    Renewed(u64),
+    /// Another process has it.
+    Held(String),
+    /// Older than what this process has written.
+    WentBack(u64),
+}
+
+/// The resource version of a Lease as a number. Those of one kind can be compared.
+fn version_of(lease: &Lease) -> u64 {
+    lease.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 impl Election {
@@ -157,39 +194,42 @@ impl Election {
     pub async fn hold(&self, epoch: i64) -> LeaseError {
         // The deadline is shorter than the Lease, so that this process has stopped before another may begin.
         let deadline = self.duration * 2 / 3;
-        let mut renewed = Instant::now();
+        let (mut renewed, mut written) = (Instant::now(), 0);
         loop {
             sleep(self.retry()).await;
             let left = deadline.saturating_sub(renewed.elapsed());
-            let holder = match timeout(left, self.renew(epoch)).await {
-                Ok(Ok(None)) => {
-                    renewed = Instant::now();
+            let name = self.name.clone();
+            match timeout(left, self.renew(epoch, written)).await {
+                Ok(Ok(Renewal::Renewed(version))) => {
+                    (renewed, written) = (Instant::now(), version);
                     continue;
                 }
-                Ok(Ok(Some(holder))) => return LeaseError::Lost { name: self.name.clone(), holder },
-                Ok(Err(error)) => {
-                    tracing::warn!(%error, lease = self.name, "the lease was not renewed");
-                    String::new()
-                }
-                Err(_) => String::new(),
-            };
+                Ok(Ok(Renewal::Held(holder))) => return LeaseError::Lost { name, holder },
+                Ok(Ok(Renewal::WentBack(found))) => return LeaseError::WentBack { name, written, found },
+                Ok(Err(error)) => tracing::warn!(%error, lease = self.name, "the lease was not renewed"),
+                Err(_) => {}
+            }
             if renewed.elapsed() >= deadline {
-                return LeaseError::Lost { name: self.name.clone(), holder };
+                return LeaseError::Lost { name, holder: String::new() };
             }
         }
     }
 
-    /// Renews once. Returns the holder if it is somebody else.
-    async fn renew(&self, epoch: i64) -> kube::Result<Option<String>> {
+    /// Renews once. `written` is the resource version of the last renewal.
+    async fn renew(&self, epoch: i64, written: u64) -> kube::Result<Renewal> {
         let lease = self.api.get(&self.name).await?;
+        let found = version_of(&lease);
+        if found < written {
+            return Ok(Renewal::WentBack(found));
+        }
         let spec = lease.spec.clone().unwrap_or_default();
         if spec.holder_identity.as_deref() != Some(&self.identity)
             || i64::from(spec.lease_transitions.unwrap_or(0)) != epoch
         {
-            return Ok(Some(spec.holder_identity.unwrap_or_default()));
+            return Ok(Renewal::Held(spec.holder_identity.unwrap_or_default()));
         }
         let next = self.spec(spec.lease_transitions.unwrap_or(0), spec.acquire_time);
-        self.write(lease, next).await.map(|_| None)
+        Ok(Renewal::Renewed(version_of(&self.write(lease, next).await?)))
     }
 
     /// Gives the Lease back, so that the next operator need not wait.
@@ -227,10 +267,17 @@ mod tests {
     #[test]
     fn an_epoch_is_newer_than_the_last_one_and_than_that_of_a_lease_that_is_gone() {
         let at = |seconds| Timestamp::from_second(EPOCHS_BEGIN + seconds).unwrap();
-        for (transitions, seconds, expected) in
-            [(1, 1000, 1000), (1001, 1000, 1001), (1, -5, 1), (7, i64::from(i32::MAX) + 9, 7)]
-        {
-            assert_eq!(newer(transitions, at(seconds)), expected);
+        for (transitions, seconds, expected) in [
+            (1, 1000, 1000),
+            (1001, 1000, 1001),
+            (1, -5, 1),
+            (1000 + MAX_AHEAD, 1000, 1000 + MAX_AHEAD),
+            // A client other than an operator has written these.
+            (1001 + MAX_AHEAD, 1000, 1000),
+            (i32::MAX, 1000, 1000),
+            (7, i64::from(i32::MAX) + 9, i32::MAX),
+        ] {
+            assert_eq!(newer(transitions, at(seconds)), expected, "{transitions} {seconds}");
         }
     }
 
@@ -244,8 +291,29 @@ mod tests {
             (held_by("b", 4), s(15), Move::Take(5)),
             (held_by("", 4), s(0), Move::Take(5)),
             (LeaseSpec::default(), s(0), Move::Take(1)),
+            // No holder needs to be waited for so long.
+            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(599), Move::Wait),
+            (LeaseSpec { lease_duration_seconds: Some(i32::MAX), ..held_by("b", 4) }, s(600), Move::Take(5)),
         ] {
             assert_eq!(decide(&spec, "a", unchanged), expected, "{spec:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_went_back_is_noticed() {
+        use crate::fake_api::FakeApi;
+        use serde_json::json;
+
+        const PATH: &str = "/apis/coordination.k8s.io/v1/namespaces/ns/leases/lease";
+        let lease = |version: &str| json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "lease", "resourceVersion": version}, "spec": held_by("me", 4)});
+        let api = FakeApi::new();
+        let election = Election::new(api.client(), "ns", "lease", "me", Duration::from_secs(15));
+        api.on("GET", PATH, 200, lease("1932")).on("PUT", PATH, 200, lease("1933"));
+        assert_eq!(election.renew(4, 0).await.unwrap(), Renewal::Renewed(1933));
+        assert_eq!(election.renew(5, 1932).await.unwrap(), Renewal::Held("me".into()), "another process of this name");
+        // etcd was restored from a backup: the same holder and epoch, and an older version.
+        api.forget("GET", PATH).on("GET", PATH, 200, lease("374"));
+        assert_eq!(election.renew(4, 1933).await.unwrap(), Renewal::WentBack(374));
+        assert_eq!(api.calls("PUT", PATH).len(), 1, "a Lease that went back was written");
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, bail};
 use api::{WindowsInstance, WindowsNodePool, names::key};
-use futures::{StreamExt, future::join_all};
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
@@ -19,7 +19,12 @@ use k8s_openapi::{
 use kube::{
     Api, Client, Config, ResourceExt,
     api::ListParams,
-    runtime::{Controller, controller, reflector::ObjectRef, watcher},
+    runtime::{
+        Controller,
+        controller::{self, Action},
+        reflector::ObjectRef,
+        watcher,
+    },
 };
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -31,20 +36,24 @@ use crate::{
     csr,
     events::Level,
     http::{self, Health},
-    instance,
+    instance::{self, StepError},
     inventory::flux,
     lease::Election,
     legacy_sources,
     metrics::{Metrics, ReasonLabel},
-    pool,
+    pool::{self, PoolError},
     release::{Release, ReleaseError},
+    supervision::{Panicked, Tasks, catch},
     telemetry,
+    unreadable::Unreadable,
     watch::{Changes, watch},
     webhook,
 };
 
 /// A release that cannot be used is looked at again after this time.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
+/// An object whose reconcile is not possible is reconciled again after this time, though nothing of it has changed.
+const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// What has begun may take this long to end when the process is told to stop.
 const GRACE: Duration = Duration::from_secs(20);
 
@@ -56,8 +65,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     tokio::spawn(stop_on_signal(stop.clone()));
     let metrics = Arc::new(Metrics::default());
     let ready = Arc::new(AtomicBool::new(false));
-    let leading = webhook::Leader::default();
-    let health = Health { ready: ready.clone(), metrics: metrics.clone(), leader: leading.clone() };
+    let health = Health { ready: ready.clone(), metrics: metrics.clone() };
     http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
     let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
@@ -82,7 +90,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     metrics.leader.set(1);
     ready.store(false, Ordering::Relaxed);
     let process = Process { args, identity, epoch, metrics, stop: stop.clone(), looks_once: false };
-    let leader = Leader { process, cluster, ready, leading };
+    let leader = Leader { process, cluster, ready };
     tokio::select! {
         result = leader.lead() => {
             election.release(epoch).await;
@@ -99,8 +107,6 @@ struct Leader {
     process: Process,
     cluster: Cluster,
     ready: Arc<AtomicBool>,
-    /// Told once the caches are filled.
-    leading: webhook::Leader,
 }
 
 impl Leader {
@@ -120,16 +126,20 @@ impl Leader {
             "hosts get this"
         );
 
+        let unreadable = Unreadable::default();
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
-            watch(client.clone(), watcher::Config::default());
+            watch(client.clone(), watcher::Config::default(), &unreadable);
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
-            watch(client.clone(), watcher::Config::default());
+            watch(client.clone(), watcher::Config::default(), &unreadable);
         let windows = watcher::Config::default().labels(WINDOWS_NODES);
-        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows);
-        let caches = Caches { pools, instances, nodes };
+        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows, &unreadable);
+        let caches = Caches { pools, instances, nodes, unreadable };
         let stop = self.process.stop.clone();
         let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release, warning));
-        let watches = [tokio::spawn(watch_pools), tokio::spawn(watch_instances), tokio::spawn(watch_nodes)];
+        let mut watches = Tasks::default();
+        watches.spawn("the watch of pools", watch_pools);
+        watches.spawn("the watch of instances", watch_instances);
+        watches.spawn("the watch of Nodes", watch_nodes);
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
             filled = async { tokio::join!(cx.pools.wait_until_ready(), cx.instances.wait_until_ready(), cx.nodes.wait_until_ready()) } => {
@@ -140,29 +150,29 @@ impl Leader {
             () = stop.cancelled() => return Ok(()),
         }
         self.ready.store(true, Ordering::Relaxed);
-        // Nobody else sets it.
-        let _ = self.leading.set(cx.clone());
-        let tasks = [
-            tokio::spawn(run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools)),
-            tokio::spawn(run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances)),
-            tokio::spawn(legacy_sources::run(cx.clone(), pools_for_sources)),
-            tokio::spawn(flux::run(cx.clone(), pools_for_flux)),
-            tokio::spawn(approve(cx.clone())),
-            tokio::spawn(collect(cx.clone())),
-        ];
-        let ended = join_all(tasks);
-        tokio::pin!(ended);
+        let mut tasks = Tasks::default();
+        let pools = run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools);
+        tasks.spawn("the pool controller", pools);
+        let instances = run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances);
+        tasks.spawn("the instance controller", instances);
+        tasks.spawn("the adapter of legacy sources", legacy_sources::run(cx.clone(), pools_for_sources));
+        tasks.spawn("the watch of Flux", flux::run(cx.clone(), pools_for_flux));
+        tasks.spawn("the certificate approver", approve(cx.clone()));
+        tasks.spawn("the collector of versions", collect(cx.clone()));
+        tasks.spawn("the receiver of pushes", webhook::run(cx.clone()));
+        tasks.spawn("the watch of what cannot be read", wake_unreadable(cx.clone()));
         tokio::select! {
-            _ = &mut ended => {}
-            () = stop.cancelled() => {
-                tracing::info!("stopping");
-                if tokio::time::timeout(GRACE, ended).await.is_err() {
-                    tracing::warn!("some work did not end in time; it will be taken up again where it was stored");
-                }
-            }
+            biased;
+            () = stop.cancelled() => {}
+            // Half an operator is worse than none: its Lease keeps others away.
+            end = tasks.first_end() => bail!("{}", end.unwrap_or_default()),
+            end = watches.first_end() => bail!("{}", end.unwrap_or_default()),
         }
-        watches.iter().for_each(tokio::task::JoinHandle::abort);
-        if stop.is_cancelled() { Ok(()) } else { bail!("a controller ended by itself") }
+        tracing::info!("stopping");
+        if tokio::time::timeout(GRACE, tasks.all_end()).await.is_err() {
+            tracing::warn!("some work did not end in time; it will be taken up again where it was stored");
+        }
+        Ok(())
     }
 
     async fn check_crds(&self) -> anyhow::Result<()> {
@@ -249,7 +259,13 @@ async fn run_pools(
                     pace.wait(&pool.name_any()).await;
                     // It may have changed meanwhile.
                     let pool = cx.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
-                    pool::reconcile(pool, cx).await
+                    if let Some(message) = cx.unreadable.of_pool(&pool.name_any()) {
+                        return refuse_pool(&pool, "InstanceUnreadable", &message, &cx).await;
+                    }
+                    match catch(pool::reconcile(pool.clone(), cx.clone())).await {
+                        Ok(result) => result,
+                        Err(panicked) => refuse_pool(&pool, Panicked::REASON, &panicked.to_string(), &cx).await,
+                    }
                 }
             },
             pool::error_policy,
@@ -257,6 +273,44 @@ async fn run_pools(
         )
         .for_each(|_| async {})
         .await;
+}
+
+/// Reconciles pools again when what cannot be read of them changes.
+async fn wake_unreadable(cx: Arc<Context>) {
+    let mut before = Vec::new();
+    loop {
+        let now = cx.unreadable.pools();
+        for pool in before.iter().chain(&now) {
+            cx.wake.pool(pool);
+        }
+        before = now;
+        if cx.stop.run_until_cancelled(cx.unreadable.changed()).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Reports why nothing is begun in a pool.
+async fn refuse_pool(pool: &WindowsNodePool, reason: &str, message: &str, cx: &Context) -> Result<Action, PoolError> {
+    tracing::error!(pool = pool.name_any(), reason, "{message}");
+    let status = pool::refuse(pool, reason, message, Timestamp::now());
+    if pool.status.as_ref() != Some(&status) {
+        let stored = pool::store_status(&cx.client, pool, &status).await;
+        stored.map_err(|source| PoolError::Api { doing: "store the pool's status", source })?;
+    }
+    Ok(Action::requeue(REFUSED_RETRY))
+}
+
+async fn reconcile_instance(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
+    match catch(Box::pin(instance::reconcile(instance.clone(), cx.clone()))).await {
+        Ok(result) => result,
+        Err(panicked) => {
+            let name = instance.name_any();
+            tracing::error!(instance = name, reason = Panicked::REASON, "{panicked}");
+            cx.events.say(&*instance, Level::Warning, Panicked::REASON, "Reconcile", &panicked.to_string());
+            Ok(Action::requeue(REFUSED_RETRY))
+        }
+    }
 }
 
 async fn run_instances(
@@ -282,7 +336,7 @@ async fn run_instances(
                 .collect::<Vec<_>>()
         })
         .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
-        .run(instance::reconcile, instance::error_policy, cx)
+        .run(reconcile_instance, instance::error_policy, cx)
         .for_each(|_| async {})
         .await;
 }
@@ -290,6 +344,9 @@ async fn run_instances(
 /// Keeps the versions that are needed, and deletes the others.
 async fn collect(cx: Arc<Context>) {
     while cx.stop.run_until_cancelled(tokio::time::sleep(cx.args.version_grace)).await.is_some() {
+        let instances: BTreeSet<String> = cx.instances.state().iter().map(|i| i.name_any()).collect();
+        cx.written.keep(&instances);
+        cx.granted.keep(&instances);
         let mut needed = BTreeSet::new();
         for pool in cx.pools.state() {
             let rollout = pool.status.clone().unwrap_or_default().rollout.unwrap_or_default();

@@ -19,16 +19,19 @@ use kube::{
 use serde::de::DeserializeOwned;
 use tokio::sync::mpsc;
 
+use crate::unreadable::Unreadable;
+
 /// What a controller listens to: every object that came, changed or went.
 pub type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
 /// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
 /// it all. Managed fields are not kept, because nobody reads them.
 ///
-/// An object that cannot be read is told in the log and left out: it must not end the watch for all others.
+/// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub fn watch<K, const LISTENERS: usize>(
     client: Client,
     config: watcher::Config,
+    unreadable: &Unreadable,
 ) -> (Store<K>, [Changes<K>; LISTENERS], impl Future<Output = ()> + Send + 'static)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
@@ -36,7 +39,10 @@ where
     let writer: Writer<K> = Writer::default();
     let store = writer.as_reader();
     let api: Api<DeserializeGuard<K>> = Api::all(client);
-    let events = kube::runtime::watcher(api, config).default_backoff().filter_map(|event| future::ready(read(event)));
+    let unreadable = unreadable.clone();
+    let events = kube::runtime::watcher(api, config)
+        .default_backoff()
+        .filter_map(move |event| future::ready(read(event, &unreadable)));
     let events = reflector::reflector(writer, events);
 
     let (senders, receivers): (Vec<_>, Vec<_>) = (0..LISTENERS).map(|_| mpsc::unbounded_channel::<Arc<K>>()).unzip();
@@ -69,7 +75,7 @@ where
 }
 
 /// Fills a cache once with what is there now.
-pub async fn list<K>(client: Client, params: &ListParams) -> kube::Result<Store<K>>
+pub async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
 {
@@ -77,7 +83,7 @@ where
     let api: Api<DeserializeGuard<K>> = Api::all(client);
     writer.apply_watcher_event(&Event::Init);
     for guard in api.list(params).await? {
-        if let Some(Ok(event)) = read(Ok(Event::InitApply(guard))) {
+        if let Some(Ok(event)) = read(Ok(Event::InitApply(guard)), unreadable) {
             writer.apply_watcher_event(&event);
         }
     }
@@ -89,27 +95,44 @@ fn received<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> impl Str
     stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|item| (item, receiver)) })
 }
 
-fn read<K>(event: watcher::Result<Event<DeserializeGuard<K>>>) -> Option<watcher::Result<Event<K>>>
+fn read<K>(
+    event: watcher::Result<Event<DeserializeGuard<K>>>,
+    unreadable: &Unreadable,
+) -> Option<watcher::Result<Event<K>>>
 where
     K: Resource<DynamicType = ()>,
 {
+    let kind = K::kind(&());
     let object = |guard: DeserializeGuard<K>| match guard.0 {
         Ok(mut object) => {
             object.meta_mut().managed_fields = None;
+            unreadable.forget(&kind, object.meta().name.as_deref().unwrap_or_default());
             Some(object)
         }
         Err(invalid) => {
             let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            tracing::error!(kind = %K::kind(&()), name, error = %invalid, "an object cannot be read and is left out");
+            tracing::error!(%kind, name, error = %invalid, "an object cannot be read and is left out");
+            unreadable.note(&kind, &invalid.metadata, &invalid.to_string());
             None
         }
     };
     Some(Ok(match event {
         Err(error) => return Some(Err(error)),
         Ok(Event::Apply(guard)) => Event::Apply(object(guard)?),
-        Ok(Event::Delete(guard)) => Event::Delete(object(guard)?),
+        Ok(Event::Delete(guard)) => {
+            let name = guard.0.as_ref().map_or_else(|e| e.metadata.name.clone(), |o| o.meta().name.clone());
+            let object = object(guard);
+            unreadable.forget(&kind, &name.unwrap_or_default());
+            Event::Delete(object?)
+        }
         Ok(Event::InitApply(guard)) => Event::InitApply(object(guard)?),
-        Ok(Event::Init) => Event::Init,
-        Ok(Event::InitDone) => Event::InitDone,
+        Ok(Event::Init) => {
+            unreadable.list_begins(&kind);
+            Event::Init
+        }
+        Ok(Event::InitDone) => {
+            unreadable.list_ends(&kind);
+            Event::InitDone
+        }
     }))
 }

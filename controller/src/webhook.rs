@@ -1,63 +1,121 @@
-//! `POST /hooks/git`: a Git server tells that somebody has pushed, so that nobody has to wait for the next look.
+//! `POST /hooks/git`: a Git server reports a push, so that its pools need not wait for the next fetch.
 //!
-//! It says only that it is worth looking: what is used is what the operator then fetches and checks itself. Still, only who knows the
-//! token may make the operator look, by an HMAC-SHA256 of the body in `X-Hub-Signature-256`, as GitHub, Gitea and Forgejo send it.
+//! The report only starts a fetch: what is used is what the operator then fetches and checks itself. Still, only a sender that knows the
+//! token may start one, by an HMAC-SHA256 of the body in `X-Hub-Signature-256`, as GitHub, Gitea and Forgejo send it. The port is open
+//! only while there is a token, and has limits of its own: what reaches it comes from outside of the cluster.
 
-use std::sync::{Arc, OnceLock};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use axum::{
+    Router,
     body::Bytes,
-    extract::State,
+    extract::{DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode},
+    routing::post,
 };
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use ring::hmac;
 use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 
-use crate::context::Context;
+use crate::{
+    context::Context,
+    http::server::{self, Limits},
+};
 
-/// Largest body that is looked at: a push of very many commits is larger, and is then found at the next look.
-pub const MAX_BODY: usize = 1 << 20;
+/// Largest body, in bytes. A push of very many commits is larger, and is found at the next fetch.
+const MAX_BODY: usize = 1 << 20;
+/// With the largest body each, these take 16 MiB. All may come from one address: that of a load balancer.
+const LIMITS: Limits =
+    Limits { connections: 16, per_address: 16, head: Duration::from_secs(5), connection: Duration::from_secs(15) };
+/// How often the Secret with the token is read.
+const TOKEN_POLL: Duration = Duration::from_secs(10);
 /// Key of the token in its Secret.
 const TOKEN: &str = "token";
 
-/// The operator, once it leads.
-pub type Leader = Arc<OnceLock<Arc<Context>>>;
+/// A key to check signatures with. Shows nothing of itself.
+#[derive(Clone)]
+struct Token(Arc<[u8]>);
 
-/// Takes a push.
-pub async fn push(State(leader): State<Leader>, headers: HeaderMap, body: Bytes) -> (StatusCode, &'static str) {
-    let Some(cx) = leader.get() else {
-        return (StatusCode::SERVICE_UNAVAILABLE, "this operator does not lead\n");
-    };
-    let token = match token(cx).await {
-        Ok(Some(token)) => token,
-        Ok(None) => return (StatusCode::NOT_FOUND, "no token is set up for pushes\n"),
+/// The port, while it is open.
+struct Open {
+    token: Token,
+    close: CancellationToken,
+}
+
+#[derive(Clone)]
+struct Receiver {
+    cx: Arc<Context>,
+    token: Token,
+}
+
+/// Keeps the port open while there is a token, until the operator stops.
+pub async fn run(cx: Arc<Context>) {
+    let mut open: Option<Open> = None;
+    loop {
+        match token(&cx).await {
+            Ok(token) if open.as_ref().map(|o| &o.token.0) == token.as_ref().map(|t| &t.0) => {}
+            Ok(token) => {
+                if let Some(before) = open.take() {
+                    before.close.cancel();
+                }
+                if let Some(token) = token {
+                    open = listen(cx.args.webhook_listen, &cx, token).await;
+                }
+            }
+            // Whether there is one is not known: what was true stays.
+            Err(error) => {
+                tracing::warn!(%error, secret = cx.args.webhook_secret, "the token for pushes cannot be read");
+            }
+        }
+        if cx.stop.run_until_cancelled(tokio::time::sleep(TOKEN_POLL)).await.is_none() {
+            return;
+        }
+    }
+}
+
+/// Opens the port. It is closed by the token's replacement or when the operator stops.
+async fn listen(address: SocketAddr, cx: &Arc<Context>, token: Token) -> Option<Open> {
+    let listener = match TcpListener::bind(address).await {
+        Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(%error, "the token for pushes could not be read");
-            return (StatusCode::SERVICE_UNAVAILABLE, "the token could not be read\n");
+            tracing::warn!(%address, %error, "cannot listen for pushes; trying again");
+            return None;
         }
     };
+    tracing::info!(%address, "listening for pushes");
+    let close = cx.stop.child_token();
+    let router = Router::new()
+        .route("/hooks/git", post(push))
+        .layer(DefaultBodyLimit::max(MAX_BODY))
+        .with_state(Receiver { cx: cx.clone(), token: token.clone() });
+    tokio::spawn(server::serve(listener, router, LIMITS, close.clone()));
+    Some(Open { token, close })
+}
+
+async fn push(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes) -> (StatusCode, &'static str) {
     let signature = headers.get("x-hub-signature-256").and_then(|v| v.to_str().ok()).unwrap_or_default();
-    if !is_signed(&token, &body, signature) {
+    if !is_signed(&receiver.token.0, &body, signature) {
         return (StatusCode::FORBIDDEN, "X-Hub-Signature-256 is missing or wrong\n");
     }
     let Some(pushed) = pushed(&body) else {
         return (StatusCode::BAD_REQUEST, "the body is no JSON\n");
     };
-    let found = cx.gits.pushed(|url| place(url).is_some_and(|p| pushed.contains(&p)));
+    let found = receiver.cx.gits.pushed(|url| place(url).is_some_and(|p| pushed.contains(&p)));
     if found == 0 {
         return (StatusCode::OK, "no pool names this repository\n");
     }
-    (StatusCode::ACCEPTED, "looking\n")
+    (StatusCode::ACCEPTED, "fetching\n")
 }
 
-async fn token(cx: &Context) -> kube::Result<Option<Vec<u8>>> {
+async fn token(cx: &Context) -> kube::Result<Option<Token>> {
     let secrets: Api<Secret> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
     let secret = secrets.get_opt(&cx.args.webhook_secret).await?;
     let token = secret.and_then(|s| s.data?.remove(TOKEN)).map(|t| t.0);
-    // Anybody can sign with nothing.
-    Ok(token.filter(|t| !t.trim_ascii().is_empty()).map(|t| t.trim_ascii().to_vec()))
+    // Every sender can sign with nothing.
+    Ok(token.map(|t| t.trim_ascii().to_vec()).filter(|t| !t.is_empty()).map(|t| Token(t.into())))
 }
 
 /// Whether this is the HMAC of the body, as `sha256=<hex>`.

@@ -37,6 +37,7 @@ pub struct Operator {
     daemon: Daemon,
     address: SocketAddr,
     admin: SocketAddr,
+    webhook: SocketAddr,
     log: PathBuf,
 }
 
@@ -67,7 +68,7 @@ impl Operator {
     pub fn start(control_plane: &ControlPlane, options: &OperatorOptions) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let (address, admin) = (free_address()?, free_address()?);
+        let (address, admin, webhook) = (free_address()?, free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
         let kubeconfig = control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?;
         // A short lease, so that a test need not wait long for it, and not so short that a machine with much else to do loses it.
@@ -77,6 +78,7 @@ impl Operator {
             .arg("run")
             .args(["--log-format", "text"])
             .args(["--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
+            .args(["--webhook-listen", &webhook.to_string()])
             .arg("--payload")
             .arg(&options.payload)
             .arg("--wicd")
@@ -91,7 +93,7 @@ impl Operator {
             .env_remove("HTTPS_PROXY")
             .env_remove("NO_PROXY");
         let daemon = Daemon::start("the operator", log.clone(), &command)?;
-        Ok(Self { daemon, address, admin, log })
+        Ok(Self { daemon, address, admin, webhook, log })
     }
 
     /// Its process id.
@@ -107,6 +109,11 @@ impl Operator {
     /// Where `/metrics` and the like are.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Where pushes are reported, while there is a token.
+    pub fn webhook_address(&self) -> SocketAddr {
+        self.webhook
     }
 
     /// Where the log level is changed: `PUT /log-level`.

@@ -112,6 +112,11 @@ impl Inventory {
     }
 }
 
+/// Longest interval of a Git source. The CRD refuses a longer one; an object that is older than that rule is held to it here.
+const WEEK: Duration = Duration::from_hours(7 * 24);
+/// Longest timeout of a fetch.
+const HOUR: Duration = Duration::from_hours(1);
+
 impl GitSource {
     /// File or directory with the hosts, from the root of the repository; empty: all of it.
     pub fn path(&self) -> &str {
@@ -119,11 +124,11 @@ impl GitSource {
     }
     /// Time between two looks.
     pub fn interval(&self) -> Duration {
-        go_duration(self.interval.as_deref()).unwrap_or(Duration::from_mins(5)).max(Duration::from_secs(1))
+        go_duration(self.interval.as_deref()).unwrap_or(Duration::from_mins(5)).clamp(Duration::from_secs(1), WEEK)
     }
     /// Limit of one look.
     pub fn timeout(&self) -> Duration {
-        go_duration(self.timeout.as_deref()).unwrap_or(Duration::from_mins(1)).max(Duration::from_secs(1))
+        go_duration(self.timeout.as_deref()).unwrap_or(Duration::from_mins(1)).clamp(Duration::from_secs(1), HOUR)
     }
 }
 
@@ -266,6 +271,10 @@ mod tests {
         }
         let git = |text: &str| GitSource { interval: Some(text.into()), ..GitSource::default() };
         assert_eq!((git("1ms").interval(), git("x").interval()), (Duration::from_secs(1), Duration::from_mins(5)));
+        // What times are added to must not overflow.
+        let long = Some("5000000000000000h".to_string());
+        let git = GitSource { interval: long.clone(), timeout: long, ..GitSource::default() };
+        assert_eq!((git.interval(), git.timeout()), (WEEK, HOUR));
     }
 
     #[test]

@@ -94,13 +94,16 @@ pub struct GitSource {
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must stay inside: `..` leads out of it"))]
     pub path: Option<String>,
-    /// How often to look, as `5m`; some more or less each time, so that not all look at once. `5m` if not set.
+    /// How often to fetch, for example `5m`, at most `168h`; each time is up to 5 % earlier or later, so that not all pools fetch at once.
+    /// `5m` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
+    #[x_kube(validation = ("duration(self) <= duration('168h')", "must be at most 168h; set `suspend` to stop fetching"))]
     pub interval: Option<String>,
-    /// How long one look may take, as `60s`. `60s` if not set.
+    /// How long one fetch may take, for example `60s`, at most `1h`. `60s` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m))+$"))]
+    #[x_kube(validation = ("duration(self) <= duration('1h')", "must be at most 1h"))]
     pub timeout: Option<String>,
     /// Secret to log in with. For https `username` and `password`, or `bearerToken`; `tls.crt` and `tls.key`; `ca.crt`. For ssh
     /// `identity` and `known_hosts`, and `password` if the identity has a passphrase.

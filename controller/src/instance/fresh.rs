@@ -1,7 +1,7 @@
 //! Whether what the cache has of an instance is new enough to be acted upon. Pure, but for its memory.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Mutex, PoisonError},
 };
 
@@ -19,6 +19,11 @@ impl Written {
         let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let version = newest.entry(instance.name_any()).or_default();
         *version = (*version).max(version_of(instance));
+    }
+
+    /// Forgets instances that are gone.
+    pub fn keep(&self, names: &BTreeSet<String>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name));
     }
 
     /// Whether the instance is at least as new as what was written last. If not, the watch is about to bring a newer one.
@@ -56,5 +61,9 @@ mod tests {
         {
             assert_eq!(written.has_come_back(&instance(name, version)), fresh, "{name} {version}");
         }
+        written.keep(&BTreeSet::from(["a".into()]));
+        assert!(!written.has_come_back(&instance("a", "9")), "what is there is not forgotten");
+        written.keep(&BTreeSet::new());
+        assert!(written.has_come_back(&instance("a", "9")), "what is gone is forgotten");
     }
 }

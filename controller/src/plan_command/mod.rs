@@ -20,7 +20,9 @@ use crate::{
     cluster,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
     inventory::hosts::Known,
-    pool, telemetry, watch,
+    pool, telemetry,
+    unreadable::Unreadable,
+    watch,
 };
 
 mod documents;
@@ -118,10 +120,21 @@ async fn context(args: Run) -> anyhow::Result<Context> {
     let client = cluster.client.clone();
     let all = ListParams::default();
     let windows = ListParams::default().labels(WINDOWS_NODES);
+    let unreadable = Unreadable::default();
     let (pools, instances, nodes) = tokio::try_join!(
-        async { watch::list(client.clone(), &all).await.context("the API server does not show the WindowsNodePools") },
-        async { watch::list(client.clone(), &all).await.context("the API server does not show the WindowsInstances") },
-        async { watch::list(client.clone(), &windows).await.context("the API server does not show the Nodes") },
+        async {
+            watch::list(client.clone(), &all, &unreadable)
+                .await
+                .context("the API server does not show the WindowsNodePools")
+        },
+        async {
+            watch::list(client.clone(), &all, &unreadable)
+                .await
+                .context("the API server does not show the WindowsInstances")
+        },
+        async {
+            watch::list(client.clone(), &windows, &unreadable).await.context("the API server does not show the Nodes")
+        },
     )?;
     let version = client.apiserver_version().await.context("the API server does not tell its version")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
@@ -135,7 +148,7 @@ async fn context(args: Run) -> anyhow::Result<Context> {
         stop: CancellationToken::new(),
         looks_once: true,
     };
-    Ok(Context::new(process, cluster, cluster_id, Caches { pools, instances, nodes }, release, warning))
+    Ok(Context::new(process, cluster, cluster_id, Caches { pools, instances, nodes, unreadable }, release, warning))
 }
 
 /// Plans one pool. Its hosts are added to `others`.
@@ -147,6 +160,9 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &Context) -> a
         "it cannot be planned".clone_into(&mut answer.summary);
         Ok(answer)
     };
+    if let Some(message) = cx.unreadable.of_pool(&answer.pool) {
+        return refuse(answer, "InstanceUnreadable", message);
+    }
     match dry_run(&cx.client, document, there.is_some()).await? {
         Verdict::Taken => {}
         Verdict::Refused(message) => return refuse(answer, "Refused", message),

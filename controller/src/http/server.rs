@@ -1,0 +1,192 @@
+//! Serves HTTP to clients that nobody vouches for: connections, heads and time are limited, so that none of them can take the memory or
+//! the place of others.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use axum::Router;
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use tokio::{net::TcpListener, time::timeout};
+use tokio_util::sync::CancellationToken;
+
+/// After an error of the listener, which is most often that the process has no file left.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+/// Largest head of a request, in bytes.
+const MAX_HEAD: usize = 16 << 10;
+
+/// What clients may use.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Connections that may be open at once.
+    pub connections: usize,
+    /// Connections that may be open at once from one address. Others still get through when one address opens as many as it can.
+    pub per_address: usize,
+    /// Time in which the head of a request must arrive.
+    pub head: Duration,
+    /// Time after which a connection is closed, whatever goes on.
+    pub connection: Duration,
+}
+
+/// Serves until `stop`. A connection over the limit is closed without an answer.
+pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+    let places = Places::default();
+    while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
+        let (stream, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection was not accepted");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+                continue;
+            }
+        };
+        let Some(place) = places.take(peer.ip().to_canonical(), &limits) else { continue };
+        let service = TowerToHyperService::new(router.clone());
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(limits.head)
+                .max_buf_size(MAX_HEAD)
+                .serve_connection(TokioIo::new(stream), service);
+            // How it ends is the client's affair.
+            let _ = stop.run_until_cancelled(timeout(limits.connection, connection)).await;
+            drop(place);
+        });
+    }
+}
+
+/// Open connections, by address.
+#[derive(Clone, Default)]
+struct Places(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A connection that counts until it is dropped.
+struct Place {
+    places: Places,
+    address: IpAddr,
+}
+
+impl Places {
+    fn take(&self, address: IpAddr, limits: &Limits) -> Option<Place> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let from_here = open.get(&address).copied().unwrap_or_default();
+        if from_here >= limits.per_address || open.values().sum::<usize>() >= limits.connections {
+            return None;
+        }
+        open.insert(address, from_here + 1);
+        Some(Place { places: self.clone(), address })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut open = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&self.address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&self.address);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use axum::{body::Bytes, routing::post};
+    use tokio::{
+        io::{AsyncReadExt as _, AsyncWriteExt as _},
+        net::{TcpSocket, TcpStream},
+    };
+
+    const PATIENT: Duration = Duration::from_mins(10);
+
+    /// A server that answers with the length of what it is sent.
+    async fn server(limits: Limits) -> std::net::SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = Router::new().route("/", post(|body: Bytes| async move { body.len().to_string() }));
+        tokio::spawn(serve(listener, router, limits, CancellationToken::new()));
+        address
+    }
+
+    async fn connect(from: &str, to: std::net::SocketAddr) -> TcpStream {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind(format!("{from}:0").parse().unwrap()).unwrap();
+        socket.connect(to).await.unwrap()
+    }
+
+    /// What the server says before it closes the connection.
+    async fn answer(stream: &mut TcpStream) -> String {
+        let mut text = Vec::new();
+        // A reset says as much as an orderly end: nothing more comes.
+        let _ = stream.read_to_end(&mut text).await;
+        String::from_utf8_lossy(&text).into_owned()
+    }
+
+    const RIGHT: &[u8] = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 3\r\n\r\nabc";
+
+    #[tokio::test]
+    async fn one_address_cannot_take_the_places_of_others() {
+        let limits = Limits { connections: 3, per_address: 2, head: PATIENT, connection: PATIENT };
+        let address = server(limits).await;
+        let silent = [connect("127.0.0.1", address).await, connect("127.0.0.1", address).await];
+        // It is accepted in the order of arrival, so the two above have their places.
+        let mut third = connect("127.0.0.1", address).await;
+        assert_eq!(answer(&mut third).await, "", "more than an address may open");
+        let mut other = connect("127.0.0.2", address).await;
+        other.write_all(RIGHT).await.unwrap();
+        assert!(answer(&mut other).await.ends_with("\r\n\r\n3"), "another address was not served");
+        drop(silent);
+        // As soon as the server sees that they have ended, their places are free.
+        loop {
+            let mut again = connect("127.0.0.1", address).await;
+            let sent = again.write_all(RIGHT).await;
+            if sent.is_ok() && answer(&mut again).await.ends_with("\r\n\r\n3") {
+                break;
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn no_more_are_open_than_fit() {
+        let limits = Limits { connections: 2, per_address: 2, head: PATIENT, connection: PATIENT };
+        let address = server(limits).await;
+        let _silent = [connect("127.0.0.1", address).await, connect("127.0.0.2", address).await];
+        assert_eq!(answer(&mut connect("127.0.0.3", address).await).await, "");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_does_not_go_on_is_not_waited_for() {
+        let short = Duration::from_millis(50);
+        for (about, limits, sent) in [
+            (
+                "half a head",
+                Limits { connections: 9, per_address: 9, head: short, connection: PATIENT },
+                "POST / HTTP/1.1\r\nHost: x\r\nX-Slow: ",
+            ),
+            (
+                "half a body",
+                Limits { connections: 9, per_address: 9, head: PATIENT, connection: short },
+                "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\nabc",
+            ),
+            (
+                "a head without end",
+                Limits { connections: 9, per_address: 9, head: PATIENT, connection: PATIENT },
+                &format!("POST / HTTP/1.1\r\nHost: x\r\nX-Long: {}", "x".repeat(MAX_HEAD)),
+            ),
+        ] {
+            let mut stream = connect("127.0.0.1", server(limits).await).await;
+            stream.write_all(sent.as_bytes()).await.unwrap();
+            let said = answer(&mut stream).await;
+            assert!(said.is_empty() || said.starts_with("HTTP/1.1 4"), "{about}: {said}");
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! What keeps a fault of the operator itself from going unnoticed: a task that ends ends the process, and a panic in a reconcile is an
+//! error of the object that was reconciled.
+
+use std::{any::Any, collections::HashMap, panic::AssertUnwindSafe};
+
+use futures::FutureExt;
+use tokio::task::{Id, JoinSet};
+
+/// A reconcile panicked. The fault is the operator's own.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the operator has a fault of its own, and nothing is changed here until that is mended: {message}; report it with the operator's log"
+)]
+pub struct Panicked {
+    message: String,
+}
+
+impl Panicked {
+    /// Reason of conditions and events.
+    pub const REASON: &'static str = "InternalError";
+}
+
+/// Runs a reconcile. A panic in it is returned as an error, so that it stops neither the controller nor other objects.
+///
+/// What a reconcile shares with others is behind locks whose users take the content of a poisoned lock, and everything that matters is
+/// stored before it has an effect: a reconcile may end anywhere.
+pub async fn catch<T>(reconcile: impl Future<Output = T>) -> Result<T, Panicked> {
+    AssertUnwindSafe(reconcile).catch_unwind().await.map_err(|payload| Panicked { message: message(&*payload) })
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").chars().filter(|c| !c.is_control()).take(300).collect()
+}
+
+/// Tasks that all have to run for the process to be of use.
+#[derive(Default)]
+pub struct Tasks {
+    tasks: JoinSet<()>,
+    names: HashMap<Id, &'static str>,
+}
+
+impl Tasks {
+    /// Starts a task.
+    pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let handle = self.tasks.spawn(task);
+        self.names.insert(handle.id(), name);
+    }
+
+    /// Waits until any task ends, and returns which one and how. `None` if there is none.
+    pub async fn first_end(&mut self) -> Option<String> {
+        let (id, how) = match self.tasks.join_next_with_id().await? {
+            Ok((id, ())) => (id, "ended by itself".to_owned()),
+            Err(error) => {
+                let id = error.id();
+                let panic = error.try_into_panic().map(|payload| message(&*payload));
+                (id, panic.map_or_else(|_| "was aborted".to_owned(), |m| format!("panicked: {m}")))
+            }
+        };
+        Some(format!("{} {how}", self.names.get(&id).copied().unwrap_or("a task")))
+    }
+
+    /// Waits until all tasks have ended.
+    pub async fn all_end(&mut self) {
+        while self.tasks.join_next().await.is_some() {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault() {
+        panic!("one field is too large\u{1b}[2J");
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_a_reconcile_is_an_error_of_its_object() {
+        assert_eq!(catch(async { 7 }).await, Ok(7));
+        let error = catch(async { fault() }).await.unwrap_err();
+        assert!(error.to_string().contains("one field is too large[2J"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn the_first_task_that_ends_is_noticed_while_others_go_on() {
+        for (task, expected) in [
+            (async { fault() }.boxed(), "the pool controller panicked: one field is too large[2J"),
+            (async {}.boxed(), "the pool controller ended by itself"),
+        ] {
+            let mut tasks = Tasks::default();
+            tasks.spawn("the instance controller", std::future::pending());
+            tasks.spawn("the pool controller", task);
+            assert_eq!(tasks.first_end().await.as_deref(), Some(expected));
+        }
+        assert_eq!(Tasks::default().first_end().await, None);
+    }
+}

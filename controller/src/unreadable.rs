@@ -1,0 +1,143 @@
+//! Objects that this operator cannot read, for example because a newer operator wrote them before it was replaced by this one.
+//!
+//! Such an object is in no cache. A pool with an instance that is not seen must not be worked on: its budget would be counted without that
+//! host, and the host would be taken for a new one.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use tokio::sync::Notify;
+
+use api::names::key;
+
+/// Longest part of an error that is shown.
+const MAX_ERROR: usize = 200;
+
+/// All objects that cannot be read now.
+#[derive(Clone, Default)]
+pub struct Unreadable(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// How often each kind was listed.
+    lists: BTreeMap<String, u64>,
+    objects: BTreeMap<(String, String), Object>,
+}
+
+#[derive(Clone, Debug)]
+struct Object {
+    pool: Option<String>,
+    error: String,
+    /// The list of its kind in which, or after which, it was seen.
+    list: u64,
+}
+
+impl Unreadable {
+    /// A list of a kind begins.
+    pub fn list_begins(&self, kind: &str) {
+        *self.lock().lists.entry(kind.to_owned()).or_default() += 1;
+    }
+
+    /// A list of a kind is complete: what was not in it is gone.
+    pub fn list_ends(&self, kind: &str) {
+        let mut state = self.lock();
+        let current = state.lists.get(kind).copied().unwrap_or_default();
+        state.objects.retain(|(k, _), object| k != kind || object.list >= current);
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// An object cannot be read.
+    pub fn note(&self, kind: &str, meta: &ObjectMeta, error: &str) {
+        let name = meta.name.clone().unwrap_or_default();
+        let pool = meta.labels.as_ref().and_then(|l| l.get(key::POOL)).cloned();
+        let error = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR).collect();
+        let mut state = self.lock();
+        let list = state.lists.get(kind).copied().unwrap_or_default();
+        state.objects.insert((kind.to_owned(), name), Object { pool, error, list });
+        drop(state);
+        self.0.changed.notify_one();
+    }
+
+    /// An object can be read, or is gone.
+    pub fn forget(&self, kind: &str, name: &str) {
+        let mut state = self.lock();
+        if !state.objects.is_empty() && state.objects.remove(&(kind.to_owned(), name.to_owned())).is_some() {
+            drop(state);
+            self.0.changed.notify_one();
+        }
+    }
+
+    /// What is wrong with an instance of a pool, if one cannot be read, and what to do.
+    pub fn of_pool(&self, pool: &str) -> Option<String> {
+        let state = self.lock();
+        let ((_, name), object) = state.objects.iter().find(|(_, o)| o.pool.as_deref() == Some(pool))?;
+        Some(format!(
+            "the WindowsInstance {name} cannot be read, and nothing is begun in this pool until it can: {}; a newer operator may have written it: install that version again",
+            object.error
+        ))
+    }
+
+    /// Pools that have such an object.
+    pub fn pools(&self) -> Vec<String> {
+        self.lock().objects.values().filter_map(|o| o.pool.clone()).collect()
+    }
+
+    /// Waits until something of this changes.
+    pub async fn changed(&self) {
+        self.0.changed.notified().await;
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIND: &str = "WindowsInstance";
+
+    fn meta(name: &str, pool: &str) -> ObjectMeta {
+        let labels = BTreeMap::from([(key::POOL.to_owned(), pool.to_owned())]);
+        ObjectMeta { name: Some(name.into()), labels: Some(labels), ..ObjectMeta::default() }
+    }
+
+    #[test]
+    fn a_pool_with_an_instance_that_cannot_be_read_is_known_until_it_can() {
+        let unreadable = Unreadable::default();
+        assert_eq!(unreadable.of_pool("a"), None);
+        unreadable.note(KIND, &meta("win-1", "a"), "unknown variant `Reimage`\u{1b}");
+        let message = unreadable.of_pool("a").unwrap();
+        assert!(message.contains("win-1") && message.contains("`Reimage`") && !message.contains('\u{1b}'), "{message}");
+        assert_eq!((unreadable.of_pool("b"), unreadable.pools()), (None, vec!["a".to_owned()]));
+        unreadable.forget(KIND, "win-2");
+        assert!(unreadable.of_pool("a").is_some());
+        unreadable.forget(KIND, "win-1");
+        assert_eq!(unreadable.of_pool("a"), None);
+    }
+
+    #[test]
+    fn what_is_not_in_a_new_list_is_gone() {
+        let unreadable = Unreadable::default();
+        unreadable.list_begins(KIND);
+        unreadable.note(KIND, &meta("win-1", "a"), "x");
+        unreadable.note(KIND, &meta("win-2", "b"), "x");
+        unreadable.list_ends(KIND);
+        unreadable.list_begins(KIND);
+        unreadable.note(KIND, &meta("win-2", "b"), "x");
+        assert!(unreadable.of_pool("a").is_some(), "not before the list is complete");
+        unreadable.list_ends(KIND);
+        assert_eq!(unreadable.pools(), ["b"]);
+    }
+}
