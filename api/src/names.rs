@@ -88,6 +88,9 @@ pub mod key {
     pub const TRUST_HOST_KEY: &str = "windowsmachineconfig.openshift.io/trust-host-key";
     /// Pool annotation, written by a person: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it.
     pub const VOID_EPOCH: &str = "windowsmachineconfig.openshift.io/void-epoch";
+    /// Instance annotation: `SHA256:…` fingerprint of the host key that the host showed at its first contact, before it had a name and so
+    /// an instance. Written by the pool controller when it makes the instance; the host has to show the same key when it joins.
+    pub const FIRST_HOST_KEY: &str = "windowsmachineconfig.openshift.io/first-host-key";
     /// Instance label `true`: the host was given up without being deconfigured.
     pub const UNCLEAN: &str = "windowsmachineconfig.openshift.io/unclean";
 }

@@ -1,17 +1,26 @@
 //! Host keys that the legacy operator has seen and not yet written to a Node: the ConfigMap `windows-ssh-host-keys`, address to base64 of
 //! the SSH wire format. Read only: what it pins is pinned in the instance's status afterwards.
+//!
+//! The legacy operator leaves the entry of a Machine that never became a node, and a cloud gives the address to another machine later. So
+//! for a Machine only an entry counts that may have been written since the Machine is there. An entry has no time of its own; the last
+//! write of whoever owns it (`metadata.managedFields`) is not before it.
 
 use std::{
     collections::BTreeMap,
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use api::names::LEGACY_HOST_KEYS;
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 
-use crate::{inventory::hosts::canonical, ssh::HostKey};
+use crate::{
+    instance::{HostKeyProblem, StepError},
+    inventory::hosts::canonical,
+    ssh::HostKey,
+};
 
 /// A hundred hosts that join at once shall not ask for the same ConfigMap a hundred times.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
@@ -19,8 +28,11 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 /// Reads the ConfigMap.
 pub struct LegacyHostKeys {
     api: Api<ConfigMap>,
-    seen: Mutex<Option<(Instant, BTreeMap<String, String>)>>,
+    seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
+
+/// What the ConfigMap says: key and time of the last write, by address as it is written there.
+type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
 impl LegacyHostKeys {
     /// That of `namespace`.
@@ -28,40 +40,88 @@ impl LegacyHostKeys {
         Self { api: Api::namespaced(client, namespace), seen: Mutex::default() }
     }
 
-    /// The key that was seen at an address. Not being able to read the ConfigMap is an error: a pin must not be lost.
-    pub async fn of(&self, address: &str) -> kube::Result<Option<HostKey>> {
-        let remembered = || {
-            let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-            seen.as_ref().filter(|(at, _)| at.elapsed() < REMEMBER_FOR).map(|(_, data)| find(data, address))
-        };
-        if let Some(found) = remembered() {
-            return Ok(found);
+    /// The key that was seen at an address since a moment.
+    ///
+    /// # Errors
+    /// When the ConfigMap or the entry cannot be read: a pin must not be lost.
+    pub async fn of(&self, address: &str, since: Option<Timestamp>) -> Result<Option<HostKey>, StepError> {
+        Ok(find(&*self.entries().await?, address, since)?)
+    }
+
+    async fn entries(&self) -> Result<Arc<Entries>, StepError> {
+        let remembered = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some((_, entries)) = remembered.filter(|(at, _)| at.elapsed() < REMEMBER_FOR) {
+            return Ok(entries);
         }
-        let data = self.api.get_opt(LEGACY_HOST_KEYS).await?.and_then(|c| c.data).unwrap_or_default();
-        let found = find(&data, address);
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), data));
-        Ok(found)
+        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(StepError::api("show the known host keys"))?;
+        let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), entries.clone()));
+        Ok(entries)
     }
 }
 
-fn find(data: &BTreeMap<String, String>, address: &str) -> Option<HostKey> {
-    let address = canonical(address);
-    let (_, key) = data.iter().find(|(at, _)| canonical(at) == address)?;
-    HostKey::parse(key).ok()
+fn entries(map: &ConfigMap) -> Entries {
+    let data = map.data.clone().unwrap_or_default();
+    data.into_iter().map(|(address, key)| (address.clone(), (key, written(map, &address)))).collect()
+}
+
+/// When the owners of an entry wrote last; `None` if that is not known.
+fn written(map: &ConfigMap, address: &str) -> Option<Timestamp> {
+    let field = format!("f:{address}");
+    let owns = |fields: &serde_json::Value| fields.get("f:data").and_then(|data| data.get(&field)).is_some();
+    let owners = map.managed_fields().iter().filter(|m| m.fields_v1.as_ref().is_some_and(|f| owns(&f.0)));
+    owners.filter_map(|m| m.time.as_ref().map(|t| t.0)).max()
+}
+
+fn find(entries: &Entries, address: &str, since: Option<Timestamp>) -> Result<Option<HostKey>, HostKeyProblem> {
+    let wanted = canonical(address);
+    let Some((at, (key, written))) = entries.iter().find(|(at, _)| canonical(at) == wanted) else { return Ok(None) };
+    if let (Some(written), Some(since)) = (written, since)
+        && *written < since
+    {
+        return Ok(None);
+    }
+    let place = || format!("entry {at} of the ConfigMap {LEGACY_HOST_KEYS}");
+    HostKey::parse(key).map(Some).map_err(|error| HostKeyProblem::Unusable { place: place(), error })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
+
+    const KEY: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+
+    fn map() -> Entries {
+        let map = json!({
+            "metadata": {"name": LEGACY_HOST_KEYS, "managedFields": [
+                {"manager": "old", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:data": {"f:10.0.0.3": {}}}},
+                {"manager": "new", "time": "2026-03-01T00:00:00Z", "fieldsV1": {"f:data": {".": {}, "f:10.0.0.4": {}}}},
+            ]},
+            "data": {"win-1.example.com": KEY, "10.0.0.2": "no key", "10.0.0.3": KEY, "10.0.0.4": KEY},
+        });
+        entries(&serde_json::from_value(map).unwrap())
+    }
 
     #[test]
-    fn a_key_is_found_by_the_address_however_it_is_written() {
-        let key = "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
-        let data = BTreeMap::from([
-            ("win-1.example.com".to_string(), key.to_string()),
-            ("10.0.0.2".to_string(), "no key".to_string()),
-        ]);
-        assert_eq!(find(&data, "WIN-1.example.com.").map(|k| k.key_type), Some("ssh-ed25519".into()));
-        assert!(find(&data, "10.0.0.2").is_none() && find(&data, "10.0.0.3").is_none());
+    fn a_stale_entry_does_not_lock_a_new_machine_out_and_a_damaged_one_is_an_error() {
+        let machine: Option<Timestamp> = Some("2026-02-01T00:00:00Z".parse().unwrap());
+        for (address, since, expected) in [
+            ("WIN-1.example.com.", None, Ok(true)),
+            // Nobody says when it was written.
+            ("win-1.example.com", machine, Ok(true)),
+            ("10.0.0.2", None, Err("HostKeyInvalid")),
+            ("10.0.0.2", machine, Err("HostKeyInvalid")),
+            ("10.0.0.3", None, Ok(true)),
+            ("10.0.0.3", machine, Ok(false)),
+            ("10.0.0.4", machine, Ok(true)),
+            ("10.0.0.5", None, Ok(false)),
+        ] {
+            let found = find(&map(), address, since);
+            let found = found.map(|k| k.is_some()).map_err(|e| e.reason());
+            assert_eq!(found, expected, "{address} {since:?}");
+        }
+        let says = find(&map(), "10.0.0.2", None).unwrap_err().to_string();
+        assert!(says.contains("entry 10.0.0.2 of the ConfigMap windows-ssh-host-keys"), "{says}");
     }
 }

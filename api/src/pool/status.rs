@@ -78,6 +78,11 @@ pub struct WindowsNodePoolStatus {
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub unclean_hosts: Vec<UncleanHost>,
+    /// Hosts of a list without names that were contacted and have no instance yet.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 1000))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["address".into(), "port".into()]))]
+    pub contacts: Vec<FirstContact>,
     /// The values in force where the spec says nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Effective>,
@@ -194,6 +199,36 @@ pub struct UncleanHost {
     pub address: String,
     /// When it was given up, RFC 3339.
     pub time: String,
+}
+
+/// What a host of a list without names showed and said when it was contacted to ask for its name. The key is stored before anything is
+/// put on the host, and the host has to show the same one when it joins. The rest is the host's own word.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct FirstContact {
+    /// Its address, as listed.
+    #[schemars(length(min = 1, max = 253))]
+    pub address: String,
+    /// Port of its SSH server.
+    pub port: i32,
+    /// Fingerprint of its host key, `SHA256:…`.
+    #[schemars(length(max = 64))]
+    pub host_key: String,
+    /// The IP address that answered.
+    #[schemars(length(max = 64))]
+    pub dialed: String,
+    /// What it calls itself, once it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 63))]
+    pub hostname: Option<String>,
+    /// Its machine id, once it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub machine_id: Option<String>,
+    /// Its boot id, once it was asked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub boot_id: Option<String>,
 }
 
 /// The values in force.

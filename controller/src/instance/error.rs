@@ -1,5 +1,6 @@
 //! Why a step on a host failed.
 
+use super::host_key_policy::HostKeyProblem;
 use crate::{
     csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError,
     versions::VersionError,
@@ -11,6 +12,9 @@ pub enum StepError {
     /// The host could not be reached or the connection broke.
     #[error("{0}")]
     Ssh(SshError),
+    /// No host key is believed.
+    #[error("{0}")]
+    HostKey(#[from] HostKeyProblem),
     /// A key or known hosts could not be had.
     #[error("{0}")]
     Secret(#[from] SecretError),
@@ -214,6 +218,7 @@ impl StepError {
     pub fn reason(&self) -> String {
         match self {
             Self::Ssh(e) => e.reason(),
+            Self::HostKey(e) => e.reason(),
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
             Self::Payload(e) => e.reason(),

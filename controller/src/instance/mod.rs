@@ -10,6 +10,7 @@ mod drive;
 mod error;
 mod evacuate;
 mod fresh;
+mod host_key_policy;
 mod join;
 mod login;
 pub mod node;
@@ -36,7 +37,8 @@ use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
 pub use fresh::Written;
-pub use login::login;
+pub use host_key_policy::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source};
+pub use login::{check as check_host_key, credentials};
 pub use session::Session;
 use status::Situation;
 use work::{Flow, Work};

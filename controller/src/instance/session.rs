@@ -32,7 +32,7 @@ pub struct Session {
     operation: String,
     recipient: host::Recipient,
     limit: std::time::Duration,
-    _slot: OwnedSemaphorePermit,
+    _slot: Option<OwnedSemaphorePermit>,
     _open: OpenGauge,
 }
 
@@ -66,6 +66,26 @@ impl Session {
     ) -> Result<Self, StepError> {
         // The semaphore is never closed.
         let slot = cx.connections.clone().acquire_owned().await.map_err(|_| StepError::NoAddress)?;
+        Self::connect(cx, instance, operation, login, Some(slot)).await
+    }
+
+    /// Logs in without one of the operator's connection slots, which are for work that was granted. The caller bounds how many there are.
+    pub async fn open_apart(
+        cx: &Arc<Context>,
+        instance: &WindowsInstance,
+        operation: &str,
+        login: Login,
+    ) -> Result<Self, StepError> {
+        Self::connect(cx, instance, operation, login, None).await
+    }
+
+    async fn connect(
+        cx: &Arc<Context>,
+        instance: &WindowsInstance,
+        operation: &str,
+        login: Login,
+        slot: Option<OwnedSemaphorePermit>,
+    ) -> Result<Self, StepError> {
         let target = Target {
             address: instance.spec.host.address.clone(),
             port: u16::try_from(instance.spec.host.port).unwrap_or(22),

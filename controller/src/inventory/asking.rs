@@ -1,132 +1,314 @@
 //! Asks hosts for their names: those of lists that have none.
+//!
+//! A host is contacted twice. The first time only to see its key, unless one is declared; nothing is put on it. The key is stored in the
+//! pool's status, and only then the host is logged in to with that key, sent wicd, and asked what it is. What it answers is stored beside
+//! the key for as long as the entry is listed and has no instance, so that no host is asked twice for what it has said, not even after a
+//! restart of the operator.
+
+mod contact;
+mod queue;
 
 use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
 
-use api::{InstanceHost, WindowsInstance, WindowsInstanceSpec, WindowsNodePool, host::Verb};
+use api::{FirstContact, WindowsNodePool};
 use kube::ResourceExt;
-use sha2::{Digest as _, Sha256};
 
 use super::{
     Entry,
-    naming::{Place, Said},
+    naming::{Place, Why},
 };
 use crate::{
     context::Context,
-    instance::{Session, StepError, login},
+    instance::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source},
 };
+use contact::Failure;
+use queue::Queue;
 
+/// Most hosts of one list that are asked.
+pub const MAX_ASKED: usize = 1000;
 /// A host that could not be asked is asked again after this time, and after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
 const LAST_RETRY: Duration = Duration::from_mins(5);
+/// A host whose name cannot be used is asked again after this time, and after twice as long each further time: it may be renamed.
+const FIRST_REVISIT: Duration = Duration::from_mins(5);
+const LAST_REVISIT: Duration = Duration::from_hours(1);
+/// What DNS has said is looked up again after this time, if it is still needed.
+const LOOKUP_AGAIN: Duration = Duration::from_mins(1);
+/// What DNS has said is forgotten after this time without need.
+const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
-/// What hosts have said, and who is being asked.
+/// What is under way, and what has come of it and is not stored yet.
 #[derive(Default)]
-pub struct Asking(Mutex<HashMap<(String, Place), State>>);
+pub struct Asking(Mutex<State>);
 
-#[derive(Clone)]
-enum State {
-    Asked { failures: u32 },
-    Said(String),
-    Failed { message: String, again: Instant, failures: u32 },
+type Key = (String, Place);
+
+#[derive(Default)]
+struct State {
+    queue: Queue<Task>,
+    /// What is asked, by place.
+    asked: HashMap<Key, Arc<Ask>>,
+    /// Contacts that the status of the pool does not have yet.
+    fresh: HashMap<Key, FirstContact>,
+    failures: HashMap<Key, Failed>,
+    revisits: HashMap<Key, (u32, Instant)>,
+    lookups: HashMap<String, Lookup>,
+}
+
+/// Something to do for a pool.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Task {
+    Lookup(String),
+    Contact(Place),
+}
+
+/// A host to ask.
+pub struct Ask {
+    pool: Arc<WindowsNodePool>,
+    place: Place,
+    entry: Entry,
+    /// What is stored of it.
+    stored: Option<FirstContact>,
+}
+
+struct Failed {
+    why: Why,
+    again: Instant,
+    count: u32,
+}
+
+#[derive(Default)]
+struct Lookup {
+    /// `None` until it has been looked up once.
+    addresses: Option<Vec<String>>,
+    at: Option<Instant>,
+    needed: Option<Instant>,
+}
+
+/// The source of the host key of an entry without a name.
+///
+/// # Errors
+/// When the host must not be logged in to.
+pub fn host_key_of(
+    entry: &Entry,
+    stored: Option<&FirstContact>,
+    pool: &WindowsNodePool,
+) -> Result<HostKeySource, HostKeyProblem> {
+    let known = KnownKeys {
+        address: &entry.host.address,
+        declared: entry.host.host_key.as_deref(),
+        first_contact: stored.map(|c| c.host_key.as_str()),
+        ..KnownKeys::default()
+    };
+    host_key_source(&known, &pool.spec.ssh())
 }
 
 impl Asking {
-    /// What the host at a place of this pool has said, or why it could not be asked.
-    pub fn said(&self, pool: &str, place: &Place) -> Option<Said> {
-        match self.lock().get(&(pool.to_owned(), place.clone()))? {
-            State::Asked { .. } => None,
-            State::Said(name) => Some(Ok(name.clone())),
-            State::Failed { message, .. } => Some(Err(("HostnameUnknown", message.clone()))),
+    /// Why the host at a place of this pool could not be asked.
+    pub fn failure(&self, pool: &str, place: &Place) -> Option<Why> {
+        self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
+    }
+
+    /// The contacts with the hosts at these places: what is stored, and what is newer.
+    pub fn contacts(&self, pool: &str, stored: &[FirstContact], places: &BTreeSet<Place>) -> Vec<FirstContact> {
+        let state = self.lock();
+        let of = |place: &Place| {
+            let fresh = state.fresh.get(&(pool.to_owned(), place.clone())).cloned();
+            fresh.or_else(|| stored.iter().find(|c| is_at(c, place)).cloned())
+        };
+        places.iter().filter_map(of).take(MAX_ASKED).collect()
+    }
+
+    /// The addresses of a DNS name; `None` until they are known. It is looked up with the next [`Self::ask`], and the pool is woken.
+    pub fn addresses(&self, pool: &str, name: &str) -> Option<Vec<String>> {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let lookup = state.lookups.entry(name.to_owned()).or_default();
+        lookup.needed = Some(now);
+        let addresses = lookup.addresses.clone();
+        if lookup.at.is_none_or(|at| now.duration_since(at) >= LOOKUP_AGAIN) {
+            state.queue.push(pool, 0, Task::Lookup(name.to_owned()));
+        }
+        addresses
+    }
+
+    /// Looks names up at once, for a command that looks once.
+    pub async fn look_up(&self, names: BTreeSet<String>) {
+        let looked_up = futures::future::join_all(names.into_iter().map(|name| async {
+            let addresses = contact::look_up(&name).await;
+            (name, addresses)
+        }));
+        for (name, addresses) in looked_up.await {
+            self.resolved(name, addresses);
         }
     }
 
-    /// Has hosts asked that are due, in the background; the pool is woken when one has answered. Returns when the next is due.
-    pub fn ask(&self, pool: &Arc<WindowsNodePool>, unnamed: &[(Place, Entry)], cx: &Arc<Context>) -> Option<Duration> {
-        let (name, now) = (pool.name_any(), Instant::now());
-        let mut known = self.lock();
-        known.retain(|(p, place), _| *p != name || unnamed.iter().any(|(u, _)| u == place));
-        let mut next = None;
-        for (place, entry) in unnamed {
+    /// Has hosts asked that are due, in the background; the pool is woken when there is something new. Returns when the next is due.
+    pub fn ask(&self, pool: &Arc<WindowsNodePool>, hosts: &[(Place, Entry)], cx: &Arc<Context>) -> Option<Duration> {
+        let next = self.queue(pool, hosts, Instant::now());
+        self.begin(cx);
+        next
+    }
+
+    /// Asks nothing for a pool any more.
+    pub fn forget(&self, pool: &str) {
+        let mut state = self.lock();
+        state.keep(pool, &BTreeSet::new());
+        state.queue.retain(pool, |_| false);
+    }
+
+    fn queue(&self, pool: &Arc<WindowsNodePool>, hosts: &[(Place, Entry)], now: Instant) -> Option<Duration> {
+        let name = pool.name_any();
+        let mut state = self.lock();
+        let hosts = &hosts[..hosts.len().min(MAX_ASKED)];
+        state.keep(&name, &hosts.iter().map(|(place, _)| place.clone()).collect());
+        state.lookups.retain(|_, l| l.needed.is_some_and(|at| now.duration_since(at) < LOOKUP_FORGOTTEN));
+        let stored = pool.status.as_ref().map(|s| s.contacts.as_slice()).unwrap_or_default();
+        let mut next: Option<Duration> = None;
+        for (place, entry) in hosts {
             let key = (name.clone(), place.clone());
-            let failures = match known.get(&key) {
-                None => 0,
-                Some(State::Failed { again, failures, .. }) if *again <= now => *failures,
-                Some(State::Failed { again, .. }) => {
-                    let wait = again.duration_since(now);
-                    next = Some(next.map_or(wait, |n: Duration| n.min(wait)));
-                    continue;
-                }
-                // A name that was said and cannot be used is asked for again only when the list changes.
-                Some(State::Asked { .. } | State::Said(_)) => continue,
+            let stored = stored.iter().find(|c| is_at(c, place)).cloned();
+            if state.fresh.get(&key).is_some_and(|fresh| stored.as_ref() == Some(fresh)) {
+                state.fresh.remove(&key);
+            }
+            // What is new is stored first.
+            if state.fresh.contains_key(&key) || host_key_of(entry, stored.as_ref(), pool).is_err() {
+                continue;
+            }
+            let due = if let Some(failed) = state.failures.get(&key) {
+                Some((failed.again, failed.count))
+            } else if stored.as_ref().is_some_and(|c| c.hostname.is_some()) {
+                let (count, again) = state.revisits.entry(key.clone()).or_insert((0, now + FIRST_REVISIT));
+                Some((*again, *count))
+            } else {
+                None
             };
-            known.insert(key, State::Asked { failures });
-            tokio::spawn(ask(cx.clone(), pool.clone(), place.clone(), entry.clone()));
+            if let Some((again, _)) = due.filter(|(again, _)| *again > now) {
+                let wait = again.duration_since(now);
+                next = Some(next.map_or(wait, |n| n.min(wait)));
+                continue;
+            }
+            let ask = Ask { pool: pool.clone(), place: place.clone(), entry: entry.clone(), stored };
+            state.asked.insert(key, Arc::new(ask));
+            state.queue.push(&name, due.map_or(0, |(_, count)| count), Task::Contact(place.clone()));
         }
         next
     }
 
-    fn store(&self, pool: &str, place: Place, result: Result<String, StepError>) {
-        let mut known = self.lock();
-        let Some(state) = known.get_mut(&(pool.to_owned(), place)) else { return };
-        let before = match state {
-            State::Asked { failures } => *failures,
-            _ => 0,
-        };
-        *state = match result {
-            Ok(name) => State::Said(name),
-            Err(error) => {
-                let wait = FIRST_RETRY.saturating_mul(1 << before.min(8)).min(LAST_RETRY);
-                let message = format!("the host has not told its name yet: {error}");
-                State::Failed { message, again: Instant::now() + wait, failures: before + 1 }
-            }
-        };
+    /// Begins what may begin.
+    fn begin(&self, cx: &Arc<Context>) {
+        let mut state = self.lock();
+        while let Some((pool, task)) = state.queue.next() {
+            let ask = match &task {
+                Task::Contact(place) => state.asked.get(&(pool.clone(), place.clone())).cloned(),
+                Task::Lookup(_) => None,
+            };
+            let turn = Turn { cx: cx.clone(), pool, task };
+            tokio::spawn(work(turn, ask));
+        }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<(String, Place), State>> {
+    fn resolved(&self, name: String, addresses: Vec<IpAddr>) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let addresses = addresses.iter().map(|a| a.to_canonical().to_string()).collect();
+        let needed = state.lookups.get(&name).and_then(|l| l.needed).unwrap_or(now);
+        state.lookups.insert(name, Lookup { addresses: Some(addresses), at: Some(now), needed: Some(needed) });
+    }
+
+    fn answered(&self, ask: &Ask, result: Result<FirstContact, Failure>, now: Instant) {
+        let key = (ask.pool.name_any(), ask.place.clone());
+        let mut state = self.lock();
+        // Its entry may have been taken out meanwhile.
+        if !state.asked.contains_key(&key) {
+            return;
+        }
+        match result {
+            Ok(contact) => {
+                state.failures.remove(&key);
+                if contact.hostname.is_some() {
+                    let count = state.revisits.get(&key).map_or(0, |(count, _)| count + 1);
+                    let wait = FIRST_REVISIT.saturating_mul(1 << count.min(8)).min(LAST_REVISIT);
+                    state.revisits.insert(key.clone(), (count, now + wait));
+                }
+                if ask.stored.as_ref() != Some(&contact) {
+                    state.fresh.insert(key, contact);
+                }
+            }
+            Err(Failure { reason, message }) => {
+                let before = state.failures.get(&key).map_or(0, |f| f.count);
+                let wait = FIRST_RETRY.saturating_mul(1 << before.min(8)).min(LAST_RETRY);
+                let why = (reason, message);
+                state.failures.insert(key, Failed { why, again: now + wait, count: before + 1 });
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn ask(cx: Arc<Context>, pool: Arc<WindowsNodePool>, place: Place, entry: Entry) {
-    let result = Box::pin(cx.stop.run_until_cancelled(hostname(&cx, &pool, &place, &entry))).await;
-    let Some(result) = result else { return };
-    if let Err(error) = &result {
-        tracing::warn!(pool = pool.name_any(), address = place.0, %error, "a host could not be asked for its name");
+impl State {
+    /// Forgets what is not listed any more.
+    fn keep(&mut self, pool: &str, places: &BTreeSet<Place>) {
+        let stays = |key: &Key| key.0 != pool || places.contains(&key.1);
+        self.asked.retain(|key, _| stays(key));
+        self.fresh.retain(|key, _| stays(key));
+        self.failures.retain(|key, _| stays(key));
+        self.revisits.retain(|key, _| stays(key));
+        self.queue.retain(pool, |task| match task {
+            Task::Lookup(_) => true,
+            Task::Contact(place) => places.contains(place),
+        });
     }
-    cx.asking.store(&pool.name_any(), place, result);
-    cx.wake.pool(&pool.name_any());
 }
 
-/// What a host calls itself. Nothing is left on it but wicd's exe, which it gets anyway when it joins.
-async fn hostname(
-    cx: &Arc<Context>,
-    pool: &WindowsNodePool,
-    place: &Place,
-    entry: &Entry,
-) -> Result<String, StepError> {
-    let (host, ssh) = (&entry.host, pool.spec.ssh());
-    let keys = host.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |key| vec![key]);
-    let host = InstanceHost {
-        name: String::new(),
-        address: host.address.clone(),
-        port: place.1,
-        username: host.username.clone().unwrap_or_else(|| ssh.username().into()),
-        host_key: host.host_key.clone(),
-        private_keys: keys,
-        labels: host.labels.clone().unwrap_or_default(),
-    };
-    let spec = WindowsInstanceSpec { host, ..WindowsInstanceSpec::default() };
-    let instance = WindowsInstance::new("", spec);
-    let id = hex::encode(Sha256::digest(format!("{} {}", place.0, place.1)));
-    let login = login(cx, &instance, pool).await?;
-    let session = Session::open(cx, &instance, &format!("name-{}", &id[..10]), login).await?;
-    session.prepare().await?;
-    let state = session.look(&[]).await?;
-    session.tidy(&[Verb::Facts]).await?;
-    session.close().await;
-    Ok(state.machine.hostname)
+fn is_at(contact: &FirstContact, place: &Place) -> bool {
+    (contact.address.as_str(), contact.port) == (place.0.as_str(), place.1)
 }
+
+/// A task that is under way. However it ends, the next one begins.
+struct Turn {
+    cx: Arc<Context>,
+    pool: String,
+    task: Task,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.cx.asking.lock().queue.done(&self.pool, &self.task);
+        if !self.cx.stop.is_cancelled() {
+            self.cx.asking.begin(&self.cx);
+            self.cx.wake.pool(&self.pool);
+        }
+    }
+}
+
+async fn work(turn: Turn, ask: Option<Arc<Ask>>) {
+    let cx = &turn.cx;
+    match (&turn.task, ask) {
+        (Task::Lookup(name), _) => {
+            let Some(addresses) = cx.stop.run_until_cancelled(contact::look_up(name)).await else { return };
+            cx.asking.resolved(name.clone(), addresses);
+        }
+        (Task::Contact(_), Some(ask)) => {
+            let Some(result) = Box::pin(cx.stop.run_until_cancelled(contact::contact(cx, &ask))).await else { return };
+            if let Err(failure) = &result {
+                let (pool, address) = (turn.pool.as_str(), ask.place.0.as_str());
+                tracing::warn!(pool, address, reason = failure.reason, "{}", failure.message);
+            }
+            cx.asking.answered(&ask, result, Instant::now());
+        }
+        (Task::Contact(_), None) => {}
+    }
+}
+
+#[cfg(test)]
+#[path = "asking/tests.rs"]
+mod tests;

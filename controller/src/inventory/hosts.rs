@@ -7,7 +7,7 @@ pub use gitops::address::canonical;
 use gitops::address::is_address;
 
 use super::Entry;
-use crate::ssh::HostKeyCheck;
+use crate::{instance::HostKeyProblem, ssh::HostKeyCheck};
 
 /// Another host that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +45,15 @@ pub struct Resolved {
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
-/// stops nobody but itself. `known` are the instances of all pools: who was there first keeps name and address.
-pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, entries: &[Entry], known: &[Known]) -> Resolved {
+/// stops nobody but itself. `known` are the instances of all pools: who was there first keeps name and address. `has_key` says of which
+/// names a host key is known that no entry declares.
+pub fn resolve(
+    pool: &str,
+    spec: &WindowsNodePoolSpec,
+    entries: &[Entry],
+    known: &[Known],
+    has_key: &dyn Fn(&str) -> bool,
+) -> Resolved {
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
     let mut origins = BTreeMap::new();
     let owners: BTreeMap<&str, &Known> = known.iter().map(|k| (k.name.as_str(), k)).collect();
@@ -86,12 +93,9 @@ pub fn resolve(pool: &str, spec: &WindowsNodePoolSpec, entries: &[Entry], known:
             refuse("InvalidInventory", message);
             continue;
         }
-        if is_strict && entry.host_key.is_none() {
-            let message = format!(
-                "host {}: ssh.hostKeyPolicy is Strict, but the host has no hostKey; add it, or set ssh.knownHostsRef",
-                entry.name
-            );
-            refuse("InvalidInventory", message);
+        if is_strict && entry.host_key.is_none() && !has_key(&entry.name) {
+            let problem = HostKeyProblem::NotDeclared { address: entry.address.clone() };
+            refuse(problem.reason(), format!("host {}: {problem}", entry.name));
             continue;
         }
         let port = entry.port.unwrap_or_else(|| i32::from(ssh.port()));
@@ -145,7 +149,7 @@ mod tests {
         known: &[Known],
     ) -> (BTreeMap<String, InstanceHost>, Vec<Problem>) {
         let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
-        let resolved = super::resolve(pool, spec, &entries, known);
+        let resolved = super::resolve(pool, spec, &entries, known, &|name| name == "pinned");
         (resolved.hosts, resolved.problems)
     }
     fn known(name: &str, address: &str, pool: &str) -> Known {
@@ -263,11 +267,11 @@ mod tests {
     fn a_list_from_afar_is_held_to_strict_host_keys() {
         let key = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
         let with_key = Host { host_key: Some(key.into()), ..host("a", "10.0.0.1") };
-        let mut spec = spec(vec![with_key, host("b", "10.0.0.2")]);
+        let mut spec = spec(vec![with_key, host("b", "10.0.0.2"), host("pinned", "10.0.0.3")]);
         spec.ssh = Some(Ssh { host_key_policy: Some(HostKeyPolicy::Strict), ..Ssh::default() });
         let (hosts, problems) = resolve("p", &spec, &[]);
-        assert_eq!(hosts.into_keys().collect::<Vec<_>>(), ["a"]);
-        assert_eq!(problems[0].host, "b");
+        assert_eq!(hosts.into_keys().collect::<Vec<_>>(), ["a", "pinned"]);
+        assert_eq!((problems[0].host.as_str(), problems[0].reason), ("b", "HostKeyUnknown"));
     }
 
     proptest! {

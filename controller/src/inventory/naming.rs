@@ -1,66 +1,93 @@
 //! Names for hosts of lists that have none. Pure.
 //!
-//! The name of a host is what the host itself says at first contact, not what DNS says. A host that is there already keeps the name
-//! that it has, whatever it says later.
+//! A host that is there already keeps the name that it has, however its entry is written and whatever it says later: it is found by where
+//! it answers, by its addresses, and by what it has proven. Only a host that is found nowhere gets the name that it calls itself, not the
+//! one that DNS has for it. That name is the host's own word and wins against nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use api::Host;
+use api::{FirstContact, Host};
 
 use super::{Entry, Problem, hosts::canonical};
 
 /// Where a host answers: its address in one form for all ways to write it, and its port.
 pub type Place = (String, i32);
 
-/// What a host has said of its name; or the reason and the message why there is no usable one.
-pub type Said = Result<String, (&'static str, String)>;
+/// Reason and message.
+pub type Why = (&'static str, String);
+
+/// A host that has an instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Existing {
+    /// Its name.
+    pub name: String,
+    /// Where it answers.
+    pub place: Place,
+    /// Whether it is of another pool.
+    pub is_foreign: bool,
+    /// What it has proven, if it was ever logged in to.
+    pub identity: Option<Identity>,
+}
+
+/// What tells a host from all others, clones of it included: they have the same key, name and machine id, but not the same run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Fingerprint of its host key.
+    pub host_key: String,
+    /// What it calls itself.
+    pub hostname: String,
+    /// Machine id.
+    pub machine_id: String,
+    /// Boot id.
+    pub boot_id: String,
+}
+
+impl Identity {
+    /// Of a host that has answered.
+    pub fn of(contact: &FirstContact) -> Option<Self> {
+        let identity = Self {
+            host_key: contact.host_key.clone(),
+            hostname: contact.hostname.clone()?,
+            machine_id: contact.machine_id.clone()?,
+            boot_id: contact.boot_id.clone()?,
+        };
+        identity.is_whole().then_some(identity)
+    }
+
+    fn is_whole(&self) -> bool {
+        !self.host_key.is_empty() && !self.machine_id.is_empty() && !self.boot_id.is_empty()
+    }
+}
 
 /// What is known of names.
 pub struct Names<'a> {
-    /// Of instances of this pool, by place.
-    pub instances: &'a BTreeMap<Place, String>,
-    /// Of the Node that has this address and was made by the legacy operator, or by this one.
-    pub node: &'a dyn Fn(&str) -> Option<String>,
-    /// What the host at a place has said, or why it could not be asked. `None`: it was not asked yet.
-    pub said: &'a dyn Fn(&Place) -> Option<Said>,
+    /// Hosts that have an instance, of all pools.
+    pub existing: &'a [Existing],
+    /// Names of the Nodes that have an address and were made by the legacy operator, or by this one.
+    pub nodes_at: &'a dyn Fn(&str) -> Vec<String>,
+    /// Addresses of a DNS name. `None`: that is not known yet.
+    pub resolved: &'a dyn Fn(&str) -> Option<Vec<String>>,
+    /// Why a host must not be asked.
+    pub forbidden: &'a dyn Fn(&Entry) -> Option<Why>,
+    /// The first contact with the host at a place.
+    pub contact: &'a dyn Fn(&Place) -> Option<FirstContact>,
+    /// Why the host at a place could not be asked.
+    pub failure: &'a dyn Fn(&Place) -> Option<Why>,
+    /// Who has a name, in words; an error if that cannot be found out.
+    pub owner: &'a dyn Fn(&str) -> Result<Option<String>, String>,
 }
 
-/// Entries with names, and hosts that have to be asked.
+/// Entries with names, and hosts whose names are not known.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Named {
     /// Entries, each with a name.
     pub entries: Vec<Entry>,
-    /// Hosts without one.
+    /// Hosts without one. Each may be a host that is there already.
     pub unnamed: Vec<Entry>,
+    /// Those of them that are to be asked.
+    pub to_ask: Vec<Entry>,
     /// Those of them that could not be asked, or have no usable name.
     pub problems: Vec<Problem>,
-}
-
-/// Gives a name to each entry that has none, as far as it is known. `port` is that of entries that say nothing.
-pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
-    let mut named = Named::default();
-    for mut entry in entries {
-        if !entry.host.name.is_empty() {
-            named.entries.push(entry);
-            continue;
-        }
-        let place = place(&entry.host, port);
-        let known = names.instances.get(&place).cloned().or_else(|| (names.node)(&place.0));
-        let found =
-            known.map(Ok).or_else(|| (names.said)(&place).map(|said| said.and_then(|n| usable(&entry.host, &n))));
-        match found {
-            Some(Ok(name)) => {
-                entry.host.name = name;
-                named.entries.push(entry);
-            }
-            Some(Err((reason, message))) => {
-                named.problems.push(Problem { host: entry.host.address.clone(), reason, message });
-                named.unnamed.push(entry);
-            }
-            None => named.unnamed.push(entry),
-        }
-    }
-    named
 }
 
 /// Where a host answers. `port` holds if it says nothing.
@@ -68,8 +95,199 @@ pub fn place(host: &Host, port: i32) -> Place {
     (canonical(&host.address), host.port.unwrap_or(port))
 }
 
+/// Gives a name to each entry that has none, as far as it is known. `port` is that of entries that say nothing.
+pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
+    let places: Vec<Place> = entries.iter().map(|e| place(&e.host, port)).collect();
+    let mut search = Search::new(&entries, &places, names);
+    for find in [Search::by_place, Search::by_address, Search::by_resolved_address, Search::by_node] {
+        for n in 0..entries.len() {
+            if search.found[n].is_none()
+                && !search.is_pending[n]
+                && let Some(name) = find(&mut search, n)
+            {
+                search.settle(n, name);
+            }
+        }
+    }
+    let mut told: BTreeMap<usize, Result<Option<String>, Why>> = BTreeMap::new();
+    for n in 0..entries.len() {
+        if search.found[n].is_none() && !search.is_pending[n] {
+            let result = search.told(n);
+            if let Ok(Some(name)) = &result {
+                search.settle(n, name.clone());
+            }
+            told.insert(n, result);
+        }
+    }
+    let found = search.found;
+    let mut named = Named::default();
+    for (n, (mut entry, found)) in entries.into_iter().zip(found).enumerate() {
+        if let Some(name) = found {
+            entry.host.name = name;
+            named.entries.push(entry);
+            continue;
+        }
+        let is_forbidden = match told.remove(&n) {
+            // Its name is being looked up.
+            None => true,
+            Some(Ok(_)) => false,
+            Some(Err((reason, message))) => {
+                named.problems.push(Problem { host: entry.host.address.clone(), reason, message });
+                (names.forbidden)(&entry).is_some()
+            }
+        };
+        if !is_forbidden {
+            named.to_ask.push(entry.clone());
+        }
+        named.unnamed.push(entry);
+    }
+    named
+}
+
+struct Search<'a> {
+    entries: &'a [Entry],
+    places: &'a [Place],
+    names: &'a Names<'a>,
+    at: BTreeMap<&'a Place, Vec<&'a Existing>>,
+    found: Vec<Option<String>>,
+    /// Entries that nothing can be said of before their addresses, or those of hosts that they may be, are known.
+    is_pending: Vec<bool>,
+    /// Names of hosts of this pool that no entry has been found to mean.
+    free: BTreeSet<&'a str>,
+    given: BTreeSet<String>,
+}
+
+impl<'a> Search<'a> {
+    fn new(entries: &'a [Entry], places: &'a [Place], names: &'a Names<'a>) -> Self {
+        let found: Vec<Option<String>> =
+            entries.iter().map(|e| (!e.host.name.is_empty()).then(|| e.host.name.clone())).collect();
+        let given: BTreeSet<String> = found.iter().flatten().cloned().collect();
+        let mine = names.existing.iter().filter(|e| !e.is_foreign).map(|e| e.name.as_str());
+        let free = mine.filter(|name| !given.contains(*name)).collect();
+        let mut at: BTreeMap<&Place, Vec<&Existing>> = BTreeMap::new();
+        for host in names.existing {
+            at.entry(&host.place).or_default().push(host);
+        }
+        Self { entries, places, names, at, is_pending: vec![false; entries.len()], found, free, given }
+    }
+
+    fn settle(&mut self, n: usize, name: String) {
+        self.free.remove(name.as_str());
+        self.given.insert(name.clone());
+        self.found[n] = Some(name);
+    }
+
+    /// Hosts of this pool that no entry means, and hosts of other pools.
+    fn candidates(&self) -> impl Iterator<Item = &'a Existing> {
+        let existing: &'a [Existing] = self.names.existing;
+        existing.iter().filter(|e| e.is_foreign || self.free.contains(e.name.as_str()))
+    }
+
+    fn by_place(&mut self, n: usize) -> Option<String> {
+        let at = self.at.get(&self.places[n])?;
+        let at = at.iter().filter(|e| e.is_foreign || self.free.contains(e.name.as_str()));
+        at.min_by_key(|e| e.is_foreign).map(|e| e.name.clone())
+    }
+
+    /// Another port of the pool does not make another host of it, as long as there is but one at the address.
+    fn by_address(&mut self, n: usize) -> Option<String> {
+        let address = &self.places[n].0;
+        let entries =
+            self.places.iter().zip(&self.found).filter(|(place, found)| found.is_none() && place.0 == *address);
+        let at = self.candidates().filter(|e| !e.is_foreign && e.place.0 == *address);
+        only(at.map(|e| e.name.clone())).filter(|_| entries.count() == 1)
+    }
+
+    fn by_resolved_address(&mut self, n: usize) -> Option<String> {
+        let Some(addresses) = self.addresses(&self.places[n].0) else {
+            self.is_pending[n] = true;
+            return None;
+        };
+        let mut candidates: Vec<&Existing> = self.candidates().collect();
+        candidates.sort_by_key(|e| e.is_foreign);
+        let (mine, foreign): (Vec<&Existing>, Vec<&Existing>) = candidates.into_iter().partition(|e| !e.is_foreign);
+        let mut same = Vec::new();
+        for host in mine {
+            match self.addresses(&host.place.0) {
+                Some(of_host) if of_host.iter().any(|a| addresses.contains(a)) => same.push(host.name.clone()),
+                Some(_) => {}
+                None => self.is_pending[n] = true,
+            }
+        }
+        if self.is_pending[n] {
+            return None;
+        }
+        let is_same = |e: &&Existing| e.place.1 == self.places[n].1 && addresses.contains(&e.place.0);
+        only(same.into_iter()).or_else(|| only(foreign.into_iter().filter(is_same).map(|e| e.name.clone())))
+    }
+
+    fn by_node(&mut self, n: usize) -> Option<String> {
+        let addresses = self.addresses(&self.places[n].0)?;
+        only(addresses.iter().flat_map(|a| (self.names.nodes_at)(a)))
+    }
+
+    fn addresses(&self, address: &str) -> Option<Vec<String>> {
+        match address.parse::<std::net::IpAddr>() {
+            Ok(_) => Some(vec![address.to_owned()]),
+            Err(_) => (self.names.resolved)(address),
+        }
+    }
+
+    /// What the host itself says, as far as it was asked.
+    fn told(&self, n: usize) -> Result<Option<String>, Why> {
+        let (entry, names) = (&self.entries[n], self.names);
+        if let Some(why) = (names.forbidden)(entry) {
+            return Err(why);
+        }
+        let contact = (names.contact)(&self.places[n]);
+        let Some((contact, hostname)) = contact.as_ref().and_then(|c| Some((c, c.hostname.as_ref()?))) else {
+            return (names.failure)(&self.places[n]).map_or(Ok(None), Err);
+        };
+        let address = &entry.host.address;
+        let nodes: BTreeSet<String> = (names.nodes_at)(&contact.dialed).into_iter().collect();
+        if nodes.len() > 1 {
+            let nodes = nodes.into_iter().collect::<Vec<_>>().join(" and ");
+            let message = format!(
+                "the Nodes {nodes} all have the address {} of the host at {address}: delete those that are left over",
+                contact.dialed
+            );
+            return Err(("HostConflict", message));
+        }
+        if let Some(node) = nodes.into_iter().next() {
+            return Ok(Some(node));
+        }
+        let identity = Identity::of(contact);
+        let same = self.candidates().filter(|e| !e.is_foreign && e.identity.is_some() && e.identity == identity);
+        if let Some(name) = only(same.map(|e| e.name.clone())) {
+            return Ok(Some(name));
+        }
+        let name = usable(&entry.host, hostname)?;
+        let owner = if self.given.contains(&name) {
+            Some("another entry of the list".to_owned())
+        } else {
+            (names.owner)(&name).map_err(|message| ("ApiError", message))?
+        };
+        match owner {
+            None => Ok(Some(name)),
+            Some(owner) => {
+                let message = format!(
+                    "the host at {address} calls itself {name}, which is the name of {owner}, and is not proven to be it: rename the host, \
+                     or give it another name in inventory.hosts"
+                );
+                Err(("HostConflict", message))
+            }
+        }
+    }
+}
+
+/// The one of several names that are all the same.
+fn only(names: impl Iterator<Item = String>) -> Option<String> {
+    let names: BTreeSet<String> = names.collect();
+    if names.len() == 1 { names.into_iter().next() } else { None }
+}
+
 /// The name of a Node for what a host calls itself. Windows likes capitals, Kubernetes takes none.
-fn usable(host: &Host, said: &str) -> Said {
+pub fn usable(host: &Host, said: &str) -> Result<String, Why> {
     let name = said.to_ascii_lowercase();
     let label = |l: &str| {
         !l.is_empty()
@@ -89,51 +307,5 @@ fn usable(host: &Host, said: &str) -> Said {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn entry(name: &str, address: &str) -> Entry {
-        Entry { host: Host { name: name.into(), address: address.into(), ..Host::default() }, origin: None }
-    }
-
-    #[test]
-    fn a_host_keeps_its_name_and_else_tells_it() {
-        let instances = BTreeMap::from([(("10.0.0.1".to_string(), 22), "known".to_string())]);
-        let node = |address: &str| (address == "10.0.0.2").then(|| "old-node".to_string());
-        let said = |place: &Place| match place.0.as_str() {
-            "10.0.0.3" => Some(Ok("WIN-3".to_string())),
-            "10.0.0.4" => Some(Ok("WIN_4".to_string())),
-            "10.0.0.5" => Some(Err(("Unreachable", "no answer".to_string()))),
-            _ => None,
-        };
-        let names = Names { instances: &instances, node: &node, said: &said };
-        for (about, given, expected, problem, asks) in [
-            ("it has one", entry("a", "10.0.0.9"), Some("a"), None, false),
-            ("of the instance", entry("", "10.0.0.1"), Some("known"), None, false),
-            ("of the Node", entry("", "10.0.0.2"), Some("old-node"), None, false),
-            ("what the host says", entry("", "10.0.0.3"), Some("win-3"), None, false),
-            ("no usable one", entry("", "10.0.0.4"), None, Some("InvalidHostname"), true),
-            ("could not be asked", entry("", "10.0.0.5"), None, Some("Unreachable"), true),
-            ("not asked yet", entry("", "10.0.0.6"), None, None, true),
-            ("another port", entry("", "10.0.0.1"), Some("known"), None, false),
-        ] {
-            let named = name(vec![given], 22, &names);
-            assert_eq!(named.entries.first().map(|e| e.host.name.as_str()), expected, "{about}");
-            assert_eq!(named.problems.first().map(|p| p.reason), problem, "{about}");
-            assert_eq!(named.unnamed.len(), usize::from(asks), "{about}");
-        }
-        let other = name(vec![entry("", "10.0.0.1")], 2222, &names);
-        assert!(other.entries.is_empty(), "a host at another port is another host");
-    }
-
-    proptest! {
-        #[test]
-        fn whatever_a_host_says_is_a_name_or_a_problem(said in ".{0,80}") {
-            if let Ok(name) = usable(&Host::default(), &said) {
-                prop_assert!(name.len() <= 63 && !name.is_empty());
-                prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.'));
-            }
-        }
-    }
-}
+#[path = "naming_tests.rs"]
+mod tests;

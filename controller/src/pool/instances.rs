@@ -58,7 +58,7 @@ pub fn changes(
     for (name, host) in &list.hosts {
         let origin = list.origins.get(name);
         match existing.get(name) {
-            None => changes.create.push(new_instance(pool, host, origin, version)),
+            None => changes.create.push(new_instance(pool, host, origin, version, list.first_keys.get(name))),
             Some(instance) if instance.metadata.deletion_timestamp.is_some() => {}
             Some(instance) => {
                 let joined = instance.status.as_ref().is_some_and(|s| s.current_version.is_some());
@@ -147,9 +147,11 @@ fn new_instance(
     host: &InstanceHost,
     origin: Option<&Origin>,
     version: &str,
+    first_key: Option<&String>,
 ) -> WindowsInstance {
     WindowsInstance {
         metadata: ObjectMeta {
+            annotations: first_key.map(|k| BTreeMap::from([(key::FIRST_HOST_KEY.to_string(), k.clone())])),
             name: Some(host.name.clone()),
             labels: Some(BTreeMap::from([(key::POOL.to_string(), pool.name_any())])),
             finalizers: Some(vec![FINALIZER_INSTANCE.into()]),
@@ -317,7 +319,7 @@ mod tests {
     fn plan(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>]) -> Changes {
         let known: Vec<Known> = mine.iter().map(|i| known(i)).collect();
         let entries: Vec<Entry> = pool.spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
-        let hosts = hosts::resolve("p", &pool.spec, &entries, &known).hosts;
+        let hosts = hosts::resolve("p", &pool.spec, &entries, &known, &|_| false).hosts;
         let list = List { hosts, ..List::default() };
         changes(&list, mine, "1-a", pool, &Writer::default().as_reader())
     }

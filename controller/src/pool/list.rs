@@ -5,18 +5,21 @@ use std::{
     sync::Arc,
 };
 
-use api::{InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool, conditions::reason, names::key};
+use api::{
+    FirstContact, InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool, conditions::reason,
+    names::key,
+};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
-use super::status::some;
+use super::{names::Naming, status::some};
 use crate::{
     context::Context,
     inventory::{
         self, Asked, Entry, Listing, Problem, Trouble,
+        asking::MAX_ASKED,
         hosts::{self, Known, canonical},
-        naming::{self, Names, Place},
+        naming::{self, Place},
         removals::{self, Change},
     },
 };
@@ -30,8 +33,14 @@ pub(super) struct List {
     pub origins: BTreeMap<String, Origin>,
     /// What is wrong: with the source, which then comes first, and with entries.
     pub problems: Vec<Problem>,
-    /// Hosts that have to tell their names first.
+    /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
     pub unnamed: Vec<(Place, Entry)>,
+    /// Those of them that are asked.
+    pub to_ask: Vec<(Place, Entry)>,
+    /// First contacts with hosts that have no instance yet.
+    pub contacts: Vec<FirstContact>,
+    /// Fingerprints of the keys that hosts showed at their first contact, by name.
+    pub first_keys: BTreeMap<String, String>,
     /// Every name that is listed, whether or not it is used.
     pub claimed: BTreeSet<String>,
     /// Hosts that are not listed any more, and which pool lists them now.
@@ -51,7 +60,7 @@ pub(super) async fn list(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], 
     }
     match inventory::ask(pool, cx).await {
         Asked::Unknown(trouble, next) => List { next, ..unknown(pool, mine, trouble) },
-        Asked::Listed(listing) => listed(pool, mine, known, *listing, cx),
+        Asked::Listed(listing) => listed(pool, mine, known, *listing, cx).await,
     }
 }
 
@@ -65,6 +74,7 @@ fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Troub
         mends_itself: !trouble.stalls,
         problems: if is_no_news(&trouble) && pool_has_list(pool) { Vec::new() } else { vec![about_source(&trouble)] },
         status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
+        contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
         ..List::default()
     }
 }
@@ -84,7 +94,7 @@ fn about_source(trouble: &Trouble) -> Problem {
     Problem { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
 }
 
-fn listed(
+async fn listed(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
     known: &[Known],
@@ -94,30 +104,26 @@ fn listed(
     let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
     let Listing { entries, problems, status, trouble, next } = listing;
     let is_empty = entries.is_empty() && problems.is_empty();
-    let instances: BTreeMap<Place, String> =
-        mine.iter().map(|i| ((canonical(&i.spec.host.address), i.spec.host.port), i.name_any())).collect();
-    let named = naming::name(
-        entries,
-        port,
-        &Names {
-            instances: &instances,
-            node: &|address| cx.nodes.state().iter().find(|n| is_node_at(n, address)).map(|n| n.name_any()),
-            said: &|place| cx.asking.said(&name, place),
-        },
-    );
-    let resolved = hosts::resolve(&name, &pool.spec, &named.entries, known);
+    let naming = Naming::of(pool, entries, cx).await;
+    let (named, owners) = (naming.named, naming.owners);
+    let has_key = |host: &str| has_host_key(host, cx);
+    let resolved = hosts::resolve(&name, &pool.spec, &named.entries, known, &has_key);
+    let place = |entry: Entry| (naming::place(&entry.host, port), entry);
     let mut list = List {
         claimed: named.entries.iter().map(|e| e.host.name.clone()).collect(),
-        unnamed: named.unnamed.into_iter().map(|e| (naming::place(&e.host, port), e)).collect(),
+        unnamed: named.unnamed.into_iter().map(place).collect(),
+        to_ask: named.to_ask.into_iter().map(place).collect(),
         mends_itself: trouble.as_ref().is_some_and(|t| !t.stalls),
         problems: trouble.iter().map(about_source).collect(),
         hosts: resolved.hosts,
         origins: resolved.origins,
-        moves: BTreeMap::new(),
+        next: owners.next(next),
         status,
-        next,
+        ..List::default()
     };
     list.problems.extend(problems.into_iter().chain(named.problems).chain(resolved.problems));
+    list.keep_contacts(naming.contacts, &named.entries, port, mine);
+    list.say_if_too_long();
     let staying: Vec<&Arc<WindowsInstance>> = mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none()).collect();
     list.keep_what_is_only_wrong(&staying);
     list.hand_over(&name, &staying, cx);
@@ -125,15 +131,53 @@ fn listed(
     list
 }
 
-/// Whether this is a Node that an operator has made of the host at that address, in its one form.
-fn is_node_at(node: &Node, address: &str) -> bool {
-    let ours = [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
-        || node.annotations().contains_key(key::VERSION);
-    let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
-    ours && addresses.iter().any(|a| canonical(&a.address) == address)
+/// Whether a host key is known that no entry declares: one that the host has proven, that a person has allowed, or that the legacy operator
+/// has left on the Node.
+fn has_host_key(host: &str, cx: &Context) -> bool {
+    let instance = cx.instances.get(&ObjectRef::new(host));
+    let has = |i: &WindowsInstance| {
+        let annotations = i.annotations();
+        i.status.as_ref().is_some_and(|s| s.host_key.is_some())
+            || [key::TRUST_HOST_KEY, key::FIRST_HOST_KEY].iter().any(|k| annotations.contains_key(*k))
+    };
+    instance.is_some_and(|i| has(&i)) || cx.node(host).is_some_and(|n| n.annotations().contains_key(key::SSH_HOST_KEY))
 }
 
 impl List {
+    /// Keeps what is known of hosts from their first contact, until they have an instance, which gets the key.
+    fn keep_contacts(
+        &mut self,
+        contacts: Vec<FirstContact>,
+        named: &[Entry],
+        port: i32,
+        mine: &[Arc<WindowsInstance>],
+    ) {
+        let names: BTreeMap<Place, &str> =
+            named.iter().map(|e| (naming::place(&e.host, port), e.host.name.as_str())).collect();
+        for contact in contacts {
+            let name = names.get(&(contact.address.clone(), contact.port));
+            if let Some(name) = name {
+                self.first_keys.insert((*name).to_owned(), contact.host_key.clone());
+            }
+            if !mine.iter().any(|i| name.is_some_and(|n| i.name_any() == *n)) {
+                self.contacts.push(contact);
+            }
+        }
+    }
+
+    /// Asks of no more hosts than can be asked, and says so.
+    fn say_if_too_long(&mut self) {
+        let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
+        let message = format!(
+            "{} hosts of the list have no name that is known, and {MAX_ASKED} of them are asked; {} and those behind it are asked as others \
+             become nodes: take hosts out that do not answer, or use several pools",
+            self.to_ask.len(),
+            place.0
+        );
+        self.problems.push(Problem { host: place.0.clone(), reason: "TooManyUnknownHosts", message });
+        self.to_ask.truncate(MAX_ASKED);
+    }
+
     /// A host whose entry is there and cannot be used any more stays as it is: only who takes the entry out wants the host to go.
     fn keep_what_is_only_wrong(&mut self, staying: &[&Arc<WindowsInstance>]) {
         for instance in staying {
@@ -164,6 +208,19 @@ impl List {
             .iter()
             .filter(|i| !self.hosts.contains_key(&i.name_any()) && !self.moves.contains_key(&i.name_any()))
             .collect();
+        if !gone.is_empty() && !self.unnamed.is_empty() {
+            let names: Vec<String> = gone.iter().map(|i| i.name_any()).collect();
+            let unnamed: Vec<String> = self.unnamed.iter().map(|(place, _)| place.0.clone()).collect();
+            let message = format!(
+                "no entry has the name of {}, and it is not known yet which hosts {} are: they may be the same, so all stay. Mend those \
+                 entries, or take them out",
+                some(&names),
+                some(&unnamed)
+            );
+            self.hosts.extend(gone.iter().map(|i| (i.name_any(), i.spec.host.clone())));
+            self.problems.push(Problem { host: String::new(), reason: "HostnameUnknown", message });
+            return;
+        }
         let limit = pool.spec.inventory.max_removals();
         // The pool's own list is as old as the pool's spec.
         let own = || pool.metadata.generation.map(|g| format!("generation-{g}"));

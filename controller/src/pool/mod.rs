@@ -6,6 +6,7 @@ mod keys;
 mod list;
 mod look;
 mod members;
+mod names;
 mod pace;
 mod preview;
 mod status;
@@ -102,6 +103,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     if deleting {
         cx.claims.set(&name, BTreeSet::new());
+        cx.asking.forget(&name);
     }
     if deleting && mine.is_empty() {
         return finish(&pool, &cx).await;
@@ -124,6 +126,8 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     };
     if is_plan {
         cx.disrupting.forget(&name);
+        // Names are looked up, and no host is asked.
+        cx.asking.ask(&pool, &[], &cx);
         let list = look.preview(&pool, &cx);
         let status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
         store(&pool, status, &cx).await?;
@@ -132,7 +136,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     }
     let Look { mine, list, window, wishes, members, limits, keys } = look;
     cx.claims.set(&name, list.claimed.clone());
-    let asked_again = cx.asking.ask(&pool, &list.unnamed, &cx).and_then(|wait| now.checked_add(wait).ok());
+    let asked_again = cx.asking.ask(&pool, &list.to_ask, &cx).and_then(|wait| now.checked_add(wait).ok());
     let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(&cx), &pool, &cx.pools);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
     let cap = cx.args.max_disruptions;

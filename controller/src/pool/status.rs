@@ -126,6 +126,7 @@ pub(crate) fn next(
         last_handled_reconcile_at: pool.annotations().get(key::RECONCILE_REQUESTED).cloned(),
         failed_node_names: failed.iter().take(10).cloned().collect(),
         unclean_hosts: before.unclean_hosts.clone(),
+        contacts: seen.list.contacts.clone(),
         effective: Some(pool.spec.effective()),
         conditions: before.conditions,
     };

@@ -94,6 +94,9 @@ pub enum SshError {
     /// A file on the host is larger than what was asked for allows.
     #[error("{path} on {address} is larger than {limit} bytes")]
     TooLarge { address: String, path: String, limit: usize },
+    /// A directory on the host has more entries than are read.
+    #[error("{path} on {address} has more than {limit} entries: remove what does not belong there")]
+    TooManyEntries { address: String, path: String, limit: usize },
     /// What was to be uploaded could not be read, here.
     #[error("cannot read the local source of {path}")]
     Source {
@@ -127,6 +130,7 @@ impl SshError {
             Self::BadPath { .. } => "BadPath",
             Self::BadCommand { .. } => "BadCommand",
             Self::TooLarge { .. } => "TooLarge",
+            Self::TooManyEntries { .. } => "TooManyEntries",
             Self::Source { .. } => "SourceUnreadable",
         }
     }

@@ -211,7 +211,7 @@ impl Connection {
             };
             seen += files.len().max(1);
             if seen > MAX_ENTRIES {
-                return Err(SshError::TooLarge {
+                return Err(SshError::TooManyEntries {
                     address: self.address().to_owned(),
                     path: doing.path.to_owned(),
                     limit: MAX_ENTRIES,

@@ -35,4 +35,5 @@ mod rollout_windows;
 mod takeover;
 mod template;
 mod transcripts;
+mod unnamed;
 mod wine;

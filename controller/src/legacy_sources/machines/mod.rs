@@ -76,6 +76,22 @@ impl Machines {
         self.watched.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
+    /// When a Machine, by `<namespace>/<name>`, was made, as far as that is known.
+    pub fn created(&self, machine: &str) -> Option<Timestamp> {
+        let groups = self.groups();
+        groups.into_iter().flat_map(|g| self.machines(g)).find(|m| m.key() == machine).and_then(|m| m.created)
+    }
+
+    /// The Machine that has a name, or whose Node has it, by `<namespace>/<name>`.
+    pub fn named(&self, name: &str) -> Option<String> {
+        let has = |m: &Machine| {
+            let dns = |a: &&read::Address| a.kind.ends_with("DNS") || a.kind == "Hostname";
+            let names = m.addresses.iter().filter(dns).map(|a| a.address.as_str()).chain(m.node.as_deref());
+            names.chain([m.name.as_str()]).any(|n| n.eq_ignore_ascii_case(name))
+        };
+        self.groups().into_iter().flat_map(|g| self.machines(g)).find(has).map(|m| m.key())
+    }
+
     fn machines(&self, group: MachineGroup) -> Vec<Machine> {
         let watched = self.of(group);
         watched.map(|w| w.machines.state().iter().map(|o| Machine::read(o, group)).collect()).unwrap_or_default()

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use api::{MachineGroup, MachineSetRef, names::key};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{ResourceExt, api::DynamicObject};
 use serde::Deserialize;
@@ -69,6 +70,8 @@ pub struct Machine {
     pub name: String,
     /// Unique id.
     pub uid: String,
+    /// When it was made.
+    pub created: Option<Timestamp>,
     /// Whether it runs Windows.
     pub windows: bool,
     /// Whether a person has said that it is no host of ours.
@@ -136,6 +139,7 @@ impl Machine {
             source: Some(Source { group, namespace, set }),
             name: object.name_any(),
             uid: object.uid().unwrap_or_default(),
+            created: object.creation_timestamp().map(|t| t.0),
             windows: is_windows(|key| object.labels().get(key).map(String::as_str), group),
             ignored: is_ignored(object),
             deleting: object.metadata.deletion_timestamp.is_some(),

@@ -1,0 +1,204 @@
+//! Which host key is believed at a log-in. Pure.
+//!
+//! A source that is there and cannot be read is an error. It never makes room for a weaker one: whoever can damage an annotation could
+//! otherwise have any host trusted.
+
+use api::{HostKeyPolicy, PinnedHostKey, Ssh};
+
+use crate::ssh::{HostKey, HostKeyCheck, HostKeyError};
+
+/// Everything that is known of the key of one host, the strongest first.
+#[derive(Clone, Debug, Default)]
+pub struct KnownKeys<'a> {
+    /// Address of the host, for messages.
+    pub address: &'a str,
+    /// `hostKey` of its entry.
+    pub declared: Option<&'a str>,
+    /// The annotation `trust-host-key` of its instance, which a person wrote.
+    pub allowed: Option<&'a str>,
+    /// Key in the status of its instance: one that the host has proven.
+    pub pinned: Option<&'a PinnedHostKey>,
+    /// Fingerprint of the key that it showed when it was first contacted, before it had an instance.
+    pub first_contact: Option<&'a str>,
+    /// Name of its Node, and the annotation `ssh-host-key` there.
+    pub node: Option<(&'a str, &'a str)>,
+}
+
+/// Where the belief in a host key comes from.
+#[derive(Debug, PartialEq, Eq)]
+pub enum HostKeySource {
+    /// What is known already.
+    Check(HostKeyCheck),
+    /// The known hosts Secret of this name.
+    KnownHosts(String),
+    /// What the legacy operator has seen at the address, else the first key that the host shows.
+    FirstUse,
+}
+
+/// Why no host key is believed, so that nobody logs in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostKeyProblem {
+    /// The policy is strict, and nothing is declared.
+    #[error(
+        "ssh.hostKeyPolicy is Strict and no key of {address} is declared, so the operator does not log in: add hostKey to its entry, \
+         or set ssh.knownHostsRef to a Secret that lists the key"
+    )]
+    NotDeclared {
+        /// Address of the host.
+        address: String,
+    },
+    /// A key is there that cannot be read.
+    #[error("{place}: {error}; until it is corrected or removed, the operator does not log in to the host")]
+    Unusable {
+        /// Where it stands.
+        place: String,
+        /// What is wrong with it.
+        error: HostKeyError,
+    },
+}
+
+impl HostKeyProblem {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotDeclared { .. } => "HostKeyUnknown",
+            Self::Unusable { .. } => "HostKeyInvalid",
+        }
+    }
+}
+
+/// Decides which host key is believed: what the inventory declares; what a person allowed for this host alone; with `Strict` what the
+/// known hosts Secret lists; what the host has proven before; what it showed at its first contact; what the legacy operator left on its
+/// Node; and, unless the policy is `Strict`, the first one.
+///
+/// # Errors
+/// When the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
+pub fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource, HostKeyProblem> {
+    let unusable = |place: String| move |error| HostKeyProblem::Unusable { place, error };
+    let pinned =
+        |text: &str, place: String| HostKeyCheck::pinned(text).map(HostKeySource::Check).map_err(unusable(place));
+    if let Some(text) = known.declared {
+        return pinned(text, format!("hostKey of the entry for {}", known.address));
+    }
+    if let Some(text) = known.allowed {
+        return pinned(text, format!("annotation {} of the WindowsInstance", api::names::key::TRUST_HOST_KEY));
+    }
+    let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict);
+    if is_strict && let Some(secret) = &ssh.known_hosts_ref {
+        return Ok(HostKeySource::KnownHosts(secret.name.clone()));
+    }
+    if let Some(key) = known.pinned {
+        return Ok(HostKeySource::Check(HostKeyCheck::Pinned(HostKey {
+            key_type: key.key_type.clone(),
+            public_key_base64: key.public_key.clone(),
+        })));
+    }
+    if let Some(text) = known.first_contact {
+        return pinned(text, format!("key of {} at its first contact", known.address));
+    }
+    if let Some((node, text)) = known.node {
+        let place = format!("annotation {} of the Node {node}", api::names::key::SSH_HOST_KEY);
+        let key = HostKey::parse(text).map_err(unusable(place))?;
+        return Ok(HostKeySource::Check(HostKeyCheck::Pinned(key)));
+    }
+    if is_strict {
+        return Err(HostKeyProblem::NotDeclared { address: known.address.to_owned() });
+    }
+    Ok(HostKeySource::FirstUse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::SecretRef;
+    use proptest::prelude::*;
+
+    const DECLARED: &str = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    const ALLOWED: &str = "SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    const CONTACT: &str = "SHA256:BBBBvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+    const NODE: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
+    const PINNED: &str = "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB";
+
+    /// What a case believes, in one word.
+    fn word(result: Result<HostKeySource, HostKeyProblem>) -> &'static str {
+        match result {
+            Ok(HostKeySource::KnownHosts(name)) if name == "known" => "known hosts",
+            Ok(HostKeySource::FirstUse) => "first",
+            Ok(HostKeySource::Check(HostKeyCheck::PinnedFingerprint(f))) if f == DECLARED => "declared",
+            Ok(HostKeySource::Check(HostKeyCheck::PinnedFingerprint(f))) if f == ALLOWED => "allowed",
+            Ok(HostKeySource::Check(HostKeyCheck::PinnedFingerprint(f))) if f == CONTACT => "contact",
+            Ok(HostKeySource::Check(HostKeyCheck::Pinned(k)))
+                if k.public_key_base64.trim_end_matches('=') == PINNED =>
+            {
+                "pinned"
+            }
+            Ok(HostKeySource::Check(HostKeyCheck::Pinned(k))) if k.public_key_base64.trim_end_matches('=') == NODE => {
+                "node"
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(problem) => problem.reason(),
+        }
+    }
+
+    #[test]
+    fn the_strongest_source_counts_and_strict_never_trusts_at_first_use() {
+        let pinned = PinnedHostKey { public_key: PINNED.into(), key_type: "ssh-ed25519".into(), ..Default::default() };
+        let ssh = |policy, secret: bool| Ssh {
+            host_key_policy: policy,
+            known_hosts_ref: secret.then(|| SecretRef { name: "known".into() }),
+            ..Ssh::default()
+        };
+        let strict = Some(HostKeyPolicy::Strict);
+        let all = KnownKeys {
+            address: "10.0.0.1",
+            declared: Some(DECLARED),
+            allowed: Some(ALLOWED),
+            pinned: Some(&pinned),
+            first_contact: Some(CONTACT),
+            node: Some(("win-1", NODE)),
+        };
+        let no_declared = KnownKeys { declared: None, ..all.clone() };
+        let no_allowed = KnownKeys { allowed: None, ..no_declared.clone() };
+        let no_pinned = KnownKeys { pinned: None, ..no_allowed.clone() };
+        let no_contact = KnownKeys { first_contact: None, ..no_pinned.clone() };
+        let none = KnownKeys { node: None, ..no_contact.clone() };
+        // Known; what is believed at first use, with Strict, and with Strict and known hosts.
+        for (known, first_use, is_strict, with_known_hosts) in [
+            (&all, "declared", "declared", "declared"),
+            (&no_declared, "allowed", "allowed", "allowed"),
+            (&no_allowed, "pinned", "pinned", "known hosts"),
+            (&no_pinned, "contact", "contact", "known hosts"),
+            (&no_contact, "node", "node", "known hosts"),
+            (&none, "first", "HostKeyUnknown", "known hosts"),
+        ] {
+            assert_eq!(word(host_key_source(known, &ssh(None, false))), first_use, "{known:?}");
+            assert_eq!(word(host_key_source(known, &ssh(None, true))), first_use, "{known:?}");
+            assert_eq!(word(host_key_source(known, &ssh(strict, false))), is_strict, "{known:?}");
+            assert_eq!(word(host_key_source(known, &ssh(strict, true))), with_known_hosts, "{known:?}");
+        }
+    }
+
+    #[test]
+    fn a_damaged_key_is_never_trust_on_first_use() {
+        let none = KnownKeys { address: "10.0.0.1", ..KnownKeys::default() };
+        for (known, place) in [
+            (KnownKeys { declared: Some("SHA256:short"), ..none.clone() }, "entry for 10.0.0.1"),
+            (KnownKeys { allowed: Some(""), ..none.clone() }, "trust-host-key"),
+            (KnownKeys { first_contact: Some("SHA256:"), ..none.clone() }, "first contact"),
+            (KnownKeys { node: Some(("win-1", "AAAA")), ..none.clone() }, "ssh-host-key of the Node win-1"),
+            (KnownKeys { node: Some(("win-1", "")), ..none.clone() }, "ssh-host-key of the Node win-1"),
+        ] {
+            let problem = host_key_source(&known, &Ssh::default()).unwrap_err();
+            assert_eq!(problem.reason(), "HostKeyInvalid");
+            assert!(problem.to_string().contains(place), "{problem} does not name {place}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_an_annotation_holds_it_is_a_key_or_an_error(text in ".{0,80}") {
+            let known = KnownKeys { node: Some(("n", &text)), ..KnownKeys::default() };
+            prop_assert!(!matches!(host_key_source(&known, &Ssh::default()), Ok(HostKeySource::FirstUse)));
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Contacts one host.
+
+use std::{net::IpAddr, sync::Arc, time::Duration};
+
+use api::{FirstContact, InstanceHost, WindowsInstance, WindowsInstanceSpec, host::Verb};
+use sha2::{Digest as _, Sha256};
+
+use super::{Ask, host_key_of};
+use crate::{
+    context::Context,
+    instance::{Session, StepError, check_host_key, credentials, told::short},
+    ssh::{HostKeyCheck, SshError},
+};
+
+/// Most time that one contact may take, so that a host that is slow on purpose does not keep the place of others.
+const LIMIT: Duration = Duration::from_mins(3);
+/// Most time for connecting, whatever the pool says.
+const CONNECT_LIMIT: Duration = Duration::from_secs(30);
+/// Most time for one look-up.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
+
+/// Why a host has not told its name.
+#[derive(Debug)]
+pub struct Failure {
+    /// PascalCase.
+    pub reason: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// The addresses of a DNS name; none if it has none, or that cannot be found out.
+pub async fn look_up(name: &str) -> Vec<IpAddr> {
+    match tokio::time::timeout(LOOKUP_LIMIT, tokio::net::lookup_host((name, 0))).await {
+        Ok(Ok(found)) => found.map(|a| a.ip()).collect(),
+        Ok(Err(_)) | Err(_) => Vec::new(),
+    }
+}
+
+/// Looks at the key of a host that nothing is known of; asks one whose key is known what it is.
+pub async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
+    if let Ok(result) = tokio::time::timeout(LIMIT, try_contact(cx, ask)).await {
+        return result.map_err(|error| failure(ask, &error));
+    }
+    let message = format!(
+        "the host at {} has not told its name within {} s: check that the host is well and its network is fast enough",
+        ask.entry.host.address,
+        LIMIT.as_secs()
+    );
+    Err(Failure { reason: "HostnameUnknown", message })
+}
+
+fn failure(ask: &Ask, error: &StepError) -> Failure {
+    let address = &ask.entry.host.address;
+    match error {
+        StepError::HostKey(problem) => Failure { reason: problem.reason(), message: problem.to_string() },
+        StepError::Ssh(SshError::HostKeyMismatch { expected, offered, .. })
+            if ask.stored.is_some() && ask.entry.host.host_key.is_none() =>
+        {
+            let message = format!(
+                "the host at {address} shows the host key {offered}, and showed {} at its first contact: somebody may be in between. If the \
+                 new key is right, take the entry out of the list, and put it in again",
+                expected.join(" or ")
+            );
+            Failure { reason: "HostKeyMismatch", message }
+        }
+        StepError::Ssh(SshError::HostKeyMismatch { .. }) => {
+            Failure { reason: "HostKeyMismatch", message: error.to_string() }
+        }
+        StepError::Ssh(SshError::HostKeyUnknown { .. }) => {
+            Failure { reason: "HostKeyUnknown", message: error.to_string() }
+        }
+        error => Failure { reason: "HostnameUnknown", message: format!("the host has not told its name yet: {error}") },
+    }
+}
+
+async fn try_contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, StepError> {
+    let (host, ssh, pool) = (&ask.entry.host, ask.pool.spec.ssh(), &ask.pool);
+    let source = host_key_of(&ask.entry, ask.stored.as_ref(), pool)?;
+    let check = check_host_key(cx, source, &host.address, ask.place.1, None).await?;
+    let is_first = check == HostKeyCheck::TrustOnFirstUse;
+    let keys = host.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |key| vec![key]);
+    let instance_host = InstanceHost {
+        name: String::new(),
+        address: host.address.clone(),
+        port: ask.place.1,
+        username: host.username.clone().unwrap_or_else(|| ssh.username().into()),
+        host_key: host.host_key.clone(),
+        private_keys: keys,
+        labels: host.labels.clone().unwrap_or_default(),
+    };
+    let spec = WindowsInstanceSpec { host: instance_host, ..WindowsInstanceSpec::default() };
+    let instance = WindowsInstance::new("", spec);
+    let mut login = credentials(cx, &instance, pool, check).await?;
+    login.connect_timeout = login.connect_timeout.min(CONNECT_LIMIT);
+    login.command_timeout = login.command_timeout.min(LIMIT);
+    let id = hex::encode(Sha256::digest(format!("{} {}", ask.place.0, ask.place.1)));
+    let session = Session::open_apart(cx, &instance, &format!("name-{}", &id[..10]), login).await?;
+    let mut contact = FirstContact {
+        address: ask.place.0.clone(),
+        port: ask.place.1,
+        host_key: session.connection().host_key().fingerprint(),
+        dialed: session.connection().peer_address().to_canonical().to_string(),
+        ..FirstContact::default()
+    };
+    if is_first {
+        // The key is stored before anything is put on the host.
+        session.close().await;
+        return Ok(contact);
+    }
+    session.prepare().await?;
+    let machine = session.look(&[]).await?.machine;
+    session.tidy(&[Verb::Facts]).await?;
+    session.close().await;
+    contact.hostname = Some(short(&machine.hostname, 63));
+    contact.machine_id = Some(short(&machine.machine_id, 64));
+    contact.boot_id = Some(short(&machine.boot_id, 64));
+    Ok(contact)
+}

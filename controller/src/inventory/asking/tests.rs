@@ -1,0 +1,119 @@
+use super::*;
+use api::{Host, HostKeyPolicy, Ssh, WindowsNodePoolSpec, WindowsNodePoolStatus};
+
+const KEY: &str = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+
+fn pool(contacts: Vec<FirstContact>, policy: Option<HostKeyPolicy>) -> Arc<WindowsNodePool> {
+    let ssh = Some(Ssh { host_key_policy: policy, ..Ssh::default() });
+    let mut pool = WindowsNodePool::new("p", WindowsNodePoolSpec { ssh, ..WindowsNodePoolSpec::default() });
+    pool.status = Some(WindowsNodePoolStatus { contacts, ..WindowsNodePoolStatus::default() });
+    Arc::new(pool)
+}
+
+fn host(address: &str) -> (Place, Entry) {
+    let host = Host { address: address.into(), ..Host::default() };
+    ((address.into(), 22), Entry { host, origin: None })
+}
+
+fn contact(hostname: Option<&str>) -> FirstContact {
+    FirstContact {
+        address: "10.0.0.1".into(),
+        port: 22,
+        host_key: KEY.into(),
+        dialed: "10.0.0.1".into(),
+        hostname: hostname.map(Into::into),
+        ..FirstContact::default()
+    }
+}
+
+/// Begins what is next, as far as it is a contact.
+fn begun(asking: &Asking) -> Option<Arc<Ask>> {
+    let mut state = asking.lock();
+    let (pool, task) = state.queue.next()?;
+    state.queue.done(&pool, &task);
+    match task {
+        Task::Contact(place) => state.asked.get(&(pool, place)).cloned(),
+        Task::Lookup(_) => None,
+    }
+}
+
+#[test]
+fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
+    let asking = Asking::default();
+    let (hosts, now) = ([host("10.0.0.1")], Instant::now());
+    let places = BTreeSet::from([hosts[0].0.clone()]);
+    asking.queue(&pool(vec![], None), &hosts, now);
+    let first = begun(&asking).unwrap();
+    assert_eq!(host_key_of(&first.entry, first.stored.as_ref(), &first.pool), Ok(HostKeySource::FirstUse));
+    asking.answered(&first, Ok(contact(None)), now);
+    // The key is known and not stored yet.
+    asking.queue(&pool(vec![], None), &hosts, now);
+    assert!(begun(&asking).is_none());
+    assert_eq!(asking.contacts("p", &[], &places), [contact(None)]);
+
+    asking.queue(&pool(vec![contact(None)], None), &hosts, now);
+    let second = begun(&asking).unwrap();
+    assert!(matches!(
+        host_key_of(&second.entry, second.stored.as_ref(), &second.pool),
+        Ok(HostKeySource::Check(crate::ssh::HostKeyCheck::PinnedFingerprint(f))) if f == KEY
+    ));
+    asking.answered(&second, Ok(contact(Some("win"))), now);
+    assert_eq!(asking.contacts("p", &[contact(None)], &places), [contact(Some("win"))]);
+
+    // Its name is refused: it is asked again, seldom, and another operator does as this one.
+    let stored = pool(vec![contact(Some("win"))], None);
+    for asking in [&asking, &Asking::default()] {
+        assert_eq!(asking.queue(&stored, &hosts, now), Some(FIRST_REVISIT));
+        assert!(begun(asking).is_none());
+        let mut at = now;
+        for wait in [2 * FIRST_REVISIT, 4 * FIRST_REVISIT, 8 * FIRST_REVISIT, LAST_REVISIT, LAST_REVISIT] {
+            at += LAST_REVISIT;
+            asking.queue(&stored, &hosts, at);
+            asking.answered(&begun(asking).unwrap(), Ok(contact(Some("win"))), at);
+            assert_eq!(asking.queue(&stored, &hosts, at), Some(wait));
+            assert!(begun(asking).is_none(), "it was asked at once");
+            assert!(asking.lock().fresh.is_empty(), "there is nothing new");
+        }
+    }
+    // Taken out of the list, it is forgotten.
+    asking.queue(&stored, &[], now);
+    assert!(asking.lock().revisits.is_empty() && asking.contacts("p", &[contact(None)], &BTreeSet::new()).is_empty());
+}
+
+#[test]
+fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_told() {
+    let asking = Asking::default();
+    let (hosts, pool, mut now) = ([host("10.0.0.1")], pool(vec![], None), Instant::now());
+    asking.queue(&pool, &hosts, now);
+    for wait in [10, 20, 40, 80, 160, 300, 300] {
+        let ask = begun(&asking).unwrap();
+        asking.answered(&ask, Err(Failure { reason: "HostnameUnknown", message: "no".into() }), now);
+        let wait = Duration::from_secs(wait);
+        assert_eq!(asking.queue(&pool, &hosts, now), Some(wait));
+        assert!(begun(&asking).is_none());
+        now += wait;
+        asking.queue(&pool, &hosts, now);
+        assert!(asking.failure("p", &hosts[0].0).is_some(), "it is told while it is asked again");
+    }
+}
+
+#[test]
+fn strict_without_a_declared_key_asks_nobody() {
+    let asking = Asking::default();
+    let strict = pool(vec![], Some(HostKeyPolicy::Strict));
+    let mut declared = host("10.0.0.2");
+    declared.1.host.host_key = Some(KEY.into());
+    asking.queue(&strict, &[host("10.0.0.1"), declared], Instant::now());
+    assert_eq!(begun(&asking).map(|a| a.place.0.clone()).as_deref(), Some("10.0.0.2"));
+    assert!(begun(&asking).is_none());
+}
+
+#[test]
+fn of_a_list_without_end_so_many_are_asked_and_no_more() {
+    let asking = Asking::default();
+    let hosts: Vec<_> = (0..MAX_ASKED + 500).map(|n| host(&format!("host-{n}"))).collect();
+    asking.queue(&pool(vec![], None), &hosts, Instant::now());
+    assert_eq!(std::iter::from_fn(|| begun(&asking)).count(), MAX_ASKED);
+    asking.forget("p");
+    assert!(asking.lock().asked.is_empty());
+}

@@ -1,0 +1,267 @@
+//! Hosts of lists without names: who is asked, how often, with which host key, and what a host's own word is worth.
+
+use std::{
+    collections::BTreeMap,
+    net::{Ipv4Addr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions,
+    conditions::kind,
+    names::{DEFAULT_NAMESPACE, key},
+};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::{
+    Api, ResourceExt,
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use russh::keys::PublicKeyBase64 as _;
+use serde_json::{Value, json};
+use testbed::sim::{Fault, SimHost, SimOptions};
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+};
+
+use crate::fleet::{World, is_ready, pool_status};
+
+const USER: &str = "username=Administrator";
+
+fn maps(world: &World) -> Api<ConfigMap> {
+    Api::namespaced(world.client.clone(), DEFAULT_NAMESPACE)
+}
+
+/// Makes a ConfigMap of these addresses, and a pool of the same name that reads it.
+async fn list(world: &World, name: &str, addresses: &[String], port: u16, ssh: Value) -> Result<()> {
+    let data: BTreeMap<String, String> = addresses.iter().map(|a| (a.clone(), USER.to_owned())).collect();
+    let metadata = ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() };
+    let map = ConfigMap { metadata, data: Some(data), ..ConfigMap::default() };
+    maps(world).create(&PostParams::default(), &map).await?;
+    world.apply(name, &spec(name, port, ssh)).await
+}
+
+fn spec(name: &str, port: u16, mut ssh: Value) -> WindowsNodePoolSpec {
+    ssh["port"] = json!(port);
+    serde_json::from_value(json!({"inventory": {"configMapRef": {"name": name}}, "ssh": ssh})).unwrap()
+}
+
+async fn edit(world: &World, name: &str, data: Value) -> Result<()> {
+    let patch = Patch::Merge(json!({"data": data}));
+    maps(world).patch(name, &PatchParams::default(), &patch).await?;
+    Ok(())
+}
+
+fn addresses(hosts: &[SimHost]) -> Vec<String> {
+    hosts.iter().map(|h| h.address().to_string()).collect()
+}
+
+fn synced(pool: &WindowsNodePool) -> Option<(String, String, String)> {
+    let status = pool_status(pool);
+    let condition = conditions::find(&status.conditions, kind::INVENTORY_SYNCED)?;
+    let since = serde_json::to_string(&condition.last_transition_time).unwrap_or_default();
+    Some((condition.reason.clone(), condition.message.clone(), since))
+}
+
+/// Waits until a pool says that its list has this problem.
+async fn until_problem(world: &World, pool: &str, reason: &str, parts: &[&str]) -> Result<()> {
+    let says = |p: &WindowsNodePool| {
+        synced(p).is_some_and(|(r, message, _)| r == reason && parts.iter().all(|part| message.contains(part)))
+    };
+    world.until(pool, &format!("it says {reason} with {parts:?}"), says).await
+}
+
+/// Passes connections on to a host. Ends with the test.
+async fn forward(host: &SimHost) -> Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+    let (port, to) = (listener.local_addr()?.port(), SocketAddr::new(host.address(), host.port()));
+    tokio::spawn(async move {
+        while let Ok((mut near, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                if let Ok(mut far) = TcpStream::connect(to).await {
+                    let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
+                }
+            });
+        }
+    });
+    Ok(port)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_without_names_are_asked_with_care() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    tokio::try_join!(
+        two_clones_are_not_asked_for_ever(&world),
+        strict_is_strict_without_names_too(&world),
+        the_join_trusts_no_other_key_than_the_first_contact(&world),
+        a_host_cannot_call_itself_as_a_node_of_the_cluster(&world),
+    )?;
+    Ok(())
+}
+
+async fn two_clones_are_not_asked_for_ever(world: &World) -> Result<()> {
+    const POOL: &str = "clones";
+    let hosts = world.hosts("clone", 3).await?;
+    hosts[1].windows().state().machine.hostname = hosts[0].name().into();
+    list(world, POOL, &addresses(&hosts[..2]), hosts[0].port(), json!({})).await?;
+    let joined = world.until_joined(hosts[0].name()).await?;
+    let loser = hosts[..2].iter().find(|h| h.address().to_string() != joined.spec.host.address).context("no loser")?;
+    until_problem(world, POOL, "HostConflict", &[&loser.address().to_string(), "rename the host"]).await?;
+    let before = (synced(&world.pool(POOL).await?), loser.stats());
+
+    // Another host joins, so that the pool is looked at many times.
+    edit(world, POOL, json!({addresses(&hosts[2..])[0].clone(): USER})).await?;
+    world.until_joined(hosts[2].name()).await?;
+    world.until(POOL, "both are Ready", |p| pool_status(p).ready_nodes == 2).await?;
+    ensure!(before == (synced(&world.pool(POOL).await?), loser.stats()), "{before:?}, {:?}", loser.stats());
+    ensure!(loser.stats().connections <= 2, "it was logged in to {} times", loser.stats().connections);
+    ensure!(world.operator.log().matches("HostConflict").count() > 0, "nobody was told");
+
+    // The answer is stored: the next operator asks nobody either.
+    let contacts = pool_status(&world.pool(POOL).await?).contacts;
+    ensure!(contacts.len() == 1 && contacts[0].hostname.is_some(), "{contacts:?}");
+    // Taken out, the one that is refused is forgotten.
+    edit(world, POOL, json!({loser.address().to_string(): null})).await?;
+    world.until(POOL, "nothing is wrong", |p| is_ready(p) && pool_status(p).contacts.is_empty()).await
+}
+
+async fn strict_is_strict_without_names_too(world: &World) -> Result<()> {
+    const POOL: &str = "strictly";
+    let hosts = world.hosts(POOL, 1).await?;
+    let strict = json!({"hostKeyPolicy": "Strict"});
+    list(world, POOL, &addresses(&hosts), hosts[0].port(), strict).await?;
+    let address = hosts[0].address().to_string();
+    until_problem(world, POOL, "HostKeyUnknown", &[&address, "ssh.knownHostsRef"]).await?;
+    ensure!(!is_ready(&world.pool(POOL).await?), "it says that all is well");
+    ensure!(hosts[0].stats().connections == 0, "it was logged in to");
+
+    let key = hosts[0].host_key();
+    let known = format!("[{address}]:{} {} {}\n", hosts[0].port(), key.algorithm(), key.public_key_base64());
+    let metadata = json!({"name": "strictly-known", "namespace": DEFAULT_NAMESPACE});
+    let secret =
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"known_hosts": known}});
+    world.control_plane.apply_yaml(&secret.to_string()).await?;
+    let strict = json!({"hostKeyPolicy": "Strict", "knownHostsRef": {"name": "strictly-known"}});
+    world.apply(POOL, &spec(POOL, hosts[0].port(), strict)).await?;
+    world.until_joined(hosts[0].name()).await?;
+    Ok(())
+}
+
+async fn the_join_trusts_no_other_key_than_the_first_contact(world: &World) -> Result<()> {
+    const POOL: &str = "swapped";
+    let hosts = world.hosts(POOL, 1).await?;
+    let name = hosts[0].name();
+    let pause = |paused: bool| {
+        let mut spec = spec(POOL, hosts[0].port(), json!({}));
+        spec.rollout = serde_json::from_value(json!({"paused": paused})).unwrap();
+        spec
+    };
+    world.apply(POOL, &pause(true)).await?;
+    let metadata = ObjectMeta { name: Some(POOL.into()), ..ObjectMeta::default() };
+    let data = Some(addresses(&hosts).into_iter().map(|a| (a, USER.to_owned())).collect());
+    let map = ConfigMap { metadata, data, ..ConfigMap::default() };
+    maps(world).create(&PostParams::default(), &map).await?;
+    let first = |i: &WindowsInstance| i.annotations().contains_key(key::FIRST_HOST_KEY);
+    world.until_instance(name, "it knows the key of the first contact", first).await?;
+    let before = hosts[0].stats().processes;
+
+    hosts[0].fault(Fault::ChangedHostKey);
+    world.apply(POOL, &pause(false)).await?;
+    world.until_failed(name, "HostKeyMismatch").await?;
+    ensure!(hosts[0].stats().processes == before, "something was done on the host");
+    hosts[0].mend();
+    world.until_joined(name).await?;
+    Ok(())
+}
+
+async fn a_host_cannot_call_itself_as_a_node_of_the_cluster(world: &World) -> Result<()> {
+    const POOL: &str = "impostor";
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let linux = json!({"metadata": {"name": "master-0", "labels": {"kubernetes.io/os": "linux"}}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(linux)?).await?;
+    let hosts = world.hosts(POOL, 1).await?;
+    hosts[0].windows().state().machine.hostname = "MASTER-0".into();
+    list(world, POOL, &addresses(&hosts), hosts[0].port(), json!({})).await?;
+    let address = hosts[0].address().to_string();
+    until_problem(world, POOL, "HostConflict", &[&address, "the Node master-0", "rename the host"]).await?;
+    ensure!(world.instance("master-0").await?.is_none(), "it has the name of the Node");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_thousand_silent_addresses_do_not_delay_another_pools_host() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, 0)).await?;
+    let port = listener.local_addr()?.port();
+    let (open, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (now, peak) = (open.clone(), most.clone());
+    tokio::spawn(async move {
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let now = now.clone();
+            peak.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+            tokio::spawn(async move {
+                // Nothing is said until the other side has had enough.
+                while stream.read(&mut [0; 1024]).await.is_ok_and(|n| n > 0) {}
+                now.fetch_sub(1, Ordering::SeqCst);
+            });
+        }
+    });
+    let silent: Vec<String> =
+        (0..2000_u32).map(|n| Ipv4Addr::from_bits(Ipv4Addr::new(127, 9, 0, 0).to_bits() + n).to_string()).collect();
+    list(&world, "silent", &silent, port, json!({})).await?;
+    world.eventually("some are being asked", || async { open.load(Ordering::SeqCst) > 0 }).await?;
+    until_problem(&world, "silent", "TooManyUnknownHosts", &["2000 hosts", "1000 of them are asked"]).await?;
+
+    let hosts = world.hosts("healthy", 1).await?;
+    list(&world, "healthy", &addresses(&hosts), hosts[0].port(), json!({})).await?;
+    world.until_joined(hosts[0].name()).await?;
+    ensure!(most.load(Ordering::SeqCst) <= 8, "{} were asked at once", most.load(Ordering::SeqCst));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_entry_that_is_rewritten_keeps_its_node_and_a_node_keeps_its_name() -> Result<()> {
+    const POOL: &str = "rewritten";
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts(POOL, 2).await?;
+    let (port, other_port) = (forward(&hosts[0]).await?, forward(&hosts[0]).await?);
+    list(&world, POOL, &["127.0.0.1".into()], port, json!({})).await?;
+    let name = hosts[0].name();
+    let joined = world.until_joined(name).await?;
+    let uid = world.node(name).await?.context("no Node")?.uid();
+    let connections = hosts[0].stats().connections;
+    let at = |address: &'static str, port: u16| {
+        move |i: &WindowsInstance| (i.spec.host.address.as_str(), i.spec.host.port) == (address, i32::from(port))
+    };
+
+    edit(&world, POOL, json!({"127.0.0.1": null, "localhost": USER})).await?;
+    world.until_instance(name, "is known by its DNS name", at("localhost", port)).await?;
+    world.apply(POOL, &spec(POOL, other_port, json!({}))).await?;
+    world.until_instance(name, "is known by its other port", at("localhost", other_port)).await?;
+    edit(&world, POOL, json!({"127.0.0.1": USER, "localhost": null})).await?;
+    world.until_instance(name, "is known by its address", at("127.0.0.1", other_port)).await?;
+    let after = world.until_joined(name).await?;
+    ensure!(after.uid() == joined.uid() && after.metadata.deletion_timestamp.is_none(), "it was made anew");
+    ensure!(world.node(name).await?.context("the Node is gone")?.uid() == uid, "it registered again");
+    ensure!(hosts[0].stats().connections == connections, "it was logged in to again");
+
+    // A Node that is called as the cloud calls it, and not as its host.
+    let node = "ip-10-0-0-7.ec2.internal";
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let labels = json!({"kubernetes.io/os": "windows", key::BYOH: "true"});
+    let made = json!({"metadata": {"name": node, "labels": labels, "annotations": {key::VERSION: "10.19.0-a"}}});
+    nodes.create(&PostParams::default(), &serde_json::from_value(made)?).await?;
+    let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": "127.0.0.1"}]}});
+    nodes.patch_status(node, &PatchParams::default(), &Patch::Merge(address)).await?;
+    list(&world, "cloud", &["localhost".into()], forward(&hosts[1]).await?, json!({})).await?;
+    world.until_instance(node, "has the name of its Node", |i| i.spec.pool_ref.name == "cloud").await?;
+    let instances = Api::<WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?;
+    let names: Vec<String> = instances.iter().map(ResourceExt::name_any).collect();
+    ensure!(names == [node, name], "{names:?}");
+    ensure!(world.node(hosts[1].name()).await?.is_none(), "it was joined as a second Node");
+    Ok(())
+}
