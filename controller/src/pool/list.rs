@@ -12,7 +12,10 @@ use api::{
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
-use super::{names::Naming, status::some};
+use super::{
+    names::{self, Naming},
+    status::some,
+};
 use crate::{
     context::Context,
     inventory::{
@@ -107,7 +110,8 @@ async fn listed(
     let naming = Naming::of(pool, entries, cx).await;
     let (named, owners) = (naming.named, naming.owners);
     let has_key = |host: &str| has_host_key(host, cx);
-    let resolved = hosts::resolve(&name, &pool.spec, &named.entries, known, &has_key);
+    let mut resolved = hosts::resolve(&name, &pool.spec, &named.entries, known, &has_key);
+    let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
     let place = |entry: Entry| (naming::place(&entry.host, port), entry);
     let mut list = List {
         claimed: named.entries.iter().map(|e| e.host.name.clone()).collect(),
@@ -117,7 +121,7 @@ async fn listed(
         problems: trouble.iter().map(about_source).collect(),
         hosts: resolved.hosts,
         origins: resolved.origins,
-        next: owners.next(next),
+        next: [owners.next(next), again].into_iter().flatten().min(),
         status,
         ..List::default()
     };

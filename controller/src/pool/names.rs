@@ -14,9 +14,9 @@ use kube::{Api, ResourceExt, runtime::reflector::ObjectRef};
 use crate::{
     context::Context,
     inventory::{
-        Entry,
+        Entry, Problem,
         asking::host_key_of,
-        hosts::canonical,
+        hosts::{Resolved, canonical},
         naming::{self, Existing, Identity, Named, Names, Place},
     },
     ssh::HostKey,
@@ -75,6 +75,67 @@ impl Naming {
         let named = naming::name(entries, port, &names);
         Self { named, contacts: cx.asking.contacts(&name, &stored, &places), owners }
     }
+}
+
+/// Keeps hosts out that have no instance yet and are Nodes of another name already: they would be joined a second time, and their pods would stay
+/// behind on the first Node. What is kept out for good is a problem of its entry; returns when to look again.
+pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, cx: &Context) -> Option<Timestamp> {
+    let has_instance = |name: &str| cx.instances.get(&ObjectRef::new(name)).is_some();
+    let hosts = resolved.hosts.values().map(|h| (h.name.clone(), canonical(&h.address)));
+    let new: Vec<(String, String)> = hosts.filter(|(name, _)| !has_instance(name)).collect();
+    if new.is_empty() {
+        return None;
+    }
+    let is_name = |address: &&String| address.parse::<std::net::IpAddr>().is_err();
+    if cx.looks_once {
+        cx.asking.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
+    }
+    let nodes = NodesByAddress::of(&cx.nodes.state());
+    let mut next = None;
+    for (name, address) in new {
+        let addresses =
+            if is_name(&&address) { cx.asking.addresses(pool, &address) } else { Some(vec![address.clone()]) };
+        match second_node(&name, addresses.as_deref(), &nodes, &has_instance) {
+            Second::No => continue,
+            Second::Unknown => {}
+            Second::Of(node) => {
+                let message = format!(
+                    "host {name}: its address {address} is that of the Node {node}, which an operator has made of it: name the entry {node}, or delete \
+                     that Node if it is left over"
+                );
+                resolved.problems.push(Problem { host: name.clone(), reason: "HostConflict", message });
+                next = Timestamp::now().checked_add(ASK_AGAIN).ok();
+            }
+        }
+        resolved.hosts.remove(&name);
+        resolved.origins.remove(&name);
+    }
+    next
+}
+
+/// Whether a new host would be a second Node of the same machine.
+#[derive(Debug, PartialEq, Eq)]
+enum Second {
+    /// No Node has an address of it, or its own has. A Node that has an instance is left to that.
+    No,
+    /// Its addresses are not known yet.
+    Unknown,
+    /// This Node has its address.
+    Of(String),
+}
+
+fn second_node(
+    name: &str,
+    addresses: Option<&[String]>,
+    nodes: &NodesByAddress,
+    has_instance: &dyn Fn(&str) -> bool,
+) -> Second {
+    let Some(addresses) = addresses else { return Second::Unknown };
+    let at: BTreeSet<&str> = addresses.iter().filter_map(|a| nodes.0.get(a)).flatten().map(String::as_str).collect();
+    if at.contains(name) {
+        return Second::No;
+    }
+    at.into_iter().find(|node| !has_instance(node)).map_or(Second::No, |node| Second::Of(node.to_owned()))
 }
 
 fn at(contact: &FirstContact) -> Place {
@@ -176,7 +237,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn only_nodes_that_an_operator_has_made_are_found_by_address() {
+    fn only_nodes_that_an_operator_has_made_are_found_by_address_and_no_host_becomes_a_second_one() {
         let node = |name: &str, labels: serde_json::Value, annotations: serde_json::Value, address: &str| {
             let node = json!({
                 "metadata": {"name": name, "labels": labels, "annotations": annotations},
@@ -190,6 +251,20 @@ mod tests {
             node("machine", json!({}), json!({key::VERSION: "10.19.0-a"}), "10.0.0.1"),
             node("theirs", json!({}), json!({}), "10.0.0.9"),
         ]);
+        for (name, addresses, expected) in [
+            ("new", Some(vec!["10.0.0.8"]), Second::No),
+            ("new", Some(vec!["10.0.0.9"]), Second::No),
+            ("new", Some(vec![]), Second::No),
+            ("new", None, Second::Unknown),
+            ("new", Some(vec!["10.0.0.8", "10.0.0.1"]), Second::Of("byoh".into())),
+            ("byoh", Some(vec!["10.0.0.1"]), Second::No),
+            // It has an instance, which is about to go, or is the same machine: that is told at the log-in.
+            ("new", Some(vec!["fd00::1"]), Second::No),
+        ] {
+            let addresses = addresses.map(|a| a.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            let second = second_node(name, addresses.as_deref(), &nodes, &|node| node == "ours");
+            assert_eq!(second, expected, "{name} {addresses:?}");
+        }
         for (address, expected) in
             [("10.0.0.1", &["byoh", "machine"][..]), ("fd00::1", &["ours"]), ("byoh", &["byoh"]), ("10.0.0.9", &[])]
         {

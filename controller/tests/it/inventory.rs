@@ -131,10 +131,11 @@ async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {
 
 async fn what_the_legacy_operator_has_seen_of_host_keys_counts(world: &World) -> Result<()> {
     const POOL: &str = "seen";
-    let hosts = world.hosts(POOL, 2).await?;
+    let hosts = world.hosts(POOL, 3).await?;
     let right = hosts[0].host_key().public_key_base64();
     let wrong = deployment::new_key()?.public_key().public_key_base64();
-    let data = json!({hosts[0].address().to_string(): right, hosts[1].address().to_string(): wrong});
+    let at = |n: usize| hosts[n].address().to_string();
+    let data = json!({at(0): right, at(1): wrong, at(2): "damaged"});
     let metadata = json!({"name": LEGACY_HOST_KEYS, "namespace": NAMESPACE});
     let seen = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data});
     world.control_plane.apply_yaml(&seen.to_string()).await?;
@@ -142,5 +143,8 @@ async fn what_the_legacy_operator_has_seen_of_host_keys_counts(world: &World) ->
     world.until_joined(hosts[0].name()).await?;
     let message = world.until_failed(hosts[1].name(), "HostKeyMismatch").await?;
     ensure!(message.contains("SHA256:"), "{message}");
+    let message = world.until_failed(hosts[2].name(), "HostKeyInvalid").await?;
+    ensure!(message.contains(&at(2)) && message.contains(LEGACY_HOST_KEYS), "{message}");
+    ensure!(hosts[2].stats().connections == 0, "it was logged in to");
     Ok(())
 }

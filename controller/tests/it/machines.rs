@@ -4,17 +4,17 @@ use anyhow::{Context as _, Result, ensure};
 use api::{
     WindowsNodePool,
     conditions::kind,
-    names::{MANAGER_ADAPTER, USER_DATA_SECRET},
+    names::{LEGACY_HOST_KEYS, MANAGER_ADAPTER, USER_DATA_SECRET},
 };
 use k8s_openapi::api::{core::v1::Secret, events::v1::Event};
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams, PostParams},
 };
-use russh::keys::PrivateKey;
+use russh::keys::{PrivateKey, PublicKeyBase64 as _};
 use serde_json::{Value, json};
 use testbed::{
-    deployment::{self, MachineApi},
+    deployment::{self, MachineApi, NAMESPACE},
     sim::{HostOptions, SimHost, SimOptions},
 };
 
@@ -161,6 +161,14 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
     let maker = Maker::install(&world, MachineApi::OpenShift).await?;
     let hosts = world.hosts("win", 3).await?;
+    // The address of the first one was that of a machine that never became a node: the legacy operator has left its host key.
+    let stale = deployment::new_key()?.public_key().public_key_base64();
+    let metadata = json!({"name": LEGACY_HOST_KEYS, "namespace": NAMESPACE});
+    let seen = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {hosts[0].address().to_string(): stale}});
+    world.control_plane.apply_yaml(&seen.to_string()).await?;
+    let written = k8s_openapi::jiff::Timestamp::now().as_second();
+    let is_later = || async { k8s_openapi::jiff::Timestamp::now().as_second() > written };
+    world.eventually("the Machines are younger than the key", is_later).await?;
     let set = maker.set("winworker").await?;
     for host in &hosts[..2] {
         maker.machine(host.name(), Some(&set), provisioned(host)).await?;

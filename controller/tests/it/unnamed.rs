@@ -263,5 +263,16 @@ async fn an_entry_that_is_rewritten_keeps_its_node_and_a_node_keeps_its_name() -
     let names: Vec<String> = instances.iter().map(ResourceExt::name_any).collect();
     ensure!(names == [node, name], "{names:?}");
     ensure!(world.node(hosts[1].name()).await?.is_none(), "it was joined as a second Node");
+
+    // Neither is it if a person has given it another name.
+    let api = Api::<Node>::all(world.client.clone());
+    let other = json!({"metadata": {"name": "as-the-cloud-has-it", "labels": {"kubernetes.io/os": "windows", key::BYOH: "true"}}});
+    api.create(&PostParams::default(), &serde_json::from_value(other)?).await?;
+    let third = world.hosts("third", 1).await?;
+    let address = json!({"status": {"addresses": [{"type": "InternalIP", "address": third[0].address().to_string()}]}});
+    api.patch_status("as-the-cloud-has-it", &PatchParams::default(), &Patch::Merge(address)).await?;
+    world.apply("named", &crate::fleet::spec(&third)).await?;
+    until_problem(&world, "named", "HostConflict", &["the Node as-the-cloud-has-it", "name the entry"]).await?;
+    ensure!(world.instance(third[0].name()).await?.is_none(), "it is about to be joined as a second Node");
     Ok(())
 }
