@@ -41,4 +41,6 @@ pub mod unreadable;
 pub mod versions;
 pub mod watch;
 pub mod webhook;
+pub mod wicd_policy;
 pub mod wicd_rbac;
+pub mod wicd_rights;

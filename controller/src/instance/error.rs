@@ -3,7 +3,7 @@
 use super::host_key_policy::HostKeyProblem;
 use crate::{
     csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError,
-    versions::VersionError,
+    versions::VersionError, wicd_rights::RightsProblem,
 };
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
@@ -21,6 +21,9 @@ pub enum StepError {
     /// A certificate was not issued.
     #[error("{0}")]
     Csr(CsrError),
+    /// The host's daemon may have no rights now.
+    #[error("{0}")]
+    Rights(RightsProblem),
     /// The operator's own payload is wrong.
     #[error("{0}")]
     Payload(#[from] PayloadError),
@@ -221,6 +224,7 @@ impl StepError {
             Self::HostKey(e) => e.reason(),
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
+            Self::Rights(e) => e.reason(),
             Self::Payload(e) => e.reason(),
             Self::Render(e) => e.reason(),
             Self::Version(e) => e.reason(),
@@ -256,7 +260,10 @@ impl StepError {
 
     /// Whether the fault is neither the host's nor that of what was put on it.
     pub fn is_of_the_cluster(&self) -> bool {
-        matches!(self, Self::Api { .. } | Self::Version(_) | Self::Secret(_) | Self::Drain(_) | Self::Outdated)
+        matches!(
+            self,
+            Self::Api { .. } | Self::Rights(_) | Self::Version(_) | Self::Secret(_) | Self::Drain(_) | Self::Outdated
+        )
     }
 
     /// Whether the host itself could not be reached.
