@@ -5,6 +5,7 @@ pub mod backoff;
 pub mod change;
 pub mod grants;
 pub mod join;
+pub mod losses;
 pub mod node_ip;
 pub mod refusal;
 pub mod remove;
