@@ -41,4 +41,5 @@ pub mod unreadable;
 pub mod versions;
 pub mod watch;
 pub mod webhook;
+pub mod whose;
 pub mod wicd_rbac;

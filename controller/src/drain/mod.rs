@@ -34,7 +34,7 @@ pub use classify::{DRAIN_LABEL, Facts, Rules, Skip, Treatment, Verdict, classify
 pub use cordon::{CORDONED_BY, Cordon, KEEP_CORDONED, is_cordoned};
 pub use error::DrainError;
 pub use evict::{Evictor, PolicyV1, Target};
-pub use pass::pass;
+pub use pass::{left_behind, pass};
 
 /// API time that one pass may take.
 const PASS_BUDGET: Duration = Duration::from_secs(10);
