@@ -42,6 +42,7 @@ pub mod versions;
 pub mod versions_in_use;
 pub mod watch;
 pub mod webhook;
+pub mod whose;
 pub mod wicd_policy;
 pub mod wicd_rbac;
 pub mod wicd_rights;

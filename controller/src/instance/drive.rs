@@ -17,7 +17,7 @@ use kube::ResourceExt;
 use super::{
     error::StepError,
     login::login,
-    node::{belongs, boot_id, ready},
+    node::{boot_id, ready},
     register::{dress, own_node, record_template, register},
     session::Session,
     told,
@@ -221,6 +221,8 @@ async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState
     let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&work.cx, &work.instance, &work.pool).await?;
     let session = Session::open(&work.cx, &work.instance, &operation, login).await?;
+    // A host gets nothing as long as its name may be another's.
+    work.claim_name(Some(session.connection().peer_address())).await?;
     // The key is stored before anything is done to the host: what was trusted once is trusted for good.
     work.proven(session.connection());
     work.save().await?;
@@ -289,11 +291,6 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
         let names = told::short(&state.foreign_services.join(", "), 200);
         return Err(StepError::ForeignServices { names });
     }
-    if let Some(node) = work.cx.node(&name)
-        && !belongs(&node, &facts)
-    {
-        return Err(StepError::NodeNameTaken { name });
-    }
     if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
         // Nothing to say.
     } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
@@ -305,6 +302,7 @@ fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), St
         work.cx.events.say(&work.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
     }
     work.status.facts = Some(facts);
+    work.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
     Ok(())
 }
 
@@ -411,7 +409,8 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
 
 async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> {
     work.begin(Step::Certify.as_str(), "having certificates issued").await?;
-    let claim = super::claims::claim(&work.name(), &work.instance, &work.status);
+    work.claim_name(None).await?;
+    let claim = super::claims::claim(&work.instance, &work.status, &work.cx);
     // Without the policies that hold wicd its identity could change every Node.
     if seen.requests.contains_key(&CertificateKind::Wicd)
         && let Some(problem) = work.cx.wicd_rights.problem()

@@ -15,9 +15,10 @@ use serde_json::json;
 
 use super::{
     error::StepError,
-    evacuate::{cordon, own_node, pass, take_cordon},
+    evacuate::{cordon, left_behind, pass, take_cordon},
     hand_back::hand_back,
     login::login,
+    own::Found,
     session::Session,
     work::{Flow, Work},
 };
@@ -41,7 +42,9 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         if cx.stop.is_cancelled() {
             return Ok(Flow::Rest);
         }
-        let node = own_node(work).await?;
+        let found = work.find_node().await?;
+        let is_gone = matches!(found, Found::Gone);
+        let node = found.node();
         seen.node = node.is_some();
         seen.cordoned = node.as_ref().is_some_and(|n| cordon(work).is_held(n));
         match (next(seen), node) {
@@ -55,6 +58,12 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
                 Some(flow) => return Ok(flow),
             },
             (Next::Do(Step::Deconfigure), _) => {
+                if is_gone
+                    && seen.begun < Some(Step::Deconfigure)
+                    && let Some(flow) = left_behind(work).await?
+                {
+                    return Ok(flow);
+                }
                 deconfigure(work).await?;
                 seen.clean = true;
                 seen.begun = Some(Step::Deconfigure);
@@ -111,7 +120,7 @@ async fn gone(work: &mut Work) -> Result<Flow, StepError> {
 
 /// Lets a host go whose Machine is gone: there is nothing left to drain, to reach or to clean.
 pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
-    if let Some(node) = own_node(work).await? {
+    if let Some(node) = work.find_node().await?.node() {
         delete_node(work, &node).await?;
     }
     let note = "its Machine is gone, and the host with it";
@@ -129,7 +138,7 @@ pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
     if work.status.host_key.is_some() {
         note_unclean(work).await?;
     }
-    if let Some(node) = own_node(work).await? {
+    if let Some(node) = work.find_node().await?.node() {
         delete_node(work, &node).await?;
     }
     let note = format!(
