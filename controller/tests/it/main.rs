@@ -19,6 +19,7 @@ mod git;
 mod git_hostile;
 mod git_ssh;
 mod gitops_tools;
+mod identity;
 mod inventory;
 mod key_rotation;
 mod lint;
