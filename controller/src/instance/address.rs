@@ -49,7 +49,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
             work.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
             work.not_reached(&error);
             work.cx.metrics.failed(&reason);
-            let note = format!("{reason}: {place}, which is new, does not lead to this host: {error}");
+            let note = format!("{reason}: the host was not found at {place}, which is new in its list: {error}");
             work.cx.events.say(&work.instance, Level::Warning, "AddressRefused", STEP, &note);
             Ok(Some(wait))
         }

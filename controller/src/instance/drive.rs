@@ -250,6 +250,7 @@ async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState
     let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&work.cx, &work.instance, &work.pool).await?;
     let mut session = Session::open(&work.cx, &work.instance, &operation, login).await?;
+    work.reached();
     // The first key is stored before anything is done to the host: what was trusted once is trusted for good. Another one only when
     // the host is proven: it may be that of another host.
     if work.status.host_key.is_none() {

@@ -202,10 +202,12 @@ impl Refusal {
 pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Others) -> Result<Identity, Refusal> {
     let known = meant.machine_id.filter(|id| !id.is_empty());
     let same_machine = known.is_some_and(|id| id == found.machine_id);
-    // A host that is no node yet may get another machine: its entry was corrected.
-    if let Some(known) = known.filter(|_| !same_machine)
-        && (purpose != Purpose::Join || meant.node != NodeProof::Missing)
-    {
+    // A host that is no node yet may get another machine: its entry was corrected. One whose Node a person has deleted, too, as long as
+    // that machine is nobody's.
+    let clean = found.owner.is_none() && !found.has_kubelet;
+    let may_be_new =
+        meant.node == NodeProof::Missing && (purpose == Purpose::Join || purpose == Purpose::Keep && clean);
+    if let Some(known) = known.filter(|_| !same_machine && !may_be_new) {
         return Err(Refusal::NotThisMachine {
             address: meant.address.into(),
             name: meant.owner.node_name.clone(),

@@ -85,7 +85,7 @@ fn which_host_it_is() {
         (
             "a clean machine, after a person deleted the Node",
             Case { found: "m-2", owner: None, node: NodeProof::Missing, ..joined() },
-            ["meant", "NotThisMachine", "NotThisMachine"],
+            ["meant", "meant", "NotThisMachine"],
         ),
         (
             "the machine of another node, after a swap in the list",
