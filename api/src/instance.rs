@@ -327,6 +327,12 @@ pub struct WindowsInstanceStatus {
     /// The host key that was pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,
+    /// Where the host was proven last. When its entry names another place, that is looked at, and nothing is done to the node.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proven_at: Option<ProvenAt>,
+    /// Failures of looking at the new place of a node, since its entry has changed. They hold up nothing else.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address_failures: Option<Failures>,
     /// Which private key the host took: lower-case hex SHA-256 of the authorized_keys form of its public key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key_hash: Option<String>,
@@ -428,6 +434,16 @@ pub struct TemplateApplied {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 256))]
     pub taints: Vec<String>,
+}
+
+/// Where a host was proven.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ProvenAt {
+    /// Address, as in its entry.
+    pub address: String,
+    /// Port.
+    pub port: i32,
 }
 
 /// A host key that was pinned.

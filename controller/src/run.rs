@@ -268,7 +268,7 @@ async fn run_pools(
                     if let Some(message) = cx.unreadable.of_pool(&pool.name_any()) {
                         return refuse_pool(&pool, "InstanceUnreadable", &message, &cx).await;
                     }
-                    match catch(pool::reconcile(pool.clone(), cx.clone())).await {
+                    match Box::pin(catch(pool::reconcile(pool.clone(), cx.clone()))).await {
                         Ok(result) => result,
                         Err(panicked) => refuse_pool(&pool, Panicked::REASON, &panicked.to_string(), &cx).await,
                     }

@@ -168,6 +168,17 @@ pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostErr
     Ok(())
 }
 
+/// Takes all certificates and keys of kubelet and of wicd away.
+pub fn forget(host: &dyn Host) -> Result<(), HostError> {
+    for tree in [path::WICD_CERTS, path::KUBELET_PKI] {
+        files::remove_tree(host, tree)?;
+    }
+    for file in [path::KUBELET_FIRST_CERT, key_path(CertificateKind::Kubelet)] {
+        files::remove(host, file)?;
+    }
+    Ok(())
+}
+
 /// Whether the host has a certificate of this kind, for this node, that is valid for another [`RENEW_BELOW`].
 pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) -> Result<bool, HostError> {
     // kubelet's kubeconfig names the first one, so it has to be there even if kubelet has rotated to another.

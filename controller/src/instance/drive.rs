@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
-    GrantType, HostFacts, Operation, WindowsInstance,
+    GrantType, Operation,
     host::{self, Body, CertificateKind, HostState, Outcome, Verb},
     names::key,
     payload,
@@ -16,6 +16,7 @@ use kube::ResourceExt;
 
 use super::{
     error::StepError,
+    identity,
     login::login,
     node::{boot_id, ready},
     register::{dress, own_node, record_template, register},
@@ -47,11 +48,19 @@ pub enum Reached {
     /// The host follows the target completely and its Node is Ready.
     Works(Option<Arc<Node>>),
     /// The host is a node already, of this version, which an operator before us has made.
-    AlreadyNode(String),
+    AlreadyNode(FoundNode),
     /// The host has to be restarted, and there may be pods on it, because the change itself needs no drain.
     MustBeEmpty,
     /// There is something to wait for.
     Waits(Flow),
+}
+
+/// A node that was found.
+pub struct FoundNode {
+    /// The version that it follows.
+    pub version: String,
+    /// SHA-256 of the wicd that it runs, where it is this cluster's own by its record.
+    pub wicd: Option<String>,
 }
 
 /// Goes on with bringing the host to the target, until it is there or there is something to wait for. The operation has been
@@ -60,6 +69,8 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
     let cx = work.cx.clone();
     let operation = work.status.operation.clone().unwrap_or_default();
     let joins = operation.type_ == GrantType::Provision;
+    // A host whose status was lost, as after the cluster's objects were restored from a backup: what it is, it is found to be.
+    let restored = joins && work.status.facts.is_none() && work.status.node_ref.is_none();
     let mut registering = operation.step == Step::Register.as_str() && work.status.facts.is_some();
     let mut session: Option<Session> = None;
     let mut seen: Option<HostSeen> = None;
@@ -88,9 +99,10 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             (Step::Connect, ..) => match connect(work, target).await {
                 Ok((open, state)) => {
                     let node = work.cx.node(&work.name());
-                    if joins && let Some(version) = already_node(node.as_deref(), &state, target) {
+                    if joins && let Some(node) = already_node(node.as_deref(), &state, target, restored) {
+                        open.tidy(&[Verb::Facts]).await?;
                         open.close().await;
-                        return Ok(Reached::AlreadyNode(version));
+                        return Ok(Reached::AlreadyNode(node));
                     }
                     note_placed(work, target, &state)?;
                     if state.reboot_required.is_some() && has_pods(work.operation()) {
@@ -166,11 +178,17 @@ fn has_pods(operation: &Operation) -> bool {
 
 /// The version of a host that joins and is found to be a node already: of the legacy operator, or of this one, whose record of it
 /// was lost. It is taken as it is, and changed like any other node.
-fn already_node(node: Option<&Node>, state: &HostState, target: &Target) -> Option<String> {
-    let node = node.filter(|n| ready(n).0)?;
-    let follows = node.annotations().get(key::VERSION).filter(|v| !v.is_empty())?;
-    let ours = state.marker.as_ref().is_some_and(|m| m.version == target.version);
-    (!ours).then(|| follows.clone())
+///
+/// `restored`: all that was stored of the host is lost. A host that was proven and has its record is then the node that it was, Ready or
+/// not, of whichever version.
+fn already_node(node: Option<&Node>, state: &HostState, target: &Target, restored: bool) -> Option<FoundNode> {
+    let node = node?;
+    let version = node.annotations().get(key::VERSION).filter(|v| !v.is_empty())?.clone();
+    match &state.marker {
+        Some(_) if restored => Some(FoundNode { version, wicd: state.wicd_sha256.clone() }),
+        Some(marker) if marker.version == target.version => None,
+        _ => ready(node).0.then_some(FoundNode { version, wicd: None }),
+    }
 }
 
 /// Connects, sends what the host lacks of the target, and leaves everything else as it is.
@@ -193,6 +211,7 @@ fn wanted(work: &Work, target: &Target) -> Result<Wanted, StepError> {
         if work.status.facts.is_some() { host::configs_digest(&configs(work, target)?) } else { String::new() };
     let operation = work.status.operation.as_ref();
     Ok(Wanted {
+        cluster_id: work.cx.cluster_id.clone(),
         node_name: work.name(),
         version: target.version.clone(),
         payload: target.rendered.payload_digest(),
@@ -220,15 +239,20 @@ async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState
     }
     let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&work.cx, &work.instance, &work.pool).await?;
-    let session = Session::open(&work.cx, &work.instance, &operation, login).await?;
+    let mut session = Session::open(&work.cx, &work.instance, &operation, login).await?;
+    work.reached();
     // A host gets nothing as long as its name may be another's.
     work.claim_name(Some(session.connection().peer_address())).await?;
-    // The key is stored before anything is done to the host: what was trusted once is trusted for good.
-    work.proven(session.connection());
-    work.save().await?;
+    // The first key is stored before anything is done to the host: what was trusted once is trusted for good. Another one only when
+    // the host is proven: it may be that of another host.
+    if work.status.host_key.is_none() {
+        work.proven(session.connection());
+        work.save().await?;
+    }
     session.prepare().await?;
     let state = session.look(target.rendered.files()).await?;
-    check(work, &session, &state)?;
+    check(work, &mut session, &state)?;
+    work.proven(session.connection());
     note_boot(work, &state);
     if let Some(before) = work.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
         if before == state.machine.boot_id {
@@ -257,28 +281,14 @@ fn note_boot(work: &mut Work, state: &HostState) {
 }
 
 /// What the host says of itself is checked before it is believed, and before anything is changed on it.
-fn check(work: &mut Work, session: &Session, state: &HostState) -> Result<(), StepError> {
+fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
-    let host = &work.instance.spec.host;
+    let host = work.instance.spec.host.clone();
     let now = Timestamp::now();
     let facts = told::facts(machine, &host.address, session.connection().peer_address(), now)?;
-    let same = |other: &HostFacts| {
-        !facts.machine_id.is_empty()
-            && (&other.machine_id, &other.hostname, &other.boot_id)
-                == (&facts.machine_id, &facts.hostname, &facts.boot_id)
-    };
+    let purpose = identity::purpose(work);
+    identity::prove(work, session, state, Some(&facts), purpose)?;
     let name = work.name();
-    // Of two that meet here the one that is a node goes on, or else the first by name: never both, never neither.
-    let first = |other: &WindowsInstance| {
-        other.name_any() < name || other.status.as_ref().is_some_and(|s| s.current_version.is_some())
-    };
-    let twin = work.cx.instances.state().into_iter().find(|other| {
-        let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
-        other.name_any() != name && facts.is_some_and(same) && first(other)
-    });
-    if let Some(twin) = twin {
-        return Err(StepError::SameMachine { other: twin.name_any(), machine_id: facts.machine_id });
-    }
     if !machine.is_admin {
         return Err(StepError::NotAdministrator { user: host.username.clone() });
     }
@@ -438,7 +448,8 @@ async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> 
 
 async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node: bool) -> Result<(), StepError> {
     work.begin(Step::Start.as_str(), "starting the services").await?;
-    let running = seen.state.wicd == host::ServiceState::Running;
+    let running =
+        [Some(&seen.state.wicd), seen.state.services.get("kubelet")].contains(&Some(&host::ServiceState::Running));
     let mut restart = work.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
     // kubelet registers its Node only when it starts.
     if running && no_node && !restart.iter().any(|s| s == "kubelet") {

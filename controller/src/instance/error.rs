@@ -2,8 +2,8 @@
 
 use super::host_key_policy::HostKeyProblem;
 use crate::{
-    csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError,
-    versions::VersionError, whose::Mismatch, wicd_rights::RightsProblem,
+    csr::CsrError, drain::DrainError, payload::PayloadError, plan::identity::Refusal, render::RenderError,
+    secrets::SecretError, ssh::SshError, versions::VersionError, whose::Mismatch, wicd_rights::RightsProblem,
 };
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
@@ -93,16 +93,9 @@ pub enum StepError {
         /// `ahead` or `behind`.
         direction: &'static str,
     },
-    /// Two entries lead to one machine.
-    #[error(
-        "the address leads to the machine that instance {other} is already (machine id {machine_id}); take one of the two out of the inventory"
-    )]
-    SameMachine {
-        /// The instance that has it.
-        other: String,
-        /// Its id.
-        machine_id: String,
-    },
+    /// It is not the host that is meant.
+    #[error("{0}")]
+    Identity(#[from] Refusal),
     /// A Node of that name is somebody else's.
     #[error("there is a Node named {name} that is not proven to be this host's: {why}")]
     NodeNameTaken {
@@ -237,7 +230,8 @@ impl StepError {
             Self::Outdated => "Outdated",
             Self::NotWindows { .. } => "NotWindows",
             Self::ClockSkew { .. } => "ClockSkew",
-            Self::SameMachine { .. } | Self::NodeNameTaken { .. } => "HostConflict",
+            Self::Identity(refusal) => refusal.reason(),
+            Self::NodeNameTaken { .. } => "HostConflict",
             Self::NotAdministrator { .. } => "NotAdministrator",
             Self::DiskFull { .. } => "DiskFull",
             Self::ForeignServices { .. } => "ForeignServices",

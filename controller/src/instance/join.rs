@@ -4,7 +4,7 @@ use api::Grant;
 use k8s_openapi::api::core::v1::Node;
 
 use super::{
-    drive::{Reached, drive},
+    drive::{FoundNode, Reached, drive},
     error::StepError,
     evacuate::take_over_cordon,
     node::ready,
@@ -22,7 +22,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     match drive(work, &target).await? {
         Reached::Waits(flow) => Ok(flow),
         Reached::Works(node) => joined(work, node.as_deref(), &target).await,
-        Reached::AlreadyNode(version) => adopted(work, version).await,
+        Reached::AlreadyNode(node) => adopted(work, node).await,
         // Only a node that changes is asked.
         Reached::MustBeEmpty => Ok(Flow::Rest),
     }
@@ -39,8 +39,9 @@ async fn joined(work: &mut Work, node: Option<&Node>, target: &Target) -> Result
 
 /// The host was a node before we came. It goes on being one as it is, and gets our version like any other node: in its turn, and
 /// drained if that is needed.
-async fn adopted(work: &mut Work, version: String) -> Result<Flow, StepError> {
-    work.status.wicd = None;
+async fn adopted(work: &mut Work, found: FoundNode) -> Result<Flow, StepError> {
+    let FoundNode { version, wicd } = found;
+    work.status.wicd = wicd;
     let node = work.cx.node(&work.name());
     work.status.node_ref = node.as_ref().map(|n| super::node::reference(n));
     is_node(work, node.as_deref(), version.clone()).await?;

@@ -9,7 +9,7 @@ use super::{
     host_key_policy::{HostKeySource, KnownKeys, host_key_source},
     session::Login,
 };
-use crate::{context::Context, events::Level, ssh::HostKeyCheck};
+use crate::{context::Context, events::Level, plan::identity::Refusal, ssh::HostKeyCheck};
 
 /// Gathers what a log-in needs. A key that cannot be had is told, but stops nothing while another can.
 pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Result<Login, StepError> {
@@ -28,7 +28,22 @@ pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodeP
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
     let since = machine.and_then(|m| cx.machines.created(m));
     let check = check(cx, source, &host.address, host.port, since).await?;
+    // A host that is a node was seen before: its key is not believed for being the first that is seen now.
+    if node.is_some() && check == HostKeyCheck::TrustOnFirstUse {
+        return Err(Refusal::KeyUnproven { name, address: host.address.clone() }.into());
+    }
     credentials(cx, instance, pool, check).await
+}
+
+/// Whether a person has declared the host key: in the inventory, for this host alone, or in the known hosts Secret.
+pub fn is_key_declared(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
+    let known = KnownKeys {
+        address: &instance.spec.host.address,
+        declared: instance.spec.host.host_key.as_deref(),
+        allowed: instance.annotations().get(key::TRUST_HOST_KEY).map(String::as_str),
+        ..KnownKeys::default()
+    };
+    host_key_source(&known, &pool.spec.ssh()).is_ok_and(|source| source != HostKeySource::FirstUse)
 }
 
 /// Asks the source of a host key. `since` is the moment before which nothing can have been seen of the host.

@@ -4,6 +4,7 @@
 //! wait for. It never runs twice at once for one host. Everything that matters is stored before it has an effect, so that
 //! it may end anywhere.
 
+mod address;
 pub mod applied;
 pub mod claims;
 mod drain_options;
@@ -13,12 +14,14 @@ mod evacuate;
 mod fresh;
 mod hand_back;
 mod host_key_policy;
+mod identity;
 mod join;
 mod login;
 pub mod node;
 pub mod own;
 mod register;
 mod remove;
+mod restored;
 mod rotate;
 mod session;
 mod status;
@@ -132,6 +135,12 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
             && machines::is_gone(&work.cx.client, machine).await
         {
             return remove::vanished(work).await;
+        }
+        if !orphan && restored::is_lost(work) {
+            if let Some(wait) = work.waits() {
+                return Ok(Flow::After(wait));
+            }
+            restored::recover(work).await?;
         }
         let Some(grant) = grant.filter(|g| may_leave_with(g.type_)) else {
             let why = if work.is_plan() {
@@ -270,7 +279,10 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     let (ready, _, says) = node::ready(&node);
     let up_to_date = work.up_to_date();
     work.say(&Situation::Node { ready, says: &says, up_to_date });
-    Ok(Flow::Rest)
+    if work.is_plan() {
+        return Ok(Flow::Rest);
+    }
+    Ok(address::verify(work).await?.map_or(Flow::Rest, Flow::After))
 }
 
 /// Says what the host's daemon has written in the Node: that the host has to be restarted, and what somebody has changed on it.

@@ -17,6 +17,7 @@ use super::{
     error::StepError,
     evacuate::{cordon, left_behind, pass, take_cordon},
     hand_back::hand_back,
+    identity::prove,
     login::login,
     own::Found,
     session::Session,
@@ -24,7 +25,10 @@ use super::{
 };
 use crate::{
     events::Level,
-    plan::remove::{Next, Seen, Step, next},
+    plan::{
+        identity::{Identity, Purpose},
+        remove::{Next, Seen, Step, next},
+    },
 };
 
 /// Goes on with taking the host out, until it is gone or there is something to wait for.
@@ -83,9 +87,17 @@ async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
     work.begin(Step::Deconfigure.as_str(), "taking everything of ours from the host").await?;
     let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&work.cx, &work.instance, &work.pool).await?;
-    let session = Session::open(&work.cx, &work.instance, &operation, login).await?;
+    let mut session = Session::open(&work.cx, &work.instance, &operation, login).await?;
     work.reached();
     session.prepare().await?;
+    let state = session.look(&[]).await?;
+    if let Identity::Anothers(owner) = prove(work, &mut session, &state, None, Purpose::Remove)? {
+        session.tidy(&[Verb::Facts]).await?;
+        session.close().await;
+        let note = format!("the host is that of Node {} now, and nothing was changed on it", owner.node_name);
+        work.cx.events.say(&work.instance, Level::Normal, "HostIsAnothers", Step::Deconfigure.as_str(), &note);
+        return Ok(());
+    }
     let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
     for warning in answer.warnings.iter().take(10) {
         let warning = StepError::host("Warning", warning).to_string();

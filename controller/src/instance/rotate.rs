@@ -4,17 +4,21 @@
 
 use std::sync::Arc;
 
-use api::{Grant, GrantType, KeyRotation};
+use api::{Grant, GrantType, KeyRotation, host::Verb};
 
 use super::{
     error::StepError,
+    identity::prove,
     login::login,
     session::{Login, Session},
     work::{Flow, Work},
 };
 use crate::{
     events::Level,
-    plan::authorized_keys::{Old, PublicKey, edit, holds},
+    plan::{
+        authorized_keys::{Old, PublicKey, edit, holds},
+        identity::Purpose,
+    },
     secrets::Key,
     ssh::{Connection, HostKeyCheck, SshError},
 };
@@ -47,6 +51,10 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let (keys, _) = work.cx.secrets.keys(&host.private_keys).await?;
     let login = login(&work.cx, &work.instance, &work.pool).await?;
     let mut session = Session::open(&work.cx, &work.instance, &grant.id, login).await?;
+    session.prepare().await?;
+    let state = session.look(&[]).await?;
+    prove(work, &mut session, &state, None, Purpose::Keep)?;
+    session.tidy(&[Verb::Facts]).await?;
     work.proven(session.connection());
     let hash = |key: &Key| key.identity.public_key_hash();
     let taken = work.status.public_key_hash.clone();

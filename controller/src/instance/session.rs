@@ -4,7 +4,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use api::{
     WindowsInstance,
-    host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, PROTOCOL, Request, Verb},
+    host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, Owner, PROTOCOL, Recipient, Request, Verb},
     payload::File,
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -14,6 +14,7 @@ use crate::{
     context::Context,
     metrics::Metrics,
     payload::Archive,
+    plan::identity::Refusal,
     secrets::Key,
     ssh::{Connection, HostKeyCheck, SshError, Target},
 };
@@ -30,10 +31,22 @@ pub struct Session {
     connection: Connection,
     cx: Arc<Context>,
     operation: String,
-    recipient: host::Recipient,
+    recipient: Recipient,
+    speaks: Option<Speaks>,
     limit: std::time::Duration,
     _slot: Option<OwnedSemaphorePermit>,
     _open: OpenGauge,
+}
+
+/// The host that a session speaks to, as far as it was proven.
+#[derive(Clone, Debug, Default)]
+pub struct Speaks {
+    /// Whom requests are meant for.
+    pub recipient: Recipient,
+    /// The owner in whose place the recipient comes.
+    pub supersedes: Option<Owner>,
+    /// The epoch that a person has declared void.
+    pub void_epoch: Option<i64>,
 }
 
 struct OpenGauge(Arc<Metrics>);
@@ -103,11 +116,12 @@ impl Session {
             connection,
             cx: cx.clone(),
             operation: operation.into(),
-            recipient: host::Recipient {
+            recipient: Recipient {
                 cluster_id: cx.cluster_id.clone(),
                 node_name: instance.spec.host.name.clone(),
                 machine_id: None,
             },
+            speaks: None,
             limit: login.command_timeout,
             _slot: slot,
             _open: open,
@@ -151,16 +165,26 @@ impl Session {
         Ok(())
     }
 
+    /// From now on speaks to this host alone: it was proven. Before, nothing but facts can be asked.
+    pub fn speak_to(&mut self, whom: Speaks) {
+        self.speaks = Some(whom);
+    }
+
     /// Has wicd do something. Answers that it failed are errors.
     pub async fn ask(&self, body: Body) -> Result<Answer, StepError> {
         let verb = body.verb();
+        let whom = match &self.speaks {
+            Some(whom) => whom.clone(),
+            None if verb == Verb::Facts => Speaks { recipient: self.recipient.clone(), ..Speaks::default() },
+            None => return Err(Refusal::NotProven.into()),
+        };
         let request = Request {
             protocol: PROTOCOL,
             operation: self.operation.clone(),
             epoch: self.cx.epoch,
-            recipient: self.recipient.clone(),
-            supersedes: None,
-            void_epoch: None,
+            recipient: whom.recipient,
+            supersedes: whom.supersedes,
+            void_epoch: whom.void_epoch,
             body,
         };
         let json = serde_json::to_vec(&request).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;

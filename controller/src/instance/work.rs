@@ -388,7 +388,7 @@ fn now() -> String {
 }
 
 /// How long the attempt after these failures waits, if it does.
-fn until(failures: &Failures) -> Option<std::time::Duration> {
+pub fn until(failures: &Failures) -> Option<std::time::Duration> {
     let until = failures.next_retry_time.parse::<Timestamp>().ok()?;
     std::time::Duration::try_from(until.duration_since(Timestamp::now())).ok().filter(|d| !d.is_zero())
 }

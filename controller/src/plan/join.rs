@@ -42,6 +42,8 @@ impl Step {
 /// What the host shall have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
+    /// Id of this cluster.
+    pub cluster_id: String,
     /// Name of the Node.
     pub node_name: String,
     /// Version of the services.
@@ -145,8 +147,8 @@ pub fn next(
 /// Whether files and configuration are on the host as they shall be.
 pub fn is_placed(wanted: &Wanted, state: &HostState) -> bool {
     state.marker.as_ref().is_some_and(|m| {
-        (m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
-            == (&wanted.node_name, &wanted.version, &wanted.payload, &wanted.configs)
+        (m.cluster_id.as_str(), m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
+            == (&wanted.cluster_id, &wanted.node_name, &wanted.version, &wanted.payload, &wanted.configs)
     })
 }
 
@@ -159,6 +161,7 @@ mod tests {
 
     fn wanted() -> Wanted {
         Wanted {
+            cluster_id: "k".into(),
             node_name: "win-1".into(),
             version: "1-a".into(),
             payload: "p".into(),
@@ -174,6 +177,7 @@ mod tests {
         HostSeen {
             state: HostState {
                 marker: Some(Marker {
+                    cluster_id: "k".into(),
                     node_name: "win-1".into(),
                     version: "1-a".into(),
                     payload: "p".into(),
@@ -211,6 +215,11 @@ mod tests {
             (
                 "another configuration is in place",
                 but(|s| s.state.marker.as_mut().unwrap().configs = "0".into()),
+                Configure,
+            ),
+            (
+                "it was another cluster's node",
+                but(|s| s.state.marker.as_mut().unwrap().cluster_id = "0".into()),
                 Configure,
             ),
             ("it was another node", but(|s| s.state.marker.as_mut().unwrap().node_name = "0".into()), Configure),

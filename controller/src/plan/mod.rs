@@ -4,6 +4,7 @@ pub mod authorized_keys;
 pub mod backoff;
 pub mod change;
 pub mod grants;
+pub mod identity;
 pub mod join;
 pub mod losses;
 pub mod node_ip;

@@ -8,6 +8,7 @@ use api::payload::{self, is_host_path};
 use api::services::ServicesConfig;
 
 use super::pending::{pending_reboot, require_reboot};
+use super::recipient;
 use super::stage::{Payloads, check};
 use super::state::{blob, foreign, missing};
 use super::{Failure, Report, chain, protect_root};
@@ -37,6 +38,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     let variables = wanted_variables(&body.desired.services);
     let mut owned = Owned::load_or_adopt(host)?;
     preflight(host, body, &owned)?;
+    let before = recipient::owner(host)?;
 
     quiet(host, body, report)?;
     protect_root(host)?;
@@ -75,6 +77,10 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     {
         report
             .warn(format!("containerd is not excluded from the antivirus, pulling images will be slow: {}", chain(&e)));
+    }
+    // Certificates of another cluster, or of a Node of another name, are of no use, however long they are valid.
+    if request.supersedes.is_some() && before.as_ref() != Some(&recipient::meant(request)) {
+        certificates::forget(host)?;
     }
     make_requests(host, body, report)?;
     let marker = Marker {

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeSet;
 
-use api::host::{Outcome, WICD_SERVICE, path};
+use api::host::{Marker, Outcome, WICD_SERVICE, path};
 
 use super::{Failure, Report, chain, pending};
-use crate::files;
+use crate::files::{self, Access};
 use crate::host::{Host, HostError, ServiceInfo};
 use crate::owned::Owned;
 
@@ -28,6 +28,7 @@ impl Failures {
 pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, Failure> {
     let owned = Owned::load_or_adopt(host)?;
     let mut failures = Failures::default();
+    withdraw(host)?;
     if owned != Owned::default() {
         // What was only known from WMCO's services must be known still when these are gone.
         owned.save(host)?;
@@ -46,7 +47,15 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         return Err(Failure::new("CleanupIncomplete", message));
     }
     files::remove(host, path::OWNED)?;
+    files::remove(host, path::STATE)?;
     Ok(Outcome::Done)
+}
+
+/// Takes back that the host follows something. Whose it is stays on record until it is clean: nobody else is to go on with it.
+fn withdraw(host: &dyn Host) -> Result<(), HostError> {
+    let Some(marker) = super::state::marker(host) else { return Ok(()) };
+    let nothing = Marker { version: String::new(), payload: String::new(), configs: String::new(), ..marker };
+    files::write_json(host, path::STATE, &nothing, Access::Inherited).map(drop)
 }
 
 fn remove_services(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &mut Failures) {

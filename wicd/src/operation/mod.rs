@@ -4,7 +4,9 @@
 
 mod apply;
 mod cleanup;
+mod fence;
 mod pending;
+mod recipient;
 mod stage;
 mod start;
 mod state;
@@ -25,8 +27,8 @@ pub use state::{blob, marker, observe};
 
 /// Largest request that is read, in bytes: desired state, configuration files and a list of payload files.
 pub const MAX_REQUEST: u64 = 16 << 20;
-/// Newest epoch that was seen, as a decimal number in text. Survives cleanup, because an old operator must not come back after
-/// it either.
+/// Newest epoch that was seen, as a decimal number in text, and the id of the cluster that it is of. Survives cleanup, because an old
+/// operator must not come back after it either.
 pub const EPOCH: &str = api::host::path::EPOCH;
 /// How long an operation waits for another one, or for the service, to be done.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -149,7 +151,9 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
     let Some(_lock) = lock::take(host, PATIENCE)? else {
         return Err(Failure::new("HostBusy", "another operation or the service is changing the host; try again later"));
     };
-    fence(host, request.epoch)?;
+    // First, because the operator of another cluster must not leave its epoch here either.
+    recipient::check(host, request)?;
+    fence::check(host, request)?;
     match &request.body {
         Body::Stage(body) => stage::stage(host, body),
         Body::Apply(body) => apply::apply(host, request, body, report),
@@ -157,20 +161,6 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         // There is nothing to do but to look; see `serve`.
         Body::Facts(_) | Body::Reboot(_) => Ok(Outcome::Done),
         Body::Cleanup(_) => cleanup::cleanup(host, report),
-    }
-}
-
-/// Refuses an operator that has been replaced by another one, and remembers the newest.
-fn fence(host: &dyn Host, epoch: i64) -> Result<(), Failure> {
-    let remembered =
-        files::read(host, EPOCH)?.and_then(|text| String::from_utf8(text).ok()?.trim().parse::<i64>().ok());
-    let seen = remembered.max(state::marker(host).map(|m| m.epoch));
-    match seen {
-        Some(seen) if epoch < seen => Err(Failure::new(
-            "StaleEpoch",
-            format!("the request is of epoch {epoch}, but an operator of epoch {seen} has taken over"),
-        )),
-        _ => Ok(files::write(host, EPOCH, epoch.to_string().as_bytes(), Access::Inherited).map(drop)?),
     }
 }
 

@@ -30,7 +30,7 @@ pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
     files::write_json(host, PENDING, &pending, Access::Inherited).map(drop)
 }
 
-/// Files of wicd's own in [`path::WICD`] that cleanup removes. The lock and the epoch stay, and go with the directory.
+/// Files of wicd's own in [`path::WICD`] that cleanup removes, besides the marker, which goes last. The lock and the epoch stay, and go with the directory.
 pub(super) fn own_files() -> Vec<&'static str> {
-    vec![PENDING, super::SETTINGS, super::stage::PAYLOADS, path::DESIRED, path::STATE, crate::daemon::drift::FILE]
+    vec![PENDING, super::SETTINGS, super::stage::PAYLOADS, path::DESIRED, crate::daemon::drift::FILE]
 }

@@ -272,15 +272,6 @@ fn facts_tell_how_a_joined_host_stands() {
     assert_eq!((state.foreign_services, state.reboot_required), (Vec::new(), None));
 }
 
-/// Also after cleanup: an operator that was replaced must not come back then.
-#[test]
-fn a_replaced_operator_is_refused() {
-    let bed = Bed::new();
-    let cleanup = |epoch| reason(&run(&bed.host, &request("x", epoch, Body::Cleanup(Cleanup {})))).to_string();
-    let seen = [3, 5, 5, 4, 6, 5].map(cleanup);
-    assert_eq!(seen, ["Done", "Done", "Done", "StaleEpoch", "Done", "StaleEpoch"]);
-}
-
 #[test]
 fn what_is_refused_before_anything_is_done() {
     let bed = Bed::new();

@@ -1,0 +1,76 @@
+//! Looks at a node's host soon after its address has changed, rather than with the next operation: a mistake in a list is said while
+//! the person who has made it still knows of it. Nothing on the host is changed.
+
+use std::time::Duration;
+
+use api::{Failures, host::Verb};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+
+use super::{
+    error::StepError,
+    identity::prove,
+    login::login,
+    session::Session,
+    told,
+    work::{Work, until},
+};
+use crate::{events::Level, plan::identity::Purpose};
+
+/// As the status and events show it.
+const STEP: &str = "VerifyAddress";
+
+/// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does.
+pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
+    let host = &work.instance.spec.host;
+    let changed = work.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port));
+    if !changed {
+        if work.status.address_failures.take().is_some() {
+            // It was changed back.
+            work.reached();
+        }
+        return Ok(None);
+    }
+    if let Some(wait) = work.status.address_failures.as_ref().and_then(until) {
+        return Ok(Some(wait));
+    }
+    let place = format!("{} port {}", host.address, host.port);
+    match look(work).await {
+        Ok(()) => {
+            work.reached();
+            let note = format!("the host was found at {place}, with the host key and the machine id that it had");
+            work.cx.events.say(&work.instance, Level::Normal, "AddressVerified", STEP, &note);
+            Ok(None)
+        }
+        Err(error @ StepError::Api { .. }) => Err(error),
+        Err(error) => {
+            let (failures, wait) = work.one_more(work.status.address_failures.as_ref(), &error);
+            let reason = failures.last_reason.clone();
+            work.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
+            work.not_reached(&error);
+            work.cx.metrics.failed(&reason);
+            let note = format!("{reason}: the host was not found at {place}, which is new in its list: {error}");
+            work.cx.events.say(&work.instance, Level::Warning, "AddressRefused", STEP, &note);
+            Ok(Some(wait))
+        }
+    }
+}
+
+async fn look(work: &mut Work) -> Result<(), StepError> {
+    let host = work.instance.spec.host.clone();
+    let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));
+    let login = login(&work.cx, &work.instance, &work.pool).await?;
+    let mut session = Session::open(&work.cx, &work.instance, &format!("look-{}", &id[..10]), login).await?;
+    session.prepare().await?;
+    let state = session.look(&[]).await?;
+    let peer = session.connection().peer_address();
+    let facts = told::facts(&state.machine, &host.address, peer, Timestamp::now())?;
+    let proven = prove(work, &mut session, &state, Some(&facts), Purpose::Keep);
+    session.tidy(&[Verb::Facts]).await?;
+    if proven.is_ok() {
+        work.proven(session.connection());
+        work.status.facts = Some(facts);
+    }
+    session.close().await;
+    proven.map(drop)
+}

@@ -1,0 +1,88 @@
+//! Proves that the host at the other end is the one that is meant, before anything is changed on it.
+
+use api::{
+    HostFacts, ProvenAt, WindowsInstance,
+    host::{HostState, Owner, Recipient},
+    names::key,
+};
+use kube::ResourceExt;
+
+use super::{
+    error::StepError,
+    login::is_key_declared,
+    node::belongs,
+    session::{Session, Speaks},
+    work::Work,
+};
+use crate::plan::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify};
+
+/// What is to be done with a host of this instance, if it is not taken out.
+pub fn purpose(work: &Work) -> Purpose {
+    if work.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
+}
+
+/// Decides which host has answered, and lets the session speak to that one alone. `facts` are those of its answer, where they
+/// were read.
+pub fn prove(
+    work: &mut Work,
+    session: &mut Session,
+    state: &HostState,
+    facts: Option<&HostFacts>,
+    purpose: Purpose,
+) -> Result<Identity, StepError> {
+    let host = work.instance.spec.host.clone();
+    let owner = Owner { cluster_id: work.cx.cluster_id.clone(), node_name: work.name() };
+    let found = Found::of(state);
+    let meant = Meant {
+        owner: &owner,
+        address: &host.address,
+        machine_id: work.status.facts.as_ref().map(|f| f.machine_id.as_str()),
+        node: node_proof(work, facts),
+        key_declared: is_key_declared(&work.instance, &work.pool),
+        take_over_from: work.pool.spec.take_over_from.as_deref().unwrap_or_default(),
+    };
+    let identity = identify(purpose, meant, &found, &others(work, &found))?;
+    let superseded = match &identity {
+        Identity::Supersedes(owner) => Some(owner.clone()),
+        Identity::Meant => None,
+        // Nothing is to be said to it.
+        Identity::Anothers(_) => return Ok(identity),
+    };
+    session.speak_to(Speaks {
+        recipient: Recipient {
+            cluster_id: owner.cluster_id.clone(),
+            node_name: owner.node_name.clone(),
+            machine_id: Some(found.machine_id.clone()),
+        },
+        supersedes: superseded,
+        void_epoch: work.pool.annotations().get(key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
+    });
+    work.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });
+    work.status.address_failures = None;
+    Ok(identity)
+}
+
+fn node_proof(work: &Work, facts: Option<&HostFacts>) -> NodeProof {
+    let Some(node) = work.cx.node(&work.name()) else { return NodeProof::Missing };
+    let by_uid = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
+    let by_address = || facts.or(work.status.facts.as_ref()).is_some_and(|facts| belongs(&node, facts));
+    if by_uid || by_address() { NodeProof::Proven } else { NodeProof::Unproven }
+}
+
+fn others(work: &Work, found: &Found) -> Others {
+    let (cx, name) = (&work.cx, work.name());
+    let other = found.owner.as_ref().map(|o| o.node_name.as_str()).filter(|other| *other != name);
+    let instance = |other: &str| cx.instances.get(&kube::runtime::reflector::ObjectRef::new(other)).is_some();
+    let owner_lives = other.is_some_and(|other| instance(other) || cx.node(other).is_some());
+    let same = |other: &WindowsInstance| {
+        let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
+        !found.machine_id.is_empty() && facts.is_some_and(|f| f.machine_id == found.machine_id)
+    };
+    // Of two that meet here the one that is a node goes on, or else the first by name: never both, never neither.
+    let first = |other: &WindowsInstance| {
+        let joined = other.status.as_ref().is_some_and(|s| s.current_version.is_some() || s.node_ref.is_some());
+        joined || other.name_any() < name
+    };
+    let twin = cx.instances.state().into_iter().find(|other| other.name_any() != name && same(other) && first(other));
+    Others { owner_lives, twin: twin.map(|t| t.name_any()) }
+}

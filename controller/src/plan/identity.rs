@@ -1,0 +1,279 @@
+//! Whether the host that answers is the one that is meant: the one place that proves it. Pure.
+//!
+//! The address was reached and the host key was believed before. What decides here is what nobody else can have said: the machine
+//! id that was recorded when the host joined, the record that the host keeps of whose it is, and this cluster's own objects.
+
+use api::{
+    host::{HostState, Owner, ServiceState},
+    names::UNKNOWN_CLUSTER,
+};
+
+/// What is to be done with the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Make it a node.
+    Join,
+    /// Change or restart it, or ask it something: it is a node.
+    Keep,
+    /// Take everything of ours from it.
+    Remove,
+}
+
+/// The Node of the host's name in this cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeProof {
+    /// There is none.
+    Missing,
+    /// It is proven to be this host's: by its UID, or by the address that was reached.
+    Proven,
+    /// It is there, and may be another host's.
+    Unproven,
+}
+
+/// The host that is meant.
+#[derive(Clone, Copy, Debug)]
+pub struct Meant<'a> {
+    /// Id of this cluster, and name of the Node.
+    pub owner: &'a Owner,
+    /// Where it is to be.
+    pub address: &'a str,
+    /// Machine id that was recorded when it was proven last, if it was.
+    pub machine_id: Option<&'a str>,
+    /// Its Node.
+    pub node: NodeProof,
+    /// Whether a person has declared its host key.
+    pub key_declared: bool,
+    /// Clusters whose hosts may be taken over.
+    pub take_over_from: &'a [String],
+}
+
+/// The host that answers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Machine id that it says.
+    pub machine_id: String,
+    /// Whose it is by its own record.
+    pub owner: Option<Owner>,
+    /// Whether a kubelet is installed that this operator or the legacy one has put there.
+    pub has_kubelet: bool,
+}
+
+impl Found {
+    /// What counts of a host's answer.
+    pub fn of(state: &HostState) -> Self {
+        Self {
+            machine_id: state.machine.machine_id.clone(),
+            owner: state.marker.as_ref().map(api::host::Marker::owner),
+            has_kubelet: state.services.get("kubelet").is_some_and(|s| *s != ServiceState::Missing),
+        }
+    }
+}
+
+/// What this cluster knows of others that may be the same host.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Others {
+    /// Whether the Node name on the host's record is that of another instance or Node of this cluster.
+    pub owner_lives: bool,
+    /// An instance with the same machine id that is a node, or goes first.
+    pub twin: Option<String>,
+}
+
+/// Which host it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// The one that is meant.
+    Meant,
+    /// The one that is meant, in the place of an owner that is gone.
+    Supersedes(Owner),
+    /// By now another's, and there is nothing of ours on it. Said only of a host that is to be removed.
+    Anothers(Owner),
+}
+
+/// It is not the host that is meant, or that cannot be proven. Nothing was changed on it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Another machine.
+    #[error(
+        "the machine at {address} is not {name}: its machine id is {found}, that of {name} is {known}; nothing was changed on it. Correct \
+         address and host key of {name} in its list. If the machine was installed again, drain what is left and delete the Node {name}"
+    )]
+    NotThisMachine {
+        /// Where it is.
+        address: String,
+        /// The host that is meant.
+        name: String,
+        /// Its id.
+        found: String,
+        /// The id of the one that is meant.
+        known: String,
+    },
+    /// The host of another Node.
+    #[error(
+        "the machine at {address} is the host of Node {other}, not of {name}; nothing was changed on it. Correct address and host key of \
+         {name} in its list"
+    )]
+    NotThisNode {
+        /// Where it is.
+        address: String,
+        /// The host that is meant.
+        name: String,
+        /// Whose it is.
+        other: String,
+    },
+    /// It has another name already.
+    #[error(
+        "the machine at {address} is the host of Node {other} of this cluster. If it is to get the name {name}, this waits until {other} \
+         is gone; otherwise take one of the two out of the inventory"
+    )]
+    HasAnotherName {
+        /// Where it is.
+        address: String,
+        /// The host that is meant.
+        name: String,
+        /// Whose it is.
+        other: String,
+    },
+    /// Two entries lead to one machine.
+    #[error(
+        "the address leads to the machine that instance {other} is already (machine id {machine_id}); take one of the two out of the \
+         inventory. Machines that were cloned need a machine id each: sysprep /generalize gives them one"
+    )]
+    SameMachine {
+        /// The instance that has it.
+        other: String,
+        /// Its id.
+        machine_id: String,
+    },
+    /// A node of another cluster.
+    #[error(
+        "the host is Node {node} of cluster {cluster}, which is not this one; nothing was changed on it. Take it out of the pool there \
+         first. If that cluster is gone for good, add \"{cluster}\" to spec.takeOverFrom of this pool, and declare the host's key (hostKey)"
+    )]
+    HostOfAnotherCluster {
+        /// The other cluster.
+        cluster: String,
+        /// Its Node.
+        node: String,
+    },
+    /// A node of another cluster that may be taken over, but whose key is not declared.
+    #[error(
+        "the host is Node {node} of cluster {cluster}, from which spec.takeOverFrom takes hosts over, but only those whose host key is \
+         declared; nothing was changed on it. Declare it: hostKey in its entry"
+    )]
+    KeyNotDeclared {
+        /// The other cluster.
+        cluster: String,
+        /// Its Node.
+        node: String,
+    },
+    /// There is no record of the host key of a host that is a node.
+    #[error(
+        "there is a Node {name}, but no record of the host key of its host is left; the first key that the host at {address} shows is not \
+         believed. Declare it (hostKey in its entry), or annotate the instance with trust-host-key"
+    )]
+    KeyUnproven {
+        /// The host that is meant.
+        name: String,
+        /// Where it is to be.
+        address: String,
+    },
+    /// Somebody forgot to prove it.
+    #[error("nothing is changed on a host that was not proven; this is a fault of the operator")]
+    NotProven,
+}
+
+impl Refusal {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotThisMachine { .. } => "NotThisMachine",
+            Self::NotThisNode { .. } => "NotThisNode",
+            Self::HasAnotherName { .. } | Self::SameMachine { .. } => "HostConflict",
+            Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => "HostOfAnotherCluster",
+            Self::KeyUnproven { .. } | Self::NotProven => "HostUnproven",
+        }
+    }
+}
+
+/// Decides whether the host that answers is the one that is meant.
+///
+/// # Errors
+/// When it is not, or when that cannot be proven.
+pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Others) -> Result<Identity, Refusal> {
+    let known = meant.machine_id.filter(|id| !id.is_empty());
+    let same_machine = known.is_some_and(|id| id == found.machine_id);
+    // A host that is no node yet may get another machine: its entry was corrected. One whose Node a person has deleted, too, as long as
+    // that machine is nobody's.
+    let clean = found.owner.is_none() && !found.has_kubelet;
+    let may_be_new =
+        meant.node == NodeProof::Missing && (purpose == Purpose::Join || purpose == Purpose::Keep && clean);
+    if let Some(known) = known.filter(|_| !same_machine && !may_be_new) {
+        return Err(Refusal::NotThisMachine {
+            address: meant.address.into(),
+            name: meant.owner.node_name.clone(),
+            found: found.machine_id.clone(),
+            known: known.into(),
+        });
+    }
+    match &found.owner {
+        Some(owner) if owner == meant.owner => Ok(Identity::Meant),
+        Some(owner) if owner.cluster_id == meant.owner.cluster_id => another_node(purpose, meant, owner, found, others),
+        // A record of before clusters had ids. This cluster's own Node proves it.
+        Some(owner)
+            if owner.cluster_id.is_empty()
+                && owner.node_name == meant.owner.node_name
+                && (same_machine || meant.node == NodeProof::Proven) =>
+        {
+            Ok(Identity::Supersedes(owner.clone()))
+        }
+        Some(owner) => another_cluster(purpose, meant, owner),
+        // Without a record, as a host of the legacy operator.
+        None if found.has_kubelet && !same_machine && meant.node != NodeProof::Proven => {
+            another_cluster(purpose, meant, &Owner::default())
+        }
+        None => match others.twin.clone().filter(|_| purpose == Purpose::Join) {
+            Some(other) => Err(Refusal::SameMachine { other, machine_id: found.machine_id.clone() }),
+            None => Ok(Identity::Meant),
+        },
+    }
+}
+
+/// The host is on record as another Node's of this cluster.
+fn another_node(
+    purpose: Purpose,
+    meant: Meant<'_>,
+    owner: &Owner,
+    found: &Found,
+    others: &Others,
+) -> Result<Identity, Refusal> {
+    let (address, name, other) = (meant.address.into(), meant.owner.node_name.clone(), owner.node_name.clone());
+    match purpose {
+        Purpose::Remove if meant.node == NodeProof::Missing => Ok(Identity::Anothers(owner.clone())),
+        Purpose::Keep | Purpose::Remove => Err(Refusal::NotThisNode { address, name, other }),
+        Purpose::Join if others.owner_lives => Err(Refusal::HasAnotherName { address, name, other }),
+        Purpose::Join => match others.twin.clone() {
+            Some(other) => Err(Refusal::SameMachine { other, machine_id: found.machine_id.clone() }),
+            None => Ok(Identity::Supersedes(owner.clone())),
+        },
+    }
+}
+
+/// The host is on record as another cluster's, or as no cluster's.
+fn another_cluster(purpose: Purpose, meant: Meant<'_>, owner: &Owner) -> Result<Identity, Refusal> {
+    let known = |text: &str| if text.is_empty() { UNKNOWN_CLUSTER.into() } else { text.to_owned() };
+    let (cluster, node) = (known(&owner.cluster_id), known(&owner.node_name));
+    if purpose == Purpose::Remove && meant.node == NodeProof::Missing {
+        return Ok(Identity::Anothers(owner.clone()));
+    }
+    let wanted =
+        purpose == Purpose::Join && meant.node == NodeProof::Missing && meant.take_over_from.contains(&cluster);
+    match wanted {
+        false => Err(Refusal::HostOfAnotherCluster { cluster, node }),
+        true if !meant.key_declared => Err(Refusal::KeyNotDeclared { cluster, node }),
+        true => Ok(Identity::Supersedes(owner.clone())),
+    }
+}
+
+#[cfg(test)]
+#[path = "identity_tests.rs"]
+mod tests;

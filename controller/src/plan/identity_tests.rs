@@ -1,0 +1,197 @@
+use super::*;
+
+const HERE: &str = "cluster-here";
+const THERE: &str = "cluster-there";
+
+fn of(cluster_id: &str, node_name: &str) -> Owner {
+    Owner { cluster_id: cluster_id.into(), node_name: node_name.into() }
+}
+
+fn said(result: Result<Identity, Refusal>) -> String {
+    match result {
+        Ok(Identity::Meant) => "meant".into(),
+        Ok(Identity::Supersedes(owner)) => format!("supersedes {} {}", owner.cluster_id, owner.node_name),
+        Ok(Identity::Anothers(owner)) => format!("anothers {} {}", owner.cluster_id, owner.node_name),
+        Err(refusal) => {
+            let text = refusal.to_string();
+            assert!(!text.contains("{}") && text.len() < 500, "{text}");
+            refusal.reason().into()
+        }
+    }
+}
+
+struct Case {
+    known: Option<&'static str>,
+    node: NodeProof,
+    declared: bool,
+    take_over_from: Vec<String>,
+    found: &'static str,
+    owner: Option<Owner>,
+    has_kubelet: bool,
+    others: Others,
+}
+
+impl Default for Case {
+    fn default() -> Self {
+        Self {
+            known: None,
+            node: NodeProof::Missing,
+            declared: false,
+            take_over_from: Vec::new(),
+            found: "m-1",
+            owner: None,
+            has_kubelet: false,
+            others: Others::default(),
+        }
+    }
+}
+
+impl Case {
+    /// The answers for each purpose.
+    fn answers(&self) -> [String; 3] {
+        let owner = of(HERE, "win-1");
+        let meant = Meant {
+            owner: &owner,
+            address: "10.0.0.1",
+            machine_id: self.known,
+            node: self.node,
+            key_declared: self.declared,
+            take_over_from: &self.take_over_from,
+        };
+        let found = Found { machine_id: self.found.into(), owner: self.owner.clone(), has_kubelet: self.has_kubelet };
+        [Purpose::Join, Purpose::Keep, Purpose::Remove].map(|p| said(identify(p, meant, &found, &self.others)))
+    }
+}
+
+#[test]
+fn which_host_it_is() {
+    let case = Case::default;
+    let ours = || Some(of(HERE, "win-1"));
+    let joined = || Case { known: Some("m-1"), node: NodeProof::Proven, owner: ours(), ..case() };
+    let conflict = ["HostConflict", "NotThisNode", "NotThisNode"];
+    let elsewhere = ["HostOfAnotherCluster"; 3];
+    for (name, case, expected) in [
+        ("a clean host", case(), ["meant"; 3]),
+        ("our node", joined(), ["meant"; 3]),
+        ("our node, all records of which were lost", Case { known: None, ..joined() }, ["meant"; 3]),
+        ("our node, whose Node is gone", Case { node: NodeProof::Missing, ..joined() }, ["meant"; 3]),
+        ("our node, whose record is gone", Case { owner: None, has_kubelet: true, ..joined() }, ["meant"; 3]),
+        ("another machine in the place of our node", Case { found: "m-2", ..joined() }, ["NotThisMachine"; 3]),
+        (
+            "a clean machine in the place of our node",
+            Case { found: "m-2", owner: None, ..joined() },
+            ["NotThisMachine"; 3],
+        ),
+        (
+            "a clean machine, after a person deleted the Node",
+            Case { found: "m-2", owner: None, node: NodeProof::Missing, ..joined() },
+            ["meant", "meant", "NotThisMachine"],
+        ),
+        (
+            "the machine of another node, after a swap in the list",
+            Case { found: "m-2", owner: Some(of(HERE, "win-2")), ..joined() },
+            ["NotThisMachine"; 3],
+        ),
+        (
+            "the machine of another node, and all records were lost",
+            Case { known: None, owner: Some(of(HERE, "win-2")), others: lives(), ..joined() },
+            conflict,
+        ),
+        (
+            "a second entry for a machine that is a node, restarted since or not",
+            Case { owner: Some(of(HERE, "win-2")), others: lives(), ..case() },
+            ["HostConflict", "NotThisNode", "anothers cluster-here win-2"],
+        ),
+        (
+            "a new name, and the old one is gone",
+            Case { owner: Some(of(HERE, "win-2")), ..case() },
+            ["supersedes cluster-here win-2", "NotThisNode", "anothers cluster-here win-2"],
+        ),
+        (
+            "a new name, and an instance without a Node yet is the same machine",
+            Case { owner: Some(of(HERE, "win-2")), others: twin(), ..case() },
+            ["HostConflict", "NotThisNode", "anothers cluster-here win-2"],
+        ),
+        ("two entries for a clean machine", Case { others: twin(), ..case() }, ["HostConflict", "meant", "meant"]),
+        (
+            "another cluster's",
+            Case { owner: Some(of(THERE, "win-1")), ..case() },
+            ["HostOfAnotherCluster", "HostOfAnotherCluster", "anothers cluster-there win-1"],
+        ),
+        (
+            "another cluster's, of the name of a Node here",
+            Case { owner: Some(of(THERE, "win-1")), node: NodeProof::Unproven, ..case() },
+            elsewhere,
+        ),
+        (
+            "another cluster's that may be taken over",
+            Case { owner: Some(of(THERE, "win-1")), take_over_from: from(THERE), declared: true, ..case() },
+            ["supersedes cluster-there win-1", "HostOfAnotherCluster", "anothers cluster-there win-1"],
+        ),
+        (
+            "another cluster's that may be taken over, with a key that nobody has declared",
+            Case { owner: Some(of(THERE, "win-1")), take_over_from: from(THERE), ..case() },
+            ["HostOfAnotherCluster", "HostOfAnotherCluster", "anothers cluster-there win-1"],
+        ),
+        (
+            "a third cluster's",
+            Case { owner: Some(of("third", "win-1")), take_over_from: from(THERE), declared: true, ..case() },
+            ["HostOfAnotherCluster", "HostOfAnotherCluster", "anothers third win-1"],
+        ),
+        (
+            "another cluster's that may be taken over, but its name is that of a Node here",
+            Case {
+                owner: Some(of(THERE, "win-1")),
+                take_over_from: from(THERE),
+                declared: true,
+                node: NodeProof::Proven,
+                ..case()
+            },
+            elsewhere,
+        ),
+        (
+            "on record without a cluster, and the Node is its own",
+            Case { owner: Some(of("", "win-1")), node: NodeProof::Proven, ..case() },
+            ["supersedes  win-1"; 3],
+        ),
+        (
+            "on record without a cluster, and nothing proves it",
+            Case { owner: Some(of("", "win-1")), ..case() },
+            ["HostOfAnotherCluster", "HostOfAnotherCluster", "anothers  win-1"],
+        ),
+        (
+            "on record without a cluster as another Node",
+            Case { owner: Some(of("", "win-2")), node: NodeProof::Proven, ..case() },
+            elsewhere,
+        ),
+        (
+            "the legacy operator's, and the Node is here",
+            Case { has_kubelet: true, node: NodeProof::Proven, ..case() },
+            ["meant"; 3],
+        ),
+        (
+            "the legacy operator's, and there is no Node",
+            Case { has_kubelet: true, ..case() },
+            ["HostOfAnotherCluster", "HostOfAnotherCluster", "anothers  "],
+        ),
+        (
+            "the legacy operator's of a cluster that is gone",
+            Case { has_kubelet: true, declared: true, take_over_from: from(UNKNOWN_CLUSTER), ..case() },
+            ["supersedes  ", "HostOfAnotherCluster", "anothers  "],
+        ),
+    ] {
+        assert_eq!(case.answers(), expected.map(String::from), "{name}");
+    }
+}
+
+fn lives() -> Others {
+    Others { owner_lives: true, twin: None }
+}
+
+fn twin() -> Others {
+    Others { owner_lives: false, twin: Some("win-0".into()) }
+}
+
+fn from(cluster: &str) -> Vec<String> {
+    vec![cluster.into()]
+}

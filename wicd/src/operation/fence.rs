@@ -1,0 +1,134 @@
+//! Keeps an operator out that has been replaced by another one: the newest epoch that a host has seen of its cluster counts.
+
+use api::host::{Marker, Request, path};
+
+use super::{EPOCH, Failure, state};
+use crate::files::{self, Access};
+use crate::host::Host;
+
+/// Largest epoch that is believed. An operator that is replaced once a second reaches it after 34 years; a larger one comes from a
+/// Lease that is damaged, and would lock the host for all that come after it.
+const MAX_EPOCH: i64 = 1 << 30;
+
+/// Refuses an operator that has been replaced by another one, and remembers the newest.
+pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
+    let epoch = request.epoch;
+    if !(0..=MAX_EPOCH).contains(&epoch) {
+        let message = format!(
+            "the request is of epoch {epoch}, which no operator reaches; set spec.leaseTransitions of the operator's Lease right"
+        );
+        return Err(Failure::new("EpochImplausible", message));
+    }
+    let cluster = request.recipient.cluster_id.as_str();
+    let remembered = files::read(host, EPOCH)?.and_then(|text| parse(&text, cluster));
+    let marker = state::marker(host).filter(|m| counts(&m.cluster_id, cluster));
+    let seen = remembered.max(marker.as_ref().map(|m| m.epoch));
+    match seen {
+        Some(seen) if epoch < seen && request.void_epoch != Some(seen) => {
+            let message = format!(
+                "the request is of epoch {epoch}, but the host has seen an operator of epoch {seen}, which has taken over; if \
+                 there is none, annotate the pool with {}={seen}",
+                api::names::key::VOID_EPOCH
+            );
+            return Err(Failure::new("StaleEpoch", message));
+        }
+        _ => {}
+    }
+    if let Some(marker) = marker.filter(|m| m.epoch > epoch) {
+        files::write_json(host, path::STATE, &Marker { epoch, ..marker }, Access::Inherited)?;
+    }
+    Ok(files::write(host, EPOCH, format!("{epoch} {cluster}").as_bytes(), Access::Inherited).map(drop)?)
+}
+
+/// The epoch in a record, if it is of this cluster. Others count for themselves.
+fn parse(text: &[u8], cluster: &str) -> Option<i64> {
+    let mut words = std::str::from_utf8(text).ok()?.split_ascii_whitespace();
+    let epoch = words.next()?.parse().ok()?;
+    counts(words.next().unwrap_or_default(), cluster).then_some(epoch)
+}
+
+/// Whether an epoch that was recorded with this cluster counts in that one. One that was recorded with none does.
+fn counts(recorded: &str, cluster: &str) -> bool {
+    recorded.is_empty() || recorded == cluster
+}
+
+#[cfg(test)]
+mod tests {
+    use api::host::{Body, Cleanup};
+    use proptest::prelude::*;
+
+    use super::super::tests::{Bed, CLUSTER, reason, request, wanted};
+    use super::*;
+    use crate::operation::run;
+
+    fn asked(bed: &Bed, epoch: i64, void_epoch: Option<i64>) -> String {
+        let request = Request { void_epoch, ..request("x", epoch, Body::Cleanup(Cleanup {})) };
+        reason(&run(&bed.host, &request)).to_string()
+    }
+
+    /// Also after cleanup: an operator that was replaced must not come back then.
+    #[test]
+    fn a_replaced_operator_is_refused() {
+        let bed = Bed::new();
+        let seen = [3, 5, 5, 4, 6, 5].map(|epoch| asked(&bed, epoch, None));
+        assert_eq!(seen, ["Done", "Done", "Done", "StaleEpoch", "Done", "StaleEpoch"]);
+    }
+
+    #[test]
+    fn an_absurd_epoch_does_not_lock_the_host() {
+        let bed = Bed::new();
+        for absurd in [i64::from(i32::MAX), i64::MAX, MAX_EPOCH + 1, -1] {
+            assert_eq!(asked(&bed, absurd, None), "EpochImplausible", "{absurd}");
+        }
+        assert_eq!(asked(&bed, 3, None), "Done");
+    }
+
+    #[test]
+    fn a_person_can_void_an_epoch_and_no_other() {
+        let bed = Bed::new();
+        assert_eq!(asked(&bed, MAX_EPOCH, None), "Done");
+        for (epoch, void, expected) in [
+            (7, None, "StaleEpoch"),
+            (7, Some(8), "StaleEpoch"),
+            (7, Some(MAX_EPOCH), "Done"),
+            // What was voided once lets nobody else back in.
+            (6, Some(MAX_EPOCH), "StaleEpoch"),
+            (7, Some(MAX_EPOCH), "Done"),
+        ] {
+            assert_eq!(asked(&bed, epoch, void), expected, "{epoch} {void:?}");
+        }
+    }
+
+    #[test]
+    fn a_voided_epoch_goes_from_the_record_of_a_joined_host_too() {
+        let bed = Bed::new();
+        bed.join("1");
+        let apply = |epoch, void_epoch| {
+            let body = Body::Apply(Box::new(wanted("1")));
+            let request = Request { void_epoch, ..request("x", epoch, body) };
+            reason(&run(&bed.host, &request)).to_string()
+        };
+        assert_eq!(apply(MAX_EPOCH, None), "Done");
+        assert_eq!(apply(2, None), "StaleEpoch");
+        assert_eq!(apply(2, Some(MAX_EPOCH)), "Done");
+        assert_eq!(apply(2, None), "Done");
+    }
+
+    #[test]
+    fn epochs_of_another_cluster_do_not_count() {
+        let bed = Bed::new();
+        bed.write(EPOCH, b"900 8c5d9c5e-0000-4000-8000-00000000ffff");
+        assert_eq!(asked(&bed, 1, None), "Done");
+        bed.write(EPOCH, format!("900 {CLUSTER}").as_bytes());
+        assert_eq!(asked(&bed, 1, None), "StaleEpoch");
+        bed.write(EPOCH, b"900");
+        assert_eq!(asked(&bed, 1, None), "StaleEpoch", "one that was recorded without a cluster");
+    }
+
+    proptest! {
+        #[test]
+        fn any_record_is_read_or_left(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+            let _ = parse(&bytes, "c");
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! Whether a request is meant for this host. Decided by the host's own record, before anything is changed.
+
+use api::host::{Body, Desired, Marker, Owner, Request, path};
+
+use super::Failure;
+use crate::files;
+use crate::host::{Host, HostError};
+
+/// Refuses a request that is meant for another host.
+pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
+    let machine_id = host.machine()?.machine_id;
+    verdict(request, &machine_id, owner(host)?.as_ref())
+}
+
+/// Whose the host is by its own record: what it follows, or, where that is damaged, what its service keeps true. A record that is there
+/// and cannot be read just now is an error: the host may be anybody's.
+pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
+    let marker = files::read(host, path::STATE)?.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
+    if let Some(marker) = marker {
+        return Ok(Some(marker.owner()));
+    }
+    let desired = files::read(host, path::DESIRED)?.and_then(|text| serde_json::from_slice::<Desired>(&text).ok());
+    Ok(desired.map(|d| Owner { cluster_id: d.cluster_id, node_name: d.node_name }))
+}
+
+/// Whom a request is meant for.
+pub(super) fn meant(request: &Request) -> Owner {
+    let recipient = &request.recipient;
+    Owner { cluster_id: recipient.cluster_id.clone(), node_name: recipient.node_name.clone() }
+}
+
+fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result<(), Failure> {
+    let meant = meant(request);
+    if meant.cluster_id.is_empty() || meant.node_name.is_empty() {
+        let message = "the request does not say which Node of which cluster it is meant for";
+        return Err(Failure::new("NoRecipient", message));
+    }
+    if let Body::Apply(body) = &request.body
+        && (&body.desired.cluster_id, &body.desired.node_name) != (&meant.cluster_id, &meant.node_name)
+    {
+        let message = format!(
+            "the request is meant for Node {}, but would make the host Node {} of cluster {}",
+            meant.node_name, body.desired.node_name, body.desired.cluster_id
+        );
+        return Err(Failure::new("NoRecipient", message));
+    }
+    if let Some(wanted) = request.recipient.machine_id.as_ref().filter(|id| *id != machine_id) {
+        let message = format!(
+            "the request is meant for the machine {wanted}, this one is {machine_id}; correct the host's address"
+        );
+        return Err(Failure::new("NotThisMachine", message));
+    }
+    let Some(owner) = owner else { return Ok(()) };
+    // What another has configured is never taken away; a record of before clusters had ids names nobody else.
+    let same_name = owner.cluster_id.is_empty() && owner.node_name == meant.node_name;
+    let may_supersede = same_name || !matches!(request.body, Body::Cleanup(_));
+    let superseded = may_supersede && request.supersedes.as_ref() == Some(owner);
+    if *owner == meant || superseded {
+        return Ok(());
+    }
+    if owner.cluster_id != meant.cluster_id {
+        let cluster = if owner.cluster_id.is_empty() { "a cluster that is not on record" } else { &owner.cluster_id };
+        let message = format!("the host is Node {} of {cluster}, not of {}", owner.node_name, meant.cluster_id);
+        return Err(Failure::new("HostOfAnotherCluster", message));
+    }
+    let message = format!("the host is Node {}, not {}; correct the host's address", owner.node_name, meant.node_name);
+    Err(Failure::new("NotThisNode", message))
+}
+
+#[cfg(test)]
+mod tests {
+    use api::host::{Apply, Cleanup, Facts, Outcome, Reboot, Stage, Start};
+
+    use super::super::tests::{Bed, CLUSTER, reason, request, wanted};
+    use super::*;
+    use crate::operation::run;
+
+    const OTHER: &str = "8c5d9c5e-0000-4000-8000-00000000ffff";
+
+    fn of(cluster_id: &str, node_name: &str) -> Owner {
+        Owner { cluster_id: cluster_id.into(), node_name: node_name.into() }
+    }
+
+    #[test]
+    fn what_is_meant_for_another_is_refused() {
+        let cleanup = || Body::Cleanup(Cleanup {});
+        let apply = || {
+            let desired = Desired { cluster_id: CLUSTER.into(), node_name: "win-1".into(), ..Desired::default() };
+            Body::Apply(Box::new(Apply { desired, ..Apply::default() }))
+        };
+        let stage = || Body::Stage(Stage::default());
+        let ours = || of(CLUSTER, "win-1");
+        for (name, owner, supersedes, body, expected) in [
+            ("a host without a record", None, None, apply(), "Done"),
+            ("cleaning a host without a record", None, None, cleanup(), "Done"),
+            ("our own", Some(ours()), None, cleanup(), "Done"),
+            ("another Node's", Some(of(CLUSTER, "win-2")), None, apply(), "NotThisNode"),
+            ("cleaning another Node's", Some(of(CLUSTER, "win-2")), None, cleanup(), "NotThisNode"),
+            ("sending to another Node's", Some(of(CLUSTER, "win-2")), None, stage(), "NotThisNode"),
+            ("in the place of another Node", Some(of(CLUSTER, "win-2")), Some(of(CLUSTER, "win-2")), apply(), "Done"),
+            ("in the place of a third", Some(of(CLUSTER, "win-2")), Some(of(CLUSTER, "win-3")), apply(), "NotThisNode"),
+            (
+                "cleaning in the place of another Node",
+                Some(of(CLUSTER, "win-2")),
+                Some(of(CLUSTER, "win-2")),
+                cleanup(),
+                "NotThisNode",
+            ),
+            ("another cluster's", Some(of(OTHER, "win-1")), None, apply(), "HostOfAnotherCluster"),
+            ("cleaning another cluster's", Some(of(OTHER, "win-1")), None, cleanup(), "HostOfAnotherCluster"),
+            ("in the place of another cluster", Some(of(OTHER, "win-1")), Some(of(OTHER, "win-1")), apply(), "Done"),
+            ("in the place of one on no record", Some(of("", "win-1")), None, apply(), "HostOfAnotherCluster"),
+            ("the same, proven by the operator", Some(of("", "win-1")), Some(of("", "win-1")), apply(), "Done"),
+        ] {
+            let request = Request { supersedes, ..request("x", 1, body) };
+            let answered = verdict(&request, "m", owner.as_ref()).map_or_else(|f| f.reason, |()| "Done");
+            assert_eq!(answered, expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_request_says_whom_it_is_meant_for() {
+        let with = |cluster: &str, node: &str, machine_id: Option<&str>| {
+            let mut request = request("x", 1, Body::Reboot(Reboot::default()));
+            request.recipient.cluster_id = cluster.into();
+            request.recipient.node_name = node.into();
+            request.recipient.machine_id = machine_id.map(Into::into);
+            verdict(&request, "m", None).map_or_else(|f| f.reason, |()| "Done")
+        };
+        for (cluster, node, machine_id, expected) in [
+            (CLUSTER, "win-1", None, "Done"),
+            (CLUSTER, "win-1", Some("m"), "Done"),
+            (CLUSTER, "win-1", Some("n"), "NotThisMachine"),
+            ("", "win-1", Some("m"), "NoRecipient"),
+            (CLUSTER, "", Some("m"), "NoRecipient"),
+        ] {
+            assert_eq!(with(cluster, node, machine_id), expected, "{cluster} {node} {machine_id:?}");
+        }
+        let mut apply = request("x", 1, Body::Apply(Box::new(wanted("1"))));
+        apply.recipient.node_name = "win-2".into();
+        assert_eq!(verdict(&apply, "m", None).unwrap_err().reason, "NoRecipient");
+    }
+
+    /// Every verb but `facts`, and with nothing left behind: not even the epoch.
+    #[test]
+    fn a_host_of_another_is_not_changed() {
+        let bed = Bed::new();
+        bed.join("1");
+        let before = bed.tree();
+        let bodies = || {
+            [
+                Body::Stage(Stage::default()),
+                Body::Apply(Box::new(Apply {
+                    desired: Desired { cluster_id: CLUSTER.into(), node_name: "win-2".into(), ..Desired::default() },
+                    ..wanted("1")
+                })),
+                Body::Start(Start::default()),
+                Body::Reboot(Reboot { boot_id: "1".into() }),
+                Body::Cleanup(Cleanup {}),
+            ]
+        };
+        for body in bodies() {
+            let verb = body.verb();
+            let mut request = request("x", 99, body);
+            request.recipient.node_name = "win-2".into();
+            assert_eq!(reason(&run(&bed.host, &request)), "NotThisNode", "{verb:?}");
+        }
+        for body in bodies() {
+            let verb = body.verb();
+            let mut request = request("x", 99, body);
+            if let Body::Apply(apply) = &mut request.body {
+                apply.desired.cluster_id = OTHER.into();
+                apply.desired.node_name = "win-1".into();
+            }
+            request.recipient.cluster_id = OTHER.into();
+            assert_eq!(reason(&run(&bed.host, &request)), "HostOfAnotherCluster", "{verb:?}");
+        }
+        let mut facts = request("x", 99, Body::Facts(Facts::default()));
+        facts.recipient = api::host::Recipient::default();
+        assert_eq!(run(&bed.host, &facts).outcome, Outcome::Done);
+        assert!(bed.tree() == before, "something was changed");
+    }
+
+    #[test]
+    fn a_host_whose_marker_is_lost_is_still_somebodys() {
+        let bed = Bed::new();
+        bed.join("1");
+        bed.write(path::STATE, b"{ torn");
+        let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
+        request.recipient.node_name = "win-2".into();
+        assert_eq!(reason(&run(&bed.host, &request)), "NotThisNode");
+    }
+
+    /// A host that could not be cleaned altogether stays whose it was, and counts as having nothing in place.
+    #[test]
+    fn a_host_that_is_half_clean_stays_whose_it_was() {
+        let bed = Bed::new();
+        bed.join("1");
+        bed.host.state().refused.insert("delete_service kubelet".into());
+        let cleaned = |node: &str| {
+            let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
+            request.recipient.node_name = node.into();
+            reason(&run(&bed.host, &request)).to_string()
+        };
+        assert_eq!(cleaned("win-1"), "CleanupIncomplete");
+        let marker: Marker = files::read_json(&bed.host, path::STATE).unwrap().unwrap();
+        assert_eq!((marker.owner(), marker.version.as_str()), (of(CLUSTER, "win-1"), ""));
+        assert_eq!(cleaned("win-2"), "NotThisNode");
+        bed.host.state().refused.clear();
+        assert_eq!(cleaned("win-1"), "Done");
+        assert!(!bed.exists(path::STATE));
+        assert_eq!(cleaned("win-2"), "Done");
+    }
+
+    #[test]
+    fn certificates_of_another_cluster_are_not_taken_for_ours() {
+        let bed = Bed::new();
+        bed.join("1");
+        let before = of(CLUSTER, "win-1");
+        let mut desired = wanted("1");
+        desired.desired.cluster_id = OTHER.into();
+        let mut request = request("x", 1, Body::Apply(Box::new(desired)));
+        request.recipient.cluster_id = OTHER.into();
+        request.supersedes = Some(before);
+        let answer = run(&bed.host, &request);
+        assert_eq!(answer.outcome, Outcome::Done);
+        assert_eq!(answer.requests.len(), 2, "each is asked for anew");
+        assert_eq!(answer.state.unwrap().certificates.len(), 0);
+    }
+}
