@@ -26,6 +26,7 @@ mod machine_keys;
 mod machines;
 mod plan_mode;
 mod removal;
+mod removal_intent;
 mod repair;
 mod rollout;
 mod rollout_crash;
