@@ -76,6 +76,12 @@ pub mod reason {
     pub const INVALID_INVENTORY: &str = "InvalidInventory";
     /// More hosts would be removed than the pool allows.
     pub const MASS_REMOVAL_BLOCKED: &str = "MassRemovalBlocked";
+    /// The list names no host, and removes none until a person confirms it.
+    pub const INVENTORY_EMPTY: &str = "InventoryEmpty";
+    /// Entries of the list may be any host, so that none is removed.
+    pub const NAMES_UNKNOWN: &str = "NamesUnknown";
+    /// Instance: its pool does not exist.
+    pub const POOL_MISSING: &str = "PoolMissing";
     /// The spec cannot be followed.
     pub const INVALID_SPEC: &str = "InvalidSpec";
     /// A Secret, or a key in it, is missing or cannot be read.

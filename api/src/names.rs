@@ -67,7 +67,8 @@ pub mod key {
     pub const HOLD: &str = "windowsmachineconfig.openshift.io/hold";
     /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval.
     pub const APPROVE: &str = "windowsmachineconfig.openshift.io/approve";
-    /// Pool annotation, written by a person: the revision of the inventory whose removals are all wanted.
+    /// Pool annotation, written by a person: the number of hosts that are to leave, or the revision of the inventory whose removals are all
+    /// wanted. A number is removed once it is used.
     pub const APPROVE_REMOVAL: &str = "windowsmachineconfig.openshift.io/approve-removal";
     /// Pool annotation, written by `flux reconcile` and people: any new value makes the operator look at the source at once. Flux's.
     pub const RECONCILE_REQUESTED: &str = "reconcile.fluxcd.io/requestedAt";
@@ -99,6 +100,9 @@ pub mod key {
 pub const FINALIZER_INSTANCE: &str = "windowsmachineconfig.openshift.io/deconfigure";
 /// Finalizer on a pool: it still has instances.
 pub const FINALIZER_POOL: &str = "windowsmachineconfig.openshift.io/instances";
+
+/// Kubernetes' finalizer on what is deleted with `--cascade=orphan`.
+pub const ORPHAN_DEPENDENTS: &str = "orphan";
 
 /// Field manager of the pool controller.
 pub const MANAGER_POOL: &str = "windows-node-pools-pool";

@@ -214,8 +214,9 @@ pub enum SourceKind {
 #[serde(rename_all = "camelCase")]
 pub struct Removal {
     /// How many hosts one change of the list may remove: a number, or a share of the hosts that are there, rounded down but at
-    /// least one. If more would go, none does until the annotation `approve-removal` of the pool names the revision. No limit
-    /// for `hosts`, `configMapRef` and `machineSetRef` if not set, `10%` for `git` and `sourceRef`.
+    /// least one. If more would leave, none does until the annotation `approve-removal` of the pool says how many, or names the
+    /// revision. `10%` for `git` and `sourceRef` if not set, otherwise no limit. Whatever is set, a list that is missing or empty
+    /// removes no host until that annotation confirms it, and Machines that are deleted take their hosts with them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_removals: Option<IntOrPercent>,
 }

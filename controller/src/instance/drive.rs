@@ -287,7 +287,7 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
     let now = Timestamp::now();
     let facts = told::facts(machine, &host.address, session.connection().peer_address(), now)?;
     let purpose = identity::purpose(work);
-    identity::prove(work, session, state, Some(&facts), purpose)?;
+    identity::prove(work, session, state, purpose)?;
     let name = work.name();
     if !machine.is_admin {
         return Err(StepError::NotAdministrator { user: host.username.clone() });

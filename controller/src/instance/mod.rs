@@ -19,6 +19,7 @@ mod join;
 mod login;
 pub mod node;
 pub mod own;
+mod poolless;
 mod register;
 mod remove;
 mod restored;
@@ -63,6 +64,9 @@ use crate::{
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
 
+/// How often a host that leaves with its Machine looks whether that is gone.
+const MACHINE_POLL: Duration = Duration::from_secs(5);
+
 /// What a host of a pool in mode Plan waits for.
 const PLANNED: &str = "waits because its pool is in mode Plan: nothing is begun";
 
@@ -92,8 +96,9 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
     if !cx.written.has_come_back(cached) {
         return Ok(Flow::Rest);
     }
-    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances.
-    let Some(pool) = cx.pool_of(cached) else { return Ok(Flow::Rest) };
+    // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person
+    // takes that away.
+    let Some(pool) = cx.pool_of(cached) else { return poolless::look(cached, cx).await };
     let mut work = Work::new(cx.clone(), cached.clone(), pool);
     let result = act(&mut work).await;
     match result {
@@ -106,10 +111,11 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
         Err(error) if rotate::is_at_it(&work) => rotate::failed(&mut work, &error).await.map(Flow::After),
         Err(error) => {
-            let is_change = work.status.operation.as_ref().is_some_and(|o| o.type_ != GrantType::Provision);
+            let type_ = work.status.operation.as_ref().map(|o| o.type_);
+            let is_change = type_.is_some_and(|t| t != GrantType::Provision);
             let wait = work.fail(&error).await?;
             let mut at_once = false;
-            if !work.leaving() {
+            if !work.removes() {
                 if is_change {
                     at_once = update::failed(&mut work, &error).await?;
                 } else {
@@ -126,36 +132,9 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
 async fn act(work: &mut Work) -> Result<Flow, StepError> {
     let grant = work.instance.spec.grant.clone().filter(|g| work.may_take_up(g));
     if work.leaving() {
-        if work.instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true") {
-            return remove::abandon(work).await;
-        }
-        let machine = work.instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
-        let orphan = work.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
-        if let Some(machine) = machine.filter(|_| !orphan)
-            && machines::is_gone(&work.cx.client, machine).await
-        {
-            return remove::vanished(work).await;
-        }
-        if !orphan && restored::is_lost(work) {
-            if let Some(wait) = work.waits() {
-                return Ok(Flow::After(wait));
-            }
-            restored::recover(work).await?;
-        }
-        let Some(grant) = grant.filter(|g| may_leave_with(g.type_)) else {
-            let why = if work.is_plan() {
-                PLANNED
-            } else {
-                "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)"
-            };
-            work.say(&Situation::Waiting { leaving: true, why });
-            return Ok(Flow::Rest);
-        };
-        if let Some(wait) = work.waits() {
-            return Ok(Flow::After(wait));
-        }
-        return remove::run(work, &grant).await;
+        return leave(work, grant).await;
     }
+    remove::take_back(work).await?;
     // Nothing is begun that would stop in the middle, for want of a certificate of wicd. The pool wakes its hosts when that has passed.
     let held = work.cx.wicd_rights.problem().filter(|_| work.status.operation.is_none());
     let grant = grant.filter(|g| held.is_none() || g.type_ == GrantType::RotateKey);
@@ -180,6 +159,61 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
             Ok(Flow::Rest)
         }
     }
+}
+
+/// A host that is to leave. Until its turn has come it stays the node that it is.
+async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
+    if remove::is_abandoned(&work.instance) {
+        return remove::abandon(work).await;
+    }
+    if remove::is_past_return(work) {
+        if let Some(wait) = work.waits() {
+            return Ok(Flow::After(wait));
+        }
+        let begun = work.operation().as_grant();
+        return remove::run(work, &begun).await;
+    }
+    let machine = work.instance.spec.origin.as_ref().and_then(|o| o.machine.clone());
+    let orphan = work.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
+    if let Some(machine) = machine.as_deref().filter(|_| !orphan)
+        && machines::is_gone(&work.cx.client, machine).await
+    {
+        return remove::vanished(work).await;
+    }
+    if !orphan && restored::is_lost(work) {
+        if let Some(wait) = work.waits() {
+            return Ok(Flow::After(wait));
+        }
+        restored::recover(work).await?;
+    }
+    match &grant {
+        // What is let go is not touched, so that no failure is waited for.
+        Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(work, grant).await,
+        Some(grant) if grant.type_ == GrantType::Remove => {
+            if let Some(wait) = work.waits() {
+                return Ok(Flow::After(wait));
+            }
+            return remove::run(work, grant).await;
+        }
+        _ => remove::take_back(work).await?,
+    }
+    if work.status.current_version.is_some() {
+        let begun = work.status.operation.as_ref().map(|o| o.id.clone());
+        let flow = node(work, grant.filter(|g| g.type_.is_change() && Some(&g.id) == begun.as_ref())).await?;
+        if work.status.operation.is_some() {
+            return Ok(flow);
+        }
+    }
+    let why = if work.is_plan() {
+        PLANNED
+    } else if machine.is_some() {
+        "waits until its Machine is gone, or until its turn has come to be deconfigured (rollout.maxUnavailable, rollout.paused)"
+    } else {
+        "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)"
+    };
+    work.say(&Situation::Waiting { leaving: true, why });
+    // Nobody tells that a Machine is gone of which the Node went before.
+    Ok(if machine.is_some() { Flow::After(MACHINE_POLL) } else { Flow::Rest })
 }
 
 /// A host that is a node: it is changed as far as its pool has granted, and else kept as it is.
@@ -220,11 +254,6 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
     }
 }
 
-/// Whether a host that shall go may go with this grant: it has a place among those that may be disturbed.
-fn may_leave_with(grant: GrantType) -> bool {
-    grant.is_change() || matches!(grant, GrantType::Remove | GrantType::Orphan)
-}
-
 /// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
 /// backup. What its daemon says in the Node is believed if it is a version of ours.
 async fn believe_host(work: &mut Work) {
@@ -252,16 +281,14 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         // Somebody deleted the Node: the host has to register again.
         work.status.current_version = None;
         work.status.holds_node_name |= work.status.node_ref.take().is_some();
-        work.say(&Situation::Waiting {
-            leaving: false,
-            why: "its Node was deleted; the host will be made to register again",
-        });
+        let why = "its Node was deleted; the host will be made to register again";
+        say_of_node(work, &Situation::Waiting { leaving: false, why });
         return Ok(Flow::Rest);
     };
     // A host may get another address; its Node is still the one that it made.
     if let Whose::Others(why) = whose(Some(&node), &work.evidence()) {
         let says = format!("the Node of this name is not this host's any more: {why}");
-        work.say(&Situation::Node { ready: false, says: &says, up_to_date: true });
+        say_of_node(work, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(Flow::Rest);
     }
     work.status.node_ref = Some(node::reference(&node));
@@ -278,11 +305,18 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     }
     let (ready, _, says) = node::ready(&node);
     let up_to_date = work.up_to_date();
-    work.say(&Situation::Node { ready, says: &says, up_to_date });
+    say_of_node(work, &Situation::Node { ready, says: &says, up_to_date });
     if work.is_plan() {
         return Ok(Flow::Rest);
     }
     Ok(address::verify(work).await?.map_or(Flow::Rest, Flow::After))
+}
+
+/// Says how a node is, unless something more is to be said of it: that it is to leave.
+fn say_of_node(work: &mut Work, situation: &Situation<'_>) {
+    if !work.leaving() {
+        work.say(situation);
+    }
 }
 
 /// Says what the host's daemon has written in the Node: that the host has to be restarted, and what somebody has changed on it.
@@ -333,27 +367,5 @@ async fn tell_of_lost_settings(work: &mut Work) {
     conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, Timestamp::now());
     if is_new {
         work.cx.events.say(&work.instance, Level::Warning, why, "Update", &message);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_host_leaves_only_with_a_place() {
-        use GrantType::{Orphan, Provision, Reboot, Remove, Repair, RotateKey, Stage, Update};
-        for (grant, expected) in [
-            (Remove, true),
-            (Orphan, true),
-            (Update, true),
-            (Reboot, true),
-            (Repair, true),
-            (Provision, false),
-            (Stage, false),
-            (RotateKey, false),
-        ] {
-            assert_eq!(may_leave_with(grant), expected, "{grant:?}");
-        }
     }
 }

@@ -1,7 +1,9 @@
 //! Takes a host out: carries out the steps that [`plan::remove`](crate::plan::remove) chooses.
 
+use std::time::Duration;
+
 use api::{
-    Grant, GrantType, UncleanHost, WindowsInstance, WindowsNodePool,
+    DeletionPolicy, Grant, GrantType, Operation, UncleanHost, WindowsInstance, WindowsNodePool,
     host::{self, Body, Verb},
     names::{FINALIZER_INSTANCE, MANAGER_INSTANCE, key},
 };
@@ -26,21 +28,25 @@ use super::{
 use crate::{
     events::Level,
     plan::{
+        self,
         identity::{Identity, Purpose},
         remove::{Next, Seen, Step, next},
     },
 };
 
+/// A node that is to leave stays one for at least this long after it was marked: what was taken out by mistake, or stands in the next
+/// object that is applied, has time to come back.
+const SETTLE: Duration = Duration::from_secs(5);
+
 /// Goes on with taking the host out, until it is gone or there is something to wait for.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
-    if grant.type_ == GrantType::Orphan {
-        let note = hand_back(work).await?;
-        work.cx.events.say(&work.instance, Level::Normal, "Orphaned", "Orphan", &note);
-        return finish(work).await;
+    // Whoever hands hosts back sets this policy last: it goes before a grant that was given under another.
+    if work.pool.spec.deletion_policy() == DeletionPolicy::Orphan && !is_past_return(work) {
+        return let_go(work, grant).await;
     }
     let cx = work.cx.clone();
     let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).and_then(|o| Step::parse(&o.step));
-    work.take_up(grant, Step::Cordon.as_str());
+    take_up(work, grant);
     let mut seen = Seen { begun, touched: work.status.host_key.is_some(), ..Seen::default() };
     loop {
         if cx.stop.is_cancelled() {
@@ -51,8 +57,13 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         let node = found.node();
         seen.node = node.is_some();
         seen.cordoned = node.as_ref().is_some_and(|n| cordon(work).is_held(n));
+        seen.deleted = work.instance.is_deleting();
         match (next(seen), node) {
             (Next::Gone, _) => return gone(work).await,
+            (Next::Delete, _) => match settles(work) {
+                Some(wait) => return Ok(Flow::After(wait)),
+                None => delete(work, |i| leaves_with(i, grant)).await?,
+            },
             (Next::Do(Step::Cordon), Some(node)) => {
                 seen.drained = false;
                 take_cordon(work, &node).await?;
@@ -69,8 +80,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
                     return Ok(flow);
                 }
                 deconfigure(work).await?;
-                seen.clean = true;
-                seen.begun = Some(Step::Deconfigure);
+                (seen.clean, seen.begun) = (true, Some(Step::Deconfigure));
             }
             (Next::Do(Step::DeleteNode), Some(node)) => {
                 work.begin(Step::DeleteNode.as_str(), "deleting the Node").await?;
@@ -83,6 +93,125 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     }
 }
 
+/// Takes up the removal. Of a change that it interrupts it keeps what was changed on the host, in case that the host is to stay after all.
+fn take_up(work: &mut Work, grant: &Grant) {
+    let interrupted = work.status.operation.clone().filter(|o| o.id != grant.id && is_half_changed(o));
+    let operation = work.take_up(grant, Step::Cordon.as_str());
+    if let Some(old) = interrupted {
+        operation.from_version = old.from_version;
+        operation.to_version = old.to_version;
+        operation.disruption = old.disruption;
+        operation.services = old.services;
+        operation.applied = old.applied;
+        operation.rolling_back = old.rolling_back;
+        operation.pre_cordoned = old.pre_cordoned;
+    }
+}
+
+/// Whether something of the host was changed by an operation that is not over.
+fn is_half_changed(operation: &Operation) -> bool {
+    operation.applied || operation.rolling_back
+}
+
+/// Whether the removal cannot be taken back any more.
+pub fn is_past_return(work: &Work) -> bool {
+    let step = work.status.operation.as_ref().filter(|o| o.type_ == GrantType::Remove).map(|o| o.step.as_str());
+    work.instance.is_deleting() && step.and_then(Step::parse) >= Some(Step::Deconfigure)
+}
+
+/// How long a node that was marked only just now stays one yet.
+fn settles(work: &Work) -> Option<Duration> {
+    let leaving = work.instance.spec.leaving.as_ref().filter(|_| work.status.current_version.is_some())?;
+    let since: Timestamp = leaving.since.parse().ok()?;
+    let left = SETTLE.saturating_sub(Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default());
+    (!left.is_zero()).then_some(left)
+}
+
+/// The host is to stay after all, or its turn was taken back: what had begun is undone. What a change before had done to the host is
+/// brought to its end.
+pub async fn take_back(work: &mut Work) -> Result<(), StepError> {
+    let Some(operation) = work.status.operation.as_mut() else { return Ok(()) };
+    if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
+        return Ok(());
+    }
+    operation.drain = None;
+    if is_half_changed(operation) {
+        operation.type_ = GrantType::Update;
+        operation.step = plan::update::Step::Host.as_str().into();
+    } else {
+        lift_cordon(work).await?;
+        work.status.operation = None;
+    }
+    work.status.failures = None;
+    if !work.leaving() {
+        let note = "the host is to stay after all: its node takes pods again";
+        work.cx.events.say(&work.instance, Level::Normal, "RemovalTakenBack", "Remove", note);
+    }
+    Ok(())
+}
+
+/// Lifts the cordon of the operation that is going on, if it has one.
+pub async fn lift_cordon(work: &mut Work) -> Result<(), StepError> {
+    if work.status.operation.is_some()
+        && let Some(node) = work.find_node().await?.node()
+    {
+        work.cx.metrics.wrote("Node");
+        cordon(work).release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+    }
+    Ok(())
+}
+
+/// Lets the host go as it is: nothing is drained, and nothing on the host is touched. Of what had begun, only our cordon is lifted.
+pub async fn let_go(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
+    lift_cordon(work).await?;
+    let half = work.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
+        let to = o.to_version.as_deref().unwrap_or_default();
+        format!(
+            "the host was let go in the middle of a change to version {to}, at step {}: what was done to it stays. Put it into a pool              again to have the change finished",
+            o.step
+        )
+    });
+    let level = if half.is_some() { Level::Warning } else { Level::Normal };
+    let handed_back = hand_back(work).await?;
+    let note = half.unwrap_or(handed_back);
+    delete(work, |i| leaves_with(i, grant)).await?;
+    work.cx.events.say(&work.instance, level, "Orphaned", "Orphan", &note);
+    finish(work).await
+}
+
+/// Whether a person has given the host up.
+pub fn is_abandoned(instance: &WindowsInstance) -> bool {
+    instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true")
+}
+
+fn leaves_with(instance: &WindowsInstance, grant: &Grant) -> bool {
+    instance.is_leaving() && instance.spec.grant.as_ref().is_some_and(|g| g.id == grant.id)
+}
+
+/// Deletes the instance, unless it is being deleted, if that is wanted of it as it is now: from here on, nothing is taken back. The
+/// finalizer keeps it until the rest is done.
+async fn delete(work: &mut Work, is_wanted: impl Fn(&WindowsInstance) -> bool) -> Result<(), StepError> {
+    if work.instance.is_deleting() {
+        return Ok(());
+    }
+    let api: Api<WindowsInstance> = Api::all(work.cx.client.clone());
+    let fresh = api.get_opt(&work.name()).await.map_err(StepError::api("show the instance"))?;
+    let fresh = fresh.filter(|f| f.uid() == work.instance.uid() && is_wanted(f)).ok_or(StepError::Outdated)?;
+    let unchanged = Preconditions { uid: fresh.uid(), resource_version: fresh.resource_version() };
+    work.cx.metrics.wrote("WindowsInstance");
+    match api.delete(&work.name(), &DeleteParams::default().preconditions(unchanged)).await {
+        Ok(answer) => {
+            if let Some(written) = answer.left() {
+                work.cx.written.note(&written);
+                work.instance.metadata = written.metadata;
+            }
+            Ok(())
+        }
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Err(StepError::Outdated),
+        Err(error) => Err(StepError::api("delete the instance")(error)),
+    }
+}
+
 async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
     work.begin(Step::Deconfigure.as_str(), "taking everything of ours from the host").await?;
     let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
@@ -91,7 +220,7 @@ async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
     work.reached();
     session.prepare().await?;
     let state = session.look(&[]).await?;
-    if let Identity::Anothers(owner) = prove(work, &mut session, &state, None, Purpose::Remove)? {
+    if let Identity::Anothers(owner) = prove(work, &mut session, &state, Purpose::Remove)? {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
         let note = format!("the host is that of Node {} now, and nothing was changed on it", owner.node_name);
@@ -135,6 +264,7 @@ pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
     if let Some(node) = work.find_node().await?.node() {
         delete_node(work, &node).await?;
     }
+    delete(work, WindowsInstance::is_leaving).await?;
     let note = "its Machine is gone, and the host with it";
     work.cx.events.say(&work.instance, Level::Normal, "Removed", "Remove", note);
     finish(work).await
@@ -142,6 +272,7 @@ pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
 
 /// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
 pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
+    delete(work, is_abandoned).await?;
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
     let instances: Api<WindowsInstance> = Api::all(work.cx.client.clone());
     work.cx.metrics.wrote("WindowsInstance");

@@ -53,7 +53,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let mut session = Session::open(&work.cx, &work.instance, &grant.id, login).await?;
     session.prepare().await?;
     let state = session.look(&[]).await?;
-    prove(work, &mut session, &state, None, Purpose::Keep)?;
+    prove(work, &mut session, &state, Purpose::Keep)?;
     session.tidy(&[Verb::Facts]).await?;
     work.proven(session.connection());
     let hash = |key: &Key| key.identity.public_key_hash();

@@ -30,6 +30,11 @@ pub enum Situation<'a> {
         /// Whether it is being removed.
         leaving: bool,
     },
+    /// Its pool does not exist.
+    Poolless {
+        /// What that means, and what to do.
+        message: &'a str,
+    },
     /// It is a node.
     Node {
         /// Whether it is Ready.
@@ -93,6 +98,11 @@ pub fn describe(
             put(kind::READY, Status::False, &f.last_reason, &message);
             (if *leaving { Phase::Removing } else { Phase::Failed }, Some((reason::PROGRESSING_WITH_RETRY, message)))
         }
+        Situation::Poolless { message } => {
+            put(kind::READY, Status::Unknown, reason::POOL_MISSING, message);
+            put(kind::STALLED, Status::True, reason::POOL_MISSING, message);
+            (status.phase.unwrap_or(Phase::Pending), None)
+        }
         Situation::Node { ready, says, up_to_date } => {
             put(kind::READY, (*ready).into(), if *ready { reason::SUCCEEDED } else { "NodeNotReady" }, says);
             put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
@@ -111,6 +121,9 @@ pub fn describe(
     match reconciling {
         Some((why, message)) => put(kind::RECONCILING, Status::True, why, &message),
         None => remove(conditions, kind::RECONCILING),
+    }
+    if !matches!(situation, Situation::Poolless { .. }) {
+        remove(conditions, kind::STALLED);
     }
     status.phase = Some(phase);
 }
@@ -195,6 +208,13 @@ mod tests {
                 "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)",
             ),
             (
+                Situation::Poolless { message: "the pool p does not exist" },
+                None,
+                Phase::Pending,
+                "Unknown",
+                "the pool p does not exist",
+            ),
+            (
                 node(true, "kubelet is posting ready status"),
                 None,
                 Phase::Ready,
@@ -212,7 +232,10 @@ mod tests {
             let status = described(&situation, failures);
             let c = find(&status.conditions, kind::READY).unwrap();
             assert_eq!((status.phase, c.status.as_str(), c.message.as_str()), (Some(phase), ready, message));
-            assert_eq!(is_true(&status.conditions, kind::RECONCILING), !matches!(situation, Situation::Node { .. }));
+            let rests = matches!(situation, Situation::Node { .. } | Situation::Poolless { .. });
+            assert_eq!(is_true(&status.conditions, kind::RECONCILING), !rests);
+            let stalls = matches!(situation, Situation::Poolless { .. });
+            assert_eq!(is_true(&status.conditions, kind::STALLED), stalls);
             assert_eq!(status.observed_generation, Some(3));
         }
     }

@@ -87,6 +87,11 @@ impl Work {
         self.instance.is_leaving()
     }
 
+    /// Whether it is being removed: what it does is no change of a node that is to work again.
+    pub fn removes(&self) -> bool {
+        self.status.operation.as_ref().is_some_and(|o| matches!(o.type_, GrantType::Remove | GrantType::Orphan))
+    }
+
     /// Whether its pool is one that is only planned: then nothing is begun. A pool that is being deleted is carried out.
     pub fn is_plan(&self) -> bool {
         self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
@@ -285,7 +290,7 @@ impl Work {
             self.not_reached(error);
         }
         self.note_refusal(error).await;
-        let leaving = self.leaving();
+        let leaving = self.removes();
         // A node that could not be sent something goes on as it is.
         if leaving || self.operation().type_ != GrantType::Stage {
             self.say(&Situation::Failed { leaving });

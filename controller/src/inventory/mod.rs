@@ -12,6 +12,8 @@ pub mod removals;
 mod sources;
 mod wake;
 
+use std::collections::BTreeSet;
+
 use api::{Host, InventoryStatus, Origin};
 use jiff::Timestamp;
 
@@ -41,6 +43,17 @@ pub struct Listing {
     pub trouble: Option<Trouble>,
     /// When the source is looked at again by itself. `None`: when it tells that it has changed.
     pub next: Option<Timestamp>,
+    /// For Machines: what they say of the hosts that leave. `None`: that an entry is taken out says it.
+    pub departures: Option<Departures>,
+}
+
+/// Hosts of which their Machines say that they leave.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Departures {
+    /// Instances whose Machine is being deleted, or is gone, and the host with it. The host is left alone.
+    pub vanishing: BTreeSet<String>,
+    /// Instances whose Machine is no host of ours any more, because a person says so.
+    pub dismissed: BTreeSet<String>,
 }
 
 /// Why a source cannot be read, or not followed.
@@ -59,6 +72,8 @@ pub struct Trouble {
 pub enum Asked {
     /// This list is in force.
     Listed(Box<Listing>),
+    /// There is no list: hosts that are there stay as they are until a person confirms that they shall leave.
+    Missing(Trouble),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
     Unknown(Trouble, Option<Timestamp>),
 }

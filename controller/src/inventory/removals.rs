@@ -1,58 +1,188 @@
-//! Whether hosts that are not listed any more may go. Pure.
+//! Whether hosts that are not listed any more may leave. Pure.
+//!
+//! A removal needs intent. A list with one entry less says so; a list that is not there, that has become empty, or that has an entry which
+//! may be any host does not: then all stay until a person confirms exactly this removal.
 
 use api::IntOrPercent;
 
 /// A change of the list that takes hosts out.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Change<'a> {
-    /// Hosts that are not listed any more, and are not leaving yet.
+    /// Hosts that are not listed any more, and are not confirmed to leave.
     pub gone: usize,
     /// Hosts of the pool that are not leaving.
     pub of: usize,
-    /// Whether no host is listed at all.
-    pub empty: bool,
-    /// How many one change may take out; `None`: all, also the last.
+    /// What is there of the list.
+    pub list: Presence,
+    /// Whether an entry has no known name: it may be one of the hosts.
+    pub nameless: bool,
+    /// What is known of the lists of the other pools: a host may have gone over to one of them.
+    pub others: Others,
+    /// How many one change may take out; `None`: all.
     pub limit: Option<IntOrPercent>,
     /// The revision of the list.
     pub revision: Option<&'a str>,
-    /// The revision whose removals a person has approved.
+    /// What a person has approved: a number of hosts, or a revision.
     pub approved: Option<&'a str>,
 }
 
-/// Whether the hosts stay for now.
-pub fn are_held(change: Change<'_>) -> bool {
-    let Change { gone, of, empty, limit, revision, approved } = change;
-    let Some(limit) = limit else { return false };
-    if gone == 0 || (revision.is_some() && revision == approved) {
-        return false;
+/// What is there of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// It names hosts.
+    #[default]
+    Filled,
+    /// It names none.
+    Empty,
+    /// There is no list.
+    Missing,
+    /// Its entries are Machines, which say themselves when they go. Of those that are gone here, none has said so.
+    Machines,
+}
+
+/// What is known of the lists of the other pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    /// All have been read since.
+    #[default]
+    Read,
+    /// Some are about to be read.
+    Pending,
+    /// Some cannot be read.
+    Unreadable,
+}
+
+/// Whether the hosts may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// They may.
+    Go,
+    /// They may, because a person has confirmed their number. That is used up by it.
+    Confirmed,
+    /// They stay.
+    Held(Hold),
+}
+
+/// Why hosts stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// There is no list.
+    Missing,
+    /// The list names no host.
+    Empty,
+    /// An entry has no known name.
+    Nameless,
+    /// One change may not take out so many.
+    TooMany,
+    /// Their Machines are still there.
+    Machines,
+    /// The lists of other pools are about to be read.
+    Pending,
+    /// The lists of other pools cannot be read.
+    Unreadable,
+}
+
+/// Decides whether the hosts may leave.
+pub fn decide(change: Change<'_>) -> Verdict {
+    let Change { gone, of, list, nameless, others, limit, revision, approved } = change;
+    if gone == 0 {
+        return Verdict::Go;
     }
-    empty || gone > usize::try_from(limit.of(u32::try_from(of).unwrap_or(u32::MAX))).unwrap_or(usize::MAX)
+    if others == Others::Pending {
+        return Verdict::Held(Hold::Pending);
+    }
+    let number = approved.filter(|a| is_number(a)).and_then(|a| a.parse::<usize>().ok());
+    if number == Some(gone) {
+        return Verdict::Confirmed;
+    }
+    // Digits alone are a number of hosts, never a revision: those of ConfigMaps are digits, too.
+    if revision.is_some_and(|r| Some(r) == approved && !is_number(r)) && list != Presence::Missing {
+        return Verdict::Go;
+    }
+    let too_many = || limit.is_some_and(|l| gone > usize::try_from(l.of(count(of))).unwrap_or(usize::MAX));
+    match list {
+        Presence::Missing => Verdict::Held(Hold::Missing),
+        Presence::Machines => Verdict::Held(Hold::Machines),
+        _ if nameless => Verdict::Held(Hold::Nameless),
+        Presence::Empty => Verdict::Held(Hold::Empty),
+        Presence::Filled if too_many() => Verdict::Held(Hold::TooMany),
+        Presence::Filled if others == Others::Unreadable => Verdict::Held(Hold::Unreadable),
+        Presence::Filled => Verdict::Go,
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
-    fn many_hosts_at_once_go_only_when_a_person_says_so() {
+    fn hosts_go_only_when_somebody_wants_it() {
+        use Verdict::{Confirmed, Go, Held};
         let (int, percent) = (IntOrPercent::Int, IntOrPercent::Percent);
-        for (about, gone, of, empty, limit, approved, held) in [
-            ("nothing goes", 0, 10, false, Some(int(1)), None, false),
-            ("as many as may", 1, 10, false, Some(int(1)), None, false),
-            ("one too many", 2, 10, false, Some(int(1)), None, true),
-            ("a share", 2, 20, false, Some(percent(10)), None, false),
-            ("more than the share", 3, 20, false, Some(percent(10)), None, true),
-            ("at least one", 1, 3, false, Some(percent(10)), None, false),
-            ("approved", 10, 10, false, Some(percent(10)), Some("r2"), false),
-            ("an older approval", 10, 10, false, Some(percent(10)), Some("r1"), true),
-            ("no limit", 10, 10, true, None, None, false),
-            ("an empty list removes nothing by itself", 1, 1, true, Some(percent(10)), None, true),
-            ("but with an approval", 1, 1, true, Some(percent(10)), Some("r2"), false),
+        let ten = |gone| Change { gone, of: 10, revision: Some("r2"), ..Change::default() };
+        let limited = |gone, limit| Change { limit: Some(limit), ..ten(gone) };
+        let approved = |change, approved| Change { approved: Some(approved), ..change };
+        let with = |list| Change { list, ..ten(3) };
+        let nameless = Change { nameless: true, ..ten(1) };
+        let others = |others| Change { others, ..ten(1) };
+        for (about, change, expected) in [
+            ("nothing goes", limited(0, int(1)), Go),
+            ("an entry is taken out", ten(1), Go),
+            ("nearly all are taken out", ten(9), Go),
+            ("as many as may", limited(1, int(1)), Go),
+            ("one too many", limited(2, int(1)), Held(Hold::TooMany)),
+            ("a share", Change { of: 20, ..limited(2, percent(10)) }, Go),
+            ("more than the share", Change { of: 20, ..limited(3, percent(10)) }, Held(Hold::TooMany)),
+            ("at least one", Change { of: 3, ..limited(1, percent(10)) }, Go),
+            ("the revision is approved", approved(limited(9, percent(10)), "r2"), Go),
+            ("an older revision is", approved(limited(9, percent(10)), "r1"), Held(Hold::TooMany)),
+            ("the number is confirmed", approved(limited(9, percent(10)), "9"), Confirmed),
+            ("another number is", approved(limited(9, percent(10)), "8"), Held(Hold::TooMany)),
+            ("the list is empty", with(Presence::Empty), Held(Hold::Empty)),
+            ("and its number confirmed", approved(with(Presence::Empty), "3"), Confirmed),
+            ("and its revision approved", approved(with(Presence::Empty), "r2"), Go),
+            ("it is empty and nobody is there", Change { gone: 0, ..with(Presence::Empty) }, Go),
+            ("the list is missing", with(Presence::Missing), Held(Hold::Missing)),
+            ("and its number confirmed", approved(with(Presence::Missing), "3"), Confirmed),
+            ("a missing list has no revision", approved(with(Presence::Missing), "r2"), Held(Hold::Missing)),
+            ("an entry may be any host", nameless, Held(Hold::Nameless)),
+            (
+                "an entry may be any host, and the list has no other",
+                Change { list: Presence::Empty, ..nameless },
+                Held(Hold::Nameless),
+            ),
+            ("and the number is confirmed", approved(nameless, "1"), Confirmed),
+            ("their Machines are there", with(Presence::Machines), Held(Hold::Machines)),
+            ("and the number is confirmed", approved(with(Presence::Machines), "3"), Confirmed),
+            ("another pool is about to be read", others(Others::Pending), Held(Hold::Pending)),
+            ("which no confirmation changes", approved(others(Others::Pending), "1"), Held(Hold::Pending)),
+            ("another pool cannot be read", others(Others::Unreadable), Held(Hold::Unreadable)),
+            ("and the number is confirmed", approved(others(Others::Unreadable), "1"), Confirmed),
         ] {
-            let change = Change { gone, of, empty, limit, revision: Some("r2"), approved };
-            assert_eq!(are_held(change), held, "{about}");
+            assert_eq!(decide(change), expected, "{about}");
         }
-        let nameless = Change { gone: 9, of: 9, empty: true, limit: Some(int(1)), revision: None, approved: None };
-        assert!(are_held(nameless), "no approval is not an approval of no revision");
+        let digits = Change { revision: Some("42"), approved: Some("42"), ..with(Presence::Empty) };
+        assert_eq!(decide(digits), Held(Hold::Empty), "the revision of a ConfigMap is not a number of hosts");
+        let no_revision = Change { revision: None, ..with(Presence::Empty) };
+        assert_eq!(decide(no_revision), Held(Hold::Empty), "no approval is not an approval of no revision");
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_person_writes_confirms_its_own_number_alone(approved in ".{0,6}|[0-9]{1,30}", gone in 1..2000usize) {
+            let change = Change { gone, of: gone, list: Presence::Empty, approved: Some(&approved), ..Change::default() };
+            let is_it = approved.bytes().all(|b| b.is_ascii_digit()) && approved.parse() == Ok(gone);
+            prop_assert_eq!(decide(change) == Verdict::Confirmed, is_it);
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use api::{Host, InventoryStatus, Origin, names::WINDOWS_INSTANCES};
+use api::{Host, InventoryStatus, Origin};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
@@ -38,8 +38,8 @@ pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>)
 
 /// Asks for the list in a ConfigMap of the operator's namespace.
 ///
-/// Who deletes `windows-instances` wants all its hosts to go: that is what the legacy operator documents. Any other ConfigMap that is
-/// not there is more likely a name that was mistyped, and takes nobody's hosts away.
+/// One that is not there takes no hosts away, `windows-instances` neither: a ConfigMap goes for a moment when it is replaced, and for
+/// longer when the operator's namespace is deleted and made again.
 pub async fn ask(name: &str, cx: &Context) -> Asked {
     let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
     match api.get_opt(name).await {
@@ -47,13 +47,12 @@ pub async fn ask(name: &str, cx: &Context) -> Asked {
             let data = map.data.clone().unwrap_or_default();
             Asked::Listed(Box::new(read(name, &data, map.resource_version().as_deref())))
         }
-        Ok(None) if name == WINDOWS_INSTANCES => Asked::Listed(Box::new(read(name, &BTreeMap::new(), None))),
         Ok(None) => {
             let message = format!(
-                "there is no ConfigMap {}/{name}: create it, or name another in inventory.configMapRef; hosts that are there stay",
+                "there is no ConfigMap {}/{name}: create it, or name another in inventory.configMapRef",
                 cx.args.namespace
             );
-            Asked::Unknown(Trouble { reason: "ConfigMapMissing", message, stalls: true }, None)
+            Asked::Missing(Trouble { reason: "ConfigMapMissing", message, stalls: true })
         }
         Err(error) => {
             let message = format!("the ConfigMap {name} could not be read: {}", crate::errors::said(&error));
@@ -84,11 +83,5 @@ mod tests {
         assert!(problem.message.starts_with("ConfigMap windows-instances: 10.0.0.3: "), "{}", problem.message);
         let status = listing.status.unwrap();
         assert_eq!((status.source.as_str(), status.revision.as_deref()), ("ConfigMap windows-instances", Some("42")));
-    }
-
-    #[test]
-    fn a_map_that_is_gone_lists_nobody() {
-        let listing = read("windows-instances", &BTreeMap::new(), None);
-        assert!(listing.entries.is_empty() && listing.problems.is_empty() && listing.trouble.is_none());
     }
 }

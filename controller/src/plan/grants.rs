@@ -94,6 +94,10 @@ pub struct Decision {
 
 /// Decides. The same state gives the same decision, whatever the order of `slots`.
 pub fn decide(slots: &[Slot], limits: &Limits, now: Timestamp) -> Decision {
+    if slots.iter().any(|s| s.vanishing) {
+        let rest: Vec<Slot> = slots.iter().filter(|s| !s.vanishing).cloned().collect();
+        return decide(&rest, limits, now);
+    }
     let mut plan = Plan::new(slots, limits, now);
     plan.join();
     plan.leave();
@@ -163,9 +167,12 @@ impl<'a> Plan<'a> {
             quiet: limits.max_concurrent.saturating_sub(count(slots, |s| is_quiet_change(s) && !waits(s, now))),
             lost,
         };
-        // What has begun goes on to its end: a node must not be left half changed.
+        // What has begun goes on to its end: a node must not be left half changed. One that leaves is not finished first, and one that is
+        // to stay again is not removed, until its host is being deconfigured.
         for slot in plan.slots.clone() {
-            if slot.begun && slot.grant.is_some() && !plan.cannot_end(slot) {
+            let changes =
+                slot.begun && !slot.leaving && !matches!(slot.grant, Some(GrantType::Remove | GrantType::Orphan));
+            if slot.grant.is_some() && (changes || (slot.leaving && slot.deconfiguring)) {
                 plan.keep(slot);
             }
         }
@@ -176,11 +183,6 @@ impl<'a> Plan<'a> {
             }
         }
         plan
-    }
-
-    /// Whether what has begun on a host that shall go fails: then its removal need not wait for it.
-    fn cannot_end(&self, slot: &Slot) -> bool {
-        slot.leaving && self.waits(slot) && !matches!(slot.grant, Some(GrantType::Remove | GrantType::Orphan))
     }
 
     fn is_base(&self, slot: &Slot) -> bool {
@@ -252,20 +254,21 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Leaving. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way.
+    /// Leaving. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way, and nothing that has begun
+    /// is: Orphan means orphan. The place of a change that has begun is that of the removal.
     fn leave(&mut self) {
         // One that fails keeps its grant, and is in nobody's way until it is tried again.
         let removing = |s: &&&Slot| s.leaving && s.grant == Some(GrantType::Remove) && !s.available && !self.waits(s);
         let removing = u32::try_from(self.slots.iter().filter(removing).count()).unwrap_or(u32::MAX);
         let mut undisturbed = self.limits.max_concurrent.saturating_sub(removing);
-        let orphan = self.limits.orphan;
         for slot in self.slots.clone().into_iter().filter(|s| s.leaving) {
             if self.verdicts.contains_key(slot.name.as_str()) {
                 continue;
             }
+            let orphan = self.limits.orphan || slot.let_go;
             let wanted = if orphan { GrantType::Orphan } else { GrantType::Remove };
             let held = slot.held && !orphan;
-            if !held && (slot.grant == Some(wanted) || slot.grant == Some(GrantType::Remove)) {
+            if !held && slot.grant == Some(wanted) {
                 self.keep(slot);
                 continue;
             }
@@ -273,7 +276,7 @@ impl<'a> Plan<'a> {
                 true
             } else if self.limits.paused || held {
                 false
-            } else if slot.joined && slot.available && !slot.begun {
+            } else if slot.joined && slot.available && !(slot.begun && disturbs(slot.grant, slot.grant_disruption)) {
                 self.pay(slot, Disruption::Drain)
             } else {
                 take(&mut undisturbed)

@@ -183,7 +183,36 @@ fn joining_and_leaving() {
             orphan.clone(),
             vec![("a", Some(Orphan)), ("b", Some(Orphan))],
         ),
-        ("a removal that has begun is finished", vec![granted(leaving(node("a")), Remove)], orphan, vec![]),
+        (
+            "Orphan goes before a removal that was granted",
+            vec![granted(leaving(node("a")), Remove)],
+            orphan.clone(),
+            vec![("a", Some(Orphan))],
+        ),
+        (
+            "and before a change that has begun",
+            vec![leaving(begun(to(V2, Update, old(dead("a")))))],
+            orphan.clone(),
+            vec![("a", Some(Orphan))],
+        ),
+        (
+            "what is being deconfigured is finished",
+            vec![held(Slot { deconfiguring: true, ..granted(leaving(dead("a")), Remove) })],
+            orphan,
+            vec![],
+        ),
+        (
+            "one that nobody deleted is let go, in a pool that deconfigures",
+            vec![held(leaving(Slot { let_go: true, ..node("a") })), leaving(node("b")), node("c")],
+            limits(),
+            vec![("a", Some(Orphan)), ("b", Some(Remove))],
+        ),
+        (
+            "one that vanishes is left alone, and in nobody's way",
+            vec![leaving(Slot { vanishing: true, ..granted(dead("a"), Update) }), leaving(node("b")), node("c")],
+            limits(),
+            vec![("b", Some(Remove))],
+        ),
         (
             "leaving in the middle of joining",
             vec![granted(leaving(new("a")), Provision)],
@@ -191,6 +220,12 @@ fn joining_and_leaving() {
             vec![("a", Some(Remove))],
         ),
         ("who is to stay is not removed", vec![granted(node("a"), Remove)], limits(), vec![("a", None)]),
+        (
+            "nor who was drained for it",
+            vec![granted(Slot { available: false, ..node("a") }, Remove)],
+            limits(),
+            vec![("a", None)],
+        ),
         (
             "who is held neither joins nor leaves",
             vec![held(new("a")), held(leaving(node("b"))), held(granted(new("c"), Provision))],
@@ -203,13 +238,22 @@ fn joining_and_leaving() {
             limits(),
             vec![("a", Some(Remove))],
         ),
-        ("leaving in the middle of an update", vec![leaving(begun(to(V2, Update, old(dead("a")))))], limits(), vec![]),
         (
-            "that update fails",
-            vec![waiting(leaving(begun(to(V2, Update, old(dead("a"))))))],
+            "leaving in the middle of an update, whose place it takes",
+            vec![leaving(begun(to(V2, Update, old(dead("a"))))), node("b")],
             limits(),
             vec![("a", Some(Remove))],
         ),
+        (
+            "leaving in the middle of a change that disturbs nobody, which has no place",
+            vec![
+                Slot { grant_disruption: Some(Disruption::None), ..leaving(begun(to(V2, Update, old(node("a"))))) },
+                dead("b"),
+            ],
+            limits(),
+            vec![],
+        ),
+        ("on hold, it is updated first", vec![held(leaving(begun(to(V2, Update, old(dead("a"))))))], limits(), vec![]),
     ]);
 }
 

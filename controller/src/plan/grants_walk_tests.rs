@@ -59,6 +59,15 @@ impl Host {
         (self.slot.down_since, self.broken) = (None, false);
     }
 
+    fn is_gone(&mut self) {
+        self.slot = Slot { name: self.slot.name.clone(), ..Slot::default() };
+    }
+
+    /// A person takes it out of the list, or puts it back.
+    fn is_wanted_or_not(&mut self) {
+        self.slot.leaving ^= !self.slot.deconfiguring;
+    }
+
     /// Does the next thing that is granted.
     fn act(&mut self, event: Event, target: &str, now: i64) {
         let waits = self.slot.waits_until.is_some_and(|until| until > time(now));
@@ -83,6 +92,7 @@ impl Host {
                 self.slot.waits_until = Some(time(now + 60));
                 self.slot.unreachable = self.broken;
             }
+            (Event::GoesOn, _) if self.slot.vanishing => self.is_gone(),
             (Event::GoesOn, Some(grant)) if !waits => self.proceed(grant, target, now),
             _ => {}
         }
@@ -99,7 +109,7 @@ impl Host {
                 self.has.clone_from(&self.slot.grant_version);
                 self.slot.waits_until = None;
             }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove if !self.slot.begun => {
+            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.slot.begun => {
                 self.slot.begun = true;
                 if self.slot.grant_disruption.is_none_or(|d| d >= Disruption::Drain) {
                     self.slot.available = false;
@@ -119,9 +129,10 @@ impl Host {
                 }
                 self.is_up();
             }
-            GrantType::Remove | GrantType::Orphan => {
-                self.slot = Slot { name: self.slot.name.clone(), ..Slot::default() };
-            }
+            // Until it is being deconfigured, it is only cordoned and drained.
+            GrantType::Remove if self.slot.available => self.slot.available = false,
+            GrantType::Remove if self.slot.joined && !self.slot.deconfiguring => self.slot.deconfiguring = true,
+            GrantType::Remove | GrantType::Orphan => self.is_gone(),
             GrantType::RotateKey if !self.slot.rotating => self.slot.rotating = self.slot.joined,
             GrantType::RotateKey => {
                 (self.slot.rotating, self.slot.wants_key, self.slot.key_waits_until) = (false, false, None);
@@ -142,10 +153,17 @@ impl World {
     fn write(&mut self, decision: &Decision) {
         for host in &mut self.hosts {
             if let Some(change) = decision.changes.get(&host.slot.name) {
+                let removed = leaves(host.slot.grant);
                 write(&mut host.slot, change.as_ref());
+                // Its removal is taken back: the cordon is lifted.
+                host.slot.available |= removed && !leaves(host.slot.grant) && host.slot.ready;
             }
         }
     }
+}
+
+fn leaves(grant: Option<GrantType>) -> bool {
+    matches!(grant, Some(GrantType::Remove | GrantType::Orphan))
 }
 
 fn write(slot: &mut Slot, change: Option<&Granting>) {
@@ -170,7 +188,7 @@ fn takes_one(slot: &Slot) -> bool {
 /// What is so of every decision.
 fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
     let decision = decide(slots, limits, now);
-    let base = |s: &&Slot| s.joined && !s.held && !decision.lost.contains(&s.name);
+    let base = |s: &&Slot| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);
     let cap = limits.max_unavailable.of(u32::try_from(slots.iter().filter(base).count()).unwrap()) as usize;
     let before = slots.iter().filter(base).filter(|s| takes_one(s)).count();
     let mut after = slots.to_vec();
@@ -184,12 +202,20 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
     prop_assert!(new == 0 || before + new <= cap, "{new} more than {before}: {decision:?}");
     prop_assert!(limits.others.is_none_or(|others| new <= others as usize), "{decision:?}");
 
+    for (old, new) in pairs() {
+        let is_left_alone = old.vanishing || (old.leaving && old.deconfiguring);
+        prop_assert!(!is_left_alone || !decision.changes.contains_key(&old.name), "{old:?} {new:?}");
+        prop_assert!(is_left_alone || old.leaving || !leaves(new.grant), "who is to stay is removed: {new:?}");
+        let orphan = old.leaving && (limits.orphan || old.let_go);
+        prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
+    }
     for (old, new) in pairs().filter(|(old, _)| decision.changes.contains_key(&old.name)) {
         let waits = old.waits_until.is_some_and(|until| until > now);
-        prop_assert!(!old.begun || old.grant.is_none() || (old.leaving && new.grant.is_some()), "{old:?} {new:?}");
+        let ends = old.grant.is_none() || (old.leaving && new.grant.is_some());
+        prop_assert!(!old.begun || ends || leaves(old.grant), "{old:?} {new:?}");
         prop_assert!(old.grant != new.grant || old.grant.is_some());
         let Some(grant) = new.grant else { continue };
-        let leaves = matches!(grant, GrantType::Remove | GrantType::Orphan);
+        let leaves = leaves(Some(grant));
         prop_assert_eq!(leaves, old.leaving);
         prop_assert_eq!(grant == GrantType::Provision, !old.joined && !leaves);
         prop_assert!(!old.held || grant == GrantType::Orphan);
@@ -249,7 +275,7 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         ("gate", limit, &counts),
     ];
     for (name, limit, which) in kinds {
-        let count = |slots: &[Slot]| slots.iter().filter(|s| which(s)).count();
+        let count = |slots: &[Slot]| slots.iter().filter(|s| !s.vanishing && which(s)).count();
         prop_assert!(count(&after) <= limit.max(count(slots)), "{}: {} {:?}", name, limit, decision);
     }
 
@@ -299,6 +325,7 @@ prop_compose! {
         joined in proptest::bool::weighted(0.9),
         state in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.9), -2000..0i64, any::<bool>()),
         flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2)),
+        lots in (proptest::bool::weighted(0.2), proptest::bool::weighted(0.1)),
         waits in proptest::option::weighted(0.2, -60..60i64),
         key in (proptest::bool::weighted(0.5), proptest::bool::weighted(0.2), proptest::option::weighted(0.2, -60..60i64)),
     ) -> Host {
@@ -312,8 +339,11 @@ prop_compose! {
             grant,
             grant_version: names_version.then_some(granted),
             grant_disruption: (grant == Some(GrantType::Update)).then_some(disruptions.0),
-            begun: begun && joined && matches!(grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove)),
+            begun: begun && joined && matches!(grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair)),
             leaving,
+            deconfiguring: begun && leaving && grant == Some(GrantType::Remove),
+            let_go: leaving && lots.0,
+            vanishing: lots.1,
             joined,
             ready,
             available: ready && schedulable,
@@ -385,7 +415,8 @@ proptest! {
         check(&world.slots(), &world.limits.clone(), time(0))?;
     }
 
-    /// Hosts get on, fail, die and come back, and people pause, close, hold, take hosts away and change the target.
+    /// Hosts get on, fail, die and come back, and people pause, close, hold, take hosts out, put them
+    /// back and change the target.
     #[test]
     fn a_walk_keeps_to_the_limits(
         world in any_world(),
@@ -399,7 +430,8 @@ proptest! {
                 0 => world.limits.paused ^= true,
                 1 => world.limits.open ^= true,
                 2 => world.hosts[who].slot.held ^= true,
-                3 => world.hosts[who].slot.leaving ^= true,
+                3 => world.hosts[who].is_wanted_or_not(),
+                9 => world.hosts[who].slot.vanishing ^= true,
                 4 => world.hosts[who].slot.wants_reboot = world.hosts[who].slot.joined,
                 8 => world.hosts[who].slot.wants_key = world.hosts[who].slot.joined,
                 5 => world.target = format!("v{passed}"),
@@ -424,6 +456,7 @@ proptest! {
         rounds in proptest::collection::vec((proptest::collection::vec(any_event(), 14), 0..120i64, 0..20u8), 60),
     ) {
         let mut world = world;
+        let many = world.hosts.len();
         for host in &mut world.hosts {
             let Slot { name, zone, wants_reboot, wants_key, leaving, .. } = host.slot.clone();
             host.slot = Slot { name, zone, wants_reboot, wants_key, leaving, joined: true, ready: true, available: true, ..Slot::default() };
@@ -434,14 +467,16 @@ proptest! {
         (world.limits.ignore_lost_after, world.limits.orphan) = (None, false);
         for (events, passed, whim) in rounds {
             world.now += passed;
-            if whim == 0 {
-                world.target = format!("v{passed}");
+            match whim {
+                0 => world.target = format!("v{passed}"),
+                1..=4 => world.hosts[usize::try_from(passed).unwrap() % many].is_wanted_or_not(),
+                _ => {}
             }
             let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
             world.write(&decision);
             let (target, now) = (world.target.clone(), world.now);
             for (host, event) in world.hosts.iter_mut().zip(events) {
-                let removes = host.slot.begun && host.slot.grant == Some(GrantType::Remove);
+                let removes = host.slot.grant == Some(GrantType::Remove) && !host.slot.available;
                 if event != Event::Dies && !removes {
                     host.act(event, &target, now);
                 }
@@ -463,7 +498,7 @@ proptest! {
         let percent = IntOrPercent::Percent(100);
         world.limits = Limits { paused: false, open: true, orphan: false, ignore_lost_after: Some(Duration::from_mins(25)), max_unhealthy: percent, others: None, ..world.limits };
         for (host, broken) in world.hosts.iter_mut().zip(broken) {
-            (host.slot.held, host.gave_up) = (false, None);
+            (host.slot.held, host.gave_up, host.slot.vanishing) = (false, None, false);
             let dead = host.slot.joined && !host.slot.ready;
             // A node that is down for ever without repair has to be one that cannot be reached either.
             if dead && (broken || world.limits.remediation == RemediationType::None) {

@@ -1,4 +1,9 @@
 //! The next step of taking a host out.
+//!
+//! Until the host is being deconfigured, its removal can be taken back: it is only marked as leaving, and at most cordoned and drained. What
+//! cannot be taken back begins with the deletion of the instance.
+
+use api::{GrantType, WindowsInstance};
 
 /// A step, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -40,6 +45,8 @@ pub struct Seen {
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
     pub drained: bool,
+    /// Whether the instance is being deleted: then the removal cannot be taken back any more.
+    pub deleted: bool,
     /// Whether anything was ever put on the host.
     pub touched: bool,
     /// Whether the host was found clean in this operation.
@@ -53,8 +60,18 @@ pub struct Seen {
 pub enum Next {
     /// This step.
     Do(Step),
+    /// Delete the instance, if the host is still to leave.
+    Delete,
     /// Nothing: the host is out.
     Gone,
+}
+
+/// Whether the removal of a host cannot be taken back any more.
+pub fn is_past_return(instance: &WindowsInstance) -> bool {
+    let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
+    let deconfigures =
+        operation.is_some_and(|o| o.type_ == GrantType::Remove && Step::parse(&o.step) >= Some(Step::Deconfigure));
+    instance.is_deleting() && deconfigures
 }
 
 /// Chooses the next step.
@@ -69,6 +86,9 @@ pub fn next(seen: Seen) -> Next {
             return Next::Do(Step::Drain);
         }
     }
+    if !seen.deleted {
+        return Next::Delete;
+    }
     if seen.touched && !seen.clean && seen.begun != Some(Step::DeleteNode) {
         return Next::Do(Step::Deconfigure);
     }
@@ -81,11 +101,18 @@ mod tests {
 
     #[test]
     fn cases() {
-        use Next::{Do, Gone};
+        use Next::{Delete, Do, Gone};
         use Step::{Cordon, Deconfigure, DeleteNode, Drain};
-        let node = Seen { node: true, touched: true, ..Seen::default() };
+        let marked = Seen { node: true, touched: true, ..Seen::default() };
+        let node = Seen { deleted: true, ..marked };
+        let deleted = Seen { deleted: true, ..Seen::default() };
         for (name, seen, expected) in [
-            ("a node", node, Do(Cordon)),
+            ("a node that is marked", marked, Do(Cordon)),
+            ("cordoned", Seen { cordoned: true, ..marked }, Do(Drain)),
+            ("drained, and nothing of it is done yet", Seen { cordoned: true, drained: true, ..marked }, Delete),
+            ("marked before it had a Node", Seen { touched: true, ..Seen::default() }, Delete),
+            ("marked before it was reached", Seen::default(), Delete),
+            ("a node that a person deletes", node, Do(Cordon)),
             ("cordoned", Seen { cordoned: true, ..node }, Do(Drain)),
             ("somebody lifts the cordon in the middle", Seen { drained: true, begun: Some(Drain), ..node }, Do(Cordon)),
             ("drained", Seen { cordoned: true, drained: true, ..node }, Do(Deconfigure)),
@@ -104,14 +131,10 @@ mod tests {
                 Seen { cordoned: true, begun: Some(DeleteNode), ..node },
                 Do(DeleteNode),
             ),
-            ("the Node is gone", Seen { touched: true, clean: true, ..Seen::default() }, Gone),
-            ("the Node was deleted by hand", Seen { touched: true, ..Seen::default() }, Do(Deconfigure)),
-            (
-                "it is deleted and the operator died",
-                Seen { touched: true, begun: Some(DeleteNode), ..Seen::default() },
-                Gone,
-            ),
-            ("the host was never reached", Seen::default(), Gone),
+            ("the Node is gone", Seen { touched: true, clean: true, ..deleted }, Gone),
+            ("the Node was deleted by hand", Seen { touched: true, ..deleted }, Do(Deconfigure)),
+            ("it is deleted and the operator died", Seen { touched: true, begun: Some(DeleteNode), ..deleted }, Gone),
+            ("the host was never reached", deleted, Gone),
         ] {
             assert_eq!(next(seen), expected, "{name}");
         }

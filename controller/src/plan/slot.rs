@@ -21,8 +21,14 @@ pub struct Slot {
     pub grant_disruption: Option<Disruption>,
     /// Whether its operation has begun to disturb the node. Such a grant is not taken back.
     pub begun: bool,
-    /// Whether it shall go: taken out of the inventory, its pool deleted, or deleted by hand.
+    /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
+    /// Whether it is let go as it is when it leaves, whatever its pool says.
+    pub let_go: bool,
+    /// Whether it is being deconfigured: its removal is not taken back any more.
+    pub deconfiguring: bool,
+    /// Whether it leaves together with its machine. Nothing is done with it, and it counts for nothing.
+    pub vanishing: bool,
     /// Whether it has joined and followed its version completely at least once.
     pub joined: bool,
     /// Whether its Node is Ready.

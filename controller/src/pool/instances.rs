@@ -3,20 +3,21 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
-    Desired, Grant, GrantType, InstanceHost, Origin, PoolRef, WindowsInstance, WindowsInstanceSpec, WindowsNodePool,
+    Desired, Grant, GrantType, InstanceHost, Leaving, Origin, PoolRef, WindowsInstance, WindowsInstanceSpec,
+    WindowsNodePool,
     names::{FINALIZER_INSTANCE, MANAGER_POOL, key},
 };
 use futures::{StreamExt, stream};
 use jiff::Timestamp;
 use kube::{
     Api, Resource, ResourceExt,
-    api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
+    api::{ObjectMeta, Patch, PatchParams, PostParams},
     runtime::reflector::{ObjectRef, Store},
 };
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{PoolError, failed, gone_is_fine, list::List, told::Told};
+use super::{PoolError, failed, gone_is_fine, letting_go::is_owned_by, list::List, told::Told};
 use crate::{
     context::Context,
     plan::grants::{Decision, Granting},
@@ -30,7 +31,8 @@ const WRITES: usize = 16;
 pub struct Changes {
     pub create: Vec<WindowsInstance>,
     pub update: Vec<Update>,
-    pub delete: Vec<String>,
+    /// Names of hosts that are to leave.
+    pub leave: Vec<String>,
 }
 
 /// A change of an instance.
@@ -43,6 +45,8 @@ pub struct Update {
     pub changed: bool,
     /// The pool that it goes over to.
     pub moved_to: Option<String>,
+    /// Whether the host was to leave, and stays.
+    pub returns: bool,
 }
 
 /// What has to be written. A host that has not joined yet shall follow `version`; a node gets another one with its grant.
@@ -59,7 +63,7 @@ pub fn changes(
         let origin = list.origins.get(name);
         match existing.get(name) {
             None => changes.create.push(new_instance(pool, host, origin, version, list.first_keys.get(name))),
-            Some(instance) if instance.metadata.deletion_timestamp.is_some() => {}
+            Some(instance) if instance.is_deleting() => {}
             Some(instance) => {
                 let joined = instance.status.as_ref().is_some_and(|s| s.current_version.is_some());
                 // A node that has joined keeps the version that it follows.
@@ -75,29 +79,57 @@ pub fn changes(
                 if stale {
                     spec.insert("desired".into(), json!({"version": version}));
                 }
-                if !spec.is_empty() {
-                    let patch = json!({"spec": spec});
-                    changes.update.push(Update { name: name.clone(), patch, changed, moved_to: None });
+                let returns = instance.spec.leaving.is_some();
+                if returns {
+                    spec.extend(returned(instance));
+                }
+                let mut patch = json!({"spec": spec});
+                let is_owned = is_owned_by(instance, pool);
+                if !is_owned {
+                    patch["metadata"] = json!({"ownerReferences": pool.controller_owner_ref(&()).map(|o| vec![o])});
+                }
+                if !is_owned || !spec.is_empty() {
+                    changes.update.push(Update { name: name.clone(), patch, changed, moved_to: None, returns });
                 }
             }
         }
     }
-    let gone =
-        mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none() && !list.hosts.contains_key(&i.name_any()));
+    let gone = mine.iter().filter(|i| !i.is_deleting() && !list.hosts.contains_key(&i.name_any()));
     for instance in gone {
         let name = instance.name_any();
         let to = list.moves.get(&name).map(|to| (to, pools.get(&ObjectRef::new(to))));
+        let update = |patch, moved_to: Option<&String>, returns| Update {
+            name: name.clone(),
+            patch,
+            changed: false,
+            moved_to: moved_to.cloned(),
+            returns,
+        };
         match to {
-            None => changes.delete.push(name),
+            None if instance.spec.leaving.as_ref().is_some_and(|l| !l.confirmed && list.confirmed.contains(&name)) => {
+                changes.update.push(update(json!({"spec": {"leaving": {"confirmed": true}}}), None, false));
+            }
+            None if instance.spec.leaving.is_some() => {}
+            None => changes.leave.push(name),
+            // What has begun is taken back first.
+            Some(_) if instance.spec.leaving.is_some() => {
+                changes.update.push(update(json!({"spec": returned(instance)}), None, true));
+            }
             Some((to, Some(other))) if takes_over(&other, instance) => {
-                let patch = moved(instance, &other);
-                changes.update.push(Update { name, patch, changed: false, moved_to: Some(to.clone()) });
+                changes.update.push(update(moved(instance, &other), Some(to), false));
             }
             // It goes over as soon as it can.
             Some(_) => {}
         }
     }
     changes
+}
+
+/// What takes it back that a host is to leave.
+fn returned(instance: &WindowsInstance) -> serde_json::Map<String, serde_json::Value> {
+    let leaves = |g: &Grant| matches!(g.type_, GrantType::Remove | GrantType::Orphan);
+    let grant = instance.spec.grant.as_ref().filter(|g| leaves(g)).map(|_| "grant");
+    ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), serde_json::Value::Null)).collect()
 }
 
 /// Whether an entry stands in another place than before. One that only moves in its file, or is seen in another revision, does
@@ -175,7 +207,7 @@ enum Write {
     Create(Box<WindowsInstance>),
     Update(Update),
     Grant { name: String, patch: serde_json::Value },
-    Delete { name: String, revision: Option<String> },
+    Leave { name: String, patch: serde_json::Value, told: Told },
 }
 
 /// Writes what the inventory and the plan say.
@@ -187,32 +219,58 @@ pub async fn apply(
     cx: &Arc<Context>,
     now: Timestamp,
 ) -> Result<(), PoolError> {
-    let Changes { create, update, delete } = changes;
+    let Changes { create, update, leave } = changes;
     let mut writes: Vec<Write> = Vec::new();
     writes.extend(create.into_iter().map(|i| Write::Create(Box::new(i))));
     writes.extend(update.into_iter().map(Write::Update));
-    let revision = list.status.as_ref().and_then(|s| s.revision.clone());
-    writes.extend(delete.into_iter().map(|name| Write::Delete { name, revision: revision.clone() }));
     for instance in mine {
-        if let Some(granting) = decision.changes.get(&instance.name_any()) {
-            let grant = granting.as_ref().map(|granting| new_grant(instance, granting, now));
-            let mut spec = json!({"grant": null});
-            if let Some(grant) = &grant {
-                // What the last grant had and this one has not must go.
-                let empty = json!({"version": null, "disruption": null, "services": null});
-                spec["grant"] = merged(empty, json!(grant));
-                if let Some(version) = &grant.version {
-                    spec["desired"] = json!({"version": version});
-                }
+        let name = instance.name_any();
+        let leaving = leave.contains(&name).then(|| leaving(list, instance, now));
+        let granting = decision.changes.get(&name);
+        let mut spec = granting.map_or_else(|| json!({}), |g| granted(instance, g.as_ref(), now));
+        if let Some(leaving) = &leaving {
+            spec["leaving"] = json!(leaving);
+        }
+        // The resource version makes sure that the grant is given on what was seen.
+        let patch = json!({"metadata": {"resourceVersion": instance.resource_version()}, "spec": spec});
+        match (leaving, granting) {
+            (Some(leaving), _) => {
+                let revision = list.status.as_ref().and_then(|s| s.revision.clone());
+                let told = Told::Dismissed { why: leaving.why, revision };
+                writes.push(Write::Leave { name, patch, told });
             }
-            // The resource version makes sure that the grant is given on what was seen.
-            let patch = json!({"metadata": {"resourceVersion": instance.resource_version()}, "spec": spec});
-            writes.push(Write::Grant { name: instance.name_any(), patch });
+            (None, Some(_)) => writes.push(Write::Grant { name, patch }),
+            (None, None) => {}
         }
     }
     let results: Vec<Result<(), PoolError>> =
         stream::iter(writes).map(|w| write(cx.clone(), w)).buffer_unordered(WRITES).collect().await;
     results.into_iter().collect()
+}
+
+/// The mark of a host that is to leave.
+fn leaving(list: &List, instance: &WindowsInstance, now: Timestamp) -> Leaving {
+    let name = instance.name_any();
+    Leaving {
+        since: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+        why: list.why_leaving(&name),
+        confirmed: list.confirmed.contains(&name),
+    }
+}
+
+/// The part of an instance's spec that gives a grant, or takes it back.
+fn granted(instance: &WindowsInstance, granting: Option<&Granting>, now: Timestamp) -> serde_json::Value {
+    let grant = granting.map(|granting| new_grant(instance, granting, now));
+    let mut spec = json!({"grant": null});
+    if let Some(grant) = &grant {
+        // What the last grant had and this one has not must go.
+        let empty = json!({"version": null, "disruption": null, "services": null});
+        spec["grant"] = merged(empty, json!(grant));
+        if let Some(version) = &grant.version {
+            spec["desired"] = json!({"version": version});
+        }
+    }
+    spec
 }
 
 fn merged(mut base: serde_json::Value, over: serde_json::Value) -> serde_json::Value {
@@ -230,7 +288,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             let params = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
             match api.create(&params, &instance).await {
                 Ok(written) => {
-                    cx.tell_of_host(&written, &Told::Admitted, None);
+                    cx.tell_of_host(&written, &Told::Admitted);
                     Ok(())
                 }
                 // Another pool was faster, or our cache is behind: the next look tells.
@@ -238,13 +296,17 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                 Err(error) => Err(failed("create an instance")(error)),
             }
         }
-        Write::Update(Update { name, patch, changed, moved_to }) => {
+        Write::Update(Update { name, patch, changed, moved_to, returns }) => {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
             match api.patch(&name, &params, &Patch::Merge(patch)).await {
                 Ok(written) => {
+                    if returns {
+                        cx.granted.note(&written);
+                        cx.tell_of_host(&written, &Told::Returned);
+                    }
                     match moved_to {
-                        Some(to) => cx.tell_of_host(&written, &Told::Moved { to }, None),
-                        None if changed => cx.tell_of_host(&written, &Told::Changed, None),
+                        Some(to) => cx.tell_of_host(&written, &Told::Moved { to }),
+                        None if changed => cx.tell_of_host(&written, &Told::Changed),
                         None => {}
                     }
                     Ok(())
@@ -262,11 +324,16 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                 other => gone_is_fine(other).map_err(failed("grant an operation")),
             }
         }
-        Write::Delete { name, revision } => {
-            if let Some(instance) = cx.instances.get(&ObjectRef::new(&name)) {
-                cx.tell_of_host(&instance, &Told::Dismissed, revision.as_deref());
+        Write::Leave { name, patch, told } => {
+            let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
+            match api.patch(&name, &params, &Patch::Merge(patch)).await {
+                Ok(written) => {
+                    cx.granted.note(&written);
+                    cx.tell_of_host(&written, &told);
+                    Ok(())
+                }
+                other => gone_is_fine(other).map_err(failed("mark an instance as leaving")),
             }
-            gone_is_fine(api.delete(&name, &DeleteParams::default()).await).map_err(failed("delete an instance"))
         }
     }
 }
@@ -333,11 +400,45 @@ mod tests {
         let mine: Vec<_> = made.create.into_iter().map(Arc::new).collect();
 
         let same = plan(&first, &mine);
-        assert!(same.create.is_empty() && same.update.is_empty() && same.delete.is_empty(), "{same:?}");
+        assert!(same.create.is_empty() && same.update.is_empty() && same.leave.is_empty(), "{same:?}");
 
         let moved = plan(&pool(&[("a", "10.0.0.9")]), &mine);
-        assert_eq!(moved.delete, ["b"]);
+        assert_eq!(moved.leave, ["b"]);
         assert_eq!(moved.update[0].patch["spec"]["host"]["address"], "10.0.0.9");
+    }
+
+    #[test]
+    fn a_host_that_is_listed_again_stays() {
+        let first = pool(&[("a", "10.0.0.1"), ("b", "10.0.0.2")]);
+        let grant = |type_| {
+            Some(new_grant(
+                &WindowsInstance::new("b", WindowsInstanceSpec::default()),
+                &Granting::from(type_),
+                Timestamp::UNIX_EPOCH,
+            ))
+        };
+        for (grant, expected) in [
+            (None, json!({"leaving": null})),
+            (grant(GrantType::Remove), json!({"leaving": null, "grant": null})),
+            (grant(GrantType::Update), json!({"leaving": null})),
+        ] {
+            let mine: Vec<_> = plan(&first, &[])
+                .create
+                .into_iter()
+                .map(|mut i| {
+                    if i.name_any() == "b" {
+                        (i.spec.leaving, i.spec.grant) = (Some(Leaving::default()), grant.clone());
+                    }
+                    Arc::new(i)
+                })
+                .collect();
+            let out = plan(&pool(&[("a", "10.0.0.1")]), &mine);
+            assert!(out.leave.is_empty() && out.update.is_empty(), "it is marked already: {out:?}");
+            let again = plan(&first, &mine);
+            assert!(again.leave.is_empty() && again.create.is_empty(), "{again:?}");
+            assert_eq!(again.update.iter().map(|u| (u.name.as_str(), u.returns)).collect::<Vec<_>>(), [("b", true)]);
+            assert_eq!(again.update[0].patch, json!({"spec": expected}));
+        }
     }
 
     #[test]

@@ -6,13 +6,14 @@ use std::{
 };
 
 use api::{
-    FirstContact, InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool, conditions::reason,
-    names::key,
+    FirstContact, GrantType, InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool,
+    conditions::reason, names::key,
 };
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::{
+    departing::{Nameless, Seen},
     names::{self, Naming},
     status::some,
 };
@@ -21,9 +22,10 @@ use crate::{
     inventory::{
         self, Asked, Entry, Listing, Problem, Trouble,
         asking::MAX_ASKED,
+        claims::{self, Reading},
         hosts::{self, Known, canonical},
         naming::{self, Place},
-        removals::{self, Change},
+        removals::Presence,
     },
 };
 
@@ -44,10 +46,14 @@ pub(super) struct List {
     pub contacts: Vec<FirstContact>,
     /// Fingerprints of the keys that hosts showed at their first contact, by name.
     pub first_keys: BTreeMap<String, String>,
-    /// Every name that is listed, whether or not it is used.
-    pub claimed: BTreeSet<String>,
     /// Hosts that are not listed any more, and which pool lists them now.
     pub moves: BTreeMap<String, String>,
+    /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
+    pub vanishing: BTreeSet<String>,
+    /// Whether all leave because the pool is being deleted.
+    pub deleting: bool,
+    /// Hosts whose removal a person has just confirmed by their number.
+    pub confirmed: BTreeSet<String>,
     /// Where the list comes from.
     pub status: Option<InventoryStatus>,
     /// When the source is to be asked again, if nothing of it is heard before.
@@ -58,21 +64,36 @@ pub(super) struct List {
 
 /// Asks the pool's source, and makes the best of it. `known` are the hosts of all pools.
 pub(super) async fn list(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], known: &[Known], cx: &Context) -> List {
+    let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        return List::default();
+        cx.claims.forget(&name);
+        let mut list = List::default();
+        list.hand_over(pool, mine, cx);
+        list.depart(pool, mine, &Seen { deleting: true, ..Seen::default() }, cx);
+        return list;
     }
-    match inventory::ask(pool, cx).await {
-        Asked::Unknown(trouble, next) => List { next, ..unknown(pool, mine, trouble) },
+    let begun = cx.claims.begin();
+    let (list, reading) = match inventory::ask(pool, cx).await {
+        Asked::Unknown(trouble, next) => {
+            let reading = claims::unknown(trouble.reason);
+            (List { next, ..unknown(pool, mine, trouble) }, reading)
+        }
+        Asked::Missing(trouble) => (missing(pool, mine, &trouble, cx), Reading::Nothing),
         Asked::Listed(listing) => listed(pool, mine, known, *listing, cx).await,
+    };
+    for waiting in cx.claims.end(pool, begun, reading) {
+        cx.wake.pool(&waiting);
     }
+    list
 }
 
-/// Nobody knows what is listed: everything stays as it is.
+/// Nobody knows what is listed: everything stays as it is. For Machines that is not known to be so unless they can be read.
 fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Trouble) -> List {
-    let stay = mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none());
-    let hosts: BTreeMap<String, InstanceHost> = stay.map(|i| (i.name_any(), i.spec.host.clone())).collect();
+    let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
+    let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
+    let stays = |i: &&Arc<WindowsInstance>| !i.is_leaving() || (is_of_machines && !i.is_deleting() && !removes(i));
+    let hosts = mine.iter().filter(stays).map(|i| (i.name_any(), i.spec.host.clone())).collect();
     List {
-        claimed: hosts.keys().cloned().collect(),
         hosts,
         mends_itself: !trouble.stalls,
         problems: if is_no_news(&trouble) && pool_has_list(pool) { Vec::new() } else { vec![about_source(&trouble)] },
@@ -80,6 +101,20 @@ fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Troub
         contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
         ..List::default()
     }
+}
+
+/// There is no list: that is no wish to remove anything.
+fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Trouble, cx: &Context) -> List {
+    let mut list = List {
+        problems: vec![about_source(trouble)],
+        contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
+        status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
+        ..List::default()
+    };
+    list.hand_over(pool, mine, cx);
+    let seen = Seen { presence: Presence::Missing, trouble: Some(trouble.message.clone()), ..Seen::default() };
+    list.depart(pool, mine, &seen, cx);
+    list
 }
 
 /// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
@@ -103,18 +138,23 @@ async fn listed(
     known: &[Known],
     listing: Listing,
     cx: &Context,
-) -> List {
+) -> (List, Reading) {
     let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
-    let Listing { entries, problems, status, trouble, next } = listing;
-    let is_empty = entries.is_empty() && problems.is_empty();
+    let Listing { entries, problems, status, trouble, next, departures } = listing;
+    let is_empty = entries.is_empty();
     let naming = Naming::of(pool, entries, cx).await;
     let (named, owners) = (naming.named, naming.owners);
     let has_key = |host: &str| has_host_key(host, cx);
     let mut resolved = hosts::resolve(&name, &pool.spec, &named.entries, known, &has_key);
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
+    let names: BTreeSet<String> = named.entries.iter().map(|e| e.host.name.clone()).collect();
+    let addresses: BTreeSet<String> = named.unnamed.iter().map(|e| canonical(&e.host.address)).collect();
+    let is_old = trouble.is_some() && status.as_ref().is_some_and(|s| s.refused_revision.is_some());
+    let reading = if is_old { Reading::Old(names, addresses) } else { Reading::List(names, addresses) };
+    let unnamed: Vec<String> = named.unnamed.iter().map(|e| e.host.address.clone()).collect();
+    let nameless = Nameless { broken: broken(pool, mine, &problems), unnamed };
     let place = |entry: Entry| (naming::place(&entry.host, port), entry);
     let mut list = List {
-        claimed: named.entries.iter().map(|e| e.host.name.clone()).collect(),
         unnamed: named.unnamed.into_iter().map(place).collect(),
         to_ask: named.to_ask.into_iter().map(place).collect(),
         mends_itself: trouble.as_ref().is_some_and(|t| !t.stalls),
@@ -128,11 +168,24 @@ async fn listed(
     list.problems.extend(problems.into_iter().chain(named.problems).chain(resolved.problems));
     list.keep_contacts(naming.contacts, &named.entries, port, mine);
     list.say_if_too_long();
-    let staying: Vec<&Arc<WindowsInstance>> = mine.iter().filter(|i| i.metadata.deletion_timestamp.is_none()).collect();
-    list.keep_what_is_only_wrong(&staying);
-    list.hand_over(&name, &staying, cx);
-    list.hold_removals(pool, &staying, is_empty);
-    list
+    list.keep_what_is_only_wrong(mine);
+    list.hand_over(pool, mine, cx);
+    let presence = match (&departures, is_empty) {
+        (Some(_), _) => Presence::Machines,
+        (None, true) => Presence::Empty,
+        (None, false) => Presence::Filled,
+    };
+    list.depart(pool, mine, &Seen { presence, nameless, departures, ..Seen::default() }, cx);
+    (list, reading)
+}
+
+/// Entries of a list without names that cannot be read, and are not those of hosts that are there: each may be any host.
+fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[Problem]) -> Vec<String> {
+    if pool.spec.inventory.config_map_ref.is_none() {
+        return Vec::new();
+    }
+    let is_there = |p: &Problem| mine.iter().any(|i| canonical(&i.spec.host.address) == canonical(&p.host));
+    problems.iter().filter(|p| !p.host.is_empty() && !is_there(p)).map(|p| p.host.clone()).collect()
 }
 
 /// Whether a host key is known that no entry declares: one that the host has proven, that a person has allowed, or that the legacy operator
@@ -183,8 +236,8 @@ impl List {
     }
 
     /// A host whose entry is there and cannot be used any more stays as it is: only who takes the entry out wants the host to go.
-    fn keep_what_is_only_wrong(&mut self, staying: &[&Arc<WindowsInstance>]) {
-        for instance in staying {
+    fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
+        for instance in mine.iter().filter(|i| !i.is_deleting()) {
             let (name, address) = (instance.name_any(), canonical(&instance.spec.host.address));
             let wrong = self.problems.iter().any(|p| p.host == name || canonical(&p.host) == address);
             if wrong {
@@ -194,70 +247,20 @@ impl List {
     }
 
     /// A host that another pool lists now goes over to it, and stays the node that it is.
-    fn hand_over(&mut self, pool: &str, staying: &[&Arc<WindowsInstance>], cx: &Context) {
-        for instance in staying.iter().filter(|i| !self.hosts.contains_key(&i.name_any())) {
+    fn hand_over(&mut self, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &Context) {
+        let pools = cx.pools.state();
+        for instance in mine.iter().filter(|i| !i.is_deleting() && !self.hosts.contains_key(&i.name_any())) {
             let name = instance.name_any();
-            let is_there = |other: &String| {
-                cx.pools.get(&ObjectRef::new(other)).is_some_and(|p| p.metadata.deletion_timestamp.is_none())
+            let Some(to) = cx.claims.other(&pool.name_any(), &name, &instance.spec.host.address, &pools) else {
+                continue;
             };
-            if let Some(other) = cx.claims.other(pool, &name).filter(is_there) {
-                self.moves.insert(name, other);
+            if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {
+                let message = format!(
+                    "host {name} is listed by pool {to} now, which is in mode Plan: it stays here until that pool is in mode Apply"
+                );
+                self.problems.push(Problem { host: name.clone(), reason: "HandOverWaits", message });
             }
-        }
-    }
-
-    /// Too many hosts that would go at once stay until a person says so.
-    fn hold_removals(&mut self, pool: &WindowsNodePool, staying: &[&Arc<WindowsInstance>], is_empty: bool) {
-        let gone: Vec<&&Arc<WindowsInstance>> = staying
-            .iter()
-            .filter(|i| !self.hosts.contains_key(&i.name_any()) && !self.moves.contains_key(&i.name_any()))
-            .collect();
-        if !gone.is_empty() && !self.unnamed.is_empty() {
-            let names: Vec<String> = gone.iter().map(|i| i.name_any()).collect();
-            let unnamed: Vec<String> = self.unnamed.iter().map(|(place, _)| place.0.clone()).collect();
-            let message = format!(
-                "no entry has the name of {}, and it is not known yet which hosts {} are: they may be the same, so all stay. Mend those \
-                 entries, or take them out",
-                some(&names),
-                some(&unnamed)
-            );
-            self.hosts.extend(gone.iter().map(|i| (i.name_any(), i.spec.host.clone())));
-            self.problems.push(Problem { host: String::new(), reason: "HostnameUnknown", message });
-            return;
-        }
-        let limit = pool.spec.inventory.max_removals();
-        // The pool's own list is as old as the pool's spec.
-        let own = || pool.metadata.generation.map(|g| format!("generation-{g}"));
-        let revision = self.status.as_ref().map_or_else(own, |s| s.revision.clone());
-        let change = Change {
-            gone: gone.len(),
-            of: staying.len(),
-            empty: is_empty,
-            limit,
-            revision: revision.as_deref(),
-            approved: pool.annotations().get(key::APPROVE_REMOVAL).map(String::as_str),
-        };
-        if !removals::are_held(change) {
-            return;
-        }
-        let mut names: Vec<String> = gone.iter().map(|i| i.name_any()).collect();
-        names.sort();
-        let limit = limit.map(|l| l.to_string()).unwrap_or_default();
-        let revision = revision.unwrap_or_else(|| "the list".into());
-        let message = format!(
-            "{revision} does not list {} of {} hosts any more, and one change may remove {limit}: {}; they all stay. If they shall go, \
-             annotate the pool with {}={revision}, else mend the list",
-            names.len(),
-            staying.len(),
-            some(&names),
-            key::APPROVE_REMOVAL,
-        );
-        self.hosts.extend(gone.iter().map(|i| (i.name_any(), i.spec.host.clone())));
-        self.problems.insert(0, Problem { host: String::new(), reason: reason::MASS_REMOVAL_BLOCKED, message });
-        self.mends_itself = false;
-        names.truncate(10);
-        if let Some(status) = &mut self.status {
-            status.held_removals = names;
+            self.moves.insert(name, to);
         }
     }
 }

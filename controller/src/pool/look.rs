@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::{DeletionPolicy, GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
+use api::{GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -11,6 +11,7 @@ use super::{
     PoolError,
     keys::Keys,
     known,
+    letting_go::{self, Going},
     list::{List, list},
     members::Member,
     preview::{Sights, preview},
@@ -73,15 +74,18 @@ impl Look {
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();
         let keys = Keys::read(&list.hosts, cx).await;
+        let going = if purpose == Purpose::Act { letting_go::going(pool, &mine, cx).await? } else { Going::default() };
         for member in &mut members {
             member.slot.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
+            member.slot.vanishing = list.vanishing.contains(&member.slot.name);
+            member.slot.let_go = letting_go::is_let_go(pool, &member.instance, going);
         }
         let remediation = pool.spec.remediation();
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
             max_unavailable: rollout.max_unavailable(),
             paused: rollout.paused(),
-            orphan: pool.spec.deletion_policy() == DeletionPolicy::Orphan,
+            orphan: letting_go::lets_all_go(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),
             order: rollout.order(),
             ignore_lost_after: rollout.ignore_lost_after(),

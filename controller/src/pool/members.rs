@@ -15,7 +15,10 @@ use crate::{
     context::Context,
     drain,
     instance::node,
-    plan::grants::{Slot, Wanted},
+    plan::{
+        grants::{Slot, Wanted},
+        remove::is_past_return,
+    },
 };
 
 /// Node label that says in which zone it is.
@@ -71,6 +74,9 @@ pub(crate) fn member(
         grant_version: instance.spec.grant.as_ref().and_then(|g| g.version.clone()),
         grant_disruption: instance.spec.grant.as_ref().and_then(|g| g.disruption),
         begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
+        vanishing: false,
+        let_go: false,
+        deconfiguring: is_past_return(instance),
         leaving: unwanted || instance.is_leaving(),
         joined,
         ready,

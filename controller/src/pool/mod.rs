@@ -1,9 +1,11 @@
 //! The pool controller: from the inventory to instances, grants, and the pool's status. Works on no host.
 
 mod blocked;
+mod departing;
 mod disrupting;
 mod instances;
 mod keys;
+mod letting_go;
 mod list;
 mod look;
 mod members;
@@ -17,11 +19,11 @@ mod told;
 mod wishes;
 mod withheld;
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use api::{
     WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
-    names::{FINALIZER_POOL, MANAGER_POOL},
+    names::{FINALIZER_POOL, MANAGER_POOL, key},
 };
 use jiff::Timestamp;
 use kube::{
@@ -107,10 +109,10 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let all = cx.instances.state();
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     if deleting {
-        cx.claims.set(&name, BTreeSet::new());
         cx.asking.forget(&name);
     }
     if deleting && mine.is_empty() {
+        cx.claims.forget(&name);
         return finish(&pool, &cx).await;
     }
     // A grant that was given and is not seen yet would be given a second time, to another host.
@@ -141,7 +143,6 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         return Ok(Action::await_change());
     }
     let Look { mine, list, window, wishes, members, limits, keys, .. } = look;
-    cx.claims.set(&name, list.claimed.clone());
     let asked_again = cx.asking.ask(&pool, &list.to_ask, &cx).and_then(|wait| now.checked_add(wait).ok());
     let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(&cx), &pool, &cx.pools);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
@@ -151,6 +152,10 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     // Apply.
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
         add_finalizer(&pool, &cx).await?;
+    }
+    // A number confirms one removal. It goes first: what is not carried out then is asked for again.
+    if !list.confirmed.is_empty() && !use_approval(&pool, list.confirmed.len(), &cx).await? {
+        return Ok(Action::requeue(API_RETRY));
     }
     instances::apply(changes, &mine, &list, &decision, &cx, now).await?;
     tell_of(&list.problems, &pool, &cx);
@@ -177,7 +182,9 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let window_changes = window.ok().and_then(|w| w.closes.or_else(|| w.opens.map(|o| o.1)));
     let soonest = soonest_available(&members, pool.spec.rollout().min_ready(), now, &cx);
     let keys_again = keys.look_again().and_then(|wait| now.checked_add(wait).ok());
-    let wake = [decision.next, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next]
+    // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
+    let handed_over = (deleting && !list.moves.is_empty()).then(|| now + jiff::SignedDuration::from_secs(1));
+    let wake = [decision.next, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next, handed_over]
         .into_iter()
         .flatten()
         .filter(|at| *at > now)
@@ -249,6 +256,25 @@ async fn add_finalizer(pool: &WindowsNodePool, cx: &Context) -> Result<(), PoolE
     let mut finalizers = pool.finalizers().to_vec();
     finalizers.push(FINALIZER_POOL.into());
     write_finalizers(pool, cx, &finalizers).await
+}
+
+/// Takes away the annotation with the number of hosts that are to leave. Returns whether it was still what was seen.
+async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Result<bool, PoolError> {
+    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let patch =
+        json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key::APPROVE_REMOVAL: null}}});
+    cx.metrics.wrote("WindowsNodePool");
+    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
+    match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
+        Ok(_) => {
+            let note =
+                format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
+            cx.events.say(pool, Level::Normal, "RemovalConfirmed", "ReadInventory", &note);
+            Ok(true)
+        }
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
+        Err(error) => Err(failed("take away an annotation of the pool")(error)),
+    }
 }
 
 /// The pool's last instance is gone.

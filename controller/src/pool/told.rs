@@ -13,8 +13,15 @@ pub enum Told {
     Admitted,
     /// Its entry has changed.
     Changed,
-    /// It shall go.
-    Dismissed,
+    /// It is to leave.
+    Dismissed {
+        /// Why.
+        why: String,
+        /// The revision of the list that does not have it any more.
+        revision: Option<String>,
+    },
+    /// It was to leave, and stays.
+    Returned,
     /// It goes over to another pool.
     Moved {
         /// That pool.
@@ -28,12 +35,20 @@ impl Told {
         match self {
             Self::Admitted => "HostAdmitted",
             Self::Changed => "HostChanged",
-            Self::Dismissed => "HostDismissed",
+            Self::Dismissed { .. } => "HostDismissed",
+            Self::Returned => "HostReturned",
             Self::Moved { .. } => "HostMoved",
         }
     }
 
-    fn note(&self, origin: Option<&Origin>, revision: Option<&str>) -> String {
+    fn revision(&self) -> Option<&str> {
+        match self {
+            Self::Dismissed { revision, .. } => revision.as_deref(),
+            _ => None,
+        }
+    }
+
+    fn note(&self, origin: Option<&Origin>) -> String {
         let place = origin.map(place);
         let by = |what: &str| match &place {
             Some(place) => format!("{what} by {place}"),
@@ -42,10 +57,8 @@ impl Told {
         match self {
             Self::Admitted => by("listed"),
             Self::Changed => by("its entry was changed"),
-            Self::Dismissed => match revision {
-                Some(revision) => format!("not listed any more at {revision}"),
-                None => "not listed any more".into(),
-            },
+            Self::Dismissed { why, .. } => why.clone(),
+            Self::Returned => "it was to leave, and stays the node that it is".into(),
             Self::Moved { to } => format!("listed by pool {to} now; it stays the node that it is"),
         }
     }
@@ -64,10 +77,10 @@ pub fn place(origin: &Origin) -> String {
 }
 
 impl Context {
-    /// Tells of a host. `revision` is that of the list that does not have it any more.
-    pub(super) fn tell_of_host(&self, instance: &WindowsInstance, told: &Told, revision: Option<&str>) {
+    /// Tells of a host.
+    pub(super) fn tell_of_host(&self, instance: &WindowsInstance, told: &Told) {
         let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
-        let note = told.note(origin, revision);
+        let note = told.note(origin);
         self.events.say(instance, Level::Normal, told.reason(), "ReadInventory", &note);
         let commit = origin.and_then(|o| o.commit.as_ref());
         tracing::info!(
@@ -79,7 +92,7 @@ impl Context {
             port = host.port,
             username = host.username,
             source = origin.map(|o| o.source.as_str()),
-            revision = revision.or_else(|| origin.and_then(|o| o.revision.as_deref())),
+            revision = told.revision().or_else(|| origin.and_then(|o| o.revision.as_deref())),
             file = origin.and_then(|o| o.file.as_deref()),
             line = origin.and_then(|o| o.line),
             machine = origin.and_then(|o| o.machine.as_deref()),
@@ -105,15 +118,16 @@ mod tests {
             ..Origin::default()
         };
         let at = "git https://git.example.com/hosts at main@sha1:0a, hall-b.yaml:7";
-        for (told, origin, revision, expected) in [
-            (Told::Admitted, Some(&git), None, format!("listed by {at}")),
-            (Told::Admitted, None, None, "listed by the pool's own list".into()),
-            (Told::Changed, Some(&git), None, format!("its entry was changed by {at}")),
-            (Told::Dismissed, Some(&git), Some("main@sha1:0b"), "not listed any more at main@sha1:0b".into()),
-            (Told::Dismissed, None, None, "not listed any more".into()),
-            (Told::Moved { to: "q".into() }, None, None, "listed by pool q now; it stays the node that it is".into()),
+        let why = || "not listed any more at main@sha1:0b".to_owned();
+        for (told, origin, expected) in [
+            (Told::Admitted, Some(&git), format!("listed by {at}")),
+            (Told::Admitted, None, "listed by the pool's own list".into()),
+            (Told::Changed, Some(&git), format!("its entry was changed by {at}")),
+            (Told::Dismissed { why: why(), revision: None }, Some(&git), why()),
+            (Told::Returned, None, "it was to leave, and stays the node that it is".into()),
+            (Told::Moved { to: "q".into() }, None, "listed by pool q now; it stays the node that it is".into()),
         ] {
-            assert_eq!(told.note(origin, revision), expected);
+            assert_eq!(told.note(origin), expected);
         }
     }
 }

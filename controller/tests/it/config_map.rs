@@ -4,17 +4,20 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    Inventory, WindowsNodePool, WindowsNodePoolSpec,
+    Inventory, WindowsNodePool, WindowsNodePoolSpec, conditions,
     conditions::kind,
     names::{DEFAULT_NAMESPACE, MANAGER_ADAPTER, WINDOWS_INSTANCES, key},
 };
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, ObjectMeta, Patch, PatchParams, PostParams},
 };
 use serde_json::{Value, json};
-use testbed::sim::{SimHost, SimOptions};
+use testbed::{
+    deployment,
+    sim::{SimHost, SimOptions},
+};
 
 use crate::fleet::{World, has, is_ready, pool_status, spec};
 
@@ -124,17 +127,103 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     world.until_gone(&hosts[0]).await?;
     until_ready(&world, 2).await?;
 
-    // Without the ConfigMap all go. The pool stays, because a person has set something in it.
+    // Without the ConfigMap none goes until a person confirms it. The pool stays, because a person has set something in it.
     delete(&world).await?;
+    let confirm = format!("{}=2", key::APPROVE_REMOVAL);
+    world
+        .until(WINDOWS_INSTANCES, "it says who stays", |p| is_held(p, "ConfigMapMissing", &["win-1, win-2", &confirm]))
+        .await?;
+    for host in &hosts[1..] {
+        let instance = world.instance(host.name()).await?.context("no instance")?;
+        ensure!(!instance.is_leaving(), "{instance:?}");
+    }
+    let patch = Patch::Merge(json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}}));
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch(WINDOWS_INSTANCES, &PatchParams::default(), &patch).await?;
     for host in &hosts[1..] {
         world.until_gone(host).await?;
     }
-    until_ready(&world, 0).await?;
+    world.until(WINDOWS_INSTANCES, "nobody is left", |p| pool_status(p).nodes == 0).await?;
     let pool = world.pool(WINDOWS_INSTANCES).await?;
     ensure!(pool.metadata.deletion_timestamp.is_none(), "{pool:?}");
     ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));
     ensure!(owned(&pool, "a-person") == json!({"f:spec": {"f:ssh": {"f:port": {}}}}), "{}", owned(&pool, "a-person"));
     Ok(())
+}
+
+/// Whether the pool says for this reason that hosts stay, in these words.
+fn is_held(pool: &WindowsNodePool, reason: &str, parts: &[&str]) -> bool {
+    let conditions = pool_status(pool).conditions;
+    has(&conditions, kind::INVENTORY_SYNCED, "False", reason)
+        && conditions::find(&conditions, kind::READY).is_some_and(|c| parts.iter().all(|p| c.message.contains(p)))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("win", 2).await?;
+    create(&world, &hosts).await?;
+    until_pool_is_made(&world).await?;
+    set_port(&world, &hosts[0]).await?;
+    until_ready(&world, 2).await?;
+    let mut before = Vec::new();
+    for host in &hosts {
+        before.push((host, world.node(host.name()).await?.context("no Node")?.uid(), host.stats()));
+    }
+    let all_stay = async |world: &World| -> Result<()> {
+        for (host, uid, stats) in &before {
+            let instance = world.instance(host.name()).await?.context("no instance")?;
+            ensure!(!instance.is_leaving(), "{instance:?}");
+            let node = world.node(host.name()).await?.context("the Node is gone")?;
+            ensure!(node.uid() == *uid && !crate::fleet::is_cordoned(&node), "{node:?}");
+            ensure!(host.stats().connections == stats.connections, "{} was worked on", host.name());
+        }
+        Ok(())
+    };
+
+    // The same host under a DNS name, which nobody knows yet: it may be any host.
+    let address = hosts[0].address().to_string();
+    edit(&world, json!({(address.clone()): null, "win-0.invalid": "username=Administrator"})).await?;
+    let parts = ["win-0.invalid", "win-0", &format!("{}=1", key::APPROVE_REMOVAL)];
+    world.until(WINDOWS_INSTANCES, "it names the entry", |p| is_held(p, "NamesUnknown", &parts)).await?;
+    all_stay(&world).await?;
+    // One that cannot be read may be any host, too.
+    edit(&world, json!({"win-0.invalid": "core"})).await?;
+    world
+        .until(WINDOWS_INSTANCES, "it names the entry", |p| {
+            is_held(p, "NamesUnknown", &parts) && has(&pool_status(p).conditions, kind::STALLED, "True", "NamesUnknown")
+        })
+        .await?;
+    all_stay(&world).await?;
+    edit(&world, json!({(address): "username=Administrator", "win-0.invalid": null})).await?;
+    until_ready(&world, 2).await?;
+    all_stay(&world).await?;
+
+    // A ConfigMap without entries, and one that is replaced.
+    let data = maps(&world).get(WINDOWS_INSTANCES).await?.data.context("no data")?;
+    let nothing: BTreeMap<&String, Value> = data.keys().map(|k| (k, Value::Null)).collect();
+    edit(&world, json!(nothing)).await?;
+    let confirm = format!("{}=2", key::APPROVE_REMOVAL);
+    world.until(WINDOWS_INSTANCES, "it is empty", |p| is_held(p, "InventoryEmpty", &[&confirm])).await?;
+    delete(&world).await?;
+    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "ConfigMapMissing", &[&confirm])).await?;
+    create(&world, &hosts).await?;
+    until_ready(&world, 2).await?;
+    all_stay(&world).await?;
+
+    // The operator is installed anew, in a namespace that was deleted.
+    world.stop().await?;
+    let namespaces: Api<Namespace> = Api::all(world.client.clone());
+    namespaces.delete(DEFAULT_NAMESPACE, &DeleteParams::default()).await?;
+    let is_gone = || async { matches!(namespaces.get_opt(DEFAULT_NAMESPACE).await, Ok(None)) };
+    world.eventually("the namespace is gone", is_gone).await?;
+    deployment::install(&world.control_plane).await?;
+    deployment::store_key(&world.control_plane, &world.key).await?;
+    world.new_operator().await?;
+    world.until(WINDOWS_INSTANCES, "it is missing", |p| is_held(p, "ConfigMapMissing", &[&confirm])).await?;
+    create(&world, &hosts).await?;
+    until_ready(&world, 2).await?;
+    all_stay(&world).await
 }
 
 #[tokio::test(flavor = "multi_thread")]

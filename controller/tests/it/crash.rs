@@ -154,7 +154,7 @@ async fn a_removal_survives_a_crash_at_every_step() -> Result<()> {
         let at = kill_at(&world, host.name(), step, world.apply("factory", &fewer)).await?;
         world.new_operator().await?;
         world.until_gone(&host).await.with_context(|| format!("killed at {step}"))?;
-        ensure!(host.boots() == 1 && at.metadata.deletion_timestamp.is_some(), "killed at {step}");
+        ensure!(host.boots() == 1 && at.is_leaving(), "killed at {step}");
         no_cordon_of_ours(&world).await?;
     }
     whose_cordon_it_is_survives(&mut world, &mut hosts, &fields).await

@@ -40,7 +40,7 @@ async fn look(world: &World, hosts: &[SimHost]) -> Result<Seen> {
     let mut specs = BTreeMap::new();
     for host in hosts {
         let instance = world.instance(host.name()).await?.context("no instance")?;
-        ensure!(instance.metadata.deletion_timestamp.is_none(), "{} is being removed", host.name());
+        ensure!(!instance.is_leaving(), "{} is being removed", host.name());
         specs.insert(host.name().to_owned(), instance.spec.host);
     }
     Ok(Seen { nodes, hosts: specs, stats: hosts.iter().map(SimHost::stats).collect() })

@@ -3,7 +3,9 @@
 use std::{path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use api::{Host, Inventory, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind};
+use api::{
+    Host, Inventory, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions, conditions::kind, names::key,
+};
 use k8s_openapi::{
     api::{core::v1::Node, events::v1::Event},
     apimachinery::pkg::apis::meta::v1::Condition,
@@ -118,11 +120,15 @@ impl World {
         Ok(())
     }
 
-    /// Takes all hosts out of a pool. (Server-side apply cannot: where the last owned item of a list goes, the API server drops
-    /// the list and what it is in, and then misses the `spec`.)
+    /// Takes all hosts out of a pool, and confirms that. (Server-side apply cannot: where the last owned item of a list goes, the API server
+    /// drops the list and what it is in, and then misses the `spec`.)
     pub async fn empty(&self, name: &str) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
-        let patch = json!({"spec": {"inventory": {"hosts": []}}});
+        let count = self.pool(name).await?.spec.hosts().len();
+        let patch = json!({
+            "metadata": {"annotations": {key::APPROVE_REMOVAL: count.to_string()}},
+            "spec": {"inventory": {"hosts": []}},
+        });
         pools.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
@@ -192,7 +198,7 @@ impl World {
     /// Waits until an instance is a Ready node.
     pub async fn until_joined(&self, name: &str) -> Result<WindowsInstance> {
         self.until_instance(name, "is a Ready node", |i| {
-            i.metadata.deletion_timestamp.is_none() && has(&status(i).conditions, kind::READY, "True", "Succeeded")
+            !i.is_leaving() && has(&status(i).conditions, kind::READY, "True", "Succeeded")
         })
         .await
     }
@@ -328,7 +334,7 @@ pub fn is_cordoned(node: &Node) -> bool {
 
 /// Whether this operator cordoned it.
 pub fn is_cordoned_by_us(node: &Node) -> bool {
-    node.annotations().contains_key(api::names::key::CORDONED_BY)
+    node.annotations().contains_key(key::CORDONED_BY)
 }
 
 /// All Nodes.

@@ -211,7 +211,7 @@ impl<'a> Scene<'a> {
         ensure!(now == before, "a host of {} was worked on: {now:?}, before: {before:?}", self.pool);
         for host in &self.hosts {
             let instance = self.world.instance(host.name()).await?.context("no instance")?;
-            ensure!(instance.metadata.deletion_timestamp.is_none(), "{} is being removed", host.name());
+            ensure!(!instance.is_leaving(), "{} is being removed", host.name());
             ensure!(status(&instance).operation.is_none(), "{} has an operation", host.name());
         }
         Ok(())

@@ -361,7 +361,7 @@ async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
 }
 
 fn status_has_no_operation(instance: &api::WindowsInstance) -> bool {
-    status(instance).operation.is_none() && instance.metadata.deletion_timestamp.is_none()
+    status(instance).operation.is_none() && !instance.is_leaving()
 }
 
 /// What the pool says, and since when.

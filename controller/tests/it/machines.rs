@@ -205,7 +205,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     maker.machines().patch(hosts[1].name(), &PatchParams::default(), &ignore()).await?;
     world.until_gone(&hosts[1]).await?;
     let leaving = world.instance(first).await?.context("it has gone too early")?;
-    ensure!(leaving.metadata.deletion_timestamp.is_none(), "{leaving:?}");
+    ensure!(!leaving.is_deleting(), "{leaving:?}");
     hosts[0].power_off();
     maker.let_go(first).await?;
     world
@@ -241,6 +241,50 @@ async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &Si
         key::SSH_HOST_KEY_TYPE,
     ] {
         ensure!(node.annotations().get(k).is_some_and(|v| !v.is_empty()), "{k}: {:?}", node.annotations());
+    }
+    Ok(())
+}
+
+/// What their Machines want needs no confirmation, no grant and no budget: the pool is paused, and its limit is one host.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_machine_set_that_is_scaled_to_zero_waits_for_nothing() -> Result<()> {
+    let world = World::new(SimOptions::default(), ARGS).await?;
+    let maker = Maker::install(&world, MachineApi::OpenShift).await?;
+    let hosts = world.hosts("zero", 3).await?;
+    let set = maker.set_of("zero", 3).await?;
+    for host in &hosts {
+        maker.machine(host.name(), Some(&set), provisioned(host)).await?;
+    }
+    until_made(&world, "zero").await?;
+    set_port(&world, "zero", &hosts[0]).await?;
+    until_ready(&world, "zero", 3).await?;
+    let limits =
+        json!({"rollout": {"paused": true, "maxUnavailable": 1}, "inventory": {"removal": {"maxRemovals": 1}}});
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch("zero", &PatchParams::default(), &Patch::Merge(json!({"spec": limits}))).await?;
+    world.until("zero", "is paused", |p| has(&pool_status(p).conditions, kind::PAUSED, "True", "Paused")).await?;
+
+    let services = hosts[0].services();
+    for host in &hosts {
+        maker.machines().delete(host.name(), &DeleteParams::default()).await?;
+        maker.says(host.name(), json!({"phase": "Deleting"})).await?;
+    }
+    for host in &hosts {
+        let marked = |i: &api::WindowsInstance| i.spec.leaving.is_some() && i.spec.grant.is_none();
+        world.until_instance(host.name(), "leaves with its Machine", marked).await?;
+    }
+    ensure!(hosts[0].services() == services, "the host was touched");
+    for host in &hosts {
+        maker.let_go(host.name()).await?;
+    }
+    for host in &hosts {
+        let name = host.name();
+        world
+            .eventually(&format!("{name} is forgotten"), || async {
+                matches!(world.instance(name).await, Ok(None)) && matches!(world.node(name).await, Ok(None))
+            })
+            .await?;
+        ensure!(host.services() == services, "{name} was touched");
     }
     Ok(())
 }

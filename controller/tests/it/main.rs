@@ -30,6 +30,7 @@ mod machines;
 mod node_identity;
 mod plan_mode;
 mod removal;
+mod removal_intent;
 mod repair;
 mod rollout;
 mod rollout_crash;

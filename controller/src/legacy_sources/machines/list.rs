@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, net::IpAddr};
 
-use api::{Host, InventoryStatus, Origin};
+use api::{Host, InventoryStatus, MachineGroup, Origin};
 
 use super::read::{Machine, Source};
 use crate::{
-    inventory::{Entry, Listing, Problem},
+    inventory::{Departures, Entry, Listing, Problem},
     render::Platform,
 };
 
@@ -23,9 +23,8 @@ pub struct Beside {
 
 /// The hosts of a source.
 ///
-/// A Machine is a host as soon as there is a machine behind it. Once there is an instance for it, it stays listed until it is gone,
-/// whatever it says of itself: a host that is about to vanish need not be cleaned, and one whose Machine has failed is for a person to
-/// look at.
+/// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays
+/// listed whatever else it says of itself: one whose Machine has failed is for a person to look at.
 pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
     let mut listing = Listing {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
@@ -34,8 +33,8 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
     let ours = |m: &&Machine| m.source.as_ref() == Some(source) && m.windows && !m.ignored;
     for machine in machines.iter().filter(ours) {
         let instance = beside.instances.get(&machine.key());
-        let is_there = matches!(machine.phase.as_str(), "Provisioned" | "Running") && !machine.deleting;
-        if !is_there && instance.is_none() {
+        let is_there = matches!(machine.phase.as_str(), "Provisioned" | "Running");
+        if machine.deleting || (!is_there && instance.is_none()) {
             continue;
         }
         let name = instance.cloned().unwrap_or_else(|| name(machine, beside.platform));
@@ -64,6 +63,22 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
     }
     listing.entries.sort_by(|a, b| a.host.name.cmp(&b.host.name));
     listing
+}
+
+/// Which hosts leave because their Machines say so: of these instances, each with its Machine as `<namespace>/<name>`. `machines` are all
+/// that the API has. A Machine that is there and says nothing, as one that another MachineSet owns now, lets no host go.
+pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
+    let mut departures = Departures::default();
+    for (key, instance) in instances {
+        let machine = machines.iter().find(|m| m.key() == *key && m.source.as_ref().is_some_and(|s| s.group == group));
+        match machine {
+            None => drop(departures.vanishing.insert(instance.clone())),
+            Some(m) if m.deleting => drop(departures.vanishing.insert(instance.clone())),
+            Some(m) if m.ignored => drop(departures.dismissed.insert(instance.clone())),
+            Some(_) => {}
+        }
+    }
+    departures
 }
 
 /// Whom the images of a platform let in.
@@ -107,7 +122,6 @@ fn is_host_name(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{super::read::Address, *};
-    use api::MachineGroup;
     use proptest::prelude::*;
 
     fn source() -> Source {
@@ -129,6 +143,35 @@ mod tests {
     const IP: &[(&str, &str)] = &[("InternalIP", "10.0.0.7")];
 
     #[test]
+    fn a_host_leaves_only_when_its_machine_says_so() {
+        let with = |change: fn(&mut Machine)| {
+            let mut machine = machine("m", "Running", IP);
+            change(&mut machine);
+            vec![machine]
+        };
+        let of_cluster_api = |m: &mut Machine| m.source = Some(Source { group: MachineGroup::ClusterApi, ..source() });
+        // Whether it vanishes, and whether a person has dismissed it.
+        for (about, machines, vanishing, dismissed) in [
+            ("there", with(|_| ()), false, false),
+            ("gone", vec![], true, false),
+            ("one of that name in another API", with(of_cluster_api), true, false),
+            ("being deleted", with(|m| m.deleting = true), true, false),
+            ("failed", with(|m| m.phase = "Failed".into()), false, false),
+            ("ignored", with(|m| m.ignored = true), false, true),
+            ("ignored and being deleted", with(|m| (m.ignored, m.deleting) = (true, true)), true, false),
+            ("without its label", with(|m| m.windows = false), false, false),
+            ("of another MachineSet", with(|m| m.source = Some(Source { set: None, ..source() })), false, false),
+        ] {
+            let found = departures(MachineGroup::OpenShift, &machines, &[("ns/m".into(), "w".into())]);
+            assert_eq!(
+                (found.vanishing.contains("w"), found.dismissed.contains("w")),
+                (vanishing, dismissed),
+                "{about}"
+            );
+        }
+    }
+
+    #[test]
     fn a_machine_is_a_host_while_there_is_a_machine_behind_it() {
         let with = |change: fn(&mut Machine)| {
             let mut machine = machine("m", "Running", IP);
@@ -145,7 +188,7 @@ mod tests {
             ("failed before", with(|m| m.phase = "Failed".into()), false, false),
             ("failed later", with(|m| m.phase = "Failed".into()), true, true),
             ("deleted before", with(|m| m.deleting = true), false, false),
-            ("deleted later", with(|m| (m.deleting, m.phase) = (true, "Deleting".into())), true, true),
+            ("deleted later", with(|m| (m.deleting, m.phase) = (true, "Deleting".into())), true, false),
             ("ignored", with(|m| m.ignored = true), false, false),
             ("ignored later", with(|m| m.ignored = true), true, false),
             ("not Windows", with(|m| m.windows = false), false, false),

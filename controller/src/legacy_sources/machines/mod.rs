@@ -9,10 +9,10 @@ mod watching;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
 };
 
-use api::{MachineGroup, MachineSetRef, WindowsNodePool};
+use api::{MachineGroup, MachineSetRef, WindowsInstance, WindowsNodePool};
 use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, Client, ResourceExt,
@@ -26,9 +26,9 @@ pub(super) use watching::run;
 
 use crate::{
     context::Context,
-    inventory::{Asked, Trouble},
+    inventory::{Asked, Listing, Trouble},
 };
-use list::{Beside, list};
+use list::{Beside, departures, list};
 use read::{Machine, MachineSet, Source};
 
 /// When the API server fails us, ask again after this time.
@@ -145,13 +145,19 @@ pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context
     };
     let instances = cx.instances.state();
     let of_machine = |i: &api::WindowsInstance| Some((i.spec.origin.as_ref()?.machine.clone()?, i.name_any()));
-    let mine = instances.iter().filter(|i| i.metadata.deletion_timestamp.is_none());
+    let mine = instances.iter().filter(|i| !i.is_deleting());
+    let from_here = |i: &&Arc<WindowsInstance>| {
+        let origin = i.spec.origin.as_ref();
+        i.spec.pool_ref.name == pool.name_any() && origin.is_some_and(|o| o.source == source.to_string())
+    };
+    let here: Vec<(String, String)> = mine.clone().filter(from_here).filter_map(|i| of_machine(i)).collect();
     let beside = Beside {
         platform: cx.release.cluster.platform,
         pool_has_user: pool.spec.ssh().username.is_some(),
         instances: mine.filter_map(|i| of_machine(i)).collect(),
     };
-    Asked::Listed(Box::new(list(&source, &machines, &beside)))
+    let departures = Some(departures(source.group, &machines, &here));
+    Asked::Listed(Box::new(Listing { departures, ..list(&source, &machines, &beside) }))
 }
 
 /// Whether a Machine, by `<namespace>/<name>`, is gone, and with it its host. Not knowing is not being gone.
@@ -194,7 +200,10 @@ async fn served(client: &Client, group: MachineGroup) -> kube::Result<Option<Ser
                 Err(kube::Error::Api(status)) if status.code == 404 => continue,
                 Err(error) => return Err(error),
             };
-            if ["machines", "machinesets"].iter().all(|p| resources.iter().any(|r| r.name == *p)) {
+            // Of a kind that is being deleted none can be made any more: its objects go with it, and say nothing of their hosts.
+            let is_served =
+                |plural: &str| resources.iter().any(|r| r.name == plural && r.verbs.iter().any(|v| v == "create"));
+            if ["machines", "machinesets"].iter().all(|p| is_served(p)) {
                 let of = |kind: &str, plural: &str| {
                     ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(name, version, kind), plural)
                 };

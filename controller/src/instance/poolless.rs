@@ -1,0 +1,72 @@
+//! An instance whose pool does not exist: the pool's finalizer was taken away by hand, or its kind was deleted.
+//!
+//! Nothing says how to reach the host, and nobody has said that it is to leave: nothing is done on it. An operation that had begun is ended
+//! as far as the cluster goes, and the instance says what a person can do.
+
+use std::{sync::Arc, time::Duration};
+
+use api::{GrantType, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, names::key};
+use kube::Api;
+
+use super::{
+    error::StepError,
+    remove,
+    status::Situation,
+    update,
+    work::{Flow, Work},
+};
+use crate::context::Context;
+
+/// A pool that was only just made is seen a moment later.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// Looks at an instance whose pool is not seen.
+pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
+    let name = &cached.spec.pool_ref.name;
+    let pools: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    match pools.get_opt(name).await {
+        Ok(Some(_)) => return Ok(Flow::After(AGAIN)),
+        Ok(None) => {}
+        Err(error) => return Err(StepError::api("show the pool")(error)),
+    }
+    // It stands for the one that is not there: nothing is read of it but its name.
+    let stand_in = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
+    let mut work = Work::new(cx.clone(), cached.clone(), Arc::new(stand_in));
+    match act(&mut work).await {
+        Ok(flow) => {
+            work.save().await?;
+            Ok(flow)
+        }
+        Err(StepError::Outdated) => Ok(Flow::Rest),
+        Err(error) => Err(error),
+    }
+}
+
+async fn act(work: &mut Work) -> Result<Flow, StepError> {
+    if remove::is_abandoned(&work.instance) {
+        return remove::abandon(work).await;
+    }
+    // What has changed something on the host is brought to its end when the pool is there again.
+    if !work.status.operation.as_ref().is_some_and(|o| update::is_past_return(o) || o.type_ == GrantType::Remove) {
+        update::give_up(work).await?;
+    } else if !remove::is_past_return(work) {
+        remove::take_back(work).await?;
+    }
+    let text = message(&work.name(), &work.instance, remove::is_past_return(work));
+    work.say(&Situation::Poolless { message: &text });
+    Ok(Flow::Rest)
+}
+
+fn message(name: &str, instance: &WindowsInstance, deconfiguring: bool) -> String {
+    let pool = &instance.spec.pool_ref.name;
+    let state = match (deconfiguring, instance.is_deleting()) {
+        (true, _) => "it was being deconfigured, which goes on when the pool is there again",
+        (false, true) => "nothing is done with the host, though this instance is being deleted",
+        (false, false) => "nothing is done with the host",
+    };
+    format!(
+        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays the node that it is; \
+         or forget the host, which deletes its Node and leaves on the host what is there: kubectl annotate wi {name} {}=true",
+        key::ABANDON
+    )
+}

@@ -1,0 +1,307 @@
+//! Removal needs intent, and can be taken back: what nobody wants removed stays the node that it is.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{
+    WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, conditions,
+    conditions::{kind, reason},
+    names::{FINALIZER_POOL, GROUP, key},
+};
+use k8s_openapi::{
+    api::policy::v1::PodDisruptionBudget,
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams, PropagationPolicy},
+};
+use serde_json::{Value, json};
+use testbed::sim::{SimHost, SimOptions};
+
+use crate::{
+    fleet::{World, has, is_cordoned, is_cordoned_by_us, is_ready, pool_status, spec, spec_with, status},
+    removal::{budget, delete_pool, pod, until_pool_gone},
+};
+
+/// A pool of these hosts with this many downloads at once: a change of it takes a drain.
+fn drained(hosts: &[SimHost], downloads: i32, policy: &str) -> WindowsNodePoolSpec {
+    let template = json!({"spec": {"containerd": {"maxConcurrentDownloads": downloads}}});
+    spec_with(hosts, json!({"template": template, "deletionPolicy": policy}))
+}
+
+/// A pod on a node, and a budget that does not let it go.
+async fn guard(world: &World, node: &str) -> Result<()> {
+    pod(world, "guarded", node, &[("app", node)]).await?;
+    budget(world, node, node).await
+}
+
+async fn unguard(world: &World, node: &str) -> Result<()> {
+    let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
+    budgets.delete(node, &DeleteParams::default()).await?;
+    Ok(())
+}
+
+fn drains(instance: &WindowsInstance) -> bool {
+    let drain = status(instance).operation.and_then(|o| o.drain);
+    drain.is_some_and(|d| !d.blockers.is_empty())
+}
+
+/// What a Node is before something happens.
+async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
+    Ok(world.node(host.name()).await?.context("no Node")?.uid())
+}
+
+/// Checks that the host is the node that it was, takes pods, and was restarted by nobody.
+async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
+    let (name, node) = (host.name(), world.node(host.name()).await?);
+    let node = node.with_context(|| format!("the Node {name} is gone"))?;
+    ensure!(node.uid().as_ref() == before, "{name} registered again");
+    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{name} is cordoned");
+    ensure!(!host.services().is_empty() && host.drive_c().join("k").exists(), "{name} was deconfigured");
+    ensure!(host.boots() == 1, "{name} was restarted");
+    Ok(())
+}
+
+fn held(pool: &WindowsNodePool, reason: &str, parts: &[&str]) -> bool {
+    let conditions = pool_status(pool).conditions;
+    has(&conditions, kind::INVENTORY_SYNCED, "False", reason)
+        && conditions::find(&conditions, kind::READY).is_some_and(|c| parts.iter().all(|p| c.message.contains(p)))
+}
+
+async fn edit(world: &World, pool: &str, patch: Value) -> Result<()> {
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch(pool, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_host_is_touched_that_nobody_wants_removed() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    tokio::try_join!(
+        orphan_deconfigures_nobody_in_the_middle_of_a_change(&world),
+        a_host_that_comes_back_is_not_removed(&world),
+        an_empty_list_removes_nobody_until_the_number_is_confirmed(&world),
+        cascade_orphan_deconfigures_nobody(&world),
+        a_stripped_finalizer_removes_nobody(&world),
+        one_apply_does_not_remove_what_it_moves(&world),
+    )?;
+    Ok(())
+}
+
+async fn orphan_deconfigures_nobody_in_the_middle_of_a_change(world: &World) -> Result<()> {
+    const POOL: &str = "orphaned";
+    let hosts = world.hosts(POOL, 2).await?;
+    let first = &hosts[0];
+    world.join(POOL, &drained(&hosts, 3, "Deconfigure")).await?;
+    let before = [uid(world, first).await?, uid(world, &hosts[1]).await?];
+    for host in &hosts {
+        guard(world, host.name()).await?;
+    }
+    world.apply(POOL, &drained(&hosts, 6, "Deconfigure")).await?;
+    let blocked = async |name: &str| world.until_instance(name, "a budget blocks its change", drains).await.is_ok();
+    let (a, b) = (first.name(), hosts[1].name());
+    // Whichever is the first to be changed, the other one waits for its turn.
+    ensure!(tokio::select! { is = blocked(a) => is, is = blocked(b) => is }, "neither {a} nor {b} is blocked");
+    world.apply(POOL, &drained(&hosts, 6, "Orphan")).await?;
+    delete_pool(world, POOL).await?;
+    until_pool_gone(world, POOL).await?;
+    for host in &hosts {
+        unguard(world, host.name()).await?;
+        ensure!(world.instance(host.name()).await?.is_none(), "the instance is there yet");
+        world.until_event(host.name(), "Orphaned").await?;
+    }
+    for (host, before) in hosts.iter().zip(&before) {
+        is_as_before(world, host, before.as_ref()).await?;
+    }
+    Ok(())
+}
+
+async fn a_host_that_comes_back_is_not_removed(world: &World) -> Result<()> {
+    const POOL: &str = "returned";
+    let hosts = world.hosts(POOL, 3).await?;
+    world.join(POOL, &spec(&hosts)).await?;
+    let mut before = Vec::new();
+    for host in &hosts[..2] {
+        guard(world, host.name()).await?;
+        before.push(uid(world, host).await?);
+    }
+    // One has its turn and drains, the other waits for it: both are marked, and neither is being deleted.
+    world.apply(POOL, &spec(&hosts[2..])).await?;
+    let marked = |i: &WindowsInstance| i.spec.leaving.is_some() && !i.is_deleting();
+    for host in &hosts[..2] {
+        world.until_instance(host.name(), "is marked", marked).await?;
+    }
+    world
+        .eventually("one of them drains", || async {
+            let mut any = false;
+            for host in &hosts[..2] {
+                any |= world.instance(host.name()).await.is_ok_and(|i| i.is_some_and(|i| drains(&i) && marked(&i)));
+            }
+            any
+        })
+        .await?;
+    world.join(POOL, &spec(&hosts)).await?;
+    for (host, before) in hosts.iter().zip(&before) {
+        let instance = world.until_joined(host.name()).await?;
+        ensure!(!instance.is_leaving() && status(&instance).operation.is_none(), "{instance:?}");
+        world.until_event(host.name(), "HostReturned").await?;
+        is_as_before(world, host, before.as_ref()).await?;
+    }
+    Ok(())
+}
+
+async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &World) -> Result<()> {
+    const POOL: &str = "emptied";
+    let hosts = world.hosts(POOL, 2).await?;
+    world.join(POOL, &spec(&hosts)).await?;
+    let before = [uid(world, &hosts[0]).await?, uid(world, &hosts[1]).await?];
+    edit(world, POOL, json!({"spec": {"inventory": {"hosts": []}}})).await?;
+    let confirm = format!("{}=2", key::APPROVE_REMOVAL);
+    let parts = ["emptied-0, emptied-1", confirm.as_str(), "delete the pool"];
+    world.until(POOL, "it says what stays", |p| held(p, reason::INVENTORY_EMPTY, &parts)).await?;
+
+    // Another number confirms nothing.
+    edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "3"}, "labels": {"seen": "it"}}}))
+        .await?;
+    edit(world, POOL, json!({"spec": {"provisioning": {"maxConcurrent": 7}}})).await?;
+    let observed = |p: &WindowsNodePool| pool_status(p).effective.is_some_and(|e| e.max_concurrent == 7);
+    world.until(POOL, "it has looked", |p| observed(p) && held(p, reason::INVENTORY_EMPTY, &parts)).await?;
+    for (host, before) in hosts.iter().zip(&before) {
+        ensure!(world.instance(host.name()).await?.is_some_and(|i| !i.is_leaving()), "{} leaves", host.name());
+        is_as_before(world, host, before.as_ref()).await?;
+    }
+    edit(world, POOL, json!({"metadata": {"annotations": {key::APPROVE_REMOVAL: "2"}}})).await?;
+    for host in &hosts {
+        world.until_gone(host).await?;
+    }
+    world.until_event(POOL, "RemovalConfirmed").await?;
+    world.until(POOL, "nobody is left", |p| is_ready(p) && pool_status(p).nodes == 0).await?;
+    let pool = world.pool(POOL).await?;
+    ensure!(!pool.annotations().contains_key(key::APPROVE_REMOVAL), "a confirmation is used once");
+    Ok(())
+}
+
+async fn cascade_orphan_deconfigures_nobody(world: &World) -> Result<()> {
+    const POOL: &str = "cascade";
+    let hosts = world.hosts(POOL, 1).await?;
+    world.join(POOL, &spec(&hosts)).await?;
+    let before = uid(world, &hosts[0]).await?;
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+    pools.delete(POOL, &orphan).await?;
+    until_pool_gone(world, POOL).await?;
+    world.until_event(hosts[0].name(), "Orphaned").await?;
+    is_as_before(world, &hosts[0], before.as_ref()).await
+}
+
+async fn a_stripped_finalizer_removes_nobody(world: &World) -> Result<()> {
+    const POOL: &str = "stripped";
+    let hosts = world.hosts(POOL, 2).await?;
+    world.join(POOL, &spec(&hosts)).await?;
+    let before = uid(world, &hosts[0]).await?;
+    for host in &hosts {
+        guard(world, host.name()).await?;
+    }
+    delete_pool(world, POOL).await?;
+    let marked = |i: &WindowsInstance| i.spec.leaving.is_some();
+    world.until_instance(hosts[0].name(), "is marked", marked).await?;
+    let left: Vec<String> =
+        world.pool(POOL).await?.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
+    edit(world, POOL, json!({"metadata": {"finalizers": left}})).await?;
+    until_pool_gone(world, POOL).await?;
+    for host in &hosts {
+        let says = |i: &WindowsInstance| {
+            let ready = conditions::find(&status(i).conditions, kind::READY).cloned();
+            let told = |m: &str| ["Create the pool again", key::ABANDON].iter().all(|p| m.contains(p));
+            ready.is_some_and(|c| c.reason == reason::POOL_MISSING && told(&c.message)) && i.is_deleting()
+        };
+        world.until_instance(host.name(), "says that its pool is missing", says).await?;
+        world
+            .eventually("our cordon is lifted", || async {
+                world.node(host.name()).await.is_ok_and(|n| n.is_some_and(|n| !is_cordoned(&n)))
+            })
+            .await?;
+        ensure!(!host.services().is_empty(), "{} was deconfigured", host.name());
+    }
+
+    // One is given up, the other stays the node that it is when the pool is there again.
+    world.annotate(hosts[1].name(), key::ABANDON, "true").await?;
+    world
+        .eventually("it is forgotten", || async {
+            matches!(world.instance(hosts[1].name()).await, Ok(None))
+                && matches!(world.node(hosts[1].name()).await, Ok(None))
+        })
+        .await?;
+    ensure!(!hosts[1].services().is_empty(), "it was deconfigured");
+    world.join(POOL, &spec(&hosts[..1])).await?;
+    let instance = world.until_joined(hosts[0].name()).await?;
+    ensure!(!instance.is_leaving(), "{instance:?}");
+    is_as_before(world, &hosts[0], before.as_ref()).await
+}
+
+/// The old pool first: for a moment, no pool lists the host.
+async fn one_apply_does_not_remove_what_it_moves(world: &World) -> Result<()> {
+    let hosts = world.hosts("moved", 2).await?;
+    let goes = &hosts[0];
+    world.join("moved-from", &spec(&hosts)).await?;
+    let before = uid(world, goes).await?;
+    world.apply("moved-from", &spec(&hosts[1..])).await?;
+    world.apply("moved-to", &spec(&hosts[..1])).await?;
+    until_in(world, goes, "moved-to").await?;
+    is_as_before(world, goes, before.as_ref()).await?;
+
+    // Back again, the new pool first and in mode Plan: it stays where it is until that pool is carried out.
+    world.apply("moved-from", &spec_with(&hosts, json!({"mode": "Plan"}))).await?;
+    let other = world.hosts("moved-more", 1).await?;
+    world.apply("moved-to", &spec(&other)).await?;
+    world
+        .until("moved-to", "it says what it waits for", |p| {
+            let message =
+                conditions::find(&pool_status(p).conditions, kind::INVENTORY_SYNCED).map(|c| c.message.clone());
+            message.is_some_and(|m| m.contains("moved-from") && m.contains("mode Plan"))
+        })
+        .await?;
+    ensure!(world.instance(goes.name()).await?.is_some_and(|i| !i.is_leaving()), "it leaves");
+    world.apply("moved-from", &spec(&hosts)).await?;
+    until_in(world, goes, "moved-from").await?;
+    is_as_before(world, goes, before.as_ref()).await
+}
+
+async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {
+    let is_in = |i: &WindowsInstance| i.spec.pool_ref.name == pool && !i.is_leaving() && status(i).operation.is_none();
+    world.until_instance(host.name(), &format!("is in {pool}"), is_in).await?;
+    world.until_joined(host.name()).await?;
+    world.until(pool, "is Ready", is_ready).await
+}
+
+/// The kind goes, and all its objects with it: nobody has asked for the hosts.
+#[tokio::test(flavor = "multi_thread")]
+async fn hosts_are_not_deconfigured_with_the_crd() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("kind", 2).await?;
+    world.join("kind", &spec(&hosts)).await?;
+    let before = [uid(&world, &hosts[0]).await?, uid(&world, &hosts[1]).await?];
+    let crds: Api<CustomResourceDefinition> = Api::all(world.client.clone());
+    let name = format!("windowsnodepools.{GROUP}");
+    crds.delete(&name, &DeleteParams::default()).await?;
+    world.eventually("the CRD is gone", || async { matches!(crds.get_opt(&name).await, Ok(None)) }).await?;
+    for (host, before) in hosts.iter().zip(&before) {
+        ensure!(world.instance(host.name()).await?.is_none(), "the instance of {} is there yet", host.name());
+        is_as_before(&world, host, before.as_ref()).await?;
+    }
+    Ok(())
+}
+
+/// The operator is being replaced while pools change.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_moves_while_no_operator_runs_is_not_removed() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("away", 2).await?;
+    world.join("from", &spec(&hosts)).await?;
+    let before = uid(&world, &hosts[0]).await?;
+    world.stop().await?;
+    world.apply("from", &spec(&hosts[1..])).await?;
+    world.apply("to", &spec(&hosts[..1])).await?;
+    world.new_operator().await?;
+    until_in(&world, &hosts[0], "to").await?;
+    is_as_before(&world, &hosts[0], before.as_ref()).await
+}
