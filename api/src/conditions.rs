@@ -36,6 +36,9 @@ pub mod kind {
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
     /// Instance: something on the host is, or was, not as the operator has made it. Present only while true.
     pub const DRIFTED: &str = "Drifted";
+    /// Instance: the node keeps the version of the legacy operator, because a change would lose settings that it has. Present
+    /// only while true.
+    pub const UPDATE_WITHHELD: &str = "UpdateWithheld";
     /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
     pub const KEYS_CURRENT: &str = "KeysCurrent";
     /// Pool: a limit or a compatibility note that stops nothing, as an API server older than supported.
@@ -100,6 +103,10 @@ pub mod reason {
     pub const WAITING_FOR_WINDOW: &str = "WaitingForWindow";
     /// A change waits for an approval.
     pub const WAITING_FOR_APPROVAL: &str = "WaitingForApproval";
+    /// A change would lose settings of the legacy operator's.
+    pub const SETTINGS_WOULD_BE_LOST: &str = "SettingsWouldBeLost";
+    /// Nodes that a person has cordoned use up what may be unavailable.
+    pub const BLOCKED_BY_CORDON: &str = "BlockedByCordon";
     /// A change waits between two steps.
     pub const SOAKING: &str = "Soaking";
     /// Too many nodes are not Ready for any to be repaired.

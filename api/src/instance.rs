@@ -308,6 +308,13 @@ pub struct WindowsInstanceStatus {
     /// The Node of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
+    /// What was put on the Node because of the pool's template and the host's entry.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub template_applied: Option<TemplateApplied>,
+    /// The user name that the Node's legacy annotation `username` was last seen or written with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 104))]
+    pub annotated_username: Option<String>,
     /// The host key that was pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,
@@ -406,6 +413,28 @@ pub struct ProvenAt {
     pub address: String,
     /// Port.
     pub port: i32,
+}
+
+/// What the operator has put on a Node because of a pool's template and a host's entry. Nothing else is ever removed from
+/// the Node. It is stored before the Node is changed, so that it never names too little.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct TemplateApplied {
+    /// UID of the Node. Not set as long as the Node has not been seen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node_uid: Option<String>,
+    /// Keys of labels, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub labels: Vec<String>,
+    /// Keys of annotations, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub annotations: Vec<String>,
+    /// Taints as `<key>:<effect>`, sorted.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 256))]
+    pub taints: Vec<String>,
 }
 
 /// A host key that was pinned.

@@ -61,9 +61,6 @@ pub mod key {
     pub const CORDONED_BY: &str = "windowsmachineconfig.openshift.io/cordoned-by";
     /// Node annotation `true`, written by a person: leave the node cordoned when an operation ends.
     pub const KEEP_CORDONED: &str = "windowsmachineconfig.openshift.io/keep-cordoned";
-    /// Node annotation: JSON list of the labels, annotations and taints that a pool's template put on the node, so that
-    /// they can be taken away again without touching what others own.
-    pub const TEMPLATE_APPLIED: &str = "windowsmachineconfig.openshift.io/template-applied";
     /// Node annotation: what wicd has found changed on the host, see `conditions::kind::DRIFTED`. Written by wicd.
     pub const DRIFT: &str = "windowsmachineconfig.openshift.io/drift";
     /// Node or instance annotation `true`, written by a person: begin nothing on this host.
@@ -80,6 +77,9 @@ pub mod key {
     pub const MACHINE_OS: &str = "machine.openshift.io/os-id";
     /// Annotation of a services ConfigMap: JSON of everything that hosts get and that is not in its data.
     pub const RENDERED: &str = "windowsmachineconfig.openshift.io/rendered";
+    /// Pool or instance annotation, written by a person: settings of the legacy operator's that nodes may lose, by name and with
+    /// commas between them; `all` for each of them.
+    pub const ACCEPT_LOST_SETTINGS: &str = "windowsmachineconfig.openshift.io/accept-lost-settings";
     /// Instance annotation, written by a person: any new value makes the operator try again at once.
     pub const RETRY: &str = "windowsmachineconfig.openshift.io/retry";
     /// Instance annotation `true`, written by a person: give the host up without reaching it.

@@ -144,7 +144,7 @@ pub struct Ssh {
     pub port: Option<i32>,
     /// User to log in as. Administrator if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 104), regex(pattern = r#"^[^\s"/:;|=,+*?<>]+$"#))]
+    #[schemars(length(min = 1, max = 104), regex(pattern = USERNAME_PATTERN))]
     pub username: Option<String>,
     /// Which host keys are believed. TrustOnFirstUse if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]

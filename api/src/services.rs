@@ -32,24 +32,33 @@ pub struct Service {
     /// Command line (the legacy name of the field), with variables still in it.
     pub path: String,
     /// Variables whose values are looked up in the Node.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub node_variables_in_command: Vec<NodeVariable>,
     /// Variables whose values the host knows by itself.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub host_variables_in_command: Vec<HostVariable>,
     /// Legacy; always empty in ours and never run, because no PowerShell is used.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub powershell_pre_scripts: Vec<serde_json::Value>,
     /// What the host must have before the service starts, that wicd makes. It takes the place of the legacy scripts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare: Option<Prepare>,
     /// Services that must run before this one.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<String>,
     /// Whether the host needs it to become a node at all.
     pub bootstrap: bool,
     /// Lower ones start first.
     pub priority: u32,
+}
+
+/// A list that Go may have written as `null`.
+fn or_null<'de, D, T>(deserializer: D) -> Result<Vec<T>, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    Option::<Vec<T>>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 /// What wicd makes before it starts a service.
@@ -154,8 +163,10 @@ impl ServicesConfig {
         if let Some(unknown) = data.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(ServicesError::UnknownKey(unknown.clone()));
         }
-        fn read<T: serde::de::DeserializeOwned>(text: &str, key: &'static str) -> Result<T, ServicesError> {
-            serde_json::from_str(text).map_err(|source| ServicesError::Syntax { key, source })
+        // Go writes an empty list or map as `null`.
+        fn read<T: serde::de::DeserializeOwned + Default>(text: &str, key: &'static str) -> Result<T, ServicesError> {
+            let read: Result<Option<T>, _> = serde_json::from_str(text);
+            read.map(Option::unwrap_or_default).map_err(|source| ServicesError::Syntax { key, source })
         }
         let required = |key| data.get(key).ok_or(ServicesError::MissingKey(key));
         let mut config = Self {
@@ -330,6 +341,20 @@ mod tests {
         let config = ServicesConfig::from_data(&data).unwrap();
         assert_eq!(config.services.iter().map(|s| s.name.as_str()).collect::<Vec<_>>(), ["kubelet", "kube-proxy"]);
         assert_eq!(ServicesConfig::from_data(&config.to_data()).unwrap(), config);
+    }
+
+    #[test]
+    fn what_go_writes_as_null_is_empty() {
+        let kubelet = r#"[{"name":"kubelet","path":"k","nodeVariablesInCommand":null,"powershellPreScripts":null,"dependencies":null,"bootstrap":true,"priority":1}]"#;
+        let data = |services: &str| {
+            let keys =
+                ["files", "environmentVars", "watchedEnvironmentVars"].map(|k| (k.to_string(), "null".to_string()));
+            keys.into_iter().chain([("services".to_string(), services.to_string())]).collect::<BTreeMap<_, _>>()
+        };
+        let config = ServicesConfig::from_data(&data(kubelet)).unwrap();
+        assert_eq!(config.services.len(), 1);
+        assert_eq!(config, ServicesConfig { services: config.services.clone(), ..ServicesConfig::default() });
+        assert_eq!(ServicesConfig::from_data(&data("null")).unwrap(), ServicesConfig::default());
     }
 
     #[test]

@@ -74,6 +74,9 @@ pub struct Run {
     /// Whose network the nodes use.
     #[arg(long, value_enum)]
     pub network: Option<NetworkArg>,
+    /// Whether a cloud controller manager initialises the cluster's nodes. kubelet then runs with `--cloud-provider=external`.
+    #[arg(long)]
+    pub external_cloud_provider: bool,
     /// JSON file that is merged into kubelet's configuration.
     #[arg(long)]
     pub kubelet_config_patch: Option<PathBuf>,

@@ -39,6 +39,7 @@ pub mod supervision;
 pub mod telemetry;
 pub mod unreadable;
 pub mod versions;
+pub mod versions_in_use;
 pub mod watch;
 pub mod webhook;
 pub mod wicd_rbac;

@@ -46,6 +46,7 @@ use crate::{
     supervision::{Panicked, Tasks, catch},
     telemetry,
     unreadable::Unreadable,
+    versions_in_use::versions_in_use,
     watch::{Changes, watch},
     webhook,
 };
@@ -344,24 +345,12 @@ async fn run_instances(
 /// Keeps the versions that are needed, and deletes the others.
 async fn collect(cx: Arc<Context>) {
     while cx.stop.run_until_cancelled(tokio::time::sleep(cx.args.version_grace)).await.is_some() {
-        let instances: BTreeSet<String> = cx.instances.state().iter().map(|i| i.name_any()).collect();
-        cx.written.keep(&instances);
-        cx.granted.keep(&instances);
-        let mut needed = BTreeSet::new();
-        for pool in cx.pools.state() {
-            let rollout = pool.status.clone().unwrap_or_default().rollout.unwrap_or_default();
-            needed.insert(rollout.to_version);
-            needed.extend(rollout.from_version);
-        }
-        for instance in cx.instances.state() {
-            let status = instance.status.clone().unwrap_or_default();
-            let operation = status.operation.unwrap_or_default();
-            let of_status =
-                [status.current_version, status.previous_version, operation.from_version, operation.to_version];
-            needed.extend(of_status.into_iter().flatten());
-            needed.extend(instance.spec.desired.as_ref().map(|d| d.version.clone()));
-            needed.extend(instance.spec.grant.as_ref().and_then(|g| g.version.clone()));
-        }
+        let names: BTreeSet<String> = cx.instances.state().iter().map(|i| i.name_any()).collect();
+        cx.written.keep(&names);
+        cx.granted.keep(&names);
+        let (pools, instances, nodes) = (cx.pools.state(), cx.instances.state(), cx.nodes.state());
+        let needed =
+            versions_in_use(pools.iter().map(|p| &**p), instances.iter().map(|i| &**i), nodes.iter().map(|n| &**n));
         if let Err(error) = cx.versions.keep(&needed, cx.args.version_grace).await {
             tracing::warn!(%error, "versions that nobody needs stay for now");
         }

@@ -9,14 +9,15 @@ pub fn canonical(address: &str) -> String {
         .map_or_else(|_| address.trim_end_matches('.').to_ascii_lowercase(), |ip| ip.to_canonical().to_string())
 }
 
-/// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one.
+/// Whether this can be dialled. Text of digits and dots alone is meant as an IPv4 address and must be one. Names in DNS may have
+/// underscores, which names of hosts must not.
 pub fn is_address(text: &str) -> bool {
     if text.parse::<IpAddr>().is_ok() {
         return true;
     }
     let label = |l: &str| {
         (1..=63).contains(&l.len())
-            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            && l.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
             && !l.starts_with('-')
             && !l.ends_with('-')
     };
@@ -32,10 +33,19 @@ mod tests {
 
     #[test]
     fn addresses() {
-        for good in ["10.0.0.1", "::1", "fd00::1", "win-1", "Win-1.example.com", "win-1.example.com.", "1host"] {
+        for good in [
+            "10.0.0.1",
+            "::1",
+            "fd00::1",
+            "win-1",
+            "Win-1.example.com",
+            "win-1.example.com.",
+            "win_1.example.com",
+            "1host",
+        ] {
             assert!(is_address(good), "{good}");
         }
-        for bad in ["", "10.0.0.256", "10.0.0", "1", "-a", "a-", "a..b", "a_b", "a b", "[::1]", "::g", "10.0.0.1:22"] {
+        for bad in ["", "10.0.0.256", "10.0.0", "1", "-a", "a-", "a..b", "a b", "[::1]", "::g", "10.0.0.1:22"] {
             assert!(!is_address(bad), "{bad}");
         }
         assert!(is_address(&"a".repeat(63)) && !is_address(&"a".repeat(64)));

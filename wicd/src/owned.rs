@@ -67,6 +67,9 @@ pub struct Owned {
     pub env_vars: BTreeMap<String, Option<String>>,
     /// Certificates (lower-case hex of the DER) that were not trusted before.
     pub trusted: BTreeSet<String>,
+    /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator is not told which of them
+    /// the cluster still needs.
+    pub adopted_trust: BTreeSet<String>,
 }
 
 impl Owned {
@@ -117,7 +120,7 @@ impl Owned {
         let imported = files::read(host, LEGACY_IMPORTED_CERTS)?.unwrap_or_default();
         // WMCO writes this copy after the store; one that is damaged tells nothing, and then nothing is taken away.
         let certificates = crate::certificates::bundle(&imported).unwrap_or_default();
-        owned.trusted.extend(certificates.iter().map(hex::encode));
+        owned.adopted_trust.extend(certificates.iter().map(hex::encode));
         Ok(owned)
     }
 
@@ -155,7 +158,7 @@ impl Owned {
 
     /// Claims a certificate that is about to be trusted, unless it is already.
     pub fn claim_trust(&mut self, host: &dyn Host, der: &[u8]) -> Result<(), HostError> {
-        if !host.trusted(der)? {
+        if !host.trusted(der)? && !self.adopted_trust.contains(&hex::encode(der)) {
             self.trusted.insert(hex::encode(der));
         }
         Ok(())

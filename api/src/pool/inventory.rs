@@ -220,6 +220,10 @@ pub struct Removal {
     pub max_removals: Option<IntOrPercent>,
 }
 
+/// Names of Windows users, with a domain before them if there is one: no control characters and none of
+/// `" / \ [ ] : ; | = , + * ? < >`, no space at either end, and not dots and spaces alone.
+pub const USERNAME_PATTERN: &str = r#"^([^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>]+\\)?([^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>.]|\.[^\x00-\x1f\x7f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>.])([^\x00-\x1f\x7f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>])?$"#;
+
 /// One Windows host.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
@@ -233,7 +237,7 @@ pub struct Host {
     /// IPv4 or IPv6 address, or DNS name, to reach the host's SSH server at.
     #[schemars(
         length(min = 1, max = 253),
-        regex(pattern = r"^([0-9A-Za-z]([-.0-9A-Za-z]*[0-9A-Za-z])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$")
+        regex(pattern = r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$")
     )]
     pub address: String,
     /// Port of the SSH server, if not the pool's.
@@ -242,7 +246,7 @@ pub struct Host {
     pub port: Option<i32>,
     /// User to log in as, if not the pool's. Must be an administrator of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 104), regex(pattern = r#"^[^\s"/:;|=,+*?<>]+$"#))]
+    #[schemars(length(min = 1, max = 104), regex(pattern = USERNAME_PATTERN))]
     pub username: Option<String>,
     /// Host key to insist on: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -181,7 +181,7 @@ pub struct PlanStatus {
 pub struct PlannedHost {
     /// Its name.
     pub host: String,
-    /// What, as `Join`, `Update`, `Remove`, `Adopt`.
+    /// What, for example `Join`, `Update`, `Remove` or `Adopt`; `Withhold` for a node whose change would lose settings.
     pub action: String,
     /// How disruptive: `None`, `Restart`, `Drain` or `Reboot`.
     pub disruption: String,

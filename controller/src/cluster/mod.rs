@@ -139,7 +139,7 @@ pub async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cl
         cluster_dns,
         cluster_domain: args.cluster_domain.clone(),
         platform,
-        external_cloud_provider: false,
+        external_cloud_provider: args.external_cloud_provider,
         network: if ovn { Network::OvnHybrid { vxlan_port } } else { Network::External },
         proxy: Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() },
         exporter_tls,

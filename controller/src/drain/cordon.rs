@@ -5,6 +5,7 @@
 //! belongs to somebody else and is never lifted. One case cannot be seen: a person who cordons a node that is already cordoned changes
 //! nothing on it. [`KEEP_CORDONED`] is for that person.
 
+use api::names::key::UPGRADING;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Api, Patch, PatchParams};
 use kube::{Client, ResourceExt};
@@ -34,6 +35,12 @@ pub fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
+/// Whether a Node looks as the legacy operator leaves it when it ends in the middle of an upgrade: cordoned, and called upgrading.
+/// Anybody may write that label, so it counts only on a node that this operator has not changed yet.
+pub fn is_of_the_legacy_operator(node: &Node) -> bool {
+    is_cordoned(node) && holder(node).is_none() && node.labels().get(UPGRADING).is_some_and(|v| v == "true")
+}
+
 impl Cordon {
     /// Decides, from the Node as it is before the operation, whether it is cordoned by somebody else. Pure.
     ///
@@ -54,6 +61,12 @@ impl Cordon {
         patch(client, node, "cordon", |node| self.take_patch(node)).await
     }
 
+    /// Makes the cordon that the legacy operator has left on a Node this operation's, so that it is lifted when that ends. The
+    /// caller has seen that it is the legacy operator's.
+    pub async fn take_over(&self, client: &Client, node: &Node) -> Result<Node, DrainError> {
+        patch(client, node, "take over the cordon of", |node| self.take_over_patch(node)).await
+    }
+
     /// Lifts the cordon, if it is this operation's, nobody else's, and nobody asked to keep it. A Node that is gone has none.
     pub async fn release(&self, client: &Client, node: &Node) -> Result<(), DrainError> {
         match patch(client, node, "uncordon", |node| self.release_patch(node)).await {
@@ -72,6 +85,13 @@ impl Cordon {
                 "spec": { "unschedulable": true },
             })),
         }
+    }
+
+    /// The merge patch that makes a cordon of the legacy operator's ours; `None` if there is none any more.
+    fn take_over_patch(&self, node: &Node) -> Option<Value> {
+        is_of_the_legacy_operator(node).then(|| {
+            json!({ "metadata": { "annotations": { CORDONED_BY: self.operation_id }, "labels": { UPGRADING: null } } })
+        })
     }
 
     /// The merge patch that gives up the cordon of `node`; `None` when it is not ours.
@@ -176,6 +196,19 @@ mod tests {
             assert_eq!(effect(cordon.take_patch(&node)), take, "{name}: take");
             assert_eq!(cordon.is_held(&node), take.is_none(), "{name}: held");
             assert_eq!(effect(cordon.release_patch(&node)), release, "{name}: release");
+        }
+
+        let taken_over = |unschedulable, annotations, upgrading: &str| {
+            let mut node = node(unschedulable, annotations);
+            node.labels_mut().insert(UPGRADING.into(), upgrading.into());
+            let after = effect(Cordon::plan(&node, "op-1").take_over_patch(&node));
+            (is_of_the_legacy_operator(&node), after)
+        };
+        assert_eq!(taken_over(true, &[], "true"), (true, Some((json!("op-1"), None))));
+        for (unschedulable, annotations, upgrading) in
+            [(false, &[][..], "true"), (true, &[ours][..], "true"), (true, &[][..], "false")]
+        {
+            assert_eq!(taken_over(unschedulable, annotations, upgrading), (false, None));
         }
 
         let was_foreign = Cordon { operation_id: "op-1".into(), pre_cordoned: true };

@@ -31,7 +31,9 @@ use kube::Client;
 
 pub use answer::{Answer, Refusal, read as read_refusal};
 pub use classify::{DRAIN_LABEL, Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
-pub use cordon::{CORDONED_BY, Cordon, KEEP_CORDONED, is_cordoned};
+pub use cordon::{
+    CORDONED_BY, Cordon, KEEP_CORDONED, is_cordoned, is_of_the_legacy_operator as is_cordon_of_the_legacy_operator,
+};
 pub use error::DrainError;
 pub use evict::{Evictor, PolicyV1, Target};
 pub use pass::pass;

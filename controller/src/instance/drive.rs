@@ -28,7 +28,7 @@ use super::{
     identity,
     login::login,
     node::{belongs, boot_id, ready},
-    register::{dress, own_node, register},
+    register::{dress, own_node, record_template, register},
     session::Session,
     told,
     work::{Flow, Target, Work},
@@ -362,6 +362,7 @@ async fn upload(
 }
 
 async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &mut HostSeen) -> Result<(), StepError> {
+    record_template(work);
     work.begin(Step::Configure.as_str(), "placing files, writing configuration, making keys").await?;
     let (release, rendered) = (&work.cx.release, &target.rendered);
     let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();

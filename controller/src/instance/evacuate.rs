@@ -40,6 +40,23 @@ pub fn cordon(work: &Work) -> Cordon {
     }
 }
 
+/// Whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
+pub fn is_legacy_cordon(work: &Work, node: &Node) -> bool {
+    work.status.wicd.is_none() && drain::is_cordon_of_the_legacy_operator(node)
+}
+
+/// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
+pub async fn take_over_cordon(work: &Work) -> Result<(), StepError> {
+    if !work.cx.node(&work.name()).is_some_and(|n| is_legacy_cordon(work, &n)) {
+        return Ok(());
+    }
+    if let Some(node) = own_node(work).await?.filter(|n| is_legacy_cordon(work, n)) {
+        work.cx.metrics.wrote("Node");
+        cordon(work).take_over(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+    }
+    Ok(())
+}
+
 /// Keeps new pods away.
 pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> {
     match &mut work.status.operation {

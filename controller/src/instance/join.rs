@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::{
     drive::{FoundNode, Reached, drive},
     error::StepError,
+    evacuate::take_over_cordon,
     node::ready,
     register::dress,
     status::Situation,
@@ -28,6 +29,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
 }
 
 async fn joined(work: &mut Work, node: Option<&Node>, target: &Target) -> Result<Flow, StepError> {
+    take_over_cordon(work).await?;
     work.status.wicd = Some(work.cx.release.wicd.sha256.clone());
     is_node(work, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", target.version);

@@ -5,12 +5,14 @@
 //! it may end anywhere.
 
 mod address;
+pub mod applied;
 pub mod claims;
 mod drain_options;
 mod drive;
 mod error;
 mod evacuate;
 mod fresh;
+mod hand_back;
 mod host_key_policy;
 mod identity;
 mod join;
@@ -31,7 +33,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::{
     DeletionPolicy, Disruption, Grant, GrantType, WindowsInstance,
-    conditions::{self, Status, kind},
+    conditions::{self, Status, kind, reason},
     names::key,
 };
 use jiff::Timestamp;
@@ -46,7 +48,15 @@ pub use session::Session;
 use status::Situation;
 use work::{Flow, Work};
 
-use crate::{context::Context, drain::Cordon, events::Level, legacy_sources::machines, render::Stored};
+use crate::{
+    context::Context,
+    drain::Cordon,
+    events::Level,
+    legacy_sources::machines,
+    plan::losses,
+    pool::{Legacies, adopted_version},
+    render::Stored,
+};
 
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -256,6 +266,7 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         left.release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
     }
     tell_of_host(work, &node);
+    tell_of_lost_settings(work).await;
     if !work.is_plan() {
         register::dress(work, &node).await?;
     }
@@ -292,6 +303,30 @@ fn tell_of_host(work: &mut Work, node: &Node) {
         work.cx.metrics.drift.inc();
         let note = drift.unwrap_or_default();
         work.cx.events.say(&work.instance, Level::Warning, "Drifted", "Keep", &note);
+    }
+}
+
+/// Says that the node keeps the version of the legacy operator, and why.
+async fn tell_of_lost_settings(work: &mut Work) {
+    let target = work.pool.status.as_ref().and_then(|s| s.desired_version.clone());
+    let message = match (adopted_version(&work.instance), target) {
+        (Some(version), Some(target)) => {
+            let legacies = Legacies::read([version.clone()].into(), &work.pool, &work.cx).await;
+            match work.cx.versions.get(&target).await.ok().flatten().as_deref() {
+                Some(Stored::Ours(to)) => losses::message(&legacies.losses_of(&work.instance, &to.services)),
+                _ => return,
+            }
+        }
+        (Some(_), None) => return,
+        (None, _) => None,
+    };
+    let conditions = &mut work.status.conditions;
+    let Some(message) = message else { return conditions::remove(conditions, kind::UPDATE_WITHHELD) };
+    let is_new = conditions::find(conditions, kind::UPDATE_WITHHELD).is_none_or(|c| c.message != message);
+    let (why, generation) = (reason::SETTINGS_WOULD_BE_LOST, work.instance.metadata.generation);
+    conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, Timestamp::now());
+    if is_new {
+        work.cx.events.say(&work.instance, Level::Warning, why, "Update", &message);
     }
 }
 

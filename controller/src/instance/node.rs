@@ -1,15 +1,16 @@
 //! What a Node shall look like, and the smallest patch that makes it so. Pure.
 //!
-//! Only what the pool's template put there is ever taken away again; the Node's annotation
-//! [`key::TEMPLATE_APPLIED`] remembers what that is. Labels, annotations and taints of others stay.
+//! Only what the pool's template put there is ever removed; the instance's status records what that is, see
+//! [`super::applied`]. Labels, annotations and taints of others stay.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{HostFacts, InstanceHost, NodeRef, Taint, WindowsNodePool, names::key};
 use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
 use kube::ResourceExt;
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use super::applied::{Applied, taint_id};
 
 /// What a Node shall have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,49 +25,20 @@ pub struct Wanted {
     pub stale: Vec<&'static str>,
     /// Taints.
     pub taints: Vec<Taint>,
+    /// The user name that the legacy annotation says then, if that is known.
+    pub username: Option<String>,
 }
 
-/// What was put on a Node, so that it can be taken away.
-#[derive(Serialize, Deserialize, Clone, Debug, Default, PartialEq, Eq)]
-struct Applied {
-    #[serde(default)]
-    labels: BTreeSet<String>,
-    #[serde(default)]
-    annotations: BTreeSet<String>,
-    #[serde(default)]
-    taints: BTreeSet<String>,
-}
-
-fn taint_id(key: &str, effect: &str) -> String {
-    format!("{key}:{effect}")
-}
-
-fn applied_before(node: &Node) -> Applied {
-    let stored = node.annotations().get(key::TEMPLATE_APPLIED).and_then(|text| serde_json::from_str(text).ok());
-    stored.unwrap_or_else(|| {
-        // kubelet registers with the default taint because our configuration tells it to.
-        let default = api::names::default_taint();
-        Applied { taints: BTreeSet::from([taint_id(&default.key, default.effect.as_str())]), ..Applied::default() }
-    })
-}
-
-/// The merge patch that makes the Node as wanted, or `None` if it is. It carries the resource version where it has the list
-/// of taints, which is written whole. Without, it is not in the way of all the others that write a new Node.
-pub fn patch(node: &Node, wanted: &Wanted) -> Option<Value> {
-    let before = applied_before(node);
-    let applied = Applied {
-        labels: wanted.labels.keys().cloned().collect(),
-        annotations: wanted.annotations.keys().filter(|k| !k.starts_with(api::names::GROUP)).cloned().collect(),
-        taints: wanted.taints.iter().map(|t| taint_id(&t.key, t.effect.as_str())).collect(),
-    };
+/// The merge patch that makes the Node as wanted, or `None` if it is. `before` is what may be removed. The patch carries the
+/// resource version where it has the list of taints, which is written whole. Without, it is not in the way of all the others that
+/// write a new Node.
+pub fn patch(node: &Node, wanted: &Wanted, before: &Applied) -> Option<Value> {
     let mut annotations = wanted.annotations.clone();
     for (k, v) in &wanted.annotations_if_missing {
         if !node.annotations().contains_key(k) {
             annotations.insert(k.clone(), v.clone());
         }
     }
-    let record = serde_json::to_string(&applied).unwrap_or_default();
-    annotations.insert(key::TEMPLATE_APPLIED.into(), record);
 
     let mut labels = changes(node.labels(), &wanted.labels, &before.labels);
     let stale = |has: &BTreeMap<String, String>| -> Vec<(String, Value)> {
@@ -137,19 +109,24 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
 pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> Wanted {
     let mut labels = pool.spec.labels();
     labels.extend(host.labels.clone());
-    labels.extend([
-        (key::BYOH.to_string(), "true".to_string()),
-        (key::WORKER_ROLE.to_string(), String::new()),
-        (key::POOL.to_string(), pool.name_any()),
-    ]);
-    Wanted { labels, annotations: pool.spec.annotations(), taints: pool.spec.taints(), ..Wanted::default() }
+    labels.insert(key::POOL.to_string(), pool.name_any());
+    let mut stale = Vec::new();
+    if pool.spec.inventory.machine_set_ref.is_some() {
+        // The legacy operator deconfigures each node with this label that its ConfigMap does not list. The role of a Machine's
+        // Node comes from the Machine.
+        labels.remove(key::BYOH);
+        stale.push(key::BYOH);
+    } else {
+        labels.extend([(key::BYOH.to_string(), "true".to_string()), (key::WORKER_ROLE.to_string(), String::new())]);
+    }
+    Wanted { labels, annotations: pool.spec.annotations(), taints: pool.spec.taints(), stale, ..Wanted::default() }
 }
 
 /// What a patch changes, in words.
 pub fn told(patch: &Value) -> Vec<String> {
     let keys = |path: &str| -> Vec<&str> {
         let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();
-        all.map(|(k, _)| k.as_str()).filter(|k| *k != key::TEMPLATE_APPLIED).collect()
+        all.map(|(k, _)| k.as_str()).collect()
     };
     let (labels, annotations) = (keys("/metadata/labels"), keys("/metadata/annotations"));
     let mut told = Vec::new();
@@ -255,22 +232,24 @@ mod tests {
             taints: vec![taint("os", "Windows"), taint("hall", "b")],
             ..Wanted::default()
         };
-        let p = patch(&fresh, &first).unwrap();
+        let none = Applied::on(&fresh, None);
+        let p = patch(&fresh, &first, &none).unwrap();
         assert_eq!((&p["metadata"]["uid"], &p["metadata"]["resourceVersion"]), (&json!("u"), &json!("7")));
         let done = apply(&fresh, &p);
-        assert_eq!(patch(&done, &first), None, "once is enough");
+        let had = Applied::of(&first);
+        assert_eq!(patch(&done, &first, &had), None, "once is enough");
         let labelled = Wanted { labels: strings(&[("x", "1"), ("y", "2")]), ..first.clone() };
-        let p = patch(&done, &labelled).unwrap();
+        let p = patch(&done, &labelled, &had).unwrap();
         assert!(p["metadata"].get("resourceVersion").is_none(), "no list is written whole: {p}");
         assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "1"), ("y", "1")]));
 
         let second = Wanted { labels: strings(&[("x", "2")]), taints: vec![taint("hall", "c")], ..Wanted::default() };
-        let done = apply(&done, &patch(&done, &second).unwrap());
+        let done = apply(&done, &patch(&done, &second, &had).unwrap());
         assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "2")]));
         assert!(done.annotations().contains_key("b") && !done.annotations().contains_key("z"));
         let taints: Vec<_> = done.spec.clone().unwrap().taints.unwrap().into_iter().map(|t| (t.key, t.value)).collect();
         assert_eq!(taints, [("theirs".into(), None), ("hall".into(), Some("c".into()))]);
-        assert_eq!(patch(&done, &second), None);
+        assert_eq!(patch(&done, &second, &Applied::of(&second)), None);
     }
 
     #[test]
@@ -278,28 +257,83 @@ mod tests {
         let wanted =
             Wanted { labels: strings(&[("x", "1")]), taints: vec![taint("os", "Windows")], ..Wanted::default() };
         let fresh = node(json!({"metadata": {"name": "w"}}));
-        let done = apply(&fresh, &patch(&fresh, &wanted).unwrap());
+        let none = Applied::default();
+        let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
         let mut bent = done.clone();
         bent.labels_mut().insert("x".into(), "2".into());
         bent.spec.as_mut().unwrap().taints = None;
-        let mended = apply(&bent, &patch(&bent, &wanted).unwrap());
+        let mended = apply(&bent, &patch(&bent, &wanted, &none).unwrap());
         assert_eq!((mended.labels(), &mended.spec), (done.labels(), &done.spec));
+    }
+
+    #[test]
+    fn what_kubelet_writes_in_an_annotation_removes_nothing() {
+        let claim = json!({
+            "labels": ["a"], "annotations": ["b"], "taints": ["quarantine:NoExecute", "os:NoSchedule"],
+        });
+        let annotations =
+            json!({"windowsmachineconfig.openshift.io/template-applied": claim.to_string(), "b": "theirs"});
+        let mut theirs = node(json!({
+            "metadata": {"name": "w", "uid": "u", "labels": {"a": "theirs"}, "annotations": annotations},
+            "spec": {"taints": [{"key": "quarantine", "effect": "NoExecute"}, {"key": "os", "value": "Windows", "effect": "NoSchedule"}]},
+        }));
+        let wanted = Wanted { labels: strings(&[(key::POOL, "p")]), ..Wanted::default() };
+        let recorded = Applied::of(&wanted).record(Some("u".into()));
+        theirs.labels_mut().insert(key::POOL.into(), "p".into());
+        for (about, recorded) in [("recorded", Some(&recorded)), ("restored without status", None)] {
+            assert_eq!(patch(&theirs, &wanted, &Applied::on(&theirs, recorded)), None, "{about}");
+        }
+    }
+
+    #[test]
+    fn the_taint_of_the_legacy_operator_goes_where_the_pool_has_none() {
+        let legacy = node(json!({
+            "metadata": {"name": "w"}, "spec": {"taints": [
+                {"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoSchedule"},
+            ]},
+        }));
+        let none = Wanted::default();
+        let done = apply(&legacy, &patch(&legacy, &none, &Applied::on(&legacy, None)).unwrap());
+        let left: Vec<_> = done.spec.unwrap().taints.unwrap().into_iter().map(|t| t.key).collect();
+        assert_eq!(left, ["theirs"]);
+        let same = Wanted { taints: vec![taint("os", "Windows")], ..Wanted::default() };
+        assert_eq!(patch(&legacy, &same, &Applied::on(&legacy, None)), None);
+    }
+
+    #[test]
+    fn a_machines_node_is_not_called_one_of_a_list() {
+        let host = InstanceHost::default();
+        let of = |inventory| {
+            let spec = serde_json::from_value(json!({
+                "inventory": inventory, "template": {"metadata": {"labels": {key::BYOH: "true", "x": "1"}}},
+            }));
+            WindowsNodePool::new("p", spec.unwrap())
+        };
+        let listed = template(&of(json!({"hosts": []})), &host);
+        let legacy = [(key::BYOH, "true"), (key::POOL, "p"), (key::WORKER_ROLE, ""), ("x", "1")];
+        assert_eq!((listed.labels, listed.stale), (strings(&legacy), vec![]));
+        let machine = template(&of(json!({"machineSetRef": {"name": "s"}})), &host);
+        assert_eq!(machine.labels, strings(&[(key::POOL, "p"), ("x", "1")]));
+
+        let before = node(json!({"metadata": {"name": "w", "labels": {key::BYOH: "true", key::WORKER_ROLE: ""}}}));
+        let done = apply(&before, &patch(&before, &machine, &Applied::default()).unwrap());
+        assert_eq!(done.labels(), &strings(&[(key::POOL, "p"), (key::WORKER_ROLE, ""), ("x", "1")]));
     }
 
     #[test]
     fn an_encrypted_annotation_is_written_once() {
         let wanted = Wanted { annotations_if_missing: strings(&[("u", "one form")]), ..Wanted::default() };
         let fresh = node(json!({"metadata": {"name": "w"}}));
-        let done = apply(&fresh, &patch(&fresh, &wanted).unwrap());
+        let none = Applied::default();
+        let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
         let other = Wanted { annotations_if_missing: strings(&[("u", "another form")]), ..Wanted::default() };
-        assert_eq!(patch(&done, &other), None);
+        assert_eq!(patch(&done, &other, &none), None);
     }
 
     #[test]
     fn changes_in_words() {
         for (patch, expected) in [
             (json!({"metadata": {"uid": "u"}}), vec![]),
-            (json!({"metadata": {"annotations": {key::TEMPLATE_APPLIED: "{}"}}}), vec![]),
             (
                 json!({"metadata": {"labels": {"x": "1", "y": null}, "annotations": {"z": "1"}}, "spec": {"taints": []}}),
                 vec!["labels (x, y)", "annotations (z)", "taints"],

@@ -10,8 +10,9 @@ use kube::{
 };
 
 use super::{
+    applied::Applied,
     error::StepError,
-    node::{belongs, patch, ready},
+    node::{belongs, patch, ready, template},
     wanted::wanted_node,
     work::{Flow, Work},
 };
@@ -62,16 +63,39 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
 }
 
 /// Makes the Node look as it shall. Done anew whenever the Node or the pool changes.
-pub async fn dress(work: &Work, node: &Node) -> Result<(), StepError> {
+pub async fn dress(work: &mut Work, node: &Node) -> Result<(), StepError> {
     let wanted = wanted_node(work, node).await;
-    let Some(patch) = patch(node, &wanted) else { return Ok(()) };
-    let nodes: Api<Node> = Api::all(work.cx.client.clone());
-    work.cx.metrics.wrote("Node");
-    let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
-        Ok(_) => Ok(()),
-        // Somebody else wrote it at the same time: its change brings us here again.
-        Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => Ok(()),
-        Err(error) => Err(StepError::api("change the Node")(error)),
+    let record = work.status.template_applied.clone();
+    let before = Applied::on(node, record.as_ref());
+    let after = Applied::of(&wanted);
+    if let Some(patch) = patch(node, &wanted, &before) {
+        let is_recorded = after.is_recorded(node, record.as_ref());
+        work.status.template_applied = Some(before.and(&after).record(node.uid()));
+        if !is_recorded {
+            work.save().await?;
+        }
+        let nodes: Api<Node> = Api::all(work.cx.client.clone());
+        work.cx.metrics.wrote("Node");
+        let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
+        match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
+            Ok(_) => {}
+            // Another client wrote it at the same time: its change brings us here again.
+            Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(()),
+            Err(error) => return Err(StepError::api("change the Node")(error)),
+        }
     }
+    work.status.template_applied = Some(after.record(node.uid()));
+    work.status.annotated_username = wanted.username;
+    Ok(())
+}
+
+/// Records what kubelet registers its Node with, and what is put there then, before either happens. The caller stores it.
+pub fn record_template(work: &mut Work) {
+    let after = Applied::of(&template(&work.pool, &work.instance.spec.host));
+    let recorded = work.status.template_applied.take();
+    let (before, uid) = match work.cx.node(&work.name()) {
+        Some(node) => (Applied::on(&node, recorded.as_ref()), node.uid()),
+        None => (recorded.as_ref().map(Applied::from).unwrap_or_default(), recorded.and_then(|r| r.node_uid)),
+    };
+    work.status.template_applied = Some(before.and(&after).record(uid));
 }

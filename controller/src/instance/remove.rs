@@ -16,6 +16,7 @@ use serde_json::json;
 use super::{
     error::StepError,
     evacuate::{cordon, own_node, pass, take_cordon},
+    hand_back::hand_back,
     identity::prove,
     login::login,
     session::Session,
@@ -32,8 +33,8 @@ use crate::{
 /// Goes on with taking the host out, until it is gone or there is something to wait for.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     if grant.type_ == GrantType::Orphan {
-        let note = "the host was let go as it is; its node goes on running";
-        work.cx.events.say(&work.instance, Level::Normal, "Orphaned", "Orphan", note);
+        let note = hand_back(work).await?;
+        work.cx.events.say(&work.instance, Level::Normal, "Orphaned", "Orphan", &note);
         return finish(work).await;
     }
     let cx = work.cx.clone();

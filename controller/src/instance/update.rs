@@ -17,7 +17,7 @@ use serde_json::json;
 use super::{
     drive::{Reached, STAGE, drive, stage},
     error::StepError,
-    evacuate::{cordon, own_node, pass, take_cordon},
+    evacuate::{cordon, own_node, pass, take_cordon, take_over_cordon},
     node::{self, ready},
     register::dress,
     status::Situation,
@@ -64,6 +64,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         let first =
             if drains(operation.type_, operation.disruption.unwrap_or_default()) { Step::Cordon } else { Step::Host };
         operation.step = first.as_str().into();
+        take_over_cordon(work).await?;
     }
     let begun = begun.or_else(|| work.status.operation.as_ref().map(|o| Step::parse(&o.step)));
     if let Some(flow) = evacuate(work, begun).await? {
@@ -173,7 +174,9 @@ async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Re
     // The Node is asked for anew: whether our cordon is on it must be certain.
     let operation = work.operation();
     let drained = drains(operation.type_, operation.disruption.unwrap_or_default());
-    let fresh = if drained { own_node(work).await? } else { None };
+    let is_ours = |n: Arc<Node>| node::cordoned_by(&n) == Some(operation.id.as_str());
+    let cordoned = drained || work.cx.node(&work.name()).is_some_and(is_ours);
+    let fresh = if cordoned { own_node(work).await? } else { None };
     seen.our_cordon = fresh.as_ref().is_some_and(|n| node::cordoned_by(n) == Some(work.operation().id.as_str()));
     if next(seen) == Next::Do(Step::Uncordon)
         && let Some(fresh) = &fresh

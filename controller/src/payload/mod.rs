@@ -30,6 +30,16 @@ pub enum PayloadError {
         #[source]
         source: io::Error,
     },
+    /// Files are not there.
+    #[error(
+        "the payload lacks {n} of the files in its manifest: {list}; make it again with `cargo xtask payload`",
+        n = paths.len(),
+        list = paths.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(", ")
+    )]
+    Missing {
+        /// All of them.
+        paths: Vec<PathBuf>,
+    },
     /// The manifest is wrong. It says by itself how, and what to do.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -95,10 +105,15 @@ impl Payload {
         let json = fs::read(&path).map_err(|source| PayloadError::Unreadable { path, source })?;
         let manifest = Manifest::parse(&json)?;
         let mut blobs = BTreeMap::new();
+        let mut missing = Vec::new();
         for file in &manifest.files {
             let path = dir.join(format!("{}.zst", file.path));
             let found = match fs::metadata(&path) {
                 Ok(metadata) => metadata.len(),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    missing.push(path);
+                    continue;
+                }
                 Err(source) => return Err(PayloadError::Unreadable { path, source }),
             };
             if found != file.compressed_size {
@@ -106,6 +121,9 @@ impl Payload {
             }
             let blob = Blob { path, compressed: file.compressed_size, size: file.size };
             blobs.entry(file.sha256.clone()).or_insert(blob);
+        }
+        if !missing.is_empty() {
+            return Err(PayloadError::Missing { paths: missing });
         }
         Ok(Self { manifest: Arc::new(manifest), blobs: Arc::new(blobs) })
     }

@@ -44,6 +44,17 @@ fn a_platform_decides_what_is_needed() {
 }
 
 #[test]
+fn every_missing_file_is_named() {
+    let (dir, _) = payload();
+    for file in ["kubelet.exe.zst", "containerd/containerd.exe.zst"] {
+        fs::remove_file(dir.path().join(file)).unwrap();
+    }
+    let error = Payload::open(dir.path()).unwrap_err().to_string();
+    assert!(error.contains("lacks 2 of"), "{error}");
+    assert!(error.contains("kubelet.exe.zst") && error.contains("containerd.exe.zst"), "{error}");
+}
+
+#[test]
 fn what_is_wrong_is_named() {
     type Spoil = fn(&Path);
     let cases: [(&str, Spoil, &str); 5] = [

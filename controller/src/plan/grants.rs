@@ -291,7 +291,7 @@ impl<'a> Plan<'a> {
         let mut candidates: Vec<(&'a Slot, &'a Wanted)> = self
             .slots
             .iter()
-            .filter(|s| self.is_free(s) && !s.failed && self.can_be_first(s))
+            .filter(|s| self.is_free(s) && !s.failed && !s.withheld && self.can_be_first(s))
             .filter_map(|s| Some((*s, s.change.as_ref()?)))
             .collect();
         candidates.sort_by_cached_key(|(slot, _)| self.rank(slot));
@@ -358,7 +358,8 @@ impl<'a> Plan<'a> {
         if !self.may_change() {
             return;
         }
-        let asks = |s: &&'a Slot| s.wants_reboot && self.is_free(s) && !self.admitted.contains(s.name.as_str());
+        let asks =
+            |s: &&'a Slot| s.wants_reboot && !s.withheld && self.is_free(s) && !self.admitted.contains(s.name.as_str());
         let mut candidates: Vec<&'a Slot> = self.slots.iter().copied().filter(asks).collect();
         candidates.sort_by_cached_key(|s| (s.grant != Some(GrantType::Reboot), self.rank(s)));
         for slot in candidates {
@@ -419,7 +420,9 @@ impl<'a> Plan<'a> {
     }
 
     fn is_repairable(&self, slot: &Slot) -> bool {
-        self.limits.remediation != RemediationType::None && slot.joined && !slot.held && !slot.leaving && !slot.ready
+        // What would put a node right is of the version that it has to go to.
+        let is_ours = slot.joined && !slot.held && !slot.leaving && !slot.withheld;
+        self.limits.remediation != RemediationType::None && is_ours && !slot.ready
     }
 
     /// Repairing a node goes before sending it another version, unless that has been tried: perhaps only the other version
@@ -474,7 +477,8 @@ impl<'a> Plan<'a> {
             if slot.joined && (slot.begun || (slot.available && disturbs)) {
                 decision.disrupting += 1;
             }
-            let wants = slot.joined && !slot.leaving && !slot.held && !slot.failed && slot.change.is_some();
+            let wants =
+                slot.joined && !slot.leaving && !slot.held && !slot.failed && !slot.withheld && slot.change.is_some();
             if wants && type_ != Some(GrantType::Update) {
                 waiting.push(slot);
             }

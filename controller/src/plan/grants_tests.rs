@@ -573,3 +573,28 @@ fn a_repair_restarts_the_host_if_the_pool_says_so() {
 
 #[path = "grants_key_tests.rs"]
 mod keys;
+
+#[test]
+fn a_node_that_would_lose_settings_is_left_as_it_is() {
+    let withheld = |slot: Slot| Slot { withheld: true, ..slot };
+    let limits = Limits { remediation: RemediationType::Reboot, ..limits() };
+    let asks = |slot: Slot| Slot { wants_reboot: true, ..slot };
+    for slot in [
+        ready_to_go("a"),
+        old(node("a")),
+        asks(ready_to_go("a")),
+        staged(old(long_dead("a"))),
+        granted(ready_to_go("a"), GrantType::Stage),
+    ] {
+        let decision = decide(&[withheld(slot.clone()), ready_to_go("b")], &limits, NOW);
+        assert!(!matches!(decision.changes.get("a"), Some(Some(_))), "{slot:?}: {decision:?}");
+        assert!(!decision.waiting.contains(&"a".to_string()), "{slot:?}: {decision:?}");
+        // One that is down uses up the budget, withheld or not.
+        assert!(!slot.available || decision.changes.contains_key("b"), "the others go on: {decision:?}");
+    }
+    let key = withheld(Slot { wants_key: true, ..ready_to_go("a") });
+    let given = decide(&[key], &limits, NOW).changes.remove("a").flatten().map(|g| g.type_);
+    assert_eq!(given, Some(GrantType::RotateKey));
+    let leaves = decide(&[leaving(withheld(ready_to_go("a")))], &limits, NOW).changes.remove("a").flatten();
+    assert_eq!(leaves.map(|g| g.type_), Some(GrantType::Remove));
+}

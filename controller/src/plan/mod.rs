@@ -6,6 +6,7 @@ pub mod change;
 pub mod grants;
 pub mod identity;
 pub mod join;
+pub mod losses;
 pub mod node_ip;
 pub mod refusal;
 pub mod remove;

@@ -35,6 +35,10 @@ pub struct Slot {
     pub held: bool,
     /// What it takes to follow the target; `None`: it does.
     pub change: Option<Wanted>,
+    /// Whether the change would lose settings of the legacy operator's, which nobody has accepted. The node stays as it was taken over.
+    pub withheld: bool,
+    /// Whether its Node is cordoned, and not by this operator.
+    pub cordoned: bool,
     /// Whether everything that the change needs is on the host.
     pub staged: bool,
     /// Whether it gave up following the target. It is not tried again.

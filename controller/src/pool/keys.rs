@@ -22,6 +22,8 @@ const READS: usize = 16;
 pub(crate) struct Keys {
     /// The hash of each, or why it cannot be had, by Secret and key in it.
     first: HashMap<Place, Result<String, String>>,
+    /// What is to be said of keys that are too weak.
+    weak: Vec<String>,
     /// Where that of each host is. What the pool lists counts: its instances may not have been told yet.
     of_host: HashMap<String, Place>,
 }
@@ -52,9 +54,18 @@ impl Keys {
         let old = may_be_old(places.len());
         let reads = places.into_iter().map(|(place, reference)| async move {
             let key = cx.secrets.key_not_older(&reference, old).await;
-            (place, key.map(|k| k.identity.public_key_hash()).map_err(|e| e.to_string()))
+            let weak = key.as_ref().ok().and_then(|k| k.identity.weakness());
+            (place, key.map(|k| k.identity.public_key_hash()).map_err(|e| e.to_string()), weak)
         });
-        Self { first: stream::iter(reads).buffer_unordered(READS).collect().await, of_host }
+        let read: Vec<_> = stream::iter(reads).buffer_unordered(READS).collect().await;
+        let mut weak: Vec<String> = read.iter().filter_map(|(.., weak)| weak.clone()).collect();
+        weak.sort();
+        Self { first: read.into_iter().map(|(place, hash, _)| (place, hash)).collect(), weak, of_host }
+    }
+
+    /// What is to be said of keys that are too weak.
+    pub fn weak(&self) -> &[String] {
+        &self.weak
     }
 
     /// Whether a host is to be given another one. Never when it is not known which.
@@ -144,6 +155,7 @@ mod tests {
         let place = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
         Keys {
             first: of.iter().map(|(h, key)| (place(h), key.map(str::to_owned).map_err(str::to_owned))).collect(),
+            weak: Vec::new(),
             of_host: of.iter().map(|(h, _)| ((*h).to_owned(), place(h))).collect(),
         }
     }

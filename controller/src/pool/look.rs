@@ -1,7 +1,7 @@
 //! What is seen of a pool and what it wants, before anything is done about it: the same for a pool that is carried out, for one in
 //! mode Plan, and for the command `plan`.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
 use api::{DeletionPolicy, GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
@@ -15,10 +15,11 @@ use super::{
     members::Member,
     preview::{Sights, preview},
     wishes::Wishes,
+    withheld::Legacies,
 };
 use crate::{
     context::Context,
-    instance::node,
+    instance::{applied::Applied, node},
     inventory::hosts::{Known, Problem},
     plan::{
         grants::Limits,
@@ -51,6 +52,8 @@ pub(super) struct Look {
     pub limits: Limits,
     /// The keys that its hosts shall take.
     pub keys: Keys,
+    /// Hosts without an instance that are nodes already, and what their next change would lose.
+    adoptable: BTreeMap<String, Option<String>>,
 }
 
 impl Look {
@@ -88,14 +91,26 @@ impl Look {
             max_unhealthy: remediation.max_unhealthy(),
             others: None,
         };
-        Ok(Self { mine, list, window, wishes, members, limits, keys })
+        let mut adoptable = BTreeMap::new();
+        if purpose == Purpose::Tell {
+            let version = |name: &String| cx.node(name)?.annotations().get(key::VERSION).cloned();
+            let is_new = |name: &&String| !mine.iter().any(|i| i.name_any() == **name);
+            let nodes: Vec<(String, String)> =
+                list.hosts.keys().filter(is_new).filter_map(|n| Some((n.clone(), version(n)?))).collect();
+            let versions = nodes.iter().map(|(_, version)| version.clone()).collect();
+            let legacies = Legacies::read(versions, pool, cx).await;
+            let lost = |version: &str| wishes.lost_with(version, &legacies);
+            adoptable.extend(nodes.into_iter().map(|(name, version)| (name, lost(&version))));
+        }
+        Ok(Self { mine, list, window, wishes, members, limits, keys, adoptable })
     }
 
     /// What would be done with each host that something would be done with.
     pub fn preview(&self, pool: &WindowsNodePool, cx: &Context) -> Vec<PlannedHost> {
-        let on_node = |name: &str| {
-            let (host, node) = (self.list.hosts.get(name)?, cx.node(name)?);
-            node::patch(&node, &node::template(pool, host))
+        let on_node = |m: &Member| {
+            let (host, node) = (self.list.hosts.get(&m.slot.name)?, cx.node(&m.slot.name)?);
+            let recorded = m.instance.status.as_ref().and_then(|s| s.template_applied.as_ref());
+            node::patch(&node, &node::template(pool, host), &Applied::on(&node, recorded))
         };
         preview(
             &self.list.hosts,
@@ -103,9 +118,9 @@ impl Look {
             &self.limits,
             &Sights {
                 why: &|m| self.wishes.why(&m.instance),
-                is_node: &|name| cx.node(name).is_some_and(|n| n.annotations().contains_key(key::VERSION)),
+                adoptable: &self.adoptable,
                 beside: &|m, host| {
-                    let mut beside = on_node(&m.slot.name).map(|patch| node::told(&patch)).unwrap_or_default();
+                    let mut beside = on_node(m).map(|patch| node::told(&patch)).unwrap_or_default();
                     let now = InstanceHost { labels: host.labels.clone(), ..m.instance.spec.host.clone() };
                     if now != *host {
                         beside.push("how the host is reached".to_owned());

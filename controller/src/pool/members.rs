@@ -77,6 +77,8 @@ pub(crate) fn member(
         available: ready && held && node.is_some_and(|n| !drain::is_cordoned(n)),
         waits_until: status.failures.as_ref().and_then(|f| f.next_retry_time.parse().ok()),
         held: is_set(key::HOLD),
+        withheld: false,
+        cordoned: node.is_some_and(|n| drain::is_cordoned(n) && node::cordoned_by(n).is_none()),
         staged: sent || status.staged_version.as_deref() == Some(wish.version),
         change,
         failed: status.failed_version.as_deref() == Some(wish.version),

@@ -1,5 +1,6 @@
 //! The pool controller: from the inventory to instances, grants, and the pool's status. Works on no host.
 
+mod blocked;
 mod disrupting;
 mod instances;
 mod keys;
@@ -10,8 +11,10 @@ mod names;
 mod pace;
 mod preview;
 mod status;
+mod strays;
 mod told;
 mod wishes;
+mod withheld;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -41,6 +44,7 @@ pub use look::{Planned, plan};
 pub use pace::Pace;
 pub use preview::{is_idle, summary};
 pub use status::refuse;
+pub use withheld::{Legacies, adopted_version};
 
 use look::{Look, Purpose};
 use members::{Member, soonest_available};
@@ -134,7 +138,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         record(&name, &look.members, &cx);
         return Ok(Action::await_change());
     }
-    let Look { mine, list, window, wishes, members, limits, keys } = look;
+    let Look { mine, list, window, wishes, members, limits, keys, .. } = look;
     cx.claims.set(&name, list.claimed.clone());
     let asked_again = cx.asking.ask(&pool, &list.to_ask, &cx).and_then(|wait| now.checked_add(wait).ok());
     let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(&cx), &pool, &cx.pools);
@@ -148,9 +152,13 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     }
     instances::apply(changes, &mine, &list, &decision, &cx, now).await?;
     tell_of(&list.problems, &pool, &cx);
+    for weak in keys.weak() {
+        cx.events.say(&*pool, Level::Warning, "WeakPrivateKey", "ReadSecret", weak);
+    }
 
     // Status.
     let seen = status::Seen {
+        strays: &strays_of(&pool, &list, &all, &cx),
         list: &list,
         members: &members,
         decision: &decision,
@@ -174,6 +182,20 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     Ok(wake.map_or_else(Action::await_change, |at| {
         Action::requeue(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(Duration::from_millis(200)))
     }))
+}
+
+/// Nodes of the legacy list that no list names, for the pool of that list.
+fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstance>], cx: &Context) -> Vec<String> {
+    let inventory = &pool.spec.inventory;
+    if pool.metadata.deletion_timestamp.is_some()
+        || inventory.config_map_ref.as_ref().is_none_or(|r| r.name != api::names::WINDOWS_INSTANCES)
+    {
+        return Vec::new();
+    }
+    let hosts = all.iter().map(|i| i.name_any()).chain(list.hosts.keys().cloned()).collect();
+    let unnamed = list.unnamed.iter().map(|(place, _)| place.0.clone()).collect();
+    let nodes = cx.nodes.state();
+    strays::strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
 /// Says once when a change begins, is taken back and is through.

@@ -9,6 +9,8 @@ use crate::plan::grants::Limits;
 
 /// What is done with a host that something is to be said of all the same.
 const NOTHING: &str = "Nothing";
+/// What is done with a node that would lose settings: a person has to decide.
+const WITHHELD: &str = "Withhold";
 /// Hosts that a status shows.
 const SHOWN: usize = 100;
 
@@ -16,8 +18,8 @@ const SHOWN: usize = 100;
 pub(crate) struct Sights<'a> {
     /// What a node's change is for, in words.
     pub why: &'a dyn Fn(&Member) -> String,
-    /// Whether a host that is not known yet is a node already.
-    pub is_node: &'a dyn Fn(&str) -> bool,
+    /// Hosts without an instance that are nodes already, and what is to be said of their next change.
+    pub adoptable: &'a BTreeMap<String, Option<String>>,
     /// What is changed of a node without another version, which disturbs nobody.
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
@@ -33,11 +35,17 @@ pub(crate) fn preview(
     let mut list = Vec::new();
     for (name, host) in hosts {
         match known.get(name.as_str()) {
-            None if (sights.is_node)(name) => {
-                let why = "it is a node of another operator; it is taken over as it is, and then updated in its turn";
-                list.push(planned(name, "Adopt", Disruption::None, why.into()));
-            }
-            None => list.push(planned(name, "Join", Disruption::None, "new in the inventory".into())),
+            None => list.push(match sights.adoptable.get(name) {
+                None => planned(name, "Join", Disruption::None, "new in the inventory".into()),
+                Some(None) => {
+                    let why =
+                        "it is a node of another operator; it is taken over as it is, and then updated in its turn";
+                    planned(name, "Adopt", Disruption::None, why.into())
+                }
+                Some(Some(withheld)) => {
+                    planned(name, "Adopt", Disruption::None, format!("it is a node of another operator; {withheld}"))
+                }
+            }),
             Some(m) if m.slot.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
             Some(m) if m.slot.leaving => {
                 list.push(planned(
@@ -75,6 +83,10 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
     let planned = |action, disruption, why| Some(planned(&slot.name, action, disruption, why));
     if slot.failed {
         return planned(NOTHING, Disruption::None, "the version failed on this host and is not tried again".into());
+    }
+    if slot.withheld {
+        let why: Vec<String> = beside.into_iter().chain([(sights.why)(member)]).collect();
+        return planned(WITHHELD, Disruption::None, why.join(", "));
     }
     if let Some(change) = &slot.change {
         let why: Vec<String> = [(sights.why)(member)].into_iter().chain(beside).collect();
@@ -224,6 +236,15 @@ mod tests {
                 Some(("RotateKey", "None", "it takes another SSH key than the first of its list")),
             ),
             (
+                "a change that loses something",
+                true,
+                Some(Slot { withheld: true, ..change(Disruption::Drain) }),
+                "labels (a)",
+                false,
+                heal,
+                Some((WITHHELD, "None", "labels (a), because")),
+            ),
+            (
                 "on hold",
                 true,
                 Some(Slot { held: true, ..change(Disruption::Drain) }),
@@ -294,7 +315,7 @@ mod tests {
                 slot.into_iter().map(|slot| Member { instance: instance.clone(), slot }).collect();
             let sights = Sights {
                 why: &|_| "because".to_owned(),
-                is_node: &|_| false,
+                adoptable: &BTreeMap::new(),
                 beside: &|_, _| Some(beside.to_owned()).filter(|b| !b.is_empty()).into_iter().collect(),
             };
             let list = preview(&hosts, &members, &limits(orphan, remediation), &sights);
@@ -306,9 +327,14 @@ mod tests {
     #[test]
     fn nodes_of_another_operator_are_adopted() {
         let hosts = BTreeMap::from([("w".to_owned(), InstanceHost::default())]);
-        let sights = Sights { why: &|_| String::new(), is_node: &|name| name == "w", beside: &|_, _| Vec::new() };
-        let list = preview(&hosts, &[], &limits(false, RemediationType::None), &sights);
-        assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), ("Adopt", "None"));
+        for (lost, expected) in [(None, "updated in its turn"), (Some("it would lose x".to_owned()), "it would lose x")]
+        {
+            let adoptable = BTreeMap::from([("w".to_owned(), lost)]);
+            let sights = Sights { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
+            let list = preview(&hosts, &[], &limits(false, RemediationType::None), &sights);
+            assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), ("Adopt", "None"));
+            assert!(list[0].why.ends_with(expected), "{}", list[0].why);
+        }
     }
 
     #[test]

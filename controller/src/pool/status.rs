@@ -10,7 +10,7 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Member, keys::Standing, list::List};
+use super::{Member, blocked, keys::Standing, list::List};
 use crate::{
     inventory::hosts::Problem,
     plan::{
@@ -22,6 +22,8 @@ use crate::{
 
 /// What a look at the pool has found.
 pub(crate) struct Seen<'a> {
+    /// Nodes that the legacy operator has put on its list, and that no list names.
+    pub strays: &'a [String],
     /// Hosts that it shall have.
     pub list: &'a List,
     /// Instances.
@@ -89,7 +91,7 @@ pub(crate) fn next(
     let leaving = names(&|m| m.slot.leaving);
     let ready = names(&|m| m.slot.ready && !m.slot.leaving);
     let updating = names(&|m| m.slot.grant.is_some_and(GrantType::is_change) && !m.slot.leaving);
-    let staging = names(&|m| m.slot.grant == Some(GrantType::Stage) && !m.slot.leaving);
+    let staging = names(&|m| m.slot.grant == Some(GrantType::Stage) && !m.slot.staged && !m.slot.leaving);
     // Also when all have been told to go back: that the version was tried and failed is what a person has to know.
     let tried = seen.course.status.as_ref().map(|r| r.to_version.as_str());
     let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
@@ -137,11 +139,12 @@ pub(crate) fn next(
     let problem = seen.list.problems.first();
     match problem {
         None => {
-            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{} hosts", seen.list.hosts.len()));
+            let message = format!("{} hosts{}", seen.list.hosts.len(), told_of_strays(seen.strays));
+            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &message);
         }
         Some(first) => {
             let all = seen.list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
-            put(kind::INVENTORY_SYNCED, Status::False, first.reason, &all);
+            put(kind::INVENTORY_SYNCED, Status::False, first.reason, &(all + &told_of_strays(seen.strays)));
         }
     }
 
@@ -320,6 +323,18 @@ pub(crate) fn next(
     status
 }
 
+/// What is said of Nodes that no list names: the legacy operator would deconfigure them.
+fn told_of_strays(strays: &[String]) -> String {
+    match strays.len() {
+        0 => String::new(),
+        n => format!(
+            "; {n} nodes have the label {} and are in no list: {}. Nothing is done with them: list them, or remove the label",
+            key::BYOH,
+            some(strays)
+        ),
+    }
+}
+
 /// Who takes an old key still, and why. It is told beside all others: the nodes work, whichever key their hosts take.
 fn told_of_keys(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
     let of = format!("{} of {} hosts take an old key: {}", keys.old.len(), keys.total, some(&keys.old));
@@ -368,7 +383,7 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
         return held(error.reason(), error.to_string(), false, true);
     }
     if waiting.is_empty() {
-        return None;
+        return blocked::withheld(seen.members).and_then(|(reason, message)| held(reason, message, false, false));
     }
     let n = waiting.len();
     if paused {
@@ -393,7 +408,8 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
             let message = format!("{n} to be updated wait until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
             held(reason::SOAKING, message, true, false)
         }
-        _ => None,
+        _ => blocked::by_cordon(seen.members, seen.decision)
+            .and_then(|(reason, message)| held(reason, message, false, false)),
     }
 }
 

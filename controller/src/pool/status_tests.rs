@@ -85,7 +85,7 @@ fn described_in(
 ) -> WindowsNodePoolStatus {
     let hosts = pool.spec.hosts().len();
     let list = listed(hosts, problems);
-    let seen = Seen { list: &list, members, decision, course, window, deleting: false, keys: None };
+    let seen = Seen { strays: &[], list: &list, members, decision, course, window, deleting: false, keys: None };
     next(pool, &seen, None, now)
 }
 
@@ -295,8 +295,16 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
         let (members, window) = (&members[..], Ok(&OPEN));
-        let seen =
-            Seen { list: &list, members, keys: None, decision: &decision, course: &course, window, deleting: false };
+        let seen = Seen {
+            strays: &[],
+            list: &list,
+            members,
+            keys: None,
+            decision: &decision,
+            course: &course,
+            window,
+            deleting: false,
+        };
         let status = next(&pool, &seen, None, now());
         assert_eq!(find(&status.conditions, kind::READY).unwrap().status, ready, "{about}");
         assert_eq!(kstatus(&pool, &status), of_kstatus, "{about}");
@@ -321,8 +329,16 @@ fn the_status_says_who_has_signed_the_list() {
         let status = api::InventoryStatus { verdict, signer: Some("SSH SHA256:x".into()), ..Default::default() };
         let list = List { status: Some(status.clone()), ..listed(0, &[]) };
         let (members, window) = (&[][..], Ok(&OPEN));
-        let seen =
-            Seen { list: &list, members, keys: None, decision: &decision, course: &course, window, deleting: false };
+        let seen = Seen {
+            strays: &[],
+            list: &list,
+            members,
+            keys: None,
+            decision: &decision,
+            course: &course,
+            window,
+            deleting: false,
+        };
         let said = next(&pool, &seen, None, now());
         let condition = find(&said.conditions, kind::SOURCE_VERIFIED).map(|c| c.status.as_str());
         assert_eq!(condition, expected);
@@ -336,6 +352,7 @@ fn a_warning_is_beside_everything_else() {
     let members = [member("h0", Phase::Ready)];
     let (decision, course) = (Decision::default(), course(Hold::None));
     let seen = Seen {
+        strays: &["left".to_string()],
         list: &listed(1, &[]),
         members: &members,
         decision: &decision,
@@ -347,6 +364,8 @@ fn a_warning_is_beside_everything_else() {
     let warning = ("ApiServerTooOld", "the API server is version 1.30".to_string());
     let s = next(&pool, &seen, Some(&warning), now());
     assert_eq!(find(&s.conditions, kind::WARNING).unwrap().reason, "ApiServerTooOld");
+    let synced = find(&s.conditions, kind::INVENTORY_SYNCED).unwrap();
+    assert!(synced.status == "True" && synced.message.contains("in no list: left."), "{}", synced.message);
     assert!(api::conditions::is_true(&s.conditions, kind::READY));
 }
 
@@ -375,6 +394,7 @@ fn old_keys_are_told_beside_everything_else() {
         pool.spec.rollout = Some(Rollout { paused: Some(paused), ..Rollout::default() });
         let window = Ok(&OPEN);
         let seen = Seen {
+            strays: &[],
             list: &list,
             members: &members,
             decision: &decision,

@@ -15,6 +15,7 @@ use super::{
     PoolError,
     look::Purpose,
     members::{Member, Wish, member},
+    withheld::{Legacies, adopted_version},
 };
 use crate::{
     args,
@@ -22,6 +23,7 @@ use crate::{
     plan::{
         change::{self, Change},
         grants::{Slot, Wanted, lost},
+        losses::{Loss, message},
         rollout::{Course, Gate, Seen, Settings, course},
     },
     render::{Rendered, Stored, version_for},
@@ -39,6 +41,7 @@ pub(super) struct Wishes {
     /// What it takes to get to the target, from each version that a node follows, and whether that needs nothing sent.
     changes: HashMap<String, (Change, bool)>,
     target: Option<Arc<Rendered>>,
+    legacies: Legacies,
 }
 
 impl Wishes {
@@ -52,7 +55,8 @@ impl Wishes {
     ) -> Result<Self, PoolError> {
         let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
         if pool.metadata.deletion_timestamp.is_some() {
-            return Ok(Self::of_nothing(before, cx));
+            let legacies = Legacies::read(BTreeSet::new(), pool, cx).await;
+            return Ok(Self::of_nothing(before, legacies, cx));
         }
         let fresh = cx.release.render(&pool.spec.template_spec())?;
         let current = match before {
@@ -79,7 +83,13 @@ impl Wishes {
         let remediation = pool.spec.remediation();
         let looks = remediation.type_ != Some(RemediationType::None);
         let wish = Wish { version: &rendered, min_ready: rollout.min_ready(), looks };
-        let bare = |i| member(i, false, cx.node(&i.name_any()).as_deref(), &wish, None, now);
+        let adopted = mine.iter().filter_map(|i| adopted_version(i).cloned()).collect();
+        let legacies = Legacies::read(adopted, pool, cx).await;
+        let bare = |i| {
+            let mut member = member(i, false, cx.node(&i.name_any()).as_deref(), &wish, None, now);
+            member.slot.withheld = !legacies.losses_of(i, &fresh.services).is_empty();
+            member
+        };
         let members: Vec<Member> = mine.iter().map(bare).collect();
         let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
         let lost = lost(&slots, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
@@ -103,15 +113,16 @@ impl Wishes {
             changes.insert(version, change);
         }
         let wicd = cx.release.wicd.sha256.clone();
-        Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target })
+        Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target, legacies })
     }
 
     /// A pool that is being deleted wants nothing of its hosts any more, and what it wanted may mean nothing.
-    fn of_nothing(before: Option<&RolloutStatus>, cx: &Context) -> Self {
+    fn of_nothing(before: Option<&RolloutStatus>, legacies: Legacies, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course = Course { status: before.cloned(), target: rendered.clone(), gate: Gate::default(), next: None };
         let wicd = cx.release.wicd.sha256.clone();
-        Self { rendered, course, wicd, min_ready: Duration::ZERO, looks: true, changes: HashMap::new(), target: None }
+        let changes = HashMap::new();
+        Self { rendered, course, wicd, min_ready: Duration::ZERO, looks: true, changes, target: None, legacies }
     }
 
     /// The version that hosts join with: what the pool is at, unless this operator has not got its files any more.
@@ -124,7 +135,19 @@ impl Wishes {
     pub fn member(&self, instance: &Arc<WindowsInstance>, unwanted: bool, cx: &Context, now: Timestamp) -> Member {
         let wish = Wish { version: &self.course.target, min_ready: self.min_ready, looks: self.looks };
         let node = cx.node(&instance.name_any());
-        member(instance, unwanted, node.as_deref(), &wish, self.change(instance), now)
+        let mut member = member(instance, unwanted, node.as_deref(), &wish, self.change(instance), now);
+        member.slot.withheld = !self.losses(instance).is_empty();
+        member
+    }
+
+    /// Settings that a node would lose.
+    fn losses(&self, instance: &WindowsInstance) -> Vec<Loss> {
+        self.target.as_ref().map(|to| self.legacies.losses_of(instance, &to.services)).unwrap_or_default()
+    }
+
+    /// What is said of a host that would be taken over with this version, if the next change would lose settings.
+    pub fn lost_with(&self, version: &str, legacies: &Legacies) -> Option<String> {
+        message(&legacies.losses(version, None, &self.target.as_ref()?.services))
     }
 
     /// What it takes on a node that does not follow the target, and whether everything for it is on the host.
@@ -144,6 +167,9 @@ impl Wishes {
 
     /// Why a node has to change, in words.
     pub fn why(&self, instance: &WindowsInstance) -> String {
+        if let Some(message) = message(&self.losses(instance)) {
+            return message;
+        }
         let current = instance.status.as_ref().and_then(|s| s.current_version.as_ref());
         match current.and_then(|c| self.changes.get(c)) {
             Some((change, _)) => change.why.join(", "),
@@ -173,7 +199,7 @@ fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
         let status = instance.status.clone().unwrap_or_default();
         let Some(current) = status.current_version.filter(|_| !slot.leaving) else { continue };
         *versions.entry(current.clone()).or_default() += 1;
-        if slot.held || lost.contains(&slot.name) {
+        if slot.held || slot.withheld || lost.contains(&slot.name) {
             continue;
         }
         let follows = current == version;

@@ -11,6 +11,9 @@ use super::HostKey;
 /// More than any key needs; a Secret may be up to 1 MiB of anything.
 const MAX_PEM: usize = 64 * 1024;
 
+/// RSA keys below this size can be broken.
+const MIN_RSA_BITS: usize = 2048;
+
 /// Why a private key cannot be used. `name` is what the user calls it (Secret and key); key material is never quoted.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
@@ -136,6 +139,22 @@ impl Identity {
     /// The key, together with the hash that an RSA signature is to use (others ignore it).
     pub(super) fn signing(&self, rsa_hash: HashAlg) -> russh::keys::PrivateKeyWithHashAlg {
         russh::keys::PrivateKeyWithHashAlg::new(Arc::clone(&self.key), Some(rsa_hash))
+    }
+
+    /// What is to be said of a key that is too weak. It is used all the same.
+    pub fn weakness(&self) -> Option<String> {
+        let n = self.key.public_key().key_data().rsa()?.n();
+        // Without the zero that says that the number is positive.
+        let bits = n.as_positive_bytes().map_or(0, |bytes| {
+            let first = bytes.first().copied().unwrap_or_default();
+            (bytes.len() * 8).saturating_sub(first.leading_zeros() as usize)
+        });
+        (bits < MIN_RSA_BITS).then(|| {
+            format!(
+                "the RSA key in {} has {bits} bits, fewer than {MIN_RSA_BITS}: replace it, best by an Ed25519 key",
+                self.name
+            )
+        })
     }
 
     pub(super) fn is_rsa(&self) -> bool {

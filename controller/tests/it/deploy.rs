@@ -41,6 +41,39 @@ async fn overlays_render_and_the_api_server_takes_what_it_knows_of_them() -> Res
     Ok(())
 }
 
+/// The namespace may be the legacy operator's, with labels of another manager that its own pod needs.
+#[tokio::test]
+async fn the_overlay_of_openshift_takes_nothing_from_the_namespace_of_the_legacy_operator() -> Result<()> {
+    let control_plane = shared().await?;
+    let apply = async |manager: &str, namespace: &Value| -> Result<()> {
+        let file = tempfile::NamedTempFile::with_suffix(".yaml")?;
+        std::fs::write(file.path(), serde_yaml::to_string(namespace)?)?;
+        let path = file.path().to_str().context("path is not UTF-8")?;
+        let manager = format!("--field-manager={manager}");
+        let output = control_plane.kubectl(&["apply", "--server-side", &manager, "-f", path]).await?;
+        ensure!(output.status.success(), "{manager}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(())
+    };
+    let name = "namespace-of-the-legacy-operator";
+    let labels = serde_json::json!({
+        "openshift.io/cluster-monitoring": "true",
+        "pod-security.kubernetes.io/enforce": "privileged",
+        "security.openshift.io/scc.podSecurityLabelSync": "false",
+    });
+    let theirs =
+        serde_json::json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}});
+    apply("olm", &theirs).await?;
+    let mut ours = find(&rendered("openshift").await?, "Namespace").clone();
+    ours["metadata"]["name"] = name.into();
+    apply("a-person", &ours).await?;
+    let output = control_plane.kubectl(&["get", "namespace", name, "-o", "json"]).await?;
+    let now: Value = serde_json::from_slice(&output.stdout)?;
+    for (key, value) in labels.as_object().context("labels")? {
+        ensure!(&now["metadata"]["labels"][key] == value, "{key}: {}", now["metadata"]["labels"]);
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn the_operators_container_has_the_arguments_and_ports_that_its_program_knows() -> Result<()> {
     for folder in ["base", "kubernetes", "openshift"] {

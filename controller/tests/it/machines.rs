@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use api::{
     WindowsNodePool,
     conditions::kind,
-    names::{MANAGER_ADAPTER, USER_DATA_SECRET},
+    names::{MANAGER_ADAPTER, USER_DATA_SECRET, key},
 };
 use k8s_openapi::api::{core::v1::Secret, events::v1::Event};
 use kube::{
@@ -177,6 +177,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
         ensure!(origin.machine == Some(format!("openshift-machine-api/{}", host.name())), "{origin:?}");
         // The nodelink controller of the cluster may find another Node first; a host keeps its name.
         maker.runs(host.name()).await?;
+        is_named_as_the_legacy_operator_names_machines(&world, host).await?;
     }
 
     // One that has no address yet is told of, and joins when it has one.
@@ -209,6 +210,30 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     until_ready(&world, "winworker", 1).await?;
     let status = pool_status(&world.pool("winworker").await?);
     ensure!(status.unclean_hosts.is_empty(), "{:?}", status.unclean_hosts);
+    Ok(())
+}
+
+/// A Node of a Machine is none of `windows-instances`: handed back, the legacy operator would deconfigure it.
+async fn is_named_as_the_legacy_operator_names_machines(world: &World, host: &SimHost) -> Result<()> {
+    let name = host.name();
+    world.edit_node(name, json!({"metadata": {"labels": {key::BYOH: "true"}}})).await?;
+    world
+        .eventually("the label byoh goes", || async {
+            world.node(name).await.is_ok_and(|n| n.is_some_and(|n| !n.labels().contains_key(key::BYOH)))
+        })
+        .await?;
+    let node = world.node(name).await?.context("no Node")?;
+    ensure!(!node.labels().contains_key(key::WORKER_ROLE), "the role comes from the Machine: {:?}", node.labels());
+    for k in [
+        key::VERSION,
+        key::DESIRED_VERSION,
+        key::USERNAME,
+        key::PUB_KEY_HASH,
+        key::SSH_HOST_KEY,
+        key::SSH_HOST_KEY_TYPE,
+    ] {
+        ensure!(node.annotations().get(k).is_some_and(|v| !v.is_empty()), "{k}: {:?}", node.annotations());
+    }
     Ok(())
 }
 

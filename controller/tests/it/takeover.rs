@@ -4,12 +4,13 @@ use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    WindowsNodePool, WindowsNodePoolSpec,
+    WindowsInstance, WindowsNodePool, WindowsNodePoolSpec,
+    conditions::{self, kind},
     host::{ServiceState, WICD_SERVICE},
     names::{WINDOWS_INSTANCES, key},
-    services::FileInfo,
+    services::{FileInfo, Service},
 };
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod, Secret};
 use kube::{
     Api, ResourceExt,
     api::{ObjectMeta, Patch, PatchParams, PostParams},
@@ -29,6 +30,10 @@ pub const SAME: &str = "10.19.0-aaaaaaa";
 const OTHER: &str = "10.19.0-bbbbbbb";
 /// One like the first, of a cluster whose hosts are in `windows-instances`.
 const LISTED: &str = "10.19.0-ccccccc";
+/// One of a cluster with a proxy, storage and a cloud, of which our operator knows nothing.
+const HELD: &str = "10.19.0-ddddddd";
+/// One like the first, whose operator ended in the middle of an upgrade.
+const CORDONED: &str = "10.19.0-eeeeeee";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_change_hands() -> Result<()> {
@@ -37,7 +42,11 @@ async fn nodes_change_hands() -> Result<()> {
     let same = Legacy::new(&world, "same", SAME, 2).await?;
     let other = Legacy::new(&world, "other", OTHER, 3).await?;
     let listed = Legacy::new(&world, WINDOWS_INSTANCES, LISTED, 2).await?;
+    let held = Legacy::new(&world, "held", HELD, 1).await?;
+    let cordoned = Legacy::new(&world, "cordoned", CORDONED, 2).await?;
     tokio::try_join!(
+        what_would_lose_settings_stays_as_it_is(&world, &held),
+        a_cordon_that_was_left_is_lifted_and_a_persons_is_not(&world, &cordoned),
         what_is_the_same_is_taken_as_it_is(&world, &same),
         what_differs_is_changed_in_turn(&world, &other),
         what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(&world, &listed),
@@ -82,6 +91,9 @@ impl Legacy {
         let name = |version: &str| format!("{}{version}", api::names::SERVICES_CONFIG_MAP_PREFIX);
         let mut data = config_maps.get(&name(&self.ours)).await?.data.context("it has no data")?;
         let mut files: Vec<FileInfo> = serde_json::from_str(data.get("files").context("it has no files")?)?;
+        if self.version == HELD {
+            add_settings_of_a_cluster(&mut data)?;
+        }
         let containerd = files.iter_mut().find(|f| f.path.ends_with("containerd.exe")).context("no containerd")?;
         if self.version == OTHER {
             containerd.checksum = "0".repeat(64);
@@ -164,9 +176,119 @@ async fn make_legacy(world: &World, host: &SimHost, version: &str) -> Result<()>
     std::fs::remove_file(k.join("kubelet-first.pem"))?;
     let metadata = json!({
         "labels": {key::POOL: null, key::UPGRADING: "true"},
-        "annotations": {key::TEMPLATE_APPLIED: null, key::VERSION: version, key::DESIRED_VERSION: version},
+        "annotations": {key::VERSION: version, key::DESIRED_VERSION: version},
     });
     world.edit_node(name, json!({"metadata": metadata})).await
+}
+
+fn add_settings_of_a_cluster(data: &mut BTreeMap<String, String>) -> Result<()> {
+    data.insert("environmentVars".into(), json!({"HTTP_PROXY": "http://user:hunter2@proxy"}).to_string());
+    let mut services: Vec<Service> = serde_json::from_str(data.get("services").context("it has no services")?)?;
+    for kubelet in services.iter_mut().filter(|s| s.name == "kubelet") {
+        kubelet.path += " --cloud-provider=external";
+    }
+    let path = r"C:\k\csi-proxy.exe".to_string();
+    services.push(Service { name: "csi-proxy".into(), path, priority: 2, ..Service::default() });
+    data.insert("services".into(), serde_json::to_string(&services)?);
+    Ok(())
+}
+
+async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy) -> Result<()> {
+    let host = &legacy.hosts[0];
+    let name = host.name();
+    let missing = [key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
+    let none: serde_json::Map<_, _> = missing.iter().map(|k| ((*k).to_owned(), json!(null))).collect();
+    world.edit_node(name, json!({"metadata": {"annotations": none}})).await?;
+    world.apply(legacy.name, &spec(&legacy.hosts)).await?;
+    let withheld = |i: &WindowsInstance| {
+        let condition = conditions::find(&status(i).conditions, kind::UPDATE_WITHHELD).cloned();
+        condition.filter(|c| c.status == "True").map(|c| c.message)
+    };
+    let instance = world.until_instance(name, "its change is withheld", |i| withheld(i).is_some()).await?;
+    let message = withheld(&instance).context("it has no message")?;
+    for part in ["service csi-proxy", "variable HTTP_PROXY", "--cloud-provider=external", key::ACCEPT_LOST_SETTINGS] {
+        ensure!(message.contains(part), "{part}: {message}");
+    }
+    ensure!(!message.contains("hunter2"), "{message}");
+    world
+        .until(legacy.name, "the pool names it", |p| {
+            let updated = conditions::find(&pool_status(p).conditions, kind::UPDATED).cloned();
+            updated
+                .is_some_and(|c| c.status == "False" && c.reason == "SettingsWouldBeLost" && c.message.contains(name))
+        })
+        .await?;
+    // Meanwhile it is named as the legacy operator names its own, and told to follow what it follows.
+    world
+        .eventually("it is named as the legacy operator names its own", || async {
+            let node = world.node(name).await.ok().flatten();
+            node.is_some_and(|n| missing.iter().all(|k| n.annotations().get(*k).is_some_and(|v| !v.is_empty())))
+        })
+        .await?;
+    let node = world.node(name).await?.context("no Node")?;
+    for k in [key::VERSION, key::DESIRED_VERSION] {
+        ensure!(node.annotations().get(k).map(String::as_str) == Some(HELD), "{k}: {:?}", node.annotations());
+    }
+
+    // A restart that the host asks for would be one to nothing: there is no version of ours to come up with.
+    world.edit_node(name, json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}})).await?;
+    let own = json!({"metadata": {"annotations": {key::ACCEPT_LOST_SETTINGS: "csi-proxy, HTTP_PROXY"}}});
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.patch(legacy.name, &PatchParams::default(), &Patch::Merge(own)).await?;
+    let only_cloud = |i: &WindowsInstance| withheld(i).is_some_and(|m| m.contains("cloud") && !m.contains("csi-proxy"));
+    let instance = world.until_instance(name, "one setting is left", only_cloud).await?;
+    ensure!(status(&instance).current_version.as_deref() == Some(HELD), "{:?}", status(&instance));
+    ensure!(status(&instance).operation.is_none(), "{:?}", status(&instance));
+    ensure!(
+        legacy.starts_of(host, "kubelet") == 0 && host.boots() == 1,
+        "it was disturbed: {:?}",
+        host.windows().state().starts
+    );
+    world.annotate(name, key::ACCEPT_LOST_SETTINGS, "cloud-provider").await?;
+    until_updated(world, legacy.name).await?;
+    world.until_instance(name, "nothing is withheld", |i| withheld(i).is_none()).await?;
+    Ok(())
+}
+
+/// One Node was cordoned by the legacy operator, which ended in the middle of an upgrade; the other by a person.
+async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, legacy: &Legacy) -> Result<()> {
+    let (left, persons) = (&legacy.hosts[0], &legacy.hosts[1]);
+    let cordon = json!({"spec": {"unschedulable": true}});
+    world.edit_node(left.name(), cordon.clone()).await?;
+    world
+        .edit_node(persons.name(), json!({"metadata": {"labels": {key::UPGRADING: null}}, "spec": cordon["spec"]}))
+        .await?;
+    let two = spec_with(&legacy.hosts, json!({"deletionPolicy": "Orphan", "rollout": {"maxUnavailable": 2}}));
+    world.apply(legacy.name, &two).await?;
+    for host in [left, persons] {
+        world
+            .until_instance(host.name(), "follows our version", |i| {
+                status(i).current_version.as_ref() == Some(&legacy.ours) && status(i).operation.is_none()
+            })
+            .await?;
+    }
+    world
+        .eventually("the cordon that was left is lifted", || async {
+            let node = world.node(left.name()).await.ok().flatten();
+            node.is_some_and(|n| !is_cordoned(&n) && !n.labels().contains_key(key::UPGRADING) && !is_cordoned_by_us(&n))
+        })
+        .await?;
+    let node = world.node(persons.name()).await?.context("no Node")?;
+    ensure!(is_cordoned(&node) && !is_cordoned_by_us(&node), "the cordon of a person was lifted");
+
+    // Another user in the entry is another user for the legacy operator, too.
+    let user =
+        json!({"deletionPolicy": "Orphan", "rollout": {"maxUnavailable": 2}, "ssh": {"username": "Local Admin"}});
+    world.apply(legacy.name, &spec_with(&legacy.hosts, user)).await?;
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
+    let secret = secrets.get(api::names::DEFAULT_KEY_SECRET).await?.data.context("the Secret has no data")?;
+    let pem = secret.get(api::names::DEFAULT_KEY_SECRET_KEY).context("the Secret has no key")?.0.clone();
+    world
+        .eventually("the annotation has the user", || async {
+            let node = world.node(left.name()).await.ok().flatten();
+            let annotation = node.and_then(|n| n.annotations().get(key::USERNAME).cloned()).unwrap_or_default();
+            controller::legacy::decrypt_username(&annotation, &pem).as_deref() == Ok("Local Admin")
+        })
+        .await
 }
 
 async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy) -> Result<()> {

@@ -66,11 +66,14 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         {"key": "hall", "value": "b", "effect": "PreferNoSchedule"},
         {"key": "theirs", "value": "1", "effect": "PreferNoSchedule"},
     ]);
+    // kubelet may write any annotation of its Node. Its word that the operator put something there counts for nothing.
+    let claim = json!({"labels": ["theirs"], "annotations": ["theirs"], "taints": ["theirs:PreferNoSchedule"]});
+    let annotations = json!({"theirs": "1", "windowsmachineconfig.openshift.io/template-applied": claim.to_string()});
     world
         .edit_node(
             name,
             json!({
-                "metadata": {"labels": {"theirs": "1"}, "annotations": {"theirs": "1"}}, "spec": {"taints": theirs},
+                "metadata": {"labels": {"theirs": "1"}, "annotations": annotations}, "spec": {"taints": theirs},
             }),
         )
         .await?;

@@ -1,6 +1,8 @@
 //! Host lists as the Windows Machine Config Operator has them: an address and `username=<name>` for each host. Pure.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::LazyLock};
+
+use regex::Regex;
 
 use super::excerpt;
 use crate::address::is_address;
@@ -53,12 +55,16 @@ pub(super) fn entry<'a>(key: &str, value: &'a str) -> Result<&'a str, String> {
     if username.is_empty() {
         return Err(format!("{key}: the user name is empty: {mend}"));
     }
-    // What Windows allows for a user, and a domain before it.
-    let refused = |c: char| c.is_whitespace() || c.is_control() || r#""/:;|=,+*?<>"#.contains(c);
-    if username.contains(refused) || username.chars().count() > MAX_USERNAME {
+    if !is_username(username) {
         return Err(format!("{key}: {:?} cannot be the name of a Windows user: {mend}", excerpt(username)));
     }
     Ok(username)
+}
+
+/// Whether Windows takes this for a user, with a domain before it or not. The API server asks the same of the users in a pool.
+fn is_username(text: &str) -> bool {
+    static PATTERN: LazyLock<Option<Regex>> = LazyLock::new(|| Regex::new(api::USERNAME_PATTERN).ok());
+    text.chars().count() <= MAX_USERNAME && PATTERN.as_ref().is_some_and(|p| p.is_match(text))
 }
 
 /// Whether a ConfigMap is meant as a host list: others may lie beside it.
@@ -106,13 +112,49 @@ mod tests {
             ("10.0.0.1", "username=core\nport=22", "more than one line"),
             ("10.0.0.1", "username=core\rport=22", "more than one line"),
             ("10.0.0.1", "username=a=b", "cannot be the name"),
-            ("10.0.0.1", "username=a b", "cannot be the name"),
+            ("10.0.0.1", "username=...", "cannot be the name"),
             ("10.0.0.256", "username=core", "no IPv4 or IPv6 address"),
-            ("win_1", "username=core", "no IPv4 or IPv6 address"),
+            ("win 1", "username=core", "no IPv4 or IPv6 address"),
         ] {
             let message = read(key, value).unwrap_err();
             assert!(message.contains(part) && message.contains(key), "{key} {value:?}: {message}");
         }
+    }
+
+    #[test]
+    fn what_windows_takes_for_a_user_is_not_refused() {
+        let long = "a".repeat(104);
+        for good in [
+            "Administrator",
+            "Local Admin",
+            r"DOMAIN\Local Admin",
+            r".\Administrator",
+            "svc@example.com",
+            "Jörg",
+            ".dot",
+            "dot.",
+            ". a",
+            "a . b",
+            "x",
+            "(a) {b} 'c' #1!",
+            &long,
+        ] {
+            assert!(is_username(good), "{good:?}");
+        }
+        let long = "a".repeat(105);
+        for bad in
+            ["", " ", ".", ". .", " a", "a ", r"a\", r"\a", r"D M\a", r"a\b\c", "a\tb", "a\u{7f}", r"D\...", &long]
+        {
+            assert!(!is_username(bad), "{bad:?}");
+        }
+        for refused in "\"/[]:;|=,+*?<>\n\r\0".chars() {
+            assert!(!is_username(&format!("a{refused}b")), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn a_name_with_an_underscore_is_an_address() {
+        assert_eq!(read("win_1.example.com", "username=Local Admin\n").as_deref(), Ok("Local Admin"));
     }
 
     #[test]
@@ -123,7 +165,23 @@ mod tests {
         assert_eq!(bad.iter().map(|b| b.key.as_str()).collect::<Vec<_>>(), ["10.0.0.1"]);
     }
 
+    /// The rules of Windows, as its documentation says them, for a user without a domain.
+    fn by_the_rules(text: &str) -> bool {
+        let refused = |c: char| c < ' ' || c == '\u{7f}' || "\"/\\[]:;|=,+*?<>".contains(c);
+        !text.is_empty()
+            && text.chars().count() <= MAX_USERNAME
+            && !text.contains(refused)
+            && !text.chars().all(|c| c == '.' || c == ' ')
+            && text.trim_matches(' ') == text
+    }
+
     proptest! {
+        #[test]
+        fn users_are_taken_by_the_rules_of_windows(text in "[a-c. \\[\\]\"/:@é\t\u{7f}-]{0,8}", domain in "[A-Z0-9.-]{1,8}") {
+            prop_assert_eq!(is_username(&text), by_the_rules(&text));
+            prop_assert_eq!(is_username(&format!("{domain}\\{text}")), by_the_rules(&text));
+        }
+
         #[test]
         fn every_entry_is_used_or_refused(data in proptest::collection::btree_map(".{0,20}", "(username ?= ?)?.{0,20}", 0..5)) {
             let (hosts, bad) = windows_instances(&data);

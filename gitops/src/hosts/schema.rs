@@ -23,7 +23,10 @@ pub const KIND: &str = "WindowsHostInventory";
 const MENDS: [(&str, &str); 4] = [
     ("name", "use lower-case letters, digits and `-`, and `.` between them"),
     ("address", "use an IPv4 or IPv6 address without brackets and port, or a DNS name"),
-    ("username", "use a name as `Administrator` or `DOMAIN\\name`, without spaces and \" / : ; | = , + * ? < >"),
+    (
+        "username",
+        "use a name such as `Administrator` or `DOMAIN\\name`, without \" / [ ] : ; | = , + * ? < > and without spaces at its ends",
+    ),
     ("hostKey", "use a fingerprint as `SHA256:…`, or `<type> <base64>` as in a known_hosts file"),
 ];
 

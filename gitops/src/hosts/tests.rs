@@ -94,7 +94,7 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
         ("name: 12\naddress: a\n", 1, "`name`: 12 is a number here: put it in quotes"),
         ("name: no\naddress: a\n", 1, "put it in quotes"),
         ("name: ''\naddress: a\n", 1, "`name` is empty"),
-        ("name: a\naddress: a\nusername: a b\n", 3, "`username`"),
+        ("name: a\naddress: a\nusername: a=b\n", 3, "`username`"),
         ("name: a\naddress: a\nhostKey: SHA256:short\n", 3, "`hostKey`"),
         ("name: a\naddress: a\nhostKey: ssh-ed25519 AAAA\n", 3, "is no public key"),
         (

@@ -97,7 +97,7 @@ fn restore(host: &dyn Host, owned: &Owned, failures: &mut Failures) {
     for (name, value) in &owned.env_vars {
         failures.note(host.set_env_var(name, value.as_deref()));
     }
-    for der in &owned.trusted {
+    for der in owned.trusted.union(&owned.adopted_trust) {
         failures.note(host.untrust(&hex::decode(der).unwrap_or_default()));
     }
 }

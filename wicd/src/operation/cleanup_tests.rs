@@ -222,6 +222,26 @@ fn a_host_of_wmco_is_cleaned_by_what_wmco_is_known_to_put_there() {
     assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
 }
 
+/// A change says nothing of the certificates that WMCO has imported: programs on the host need them as before.
+#[test]
+fn certificates_that_wmco_has_imported_stay_until_the_host_leaves() {
+    let bed = host_of_wmco();
+    let imported = crate::certificates::bundle(&files::read(&bed.host, r"C:\k\imported-certs.pem").unwrap().unwrap());
+    let imported = imported.unwrap().remove(0);
+    bed.write(r"C:\k\bootstrap-kubeconfig", b"token: secret");
+    for version in ["1", "2"] {
+        bed.stage_version(version);
+        let mut body = wanted(version);
+        body.desired.trusted_ca = if version == "1" { String::new() } else { ca_pem("of the cluster").0 };
+        let applied = bed.apply(body);
+        assert_eq!(bed.run(Body::Start(bed.start_body(version, &applied))).outcome, Outcome::Done);
+        assert!(bed.host.state().trusted.contains(&imported), "after version {version}");
+        assert!(!bed.exists(r"C:\k\bootstrap-kubeconfig"), "after version {version}");
+    }
+    assert_eq!(bed.run(BODY).outcome, Outcome::Done);
+    assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
+}
+
 /// A host that was taken over from WMCO in place: what WMCO had put there goes with ours.
 #[test]
 fn a_host_taken_over_from_wmco_is_cleaned_too() {

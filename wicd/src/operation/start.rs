@@ -14,6 +14,8 @@ use crate::owned::{Owned, is_tagged};
 
 /// What the service is told by the operator besides [`path::DESIRED`]: [`Settings`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
+/// WMCO's kubeconfig for a kubelet without a certificate.
+const LEGACY_BOOTSTRAP: &str = r"C:\k\bootstrap-kubeconfig";
 /// How long the service may take until it says that it runs. It says so before it does anything else.
 const PATIENCE: Duration = Duration::from_mins(1);
 
@@ -72,6 +74,10 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     host.start_service(WICD_SERVICE)?;
     wait_until_running(host, PATIENCE)?;
     remove_other_exes(host, &body.wicd_sha256)?;
+    // Its token is as good as long as the cluster. No kubelet of ours reads it.
+    if !desired.services.services.iter().any(|s| s.path.contains(LEGACY_BOOTSTRAP)) {
+        files::remove(host, LEGACY_BOOTSTRAP)?;
+    }
     Ok(Outcome::Done)
 }
 

@@ -12,7 +12,7 @@ use kube::{
 use serde_json::json;
 
 use super::machines::{CLUSTER_API, MACHINE_API};
-use crate::{context::Context, render::Platform, secrets::SecretError};
+use crate::{context::Context, events::Level, render::Platform, secrets::SecretError};
 
 /// Key in the Secret.
 const KEY: &str = "userData";
@@ -40,6 +40,12 @@ pub fn carries(user_data: &str, public_key: &str) -> bool {
             let (before, after) = (&user_data[..at], &user_data[at + public_key.len()..]);
             !before.ends_with(is_of_a_key) && !after.starts_with(is_of_a_key)
         })
+}
+
+/// Whether Machines with this user data still take passwords over SSH: older releases of the legacy operator leave sshd's default.
+fn lets_passwords_in(user_data: &str) -> bool {
+    let words: String = user_data.split_whitespace().collect::<Vec<_>>().join(" ").to_ascii_lowercase();
+    !words.contains("passwordauthentication no")
 }
 
 /// Whether new Machines of a namespace let one of these keys in. Asked of the API server: a Machine is about to go for it.
@@ -81,7 +87,14 @@ pub(super) async fn keep(cx: &Context) -> bool {
 async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<bool> {
     let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
     let before = api.get_opt(USER_DATA_SECRET).await?;
-    if before.as_ref().and_then(text).is_some_and(|text| carries(text, public_key)) {
+    if let Some(before) = before.as_ref()
+        && let Some(text) = text(before).filter(|text| carries(text, public_key))
+    {
+        if lets_passwords_in(text) {
+            let note = "new Machines take passwords over SSH, because this user data does not switch them off; it is left alone, \
+                        because it carries the key in force. Delete the Secret, and it is written anew; Machines that run are not replaced";
+            cx.events.say(before, Level::Warning, "PasswordLogInAllowed", "KeepUserData", note);
+        }
         return Ok(false);
     }
     let text = render(cx.release.cluster.platform, public_key);
@@ -133,6 +146,19 @@ mod tests {
                 "{platform:?}: see what has changed, and whether running Machines can do without it"
             );
             assert!(carries(&text, PUBLIC), "{platform:?}");
+        }
+    }
+
+    #[test]
+    fn user_data_that_takes_passwords_is_known() {
+        for platform in [Platform::None, Platform::Gcp, Platform::Aws] {
+            assert!(!lets_passwords_in(&render(platform, PUBLIC)), "{platform:?}");
+        }
+        let newer = "(Get-Content $c) -replace '#PasswordAuthentication yes','PasswordAuthentication  no'";
+        for (text, expected) in
+            [(newer, false), ("Start-Service sshd", true), ("#PasswordAuthentication yes", true), ("", true)]
+        {
+            assert_eq!(lets_passwords_in(text), expected, "{text}");
         }
     }
 

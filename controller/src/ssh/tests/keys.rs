@@ -67,6 +67,15 @@ fn unusable_private_keys_say_what_to_do() {
 }
 
 #[test]
+fn a_weak_key_is_used_and_said_to_be_weak() {
+    let weak = Identity::from_pem("Secret ns/ssh", include_bytes!("keys/rsa-1024.pem")).unwrap();
+    let said = weak.weakness().unwrap();
+    assert!(said.contains("Secret ns/ssh") && said.contains("1024 bits"), "{said}");
+    let strong = Identity::from_pem("Secret ns/ssh", RSA_PKCS1.as_bytes()).unwrap();
+    assert_eq!(strong.weakness(), None);
+}
+
+#[test]
 fn host_keys_are_read_in_every_form() {
     let base64 = ECDSA_PUBLIC.split(' ').nth(1).unwrap();
     let key = HostKey::parse(ECDSA_PUBLIC).unwrap();

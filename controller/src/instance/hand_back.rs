@@ -1,0 +1,119 @@
+//! What the legacy operator needs of a Node that is let go, so that it can take the host back. Pure, but for lifting a cordon.
+
+use api::names::key;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::{
+    error::StepError,
+    evacuate::own_node,
+    node::{cordoned_by, ready},
+    work::Work,
+};
+use crate::drain::Cordon;
+
+/// Annotations without which the legacy operator does nothing with a node, or configures it anew.
+const ANNOTATIONS: [&str; 6] =
+    [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
+
+/// What a Node lacks of what the legacy operator expects of its own, or has and must not have: names of labels and annotations,
+/// and other words. `of_machine`: the host is that of a Machine.
+pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
+    let (labels, annotations) = (node.labels(), node.annotations());
+    let mut lacks: Vec<String> = ANNOTATIONS
+        .iter()
+        .filter(|k| annotations.get(**k).is_none_or(String::is_empty))
+        .map(ToString::to_string)
+        .collect();
+    let is_called_listed = labels.get(key::BYOH).is_some_and(|v| v == "true");
+    if is_called_listed == of_machine {
+        lacks.push(if of_machine { format!("no {}", key::BYOH) } else { key::BYOH.to_owned() });
+    }
+    if !of_machine && !labels.contains_key(key::WORKER_ROLE) {
+        lacks.push(key::WORKER_ROLE.to_owned());
+    }
+    if labels.get(key::OS_ID).is_none_or(|v| v != "Windows") {
+        lacks.push(key::OS_ID.to_owned());
+    }
+    let unwanted = [key::UPGRADING, key::REBOOT_REQUIRED].into_iter();
+    lacks.extend(
+        unwanted.filter(|k| labels.contains_key(*k) || annotations.contains_key(*k)).map(|k| format!("no {k}")),
+    );
+    if cordoned_by(node).is_some() {
+        lacks.push(format!("no {}", key::CORDONED_BY));
+    }
+    if !ready(node).0 {
+        lacks.push("a Ready condition that is True".to_owned());
+    }
+    lacks
+}
+
+/// Lifts a cordon of ours, and says what the legacy operator would miss.
+pub async fn hand_back(work: &Work) -> Result<String, StepError> {
+    const NOTE: &str = "the host was let go as it is; its node goes on running";
+    let Some(node) = own_node(work).await? else { return Ok(NOTE.into()) };
+    if let Some(operation) = cordoned_by(&node) {
+        let pre_cordoned = work.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
+        let left = Cordon { operation_id: operation.into(), pre_cordoned };
+        work.cx.metrics.wrote("Node");
+        left.release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+    }
+    let of_machine = work.pool.spec.inventory.machine_set_ref.is_some();
+    let lacks: Vec<String> = lacks(&node, of_machine).into_iter().filter(|l| !l.ends_with(key::CORDONED_BY)).collect();
+    if lacks.is_empty() {
+        return Ok(NOTE.into());
+    }
+    Ok(format!("{NOTE}. The Windows Machine Config Operator would miss: {}", lacks.join(", ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(change: &Value) -> Node {
+        let mut node = json!({
+            "metadata": {
+                "name": "w",
+                "labels": {key::BYOH: "true", key::WORKER_ROLE: "", key::OS_ID: "Windows", key::POOL: "p"},
+                "annotations": ANNOTATIONS.iter().map(|k| ((*k).to_owned(), json!("x"))).collect::<serde_json::Map<_, _>>(),
+            },
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        });
+        for (pointer, value) in change.as_object().unwrap() {
+            let (kind, key) = pointer.split_once(' ').unwrap();
+            let map = node["metadata"][kind].as_object_mut().unwrap();
+            match value {
+                Value::Null => drop(map.remove(key)),
+                value => drop(map.insert(key.to_owned(), value.clone())),
+            }
+        }
+        serde_json::from_value(node).unwrap()
+    }
+
+    #[test]
+    fn a_node_that_is_let_go_can_be_taken_by_the_legacy_operator() {
+        let of = |kind: &str, key: &str, value: Value| json!({format!("{kind} {key}"): value});
+        let mut cases = vec![
+            (json!({}), false, None),
+            (of("labels", key::WORKER_ROLE, Value::Null), false, Some(key::WORKER_ROLE.to_owned())),
+            (of("labels", key::BYOH, Value::Null), false, Some(key::BYOH.to_owned())),
+            (of("labels", key::BYOH, Value::Null), true, None),
+            (json!({}), true, Some(format!("no {}", key::BYOH))),
+            (of("labels", key::OS_ID, json!("linux")), false, Some(key::OS_ID.to_owned())),
+            (of("labels", key::UPGRADING, json!("true")), false, Some(format!("no {}", key::UPGRADING))),
+            (of("annotations", key::REBOOT_REQUIRED, json!("")), false, Some(format!("no {}", key::REBOOT_REQUIRED))),
+            (of("annotations", key::CORDONED_BY, json!("op")), false, Some(format!("no {}", key::CORDONED_BY))),
+        ];
+        for k in ANNOTATIONS {
+            cases.push((of("annotations", k, Value::Null), false, Some(k.to_owned())));
+            cases.push((of("annotations", k, json!("")), false, Some(k.to_owned())));
+        }
+        for (change, of_machine, expected) in cases {
+            assert_eq!(lacks(&node(&change), of_machine), Vec::from_iter(expected), "{change} {of_machine}");
+        }
+        let mut down = node(&json!({}));
+        down.status = None;
+        assert_eq!(lacks(&down, false).len(), 1);
+    }
+}

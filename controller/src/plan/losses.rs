@@ -1,0 +1,281 @@
+//! What a node of the legacy operator has that a version of this one would take from it. Pure.
+//!
+//! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this one is partly told them. Where it
+//! was not, a change of version would remove them without an error. So a node with such a difference stays as it was taken
+//! over, until the setting is provided or a person accepts the loss.
+//!
+//! | what the legacy version has | is lost if the target has |
+//! |---|---|
+//! | a service | none of that name |
+//! | an environment variable that is not empty | none of that name; with another value it is provided |
+//! | a flag of kubelet's that a cluster needs, see [`FLAGS`] | none, or another value |
+//!
+//! Trusted certificates are no loss: wicd keeps those that the legacy operator has imported for as long as the host is a node.
+
+use std::{collections::BTreeMap, fmt};
+
+use api::{names::key, services::ServicesConfig};
+
+/// Flags of kubelet's that say something about the cluster. All others are this operator's as well, or say how it is started.
+const FLAGS: [&str; 4] =
+    ["cloud-provider", "cloud-config", "image-credential-provider-config", "image-credential-provider-bin-dir"];
+/// The word that accepts every loss.
+const ALL: &str = "all";
+/// Longest name or value in a message, in characters: the ConfigMap may say anything.
+const LONGEST: usize = 80;
+
+/// A setting that would be lost.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Loss {
+    /// A service.
+    Service(String),
+    /// A machine-wide environment variable. Its value may hold a password.
+    Variable(String),
+    /// A flag of kubelet's: its name without dashes, and its value.
+    Flag(String, String),
+    /// What the version has cannot be read now.
+    Unreadable(String),
+}
+
+impl Loss {
+    /// The word that accepts it.
+    fn name(&self) -> &str {
+        match self {
+            Self::Service(name) | Self::Variable(name) | Self::Flag(name, _) => name,
+            Self::Unreadable(_) => "unreadable",
+        }
+    }
+
+    /// How to keep the setting.
+    fn remedy(&self) -> &'static str {
+        match self {
+            Self::Service(name) if matches!(name.as_str(), "hybrid-overlay-node" | "kube-proxy") => {
+                "add its program to the payload, and run the operator with --network ovn-hybrid"
+            }
+            Self::Service(_) => "add its program to the payload",
+            Self::Variable(name) => match name.as_str() {
+                "HTTP_PROXY" => "run the operator with --http-proxy",
+                "HTTPS_PROXY" => "run the operator with --https-proxy",
+                "NO_PROXY" => "run the operator with --no-proxy",
+                _ => "the operator sets no such variable",
+            },
+            Self::Flag(name, value) if name == "cloud-provider" && value == "external" => {
+                "run the operator with --external-cloud-provider"
+            }
+            Self::Flag(name, _) if name.starts_with("image-credential") => "add the credential provider to the payload",
+            Self::Flag(..) => "the operator sets no such flag",
+            Self::Unreadable(_) => "mend or restore the ConfigMap",
+        }
+    }
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Service(name) => write!(f, "service {}", short(name)),
+            Self::Variable(name) => write!(f, "variable {}", short(name)),
+            Self::Flag(name, value) => write!(f, "kubelet's --{name}={}", short(value)),
+            Self::Unreadable(why) => write!(f, "what it has cannot be compared: {why}"),
+        }
+    }
+}
+
+/// What a node that follows `from` would lose with `to`, sorted.
+pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
+    let runs = |name: &str| to.services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
+    let services = from.services.iter().filter(|s| !runs(&s.name)).map(|s| Loss::Service(s.name.clone()));
+    // Windows does not tell names of variables apart by case.
+    let sets = |name: &str| to.environment_vars.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty());
+    let variables = from.environment_vars.iter().filter(|(name, value)| !value.is_empty() && !sets(name));
+    let variables = variables.map(|(name, _)| Loss::Variable(name.clone()));
+    let kept = flags(to);
+    let flags =
+        flags(from).into_iter().filter(|(name, value)| !kept.get(name).is_some_and(|v| v.eq_ignore_ascii_case(value)));
+    let mut all: Vec<Loss> =
+        services.chain(variables).chain(flags.map(|(name, value)| Loss::Flag(name, value))).collect();
+    all.sort();
+    all
+}
+
+/// Those of [`FLAGS`] that kubelet's command has, with their values. `--name=value`, `--name value` and one dash are the same.
+fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
+    let Some(kubelet) = config.services.iter().find(|s| s.name.eq_ignore_ascii_case("kubelet")) else {
+        return BTreeMap::new();
+    };
+    let mut found = BTreeMap::new();
+    let mut words = kubelet.path.split_whitespace().map(|w| w.trim_matches('"')).peekable();
+    while let Some(word) = words.next() {
+        let Some(flag) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else { continue };
+        let (name, value) = match flag.split_once('=') {
+            Some((name, value)) => (name, value.trim_matches('"')),
+            None => (flag, words.next_if(|w| !w.starts_with('-')).unwrap_or_default()),
+        };
+        // A flag without a value says what kubelet does without it.
+        if FLAGS.contains(&name) && !value.is_empty() {
+            found.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    found
+}
+
+/// The losses that nobody has accepted. `accepted` are the annotations of pool and instance: names with commas or spaces
+/// between them, or `all`.
+pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
+    let words: Vec<&str> = accepted
+        .iter()
+        .flatten()
+        .flat_map(|text| text.split([',', ' ', '\n']))
+        .map(|w| w.trim().trim_start_matches('-'))
+        .collect();
+    let is_accepted = |loss: &Loss| words.iter().any(|w| *w == ALL || w.eq_ignore_ascii_case(loss.name()));
+    losses.iter().filter(|l| !is_accepted(l)).cloned().collect()
+}
+
+/// The losses in a sentence, each of them, with what to do. `None` if there are none.
+pub fn message(losses: &[Loss]) -> Option<String> {
+    let names: Vec<&str> = losses.iter().map(Loss::name).collect();
+    let each: Vec<String> = losses.iter().map(|l| format!("{l} ({})", l.remedy())).collect();
+    (!losses.is_empty()).then(|| {
+        format!(
+            "the node stays as it was taken over, because the change would lose settings that it has: {}. Provide them, or accept \
+             the loss with the annotation {}: \"{}\" on the pool or the instance",
+            each.join(", "),
+            key::ACCEPT_LOST_SETTINGS,
+            names.join(",")
+        )
+    })
+}
+
+/// As much of a text from a ConfigMap as is fit for a message.
+fn short(text: &str) -> String {
+    let mut cut: String = text.chars().filter(char::is_ascii_graphic).take(LONGEST).collect();
+    if cut.len() < text.len() {
+        cut.push('…');
+    }
+    cut
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::services::Service;
+    use proptest::prelude::*;
+
+    fn config(services: &[(&str, &str)], variables: &[(&str, &str)]) -> ServicesConfig {
+        let service =
+            |(name, path): &(&str, &str)| Service { name: (*name).into(), path: (*path).into(), ..Service::default() };
+        ServicesConfig {
+            services: services.iter().map(service).collect(),
+            environment_vars: variables.iter().map(|(k, v)| ((*k).into(), (*v).into())).collect(),
+            ..ServicesConfig::default()
+        }
+    }
+
+    fn names(losses: &[Loss]) -> Vec<String> {
+        losses.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_would_be_lost() {
+        let kubelet = r"C:\k\kubelet.exe --config=C:\k\kubelet.conf --v=2";
+        let with = |flags: &str| format!("{kubelet} {flags}");
+        let of = |flags: &str| config(&[("kubelet", &with(flags))], &[]);
+        let plain = config(&[("kubelet", kubelet)], &[]);
+        let proxy = |name, value| config(&[("kubelet", kubelet)], &[(name, value)]);
+        let more = config(&[("kubelet", kubelet), ("csi-proxy", "c"), ("hybrid-overlay-node", "h")], &[]);
+        for (about, from, to, expected) in [
+            ("the same", &plain, &plain, vec![]),
+            ("more than before", &plain, &more, vec![]),
+            ("services", &more, &plain, vec!["service csi-proxy", "service hybrid-overlay-node"]),
+            (
+                "services by another case",
+                &more,
+                &config(&[("Kubelet", kubelet), ("CSI-Proxy", "c"), ("Hybrid-Overlay-Node", "h")], &[]),
+                vec![],
+            ),
+            (
+                "how it is started is no setting",
+                &of(r"--bootstrap-kubeconfig=C:\k\b --node-ip=NODE_IP"),
+                &plain,
+                vec![],
+            ),
+            ("a variable", &proxy("HTTP_PROXY", "http://a:b@c"), &plain, vec!["variable HTTP_PROXY"]),
+            ("a variable that is empty", &proxy("NO_PROXY", ""), &plain, vec![]),
+            ("a variable with another value is provided", &proxy("NO_PROXY", "a"), &proxy("NO_PROXY", "b"), vec![]),
+            (
+                "a variable that would be empty",
+                &proxy("NO_PROXY", "a"),
+                &proxy("NO_PROXY", ""),
+                vec!["variable NO_PROXY"],
+            ),
+            ("a cloud", &of("--cloud-provider=external"), &plain, vec!["kubelet's --cloud-provider=external"]),
+            ("a cloud in two words", &of("--cloud-provider external"), &of("-cloud-provider=external"), vec![]),
+            (
+                "another cloud",
+                &of("--cloud-provider=aws"),
+                &of("--cloud-provider=external"),
+                vec!["kubelet's --cloud-provider=aws"],
+            ),
+            ("no cloud", &of("--cloud-provider= --x"), &plain, vec![]),
+            (
+                "a cloud's settings",
+                &of(r"--cloud-config=C:\k\cloud.conf"),
+                &plain,
+                vec![r"kubelet's --cloud-config=C:\k\cloud.conf"],
+            ),
+            (
+                "another's flag is not kubelet's",
+                &config(&[("kubelet", kubelet), ("x", "x --cloud-provider=external")], &[]),
+                &config(&[("kubelet", kubelet), ("x", "x")], &[]),
+                vec![],
+            ),
+        ] {
+            assert_eq!(names(&losses(from, to)), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn only_what_was_accepted_is_lost() {
+        let all = [
+            Loss::Service("csi-proxy".into()),
+            Loss::Variable("HTTP_PROXY".into()),
+            Loss::Flag("cloud-provider".into(), "external".into()),
+        ];
+        let (pool, instance) = ("csi-proxy, http_proxy".to_string(), "--cloud-provider".to_string());
+        for (accepted, left) in [
+            (vec![None, None], 3),
+            (vec![Some(&pool), None], 1),
+            (vec![None, Some(&instance)], 2),
+            (vec![Some(&pool), Some(&instance)], 0),
+            (vec![Some(&"all".to_string())], 0),
+            (vec![Some(&"true".to_string())], 3),
+            (vec![Some(&String::new())], 3),
+        ] {
+            assert_eq!(unaccepted(&all, &accepted).len(), left, "{accepted:?}");
+        }
+    }
+
+    #[test]
+    fn every_loss_is_named_with_what_to_do_and_no_value_of_a_variable() {
+        let many: Vec<(String, String)> = (0..20).map(|n| (format!("V{n}"), "hunter2".to_string())).collect();
+        let many: Vec<(&str, &str)> = many.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
+        let found = losses(&config(&[("csi-proxy", "c")], &many), &ServicesConfig::default());
+        let text = message(&found).unwrap();
+        for (name, _) in &many {
+            assert!(text.contains(&format!("variable {name} ")), "{name}: {text}");
+        }
+        assert!(text.contains("csi-proxy") && text.contains(key::ACCEPT_LOST_SETTINGS), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+        assert_eq!(message(&[]), None);
+    }
+
+    proptest! {
+        #[test]
+        fn any_command_is_compared(path in ".{0,80}", name in ".{0,20}") {
+            let from = config(&[("kubelet", &path), (&name, "x")], &[(&name, &path)]);
+            let found = losses(&from, &ServicesConfig::default());
+            prop_assert!(losses(&from, &from).is_empty());
+            prop_assert!(unaccepted(&found, &[Some(&"all".to_string())]).is_empty());
+        }
+    }
+}
