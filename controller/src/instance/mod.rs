@@ -18,6 +18,7 @@ mod identity;
 mod join;
 mod login;
 pub mod node;
+mod program;
 mod register;
 mod remove;
 mod restored;

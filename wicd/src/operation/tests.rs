@@ -126,7 +126,7 @@ thread_local! {
     static TRUSTED: String = ca_pem("proxy").0;
 }
 
-/// Content hash of wicd.exe at version `v`.
+/// Content hash of wicd.exe at version `v`, whose content is `v`.
 pub fn exe(v: &str) -> String {
     hex::encode(Sha256::digest(v))
 }
@@ -184,7 +184,7 @@ impl Bed {
     /// What `start` is asked for after `apply` has answered so.
     pub fn start_body(&self, v: &str, applied: &Answer) -> Start {
         let certificates = applied.requests.iter().map(|(kind, csr)| (*kind, self.sign(csr, 86400))).collect();
-        self.write(&api::host::exe_path(&exe(v)), b"exe");
+        self.write(&api::host::launcher_path(&exe(v)), v.as_bytes());
         Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600, ..Start::default() }
     }
 
