@@ -204,8 +204,8 @@ impl Bed {
             for entry in std::fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
                 let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-                let random =
-                    [".key", ".pem", "owned.json"].iter().any(|end| name.ends_with(end)) && !name.contains("tls");
+                let random = [".key", ".pem", "owned.json", "owned.copy.json"].iter().any(|end| name.ends_with(end))
+                    && !name.contains("tls");
                 let content = (path.is_file() && !random).then(|| std::fs::read(&path).unwrap());
                 if path.is_dir() {
                     walk(root, &path, tree);
