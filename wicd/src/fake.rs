@@ -67,7 +67,7 @@ pub struct State {
     pub calls_left: Option<u32>,
     /// Calls so far.
     pub calls: u32,
-    /// SIDs of owners of files and directories, by real path; else it is Administrators.
+    /// SIDs of owners of files and directories, by real path. Administrators where there is none.
     pub owners: BTreeMap<PathBuf, String>,
     /// What is guarded, by real path.
     pub guards: BTreeMap<PathBuf, Guard>,

@@ -313,7 +313,7 @@ pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError>
     Ok(Parents(held))
 }
 
-/// Opens a directory such that nobody can rename or delete it. `None` where that cannot be: it is looked at all the same.
+/// Opens a directory such that no other program can rename or delete it. `None` where that cannot be: it is checked all the same.
 #[cfg(windows)]
 fn hold(directory: &Path) -> Option<fs::File> {
     use std::os::windows::fs::OpenOptionsExt;

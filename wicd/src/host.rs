@@ -76,7 +76,7 @@ pub trait Host: Send + Sync {
 /// Who besides SYSTEM and Administrators may use a file, or a directory with what is below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Guard {
-    /// Nobody.
+    /// No other user.
     Private,
     /// Users may read.
     Readable,

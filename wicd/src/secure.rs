@@ -37,7 +37,7 @@ pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
     [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory).map(drop))
 }
 
-/// Lets only administrators read what the operator sends from now on. That nobody else can write there was so before.
+/// Lets only administrators read what the operator sends from now on. That no other user can write there was so before.
 pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     if host.place(&host.path(path::LAUNCH)?)?.is_some() {
         own(host, path::LAUNCH, Guard::Private)?;

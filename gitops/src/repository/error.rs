@@ -163,7 +163,7 @@ pub enum GitError {
         /// What it has to be.
         wanted: &'static str,
     },
-    /// Somebody has put a tag under another name than it was signed for.
+    /// A tag under another name than it was signed for.
     #[error(
         "the tag {name:?} was made for the name {made_for:?}: a signed tag counts only under its own name; sign one of this name"
     )]
@@ -253,7 +253,7 @@ impl GitError {
     }
 }
 
-/// The beginning of somebody else's words, on one line.
+/// The beginning of foreign words, on one line.
 pub(super) fn excerpt(words: &str) -> String {
     text::line(words, EXCERPT)
 }

@@ -147,7 +147,7 @@ fn signatures_are_told_apart_from_what_they_sign() {
     assert_eq!(client.repository.signed_tag(&head, None).unwrap_err().reason(), "WrongObject");
 }
 
-/// Who may push can put a tag that somebody else has signed under any other name.
+/// The right to push suffices to put a tag that another person has signed under any other name.
 #[test]
 fn a_tag_counts_under_no_other_name_than_its_own() {
     let origin = Origin::new();

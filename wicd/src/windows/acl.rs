@@ -1,6 +1,6 @@
 //! Who owns a file, and who may use it.
 //!
-//! All goes through a handle that was opened without following a link, so that what was looked at is what is changed.
+//! All goes through a handle that was opened without following a link, so that what was checked is what is changed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -13,7 +13,7 @@ pub struct Servers {
 }
 
 impl Servers {
-    /// The URL of an artifact, if it is one that is followed; else what is wrong with it, without a word of it.
+    /// The URL of an artifact if it is one that is followed, otherwise what is wrong with it, without a word of it.
     pub fn url(&self, text: &str) -> Result<Url, &'static str> {
         let url = Url::parse(text).map_err(|_| "its URL cannot be read")?;
         if !matches!(url.scheme(), "http" | "https") {
