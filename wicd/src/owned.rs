@@ -107,9 +107,6 @@ impl Owned {
         if let Some(owned) = Self::load(host)? {
             return Ok(owned);
         }
-        if files::exists(host, path::STATE)? {
-            return Err(HostError::RecordLost { path: path::OWNED.to_string() });
-        }
         Self::adopt(host)
     }
 
@@ -124,6 +121,9 @@ impl Owned {
         let services: BTreeSet<String> = host.services()?.into_iter().filter(is_tagged).map(|s| s.name).collect();
         if services.is_empty() {
             return Ok(Self::default());
+        }
+        if files::exists(host, path::STATE)? {
+            return Err(HostError::RecordLost { path: path::OWNED.to_string() });
         }
         let mut owned = Self {
             services,
