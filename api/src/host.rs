@@ -1,7 +1,7 @@
 //! What the operator and `wicd.exe` say to each other while the operator works on a host over SSH.
 //!
 //! For each [`Verb`] the operator writes a [`Request`] to `<operation directory>\<verb>.request.json` over SFTP, starts
-//! `C:\k\wicd\<sha256 of the exe>\wicd.exe <verb> <operation id>`, and reads the [`Answer`] from
+//! `C:\windows\wicd\<sha256 of the exe>\wicd.exe <verb> <operation id>`, and reads the [`Answer`] from
 //! `<operation directory>\<verb>.answer.json`. The exit status says whether to look: [`EXIT_ANSWERED`] means that the answer
 //! is there (it may still tell of a failure); anything else means that it is not. What the process prints is for the log.
 //!
@@ -24,10 +24,14 @@ pub const MAX_ANSWER: usize = 1 << 20;
 pub mod path {
     /// Root of everything. Legacy.
     pub const ROOT: &str = r"C:\k";
-    /// Directory of wicd itself: `<sha256>\wicd.exe`, [`OPERATIONS`], [`STATE`], [`OWNED`].
-    pub const WICD: &str = r"C:\k\wicd";
+    /// Everything that the operator writes over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Windows lets
+    /// only administrators write below `C:\Windows`, so nothing there is another user's, from the first byte on; wicd takes
+    /// away the right to read it before the first secret is sent.
+    pub const LAUNCH: &str = r"C:\windows\wicd";
     /// One directory for each operation that is going on: requests, answers, the archive that is being sent.
-    pub const OPERATIONS: &str = r"C:\k\wicd\operations";
+    pub const OPERATIONS: &str = r"C:\windows\wicd\operations";
+    /// Directory of wicd's service: `<sha256>\wicd.exe`, [`STATE`], [`OWNED`]. wicd makes and protects it.
+    pub const WICD: &str = r"C:\k\wicd";
     /// Lock of what changes the host: one at a time.
     pub const LOCK: &str = r"C:\k\wicd\lock";
     /// Newest epoch of an operator that the host has seen.
@@ -99,7 +103,12 @@ impl Verb {
     }
 }
 
-/// Path of `wicd.exe` with this content hash.
+/// Path of the `wicd.exe` with this content hash that the operator sends, verifies and starts.
+pub fn launcher_path(sha256: &str) -> String {
+    format!(r"{}\{sha256}\wicd.exe", path::LAUNCH)
+}
+
+/// Path of the `wicd.exe` with this content hash that the service runs. wicd puts it there.
 pub fn exe_path(sha256: &str) -> String {
     format!(r"{}\{sha256}\wicd.exe", path::WICD)
 }
@@ -121,7 +130,7 @@ pub fn answer_path(id: &str, verb: Verb) -> String {
 
 /// Command line that starts `wicd.exe`: short, ASCII, nothing that any shell could take for its own.
 pub fn command(exe_sha256: &str, verb: Verb, id: &str) -> String {
-    format!("{} {} {id}", exe_path(exe_sha256), verb.as_str())
+    format!("{} {} {id}", launcher_path(exe_sha256), verb.as_str())
 }
 
 /// Whether `id` may name an operation: lower-case letters, digits and `-`, 1 to 63.

@@ -5,6 +5,7 @@
 //! * [`host`]: what operator and `wicd.exe` say to each other, as JSON files over SFTP.
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.
+//! * [`text`]: the text of others, made fit to be shown.
 //!
 //! There is no client here and no async code: this crate is also compiled for Windows.
 //!
@@ -29,6 +30,7 @@ pub mod payload;
 mod pool;
 pub mod services;
 pub mod services_version;
+pub mod text;
 
 pub use crd::crds;
 pub use examples::{Example, examples};

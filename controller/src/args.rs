@@ -125,6 +125,10 @@ pub struct Run {
     /// Directory for Git repositories that pools name. Nothing in it is missed when it is lost.
     #[arg(long, env = "CACHE_DIR", default_value = "/var/cache/windows-node-pools")]
     pub cache: PathBuf,
+    /// Host from which artifacts of Flux are fetched though it is no Service of this cluster, as `artifacts.example.com`. May be
+    /// given several times.
+    #[arg(long = "artifact-host")]
+    pub artifact_hosts: Vec<String>,
     /// Where `POST /hooks/git` listens for Git servers that report a push. The port is open only while there is a token.
     #[arg(long, default_value = "0.0.0.0:9184")]
     pub webhook_listen: SocketAddr,

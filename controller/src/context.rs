@@ -205,7 +205,7 @@ impl Context {
             claims: Claims::default(),
             asking: Asking::default(),
             gits: Gits::new(client.clone(), &args, wake.clone(), metrics.clone(), stop.clone()),
-            flux: Flux::default(),
+            flux: Flux::new(&args),
             wake,
             machines: Machines::default(),
             client,

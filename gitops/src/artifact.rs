@@ -202,7 +202,7 @@ fn normal(path: &str) -> Option<String> {
 
 /// As much of a name as is fit for a message.
 fn excerpt(text: &str) -> String {
-    text.chars().take(200).collect()
+    api::text::line(text, 200)
 }
 
 fn classify(error: io::Error, limits: &Limits) -> ArtifactError {

@@ -55,6 +55,7 @@ pub use self::signed::{split_commit, split_tag};
 pub use self::{
     access::{Access, AccessError, Proxy},
     error::GitError,
+    resolve::compare_versions,
 };
 use self::{
     exchange::Talk,
@@ -96,6 +97,8 @@ pub struct Request {
 pub struct Head {
     /// `main@sha1:<commit>`, `v1.2.3@sha1:<commit>`, or `sha1:<commit>`; `sha256:` where ids are of that kind.
     pub revision: String,
+    /// Name of the branch or tag. `None` for a commit.
+    pub name: Option<String>,
     /// Its id.
     pub commit: String,
     /// Id of the annotated tag.
@@ -257,10 +260,11 @@ impl Repository {
         self.reading(|repo| signed::commit(repo, id))
     }
 
-    /// What of an annotated tag is signed, and the signature.
-    pub fn signed_tag(&self, id: &str) -> Result<Signed, GitError> {
+    /// What of an annotated tag is signed, and the signature. The name that was signed must be `name`, that of the reference:
+    /// who may push can put any tag under any name. `None`: it was asked for by its id.
+    pub fn signed_tag(&self, id: &str, name: Option<&str>) -> Result<Signed, GitError> {
         let id = parse(id, "tag")?;
-        self.reading(|repo| signed::tag(repo, id))
+        self.reading(|repo| signed::tag(repo, id, name))
     }
 
     /// The file at a path, or all `*.yaml`, `*.yml` and `*.json` below it if it is a directory.
@@ -312,7 +316,7 @@ fn head(found: &Found, peeled: Peeled, received: u64) -> Head {
     let commit = peeled.commit.to_string();
     let digest = format!("{}:{commit}", peeled.commit.kind());
     let revision = found.name.as_ref().map_or_else(|| digest.clone(), |name| format!("{name}@{digest}"));
-    Head { revision, commit, tag: peeled.tag.map(|tag| tag.to_string()), received }
+    Head { revision, name: found.name.clone(), commit, tag: peeled.tag.map(|tag| tag.to_string()), received }
 }
 
 fn parse(id: &str, wanted: &'static str) -> Result<ObjectId, GitError> {

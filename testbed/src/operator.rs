@@ -77,6 +77,8 @@ impl Operator {
         command
             .arg("run")
             .args(["--log-format", "text"])
+            // Flux's server is played by a test.
+            .args(["--artifact-host", "127.0.0.1"])
             .args(["--listen", &address.to_string(), "--admin-listen", &admin.to_string()])
             .args(["--webhook-listen", &webhook.to_string()])
             .arg("--payload")

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::host::{Feature, Machine, ServiceState};
 use serde_json::Value;
 
-use crate::host::{Adapter, HnsRequest, Host, HostError, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{Adapter, Guard, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
 /// What happened to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,12 @@ pub struct State {
     pub calls_left: Option<u32>,
     /// Calls so far.
     pub calls: u32,
+    /// SIDs of owners of files and directories, by real path. Administrators where there is none.
+    pub owners: BTreeMap<PathBuf, String>,
+    /// What is guarded, by real path.
+    pub guards: BTreeMap<PathBuf, Guard>,
+    /// Directories below which everything was reset.
+    pub resets: Vec<PathBuf>,
     service_hook: Option<ServiceHook>,
     protect_hook: Option<PathHook>,
 }
@@ -277,8 +283,44 @@ impl Host for FakeHost {
         Ok(())
     }
 
-    fn protect(&self, path: &Path) -> Result<(), HostError> {
-        let hook = self.call("protect", "")?.protect_hook.clone();
+    fn place(&self, path: &Path) -> Result<Option<Place>, HostError> {
+        let state = self.call("place", "")?;
+        let meta = match path.symlink_metadata() {
+            Ok(meta) => meta,
+            Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(e) => return Err(HostError::system("look at", path.display().to_string())(e)),
+        };
+        Ok(Some(Place {
+            kind: meta.file_type().into(),
+            owner: state.owners.get(path).cloned().unwrap_or_else(|| "S-1-5-32-544".into()),
+            is_own: false,
+            is_guarded: state.guards.contains_key(path),
+        }))
+    }
+
+    fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError> {
+        let mut state = self.call("make_guarded", "")?;
+        match std::fs::create_dir(path) {
+            Ok(()) => drop(state.guards.insert(path.to_owned(), guard)),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(HostError::system("make directory", path.display().to_string())(e)),
+        }
+        Ok(())
+    }
+
+    fn reset_below(&self, path: &Path) -> Result<(), HostError> {
+        let mut state = self.call("reset_below", "")?;
+        state.owners.retain(|owned, _| owned == path || !owned.starts_with(path));
+        state.resets.push(path.to_owned());
+        Ok(())
+    }
+
+    fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError> {
+        let mut state = self.call("protect", "")?;
+        state.guards.insert(path.to_owned(), guard);
+        state.owners.remove(path);
+        let hook = state.protect_hook.clone();
+        drop(state);
         if let Some(hook) = hook {
             hook(path);
         }

@@ -5,12 +5,12 @@
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-use crate::host::{Host, HostError};
+use crate::host::{Guard, Host, HostError};
 
 /// Whether only SYSTEM and administrators may use a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,22 +52,23 @@ pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Opt
 pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Result<bool, HostError> {
     if read(host, path)?.as_deref() == Some(content) {
         if access == Access::Protected {
-            host.protect(&host.path(path)?)?;
+            host.protect(&host.path(path)?, Guard::Private)?;
         }
         return Ok(false);
     }
     make_parent(host, path)?;
+    let _held = parents(host, path)?;
     let real = host.path(path)?;
     let temporary = beside(&real, ".new");
     let failed = |e| HostError::system("write", path)(e);
     remove_real(&temporary).map_err(failed)?;
     let mut file = fs::File::create_new(&temporary).map_err(failed)?;
     if access == Access::Protected {
-        host.protect(&temporary)?;
+        host.protect(&temporary, Guard::Private)?;
     }
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
     drop(file);
-    replace(&temporary, &real, rename).map_err(failed)?;
+    replace(&temporary, &real, rename, patience()).map_err(failed)?;
     Ok(true)
 }
 
@@ -81,17 +82,28 @@ pub fn write_json<T: Serialize>(host: &dyn Host, path: &str, value: &T, access: 
 /// moved out of the way, see [`remove_old`].
 pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError> {
     make_parent(host, path)?;
+    let _held = parents(host, path)?;
     let (from, to) = (host.path(source)?, host.path(path)?);
     let temporary = beside(&to, ".new");
     let placed = remove_real(&temporary)
         .and_then(|()| fs::hard_link(&from, &temporary).or_else(|_| fs::copy(&from, &temporary).map(drop)))
-        .and_then(|()| replace(&temporary, &to, rename));
+        .and_then(|()| replace(&temporary, &to, rename, patience()));
     placed.map_err(HostError::system("place", path))
 }
 
 /// Moves `new` to `path`. Windows does not let a running program be replaced, but lets it be renamed: what is in the way is
-/// then moved to `<path>.old-<n>`.
-fn replace(new: &Path, path: &Path, rename: impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+/// then moved to `<path>.old-<n>`. What another program holds for a moment is waited for. Where it fails, what was in the way is
+/// back in its place.
+fn replace(
+    new: &Path,
+    path: &Path,
+    rename: impl Fn(&Path, &Path) -> io::Result<()>,
+    mut pause: impl FnMut() -> bool,
+) -> io::Result<()> {
+    while_held(|| swap(new, path, &rename), &mut pause)
+}
+
+fn swap(new: &Path, path: &Path, rename: &impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
     let Err(refused) = rename(new, path) else { return Ok(()) };
     if !path.is_file() {
         return Err(refused);
@@ -101,20 +113,63 @@ fn replace(new: &Path, path: &Path, rename: impl Fn(&Path, &Path) -> io::Result<
         .find(|old| !old.exists() || fs::remove_file(old).is_ok());
     let Some(aside) = aside else { return Err(refused) };
     rename(path, &aside)?;
-    rename(new, path)
+    let Err(refused) = rename(new, path) else { return Ok(()) };
+    // It was moved a moment ago, so that it can be moved back; if an antivirus is at it already, not at once.
+    while_held(|| rename(&aside, path), &mut patience())?;
+    Err(refused)
 }
+
+/// Moves a file to a place where none is, or in the place of one that is not in use.
+pub(crate) fn rename_file(from: &Path, to: &Path) -> io::Result<()> {
+    while_held(|| rename(from, to), &mut patience())
+}
+
+/// Does something until it works, or fails for another reason than that another program holds the file, or the time is over.
+fn while_held<T>(mut attempt: impl FnMut() -> io::Result<T>, pause: &mut impl FnMut() -> bool) -> io::Result<T> {
+    loop {
+        match attempt() {
+            Err(e) if is_held(&e) && pause() => {}
+            result => return result,
+        }
+    }
+}
+
+/// Whether the error is Windows' for a file that another program has open, or has locked: access denied, sharing violation,
+/// lock violation. Antivirus and backup programs open what is new, for moments.
+fn is_held(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(5 | 32 | 33)) && (cfg!(windows) || cfg!(test))
+}
+
+/// Waits a little; says whether it has, or the time is over.
+fn patience() -> impl FnMut() -> bool {
+    let mut left = HELD_AT_MOST.as_millis() / AGAIN.as_millis();
+    move || {
+        let waits = left > 0;
+        if waits {
+            left -= 1;
+            std::thread::sleep(AGAIN);
+        }
+        waits
+    }
+}
+
+/// How long a file that another program holds is waited for.
+const HELD_AT_MOST: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_millis(100);
 
 /// How many generations of a file can be in use at once.
 const OLD_FILES: u32 = 8;
 
 /// Removes what [`place`] has moved out of the way, as far as it is not in use any more. Returns whether all is gone.
 pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
+    let _held = parents(host, path)?;
     let real = host.path(path)?;
     Ok((0..OLD_FILES).map(|n| remove_real(&beside(&real, &format!(".old-{n}")))).filter(Result::is_err).count() == 0)
 }
 
 /// Removes a file; missing is success. One that is in use is moved out of the way, see [`remove_old`].
 pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    let _held = parents(host, path)?;
     let real = host.path(path)?;
     remove_real(&real)
         .or_else(|e| {
@@ -126,12 +181,14 @@ pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
 
 /// Removes a file if that is possible now.
 pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    let _held = parents(host, path)?;
     let _in_use = remove_real(&host.path(path)?);
     Ok(())
 }
 
 /// Removes a directory with all that is in it; missing is success. Links and junctions are removed, never followed.
 pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    let _held = parents(host, path)?;
     let real = host.path(path)?;
     let removed = match fs::symlink_metadata(&real) {
         Ok(meta) if meta.is_dir() => fs::remove_dir_all(&real),
@@ -143,6 +200,7 @@ pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
 
 /// Removes a directory if nothing is in it. Returns whether it is gone.
 pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
+    let _held = parents(host, path)?;
     match fs::remove_dir(host.path(path)?) {
         Ok(()) => Ok(true),
         Err(e) if is_missing(&e) => Ok(true),
@@ -220,14 +278,60 @@ pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> 
     Ok(Some(hex::encode(hash.finalize())))
 }
 
-/// Makes a directory and those above it.
+/// Makes a directory and those above it. None of them may be a link.
 pub fn make_directory(host: &dyn Host, path: &str) -> Result<(), HostError> {
+    let _held = parents(host, &format!(r"{path}\x"))?;
     fs::create_dir_all(host.path(path)?).map_err(HostError::system("make directory", path))
 }
 
 /// The directory of a Windows path, `None` for what lies directly on `C:`.
 pub fn parent(path: &str) -> Option<&str> {
     path.rsplit_once('\\').map(|(parent, _)| parent).filter(|parent| parent.contains('\\'))
+}
+
+/// The directories above a path. While this lives none of them becomes another one, as far as the operating system can
+/// promise that.
+pub(crate) struct Parents(#[expect(dead_code, reason = "what is open cannot be renamed")] Vec<fs::File>);
+
+/// Fails if one of the directories above `path` is a link: who can put one there leads us to files that are not ours.
+pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError> {
+    let mut held = Vec::new();
+    let mut above: Vec<&str> = std::iter::successors(parent(path), |directory| parent(directory)).collect();
+    above.reverse();
+    for directory in above {
+        let real = host.path(directory)?;
+        held.extend(hold(&real));
+        match fs::symlink_metadata(&real) {
+            Ok(meta) if meta.is_symlink() => {
+                return Err(HostError::Link { path: path.to_string(), link: directory.to_string() });
+            }
+            Ok(_) => {}
+            Err(e) if is_missing(&e) => break,
+            Err(e) => return Err(HostError::system("look at", directory)(e)),
+        }
+    }
+    Ok(Parents(held))
+}
+
+/// Opens a directory such that no other program can rename or delete it. `None` where that cannot be: it is checked all the same.
+#[cfg(windows)]
+fn hold(directory: &Path) -> Option<fs::File> {
+    use std::os::windows::fs::OpenOptionsExt;
+    const FILE_LIST_DIRECTORY: u32 = 0x1;
+    const FILE_SHARE_READ_WRITE: u32 = 0x3;
+    const FILE_FLAG_BACKUP_SEMANTICS: u32 = 0x0200_0000;
+    const FILE_FLAG_OPEN_REPARSE_POINT: u32 = 0x0020_0000;
+    fs::OpenOptions::new()
+        .access_mode(FILE_LIST_DIRECTORY)
+        .share_mode(FILE_SHARE_READ_WRITE)
+        .custom_flags(FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT)
+        .open(directory)
+        .ok()
+}
+
+#[cfg(not(windows))]
+fn hold(_directory: &Path) -> Option<fs::File> {
+    None
 }
 
 fn make_parent(host: &dyn Host, path: &str) -> Result<(), HostError> {
@@ -299,11 +403,76 @@ mod tests {
         let rename = |from: &Path, to: &Path| {
             if to.exists() { Err(io::Error::from(ErrorKind::PermissionDenied)) } else { fs::rename(from, to) }
         };
-        replace(&host.path(r"C:\k\x\new").unwrap(), &host.path(FILE).unwrap(), rename).unwrap();
+        replace(&host.path(r"C:\k\x\new").unwrap(), &host.path(FILE).unwrap(), rename, || false).unwrap();
         assert_eq!(read(&host, FILE).unwrap().unwrap(), b"new");
         assert_eq!(read(&host, r"C:\k\x\y.txt.old-0").unwrap().unwrap(), b"old");
         assert!(remove_old(&host, FILE).unwrap());
         assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
+    }
+
+    /// As an antivirus that looks at what is new.
+    #[test]
+    fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
+        for (about, held_for, code, expected) in [
+            ("for a moment", 3, 32, true),
+            ("locked", 3, 33, true),
+            ("for ever", 1000, 5, false),
+            ("another error", 3, 9, false),
+        ] {
+            let (_dir, host) = host();
+            write(&host, FILE, b"old", Access::Inherited).unwrap();
+            write(&host, r"C:\k\x\new", b"new", Access::Inherited).unwrap();
+            let (new, path) = (host.path(r"C:\k\x\new").unwrap(), host.path(FILE).unwrap());
+            let attempts = std::cell::Cell::new(0);
+            let rename = |from: &Path, to: &Path| {
+                attempts.set(attempts.get() + usize::from(from == new));
+                // The new one is held, the old one can be moved.
+                if from == new && attempts.get() <= held_for {
+                    return Err(io::Error::from_raw_os_error(code));
+                }
+                fs::rename(from, to)
+            };
+            let mut pauses = 0;
+            let pause = || {
+                pauses += 1;
+                assert_eq!(fs::read(&path).unwrap(), b"old", "{about}: the old file is there all the time");
+                pauses < 10
+            };
+            assert_eq!(replace(&new, &path, rename, pause).is_ok(), expected, "{about}");
+            let there = fs::read(&path).unwrap();
+            assert_eq!(there, if expected { &b"new"[..] } else { b"old" }, "{about}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn nothing_is_written_or_removed_behind_a_link() {
+        let (_dir, host) = host();
+        write(&host, r"C:\theirs\a\b", b"1", Access::Inherited).unwrap();
+        std::os::unix::fs::symlink(host.path(r"C:\theirs").unwrap(), host.path(r"C:\link").unwrap()).unwrap();
+        type Act = fn(&FakeHost) -> Result<(), HostError>;
+        let acts: [(&str, Act); 8] = [
+            ("remove", |h| remove(h, r"C:\link\a\b")),
+            ("remove_tree", |h| remove_tree(h, r"C:\link\a")),
+            ("remove_empty", |h| remove_empty(h, r"C:\link\a").map(drop)),
+            ("remove_if_unused", |h| remove_if_unused(h, r"C:\link\a\b")),
+            ("remove_old", |h| remove_old(h, r"C:\link\a\b").map(drop)),
+            ("write", |h| write(h, r"C:\link\a\b", b"2", Access::Inherited).map(drop)),
+            ("place", |h| place(h, r"C:\theirs\a\b", r"C:\link\a\c")),
+            ("make_directory", |h| make_directory(h, r"C:\link")),
+        ];
+        for (about, act) in acts {
+            let error = act(&host).unwrap_err();
+            assert!(
+                error.reason() == "LinkRefused" && error.to_string().contains(r"C:\link is a link"),
+                "{about}: {error}"
+            );
+            assert_eq!(list(&host, r"C:\theirs\a").unwrap(), ["b"], "{about}");
+            assert_eq!(read(&host, r"C:\theirs\a\b").unwrap().unwrap(), b"1", "{about}");
+        }
+        // The link itself is a thing like any other.
+        remove_tree(&host, r"C:\link").unwrap();
+        assert!(!exists(&host, r"C:\link").unwrap() && exists(&host, r"C:\theirs\a\b").unwrap());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
+use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -46,9 +47,15 @@ pub trait Host: Send + Sync {
     /// Removes exactly this certificate from the machine's ROOT store.
     fn untrust(&self, der: &[u8]) -> Result<(), HostError>;
 
-    /// Lets only SYSTEM and Administrators use a file or directory (a path that [`Host::path`] gave); what is made in the
-    /// directory later inherits that.
-    fn protect(&self, path: &Path) -> Result<(), HostError>;
+    /// What is at a path (that [`Host::path`] gave); `None` if nothing is. A link in its last part is not followed.
+    fn place(&self, path: &Path) -> Result<Option<Place>, HostError>;
+    /// Makes a directory in one that is there, guarded from its first moment. One that is there already is left as it is.
+    fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
+    /// Gives a file or directory to Administrators and guards it; what is below a directory inherits that, as far as it
+    /// inherits. A link is refused.
+    fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
+    /// Gives all that is below a directory to Administrators, with nothing but inherited access. Links are left as they are.
+    fn reset_below(&self, path: &Path) -> Result<(), HostError>;
     /// Enables the Windows feature Containers. Returns whether the host must be restarted for it.
     fn enable_containers(&self) -> Result<bool, HostError>;
     /// Begins a restart and returns.
@@ -64,6 +71,52 @@ pub trait Host: Send + Sync {
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
     /// Ends processes that outlive the services, as containerd's shims.
     fn kill_leftovers(&self) -> Result<(), HostError>;
+}
+
+/// Who besides SYSTEM and Administrators may use a file, or a directory with what is below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// No other user.
+    Private,
+    /// Users may read.
+    Readable,
+    /// Users may read, and change what is below: as Windows has it below `C:\`.
+    Volumes,
+}
+
+/// What kind of thing is at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Kind {
+    /// A directory.
+    #[default]
+    Directory,
+    /// A symbolic link or junction.
+    Link,
+    /// Anything else.
+    File,
+}
+
+impl From<fs::FileType> for Kind {
+    fn from(of: fs::FileType) -> Self {
+        match of {
+            _ if of.is_symlink() => Self::Link,
+            _ if of.is_dir() => Self::Directory,
+            _ => Self::File,
+        }
+    }
+}
+
+/// What is at the place of a file or directory.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct Place {
+    /// What kind of thing it is.
+    pub kind: Kind,
+    /// SID of its owner.
+    pub owner: String,
+    /// Whether that is the user as whom we run.
+    pub is_own: bool,
+    /// Whether it inherits no access from the directory above.
+    pub is_guarded: bool,
 }
 
 /// A request to the Host Networking Service, as `HNSCall` of vmcompute.dll takes it.
@@ -150,6 +203,30 @@ pub enum HostError {
         /// The path.
         path: String,
     },
+    /// A directory above a path is a link.
+    #[error("{path} is not touched: {link} is a link, and what lies behind it is not ours; remove the link")]
+    Link {
+        /// What was meant.
+        path: String,
+        /// The link.
+        link: String,
+    },
+    /// Something is in the place of a directory of ours, and cannot be used as it.
+    #[error("{path} cannot be used: {problem}")]
+    Refused {
+        /// The directory.
+        path: String,
+        /// Why not, and what to do.
+        problem: String,
+    },
+    /// The record of what is ours is gone though the rest is there.
+    #[error(
+        "{path}, the record of what was put on the host, is gone or cannot be read, and so is its copy; remove what is on the host by hand: the services of ours, then C:\\k"
+    )]
+    RecordLost {
+        /// The record.
+        path: String,
+    },
     /// A call of the operating system failed.
     #[error("cannot {action} {object}")]
     System {
@@ -182,6 +259,9 @@ impl HostError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::Path { .. } => "PathRefused",
+            Self::Link { .. } => "LinkRefused",
+            Self::Refused { .. } => "DirectoryRefused",
+            Self::RecordLost { .. } => "RecordLost",
             Self::System { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => "AccessDenied",
             Self::System { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => "DiskFull",
             Self::System { .. } => "HostCallFailed",

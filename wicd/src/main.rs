@@ -67,8 +67,9 @@ fn main() -> ExitCode {
 #[cfg(windows)]
 fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     use anyhow::Context;
-    use wicd::windows::{WindowsHost, service};
+    use wicd::windows::{WindowsHost, library, service};
 
+    library::from_system_only().context("cannot keep libraries of others out")?;
     // One TLS provider for the process. A second call cannot happen here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Some((verb, operation)) = command.verb() {

@@ -49,6 +49,9 @@ const LEGACY_TREES: [&str; 11] = [
     path::KUBELET_PKI,
 ];
 
+/// Copy of the record. Without one, a host of ours looks like one of WMCO's.
+const COPY: &str = r"C:\k\wicd\owned.copy.json";
+
 /// Content of [`api::host::path::OWNED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
@@ -73,22 +76,38 @@ pub struct Owned {
 }
 
 impl Owned {
-    /// As recorded. `None` if nothing is.
+    /// As recorded, or as the copy says if the record is gone or damaged. `None` if nothing is.
     pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
-        files::read_json(host, path::OWNED)
+        match files::read_json(host, path::OWNED) {
+            Ok(Some(owned)) => Ok(Some(owned)),
+            Ok(None) => files::read_json(host, COPY),
+            Err(damaged) => files::read_json(host, COPY).ok().flatten().map(Some).ok_or(damaged),
+        }
     }
 
-    /// Records it.
+    /// Records it. The copy first: at no time is there only one that is not whole.
     pub fn save(&self, host: &dyn Host) -> Result<(), HostError> {
-        files::write_json(host, path::OWNED, self, Access::Protected).map(drop)
+        for file in [COPY, path::OWNED] {
+            files::write_json(host, file, self, Access::Protected)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets it, when nothing of ours is there any more.
+    pub fn forget(host: &dyn Host) -> Result<(), HostError> {
+        [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
 
     /// As recorded; on a host of WMCO's, which has no record, what WMCO is known to put there; else nothing.
+    ///
+    /// # Errors
+    /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be taken for one of
+    /// WMCO's, from which more would be taken away than we have put there.
     pub fn load_or_adopt(host: &dyn Host) -> Result<Self, HostError> {
-        match Self::load(host)? {
-            Some(owned) => Ok(owned),
-            None => Self::adopt(host),
+        if let Some(owned) = Self::load(host)? {
+            return Ok(owned);
         }
+        Self::adopt(host)
     }
 
     /// Changes the record. For the service: the caller holds the [`crate::lock`].
@@ -102,6 +121,9 @@ impl Owned {
         let services: BTreeSet<String> = host.services()?.into_iter().filter(is_tagged).map(|s| s.name).collect();
         if services.is_empty() {
             return Ok(Self::default());
+        }
+        if files::exists(host, path::STATE)? {
+            return Err(HostError::RecordLost { path: path::OWNED.to_string() });
         }
         let mut owned = Self {
             services,
@@ -198,6 +220,28 @@ mod tests {
         ] {
             assert_eq!(owned.is_ours(&service(name, description)), ours, "{name} {description}");
         }
+    }
+
+    /// However the record is lost: it has services of ours, which look like WMCO's.
+    #[test]
+    fn a_host_of_ours_is_never_taken_for_one_of_wmcos() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet"));
+        let ours = Owned { services: ["kubelet".to_string()].into(), ..Owned::default() };
+        ours.save(&host).unwrap();
+        files::write(&host, path::STATE, b"{}", Access::Inherited).unwrap();
+        for damage in [b"".as_slice(), b"{", &[0; 100]] {
+            files::write(&host, path::OWNED, damage, Access::Inherited).unwrap();
+            assert_eq!(Owned::load_or_adopt(&host).unwrap(), ours, "{damage:?}");
+        }
+        files::remove(&host, path::OWNED).unwrap();
+        assert_eq!(Owned::load_or_adopt(&host).unwrap(), ours);
+        files::remove(&host, COPY).unwrap();
+        assert_eq!(Owned::load_or_adopt(&host).unwrap_err().reason(), "RecordLost");
+        // A host of WMCO's has nothing of ours.
+        files::remove(&host, path::STATE).unwrap();
+        assert!(Owned::load_or_adopt(&host).unwrap().env_vars.contains_key("NO_PROXY"));
     }
 
     #[test]

@@ -83,8 +83,8 @@ pub enum MachineGroup {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// `https://…` or `ssh://…`, without a user name and password for https.
-    #[schemars(length(min = 9, max = 2048), regex(pattern = r"^(https://[^@\s]+|ssh://[^\s]+)$"))]
+    /// `https://…` or `ssh://…`. No password and no token: they belong into the Secret. A user name for ssh only.
+    #[schemars(length(min = 9, max = 2048), regex(pattern = r"^(https://[^@?#\s]+|ssh://([^@:/?#\s]+@)?[^@?#\s]+)$"))]
     pub url: String,
     /// What of it. The branch that the server's HEAD names if not set.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
@@ -118,7 +118,8 @@ pub struct GitSource {
     /// Do not look for anything new.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Use a revision, too, that does not follow from the one that is in use, as after a force push. `false` if not set.
+    /// Use a revision, too, that does not follow from the one that is in use, as after a force push, or that has a lower version.
+    /// `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_non_fast_forward: Option<bool>,
 }

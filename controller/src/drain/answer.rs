@@ -102,7 +102,7 @@ fn text(message: &str) -> String {
     if line.is_empty() {
         return "the API server gives no reason".into();
     }
-    line.chars().filter(|c| !c.is_control()).take(LONGEST_TEXT).collect()
+    api::text::line(&line, LONGEST_TEXT)
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! Why a step on a host failed.
 
+use api::text;
+
 use super::host_key_policy::HostKeyProblem;
 use crate::{
     csr::CsrError, drain::DrainError, payload::PayloadError, plan::identity::Refusal, render::RenderError,
@@ -47,6 +49,14 @@ pub enum StepError {
         /// Why.
         #[source]
         source: std::io::Error,
+    },
+    /// What was sent to the host is not what lies there.
+    #[error(
+        "the host gives back other bytes of {path} than were sent; it was not started: look whether an antivirus changes files, and at the disk"
+    )]
+    ProgramDamaged {
+        /// Where it lies.
+        path: String,
     },
     /// Pods could not be moved away.
     #[error("{0}")]
@@ -197,15 +207,15 @@ impl StepError {
         let is_reason = reason.len() <= 40
             && reason.starts_with(|c: char| c.is_ascii_uppercase())
             && reason.bytes().all(|b| b.is_ascii_alphanumeric());
-        let message: String = message.chars().map(|c| if c.is_control() { ' ' } else { c }).take(600).collect();
+        let message = text::line(message, 600);
         Self::Host { reason: if is_reason { reason.into() } else { "HostFailed".into() }, message }
     }
 
     /// wicd did not answer. What it printed is the host's word, too.
     pub fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
         let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
-        let log: String = log.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
-        let tail: String = log.trim().chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
+        let tail: String =
+            text::line(log, usize::MAX).chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
         let log = if tail.is_empty() { String::new() } else { format!("; it printed: {tail}") };
         Self::NoAnswer { verb: verb.as_str(), status, log }
     }
@@ -223,6 +233,7 @@ impl StepError {
             Self::Version(e) => e.reason(),
             Self::NoVersion { .. } => "VersionMissing",
             Self::OwnFile { .. } => "PayloadInvalid",
+            Self::ProgramDamaged { .. } => "ProgramDamaged",
             Self::Drain(e) => e.reason(),
             Self::DrainTimedOut { .. } => "DrainTimedOut",
             Self::DrainSelector { .. } => "InvalidDrainRule",
@@ -272,10 +283,10 @@ mod tests {
 
     #[test]
     fn a_host_cannot_write_into_the_terminal() {
-        let error = StepError::host("x\u{1b}[31m", &format!("\u{1b}[2J\r\nboo{}", "!".repeat(5000)));
+        let error = StepError::host("x\u{1b}[31m", &format!("\u{1b}[2J\r\n\u{202e}boo{}", "!".repeat(5000)));
         assert_eq!(error.reason(), "HostFailed");
-        let text = error.to_string();
-        assert!(text.chars().all(|c| !c.is_control()) && text.len() <= 600, "{text}");
+        let shown = error.to_string();
+        assert!(shown.chars().all(|c| !c.is_control() && !text::is_deceptive(c)) && shown.len() <= 600, "{shown}");
         assert_eq!(StepError::host("DiskFull", "no room").reason(), "DiskFull");
     }
 }

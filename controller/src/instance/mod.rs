@@ -20,6 +20,7 @@ mod login;
 pub mod node;
 pub mod own;
 mod poolless;
+mod program;
 mod register;
 mod remove;
 mod restored;

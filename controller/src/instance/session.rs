@@ -7,9 +7,9 @@ use api::{
     host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, Owner, PROTOCOL, Recipient, Request, Verb},
     payload::File,
 };
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
-use super::{error::StepError, told};
+use super::{error::StepError, program, told};
 use crate::{
     context::Context,
     metrics::Metrics,
@@ -32,8 +32,11 @@ pub struct Session {
     cx: Arc<Context>,
     operation: String,
     recipient: Recipient,
+    user: String,
     speaks: Option<Speaks>,
     limit: std::time::Duration,
+    /// Set as soon as the program on the host is proven to be ours.
+    program: OnceCell<()>,
     _slot: Option<OwnedSemaphorePermit>,
     _open: OpenGauge,
 }
@@ -121,6 +124,8 @@ impl Session {
                 node_name: instance.spec.host.name.clone(),
                 machine_id: None,
             },
+            user: instance.spec.host.username.clone(),
+            program: OnceCell::new(),
             speaks: None,
             limit: login.command_timeout,
             _slot: slot,
@@ -141,17 +146,17 @@ impl Session {
             Ok(None) | Err(SshError::NotASftpServer { .. }) => return Err(address()),
             Err(error) => return Err(error.into()),
         }
-        let wicd = &self.cx.release.wicd;
-        let path = host::exe_path(&wicd.sha256);
-        if self.connection.size(&path).await? == Some(wicd.size) {
-            return Ok(());
-        }
-        // A program that is whole has its own name; what was cut off in the middle lies beside it and is gone on with.
-        let partial = format!("{path}.partial");
-        let mut file = tokio::fs::File::open(&wicd.path).await.map_err(|source| StepError::OwnFile { source })?;
-        self.connection.mkdir_all(&format!(r"{}\{}", host::path::WICD, wicd.sha256)).await?;
-        self.send(&partial, wicd.size, &mut file).await?;
-        Ok(self.connection.rename(&partial, &path).await?)
+        self.program().await
+    }
+
+    /// Proves that the program on the host is ours, or makes it so: once for each connection.
+    async fn program(&self) -> Result<(), StepError> {
+        let ensure = || async {
+            let sent = program::ensure(&self.connection, &self.cx.release.wicd, &self.user).await?;
+            self.cx.metrics.host_bytes_sent.inc_by(sent);
+            Ok(())
+        };
+        self.program.get_or_try_init(ensure).await.copied()
     }
 
     async fn send(
@@ -172,6 +177,7 @@ impl Session {
 
     /// Has wicd do something. Answers that it failed are errors.
     pub async fn ask(&self, body: Body) -> Result<Answer, StepError> {
+        self.program().await?;
         let verb = body.verb();
         let whom = match &self.speaks {
             Some(whom) => whom.clone(),
@@ -260,20 +266,24 @@ impl Session {
     /// Takes wicd itself away, which cannot do that: its exe, what it has kept for as long as it ran, what operations have
     /// left, and its directories as far as they are empty.
     pub async fn remove_wicd(&self) -> Result<(), StepError> {
-        let sha256 = &self.cx.release.wicd.sha256;
-        for file in [&*host::exe_path(sha256), host::path::LOCK, host::path::EPOCH] {
+        for file in [host::path::LOCK, host::path::EPOCH] {
             self.connection.remove(file).await?;
         }
         let mut directories = self.empty_operations().await?;
         directories.push(host::path::OPERATIONS.to_string());
-        for entry in self.connection.list(host::path::WICD).await? {
-            // Older versions of wicd lie beside the current one.
-            if entry.is_directory && api::payload::is_sha256(&entry.name) {
-                self.connection.remove(&host::exe_path(&entry.name)).await?;
-                directories.push(format!(r"{}\{}", host::path::WICD, entry.name));
+        for parent in [host::path::LAUNCH, host::path::WICD] {
+            for entry in self.connection.list(parent).await? {
+                // Older versions of wicd may lie beside the current one.
+                if entry.is_directory && api::payload::is_sha256(&entry.name) {
+                    let directory = format!(r"{parent}\{}", entry.name);
+                    for file in ["wicd.exe", "wicd.exe.partial"] {
+                        self.connection.remove(&format!(r"{directory}\{file}")).await?;
+                    }
+                    directories.push(directory);
+                }
             }
         }
-        directories.extend([host::path::WICD.to_string(), host::path::ROOT.to_string()]);
+        directories.extend([host::path::LAUNCH, host::path::WICD, host::path::ROOT].map(str::to_owned));
         for directory in directories {
             // What is not empty holds something of somebody else's.
             self.connection.remove_dir(&directory).await?;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use api::{
     HostFacts,
     host::{Answer, Machine, Outcome, PROTOCOL, Verb},
+    text,
 };
 use jiff::Timestamp;
 
@@ -51,9 +52,9 @@ pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
     machine.clock_ms.saturating_sub(now.as_millisecond())
 }
 
-/// At most `n` characters of a host's words, and none that would do something to a terminal.
+/// At most `n` characters of a host's words, made fit to be shown.
 pub fn short(text: &str, n: usize) -> String {
-    text.chars().filter(|c| !c.is_control()).take(n).collect()
+    text::line(text, n)
 }
 
 /// When the host was started, by its own clocks; to the minute, so that it is the same at each look. Clocks can tell anything.

@@ -206,6 +206,6 @@ fn wicd_is_named_by_its_content() {
     assert_eq!(wicd.size, 3);
     assert_eq!(
         wicd.destination(),
-        r"C:\k\wicd\ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\wicd.exe"
+        r"C:\windows\wicd\ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad\wicd.exe"
     );
 }

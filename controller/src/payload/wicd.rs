@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::PayloadError;
 
-/// The `wicd.exe` that this operator sends. It is sent as it is, to [`api::host::exe_path`].
+/// The `wicd.exe` that this operator sends. It is sent as it is, to [`api::host::launcher_path`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wicd {
     /// Where it lies here.
@@ -35,6 +35,6 @@ impl Wicd {
 
     /// Where it goes on a host.
     pub fn destination(&self) -> String {
-        api::host::exe_path(&self.sha256)
+        api::host::launcher_path(&self.sha256)
     }
 }

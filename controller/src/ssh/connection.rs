@@ -13,6 +13,7 @@ use russh::{
     client::{self, AuthResult, DisconnectReason},
     compression,
     keys::{HashAlg, PublicKeyOrCertificate},
+    mac,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -273,9 +274,9 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// AES-GCM first: the OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which
-/// ChaCha20-Poly1305 and encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795). No compression: it costs CPU, and
-/// a hostile peer may abuse it. No SHA-1 anywhere.
+/// The OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which ChaCha20-Poly1305 and
+/// encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795): neither is offered. AES-GCM first; AES-CTR with a plain MAC for
+/// hosts that allow no other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere.
 fn config(check: &HostKeyCheck) -> client::Config {
     client::Config {
         window_size: WINDOW,
@@ -283,6 +284,7 @@ fn config(check: &HostKeyCheck) -> client::Config {
         preferred: Preferred {
             key: Cow::Owned(check.algorithms()),
             cipher: Cow::Borrowed(&[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR]),
+            mac: Cow::Borrowed(&[mac::HMAC_SHA512, mac::HMAC_SHA256]),
             compression: Cow::Borrowed(&[compression::NONE]),
             ..Preferred::DEFAULT
         },
@@ -416,5 +418,31 @@ async fn rsa_hash(handle: &client::Handle<Client>) -> Option<HashAlg> {
     match handle.best_supported_rsa_hash().await {
         Ok(Some(hash)) => hash,
         Ok(None) | Err(_) => Some(HashAlg::Sha512),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_offered_that_an_old_server_leaves_open_to_terrapin() {
+        let Preferred { kex, key, cipher, mac, compression, host_key_certificates } =
+            config(&HostKeyCheck::TrustOnFirstUse).preferred;
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let texts = |list: Vec<&str>| names(&list);
+        assert_eq!(
+            texts(cipher.iter().map(AsRef::as_ref).collect()),
+            ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr"]
+        );
+        assert_eq!(texts(mac.iter().map(AsRef::as_ref).collect()), ["hmac-sha2-512", "hmac-sha2-256"]);
+        assert_eq!(texts(compression.iter().map(AsRef::as_ref).collect()), ["none"]);
+        let kex = texts(kex.iter().map(AsRef::as_ref).collect());
+        assert!(kex.iter().all(|name| !name.ends_with("-sha1") && name != "none"), "{kex:?}");
+        assert!(kex.iter().any(|name| name == "kex-strict-c-v00@openssh.com"), "{kex:?}");
+        let weak = |a: &russh::keys::Algorithm| {
+            matches!(a, russh::keys::Algorithm::Rsa { hash: None } | russh::keys::Algorithm::Dsa)
+        };
+        assert!(host_key_certificates.is_empty() && !key.iter().any(weak), "{key:?}");
     }
 }

@@ -8,6 +8,7 @@ mod connection;
 mod error;
 mod exec;
 mod files;
+mod hash;
 mod host_key;
 mod identity;
 mod known_hosts;
@@ -29,8 +30,12 @@ pub use self::{
     identity::{Identity, KeyError},
     known_hosts::{KnownHostsError, known_hosts},
     path::{check_command, sftp_path},
+    session::PERMISSION_DENIED,
     upload::Uploaded,
 };
+
+#[cfg(test)]
+pub(crate) use self::tests::host as fake_host;
 
 /// A host, and all that is needed to log in to it.
 #[derive(Debug, Clone)]

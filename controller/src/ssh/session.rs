@@ -117,10 +117,13 @@ pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
+/// What [`SshError::TransferFailed`] says when the user's rights do not suffice.
+pub const PERMISSION_DENIED: &str = "permission denied";
+
 /// A request's error in words, without the server's control characters.
 pub(super) fn why(error: &Error) -> String {
     match error {
-        Error::Status(Status { status_code: StatusCode::PermissionDenied, .. }) => "permission denied".to_owned(),
+        Error::Status(Status { status_code: StatusCode::PermissionDenied, .. }) => PERMISSION_DENIED.to_owned(),
         Error::Status(Status { status_code: StatusCode::NoSuchFile, .. }) => "no such file or directory".to_owned(),
         Error::Status(status) => format!("the host says {:?}", tail::excerpt(&status.error_message)),
         Error::Timeout => "the host did not answer in time".to_owned(),

@@ -1,5 +1,7 @@
 //! What a host says, made safe to log: the end of it, without control characters.
 
+use api::text;
+
 /// How much of a command's output is kept.
 pub(super) const LOG_LIMIT: usize = 4096;
 
@@ -20,28 +22,15 @@ impl Tail {
         self.bytes.extend_from_slice(more);
     }
 
-    /// As text: lossy UTF-8, lines kept, other control and formatting characters removed.
+    /// As text: lossy UTF-8, lines kept, made fit to be shown.
     pub(super) fn text(&self) -> String {
-        clean(&String::from_utf8_lossy(&self.bytes), true)
+        text::lines(&String::from_utf8_lossy(&self.bytes))
     }
 }
 
 /// The beginning of a server's own words, on one line.
-pub(super) fn excerpt(text: &str) -> String {
-    clean(text, false).chars().take(EXCERPT_LIMIT).collect()
-}
-
-fn clean(text: &str, lines: bool) -> String {
-    text.chars()
-        .filter(|&c| (lines && matches!(c, '\n' | '\t')) || !(c.is_control() || is_invisible(c)))
-        .collect::<String>()
-        .trim()
-        .to_owned()
-}
-
-/// Characters that change the order or look of the text around them (bidirectional controls, zero width).
-fn is_invisible(c: char) -> bool {
-    matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+pub(super) fn excerpt(words: &str) -> String {
+    text::line(words, EXCERPT_LIMIT)
 }
 
 #[cfg(test)]
@@ -65,7 +54,7 @@ mod tests {
         let mut tail = Tail::default();
         tail.push(b"\x1b[31mred\x07\r\nnext\xff\xfe\0 line\xe2\x80\xae");
         assert_eq!(tail.text(), "[31mred\nnext\u{fffd}\u{fffd} line");
-        assert_eq!(excerpt("a\nb\u{202e}c"), "abc");
+        assert_eq!(excerpt("a\nb\u{202e}c"), "a bc");
         assert_eq!(excerpt(&"é".repeat(500)).chars().count(), EXCERPT_LIMIT);
     }
 }

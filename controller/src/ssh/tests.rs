@@ -1,6 +1,6 @@
 //! The whole of the module against a real SSH and SFTP server on loopback.
 
-mod host;
+pub(crate) mod host;
 mod keys;
 
 use std::{

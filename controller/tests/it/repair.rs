@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use api::{
     GrantType, WindowsNodePoolSpec, conditions,
     conditions::kind,
-    host::{ServiceState, WICD_SERVICE},
+    host::{ServiceState, WICD_SERVICE, launcher_path},
     names::key,
 };
 use jiff::{SignedDuration, Timestamp};
@@ -14,6 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 use testbed::sim::{SimHost, SimOptions};
 
 use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
@@ -24,7 +25,11 @@ const PATIENCE: i64 = 30;
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
-    tokio::try_join!(one_is_repaired_and_many_are_not(&world), what_somebody_changed_is_put_back(&world))?;
+    tokio::try_join!(
+        one_is_repaired_and_many_are_not(&world),
+        what_somebody_changed_is_put_back(&world),
+        a_program_of_other_bytes_is_never_started(&world)
+    )?;
     Ok(())
 }
 
@@ -152,5 +157,24 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     ensure!(counted > 0.0, "drift is not counted");
     ensure!(std::fs::read(&kubelet)? == b"kubelet", "the file is not back");
     ensure!(command().as_ref() == Some(&right), "the command is not back: {:?}", command());
+    Ok(())
+}
+
+/// The program itself, or the beginning of it: as another user would put it there, or a power cut leaves it.
+async fn a_program_of_other_bytes_is_never_started(world: &World) -> Result<()> {
+    let hosts = world.hosts("worn", 2).await?;
+    let ours = std::fs::read(&world.options.wicd)?;
+    let launcher = launcher_path(&hex::encode(Sha256::digest(&ours)));
+    let place = |host: &SimHost, suffix: &str| host.drive_c().join(launcher[3..].replace('\\', "/") + suffix);
+    for (host, suffix) in hosts.iter().zip(["", ".partial"]) {
+        let place = place(host, suffix);
+        std::fs::create_dir_all(place.parent().context("no directory")?)?;
+        std::fs::write(&place, vec![b'x'; ours.len()])?;
+    }
+    world.join("worn", &spec(&hosts)).await?;
+    for host in &hosts {
+        ensure!(std::fs::read(place(host, ""))? == ours, "{} has another program", host.name());
+        ensure!(host.stats().processes <= 4, "{} started more than a join needs: {:?}", host.name(), host.stats());
+    }
     Ok(())
 }

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use api::{
     Host, WindowsInstance, WindowsNodePoolSpec,
     conditions::kind,
-    host::{exe_path, path as host_path},
+    host::{launcher_path, path as host_path},
     names::key,
     payload::{MANIFEST, Manifest},
 };
@@ -300,7 +300,7 @@ impl Fleet {
         let simulated = world.hosts("win", Self::SIMULATED).await?;
         let manifest = Manifest::parse(&fs::read(world.options.payload.join(MANIFEST))?)?;
         let file = manifest.files.iter().find(|f| f.path == "kubelet.exe").context("no kubelet.exe")?;
-        let exe = exe_path(&hex::encode(Sha256::digest(fs::read(&wicd)?)));
+        let exe = launcher_path(&hex::encode(Sha256::digest(fs::read(&wicd)?)));
         for host in &simulated {
             host.preload(&format!(r"{}\{}", host_path::BLOBS, file.sha256), &kubelet)?;
             host.preload(&exe, &wicd)?;

@@ -264,12 +264,8 @@ impl List {
 /// As much of somebody's text as is fit for a message.
 fn excerpt(text: &str) -> String {
     const MOST: usize = 80;
-    let clean = |c: char| if c.is_control() { ' ' } else { c };
-    let mut cut: String = text.chars().take(MOST).map(clean).collect();
-    if text.chars().nth(MOST).is_some() {
-        cut.push('…');
-    }
-    cut
+    let more = if text.chars().nth(MOST).is_some() { "…" } else { "" };
+    api::text::line(text, MOST) + more
 }
 
 /// A field for a message.

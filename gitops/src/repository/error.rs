@@ -3,6 +3,8 @@
 
 use std::{io, time::Duration};
 
+use api::text;
+
 use super::AccessError;
 use crate::known_hosts::KnownHostsError;
 
@@ -161,6 +163,16 @@ pub enum GitError {
         /// What it has to be.
         wanted: &'static str,
     },
+    /// A tag under another name than it was signed for.
+    #[error(
+        "the tag {name:?} was made for the name {made_for:?}: a signed tag counts only under its own name; sign one of this name"
+    )]
+    TagRenamed {
+        /// Of the reference.
+        name: String,
+        /// In the tag itself.
+        made_for: String,
+    },
     /// What was fetched is not on disk any more, or cannot be read.
     #[error("what was fetched cannot be read any more ({problem}): it is fetched anew")]
     Damaged {
@@ -198,6 +210,7 @@ impl GitError {
             Self::Submodule { .. } => "Submodule",
             Self::LfsPointer { .. } => "LfsPointer",
             Self::WrongObject { .. } => "WrongObject",
+            Self::TagRenamed { .. } => "VerificationError",
             Self::Damaged { .. } => "RepositoryDamaged",
             Self::Disk(_) => "StorageFailed",
         }
@@ -218,7 +231,8 @@ impl GitError {
             | Self::SymbolicLink { .. }
             | Self::Submodule { .. }
             | Self::LfsPointer { .. }
-            | Self::WrongObject { .. } => true,
+            | Self::WrongObject { .. }
+            | Self::TagRenamed { .. } => true,
             Self::AccessInvalid(_)
             | Self::KnownHosts(_)
             | Self::HostKeyUnknown { .. }
@@ -239,17 +253,9 @@ impl GitError {
     }
 }
 
-/// The beginning of somebody else's words, on one line: without control characters, and without those that change the order
-/// or look of the text around them.
-pub(super) fn excerpt(text: &str) -> String {
-    cleaned(text, EXCERPT)
-}
-
-/// At most so many characters of a text, on one line.
-pub(super) fn cleaned(text: &str, most: usize) -> String {
-    let visible = |c: char| !matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}');
-    let text = text.trim().chars().filter(|&c| visible(c)).map(|c| if c.is_control() { ' ' } else { c });
-    text.take(most).collect::<String>().trim_end().to_owned()
+/// The beginning of foreign words, on one line.
+pub(super) fn excerpt(words: &str) -> String {
+    text::line(words, EXCERPT)
 }
 
 /// The words of an error and of what it comes from, the first time each is said.
@@ -283,7 +289,7 @@ mod tests {
     fn words_of_others_are_made_safe() {
         let cases = [
             ("  fatal: no\r\nsuch repository \n", "fatal: no  such repository"),
-            ("\u{1b}[31mred\u{202e}der\u{7}", " [31mredder"),
+            ("\u{1b}[31mred\u{202e}der\u{7}", "[31mredder"),
             ("", ""),
         ];
         for (text, expected) in cases {

@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
-use api::Host;
+use api::{Host, text};
 use gix::{ObjectId, Repository};
 
 use super::{
     GitError,
-    error::cleaned,
     read::{self, Listed},
     store,
 };
@@ -54,9 +53,9 @@ pub(super) fn commit(repo: &Repository, id: ObjectId, or_older: bool) -> Result<
     let message = commit.message_raw_sloppy().to_string();
     Ok(api::Commit {
         id: id.to_string(),
-        author: cleaned(&format!("{} <{}>", author.name, author.email), LINE),
+        author: text::line(&format!("{} <{}>", author.name, author.email), LINE),
         time: time.to_string(),
-        subject: cleaned(message.trim_start().lines().next().unwrap_or_default(), LINE),
+        subject: text::line(message.trim_start().lines().next().unwrap_or_default(), LINE),
         or_older,
     })
 }

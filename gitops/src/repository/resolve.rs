@@ -1,5 +1,7 @@
 //! Which commit is meant: what a pool asks for, and what a server has. Pure.
 
+use std::cmp::Ordering;
+
 use api::GitRef;
 use gix::{ObjectId, bstr::ByteSlice, protocol::handshake::Ref};
 use semver::{Version, VersionReq};
@@ -123,11 +125,21 @@ fn target(reference: &Ref) -> Option<(&str, ObjectId)> {
     Some((name.to_str().ok()?, id?.to_owned()))
 }
 
+/// How the version of the tag `new` compares with that of `old`. `None` if `reference` asks for no range, or one of the two is
+/// not in it: who changes the range means it.
+pub fn compare_versions(reference: &GitRef, old: &str, new: &str) -> Option<Ordering> {
+    let Ok(Wanted::Range(range)) = Wanted::of(reference) else { return None };
+    Some(version(&range, new)?.cmp_precedence(&version(&range, old)?))
+}
+
+fn version(range: &VersionReq, tag: &str) -> Option<Version> {
+    Version::parse(tag.strip_prefix('v').unwrap_or(tag)).ok().filter(|v| range.matches(v))
+}
+
 /// The highest version of all tags in a range. Of tags with the same version (`1.0.0` and `v1.0.0`, or other build metadata)
 /// the one that comes last in the alphabet, so that it is always the same.
 fn highest<'a, T>(range: &VersionReq, tags: impl Iterator<Item = (&'a str, T)>) -> Option<(&'a str, T)> {
-    let version = |tag: &str| Version::parse(tag.strip_prefix('v').unwrap_or(tag)).ok().filter(|v| range.matches(v));
-    let versions = tags.filter_map(|(tag, id)| Some((version(tag)?, tag, id)));
+    let versions = tags.filter_map(|(tag, id)| Some((version(range, tag)?, tag, id)));
     versions.max_by(|a, b| a.0.cmp_precedence(&b.0).then_with(|| a.1.cmp(b.1))).map(|(_, tag, id)| (tag, id))
 }
 

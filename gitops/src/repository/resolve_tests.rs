@@ -106,6 +106,22 @@ fn the_highest_version_in_a_range() {
     }
 }
 
+#[test]
+fn versions_are_compared_in_their_range_alone() {
+    for (range, old, new, expected) in [
+        (">=1.0.0", "v1.0.0", "v9.9.9", Some(Ordering::Greater)),
+        (">=1.0.0", "v1.2.0", "v1.0.0", Some(Ordering::Less)),
+        (">=1.0.0", "1.10.0", "v1.9.0", Some(Ordering::Less)),
+        (">=1.0.0", "v1.0.0", "1.0.0+build", Some(Ordering::Equal)),
+        // The pool asks for something else now.
+        ("^1.0.0", "v2.0.0", "v1.0.0", None),
+        (">=1.0.0", "main", "v1.0.0", None),
+        ("", "v2.0.0", "v1.0.0", None),
+    ] {
+        assert_eq!(compare_versions(&reference("", "", range, ""), old, new), expected, "{range} {old} {new}");
+    }
+}
+
 proptest! {
     #[test]
     fn the_order_of_tags_does_not_matter(mut tags in prop::collection::vec("v?[0-3]\\.[0-3]\\.[0-3](-rc)?", 0..12)) {

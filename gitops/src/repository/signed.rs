@@ -2,7 +2,7 @@
 
 use gix::{ObjectId, Repository, objs::Kind};
 
-use super::GitError;
+use super::{GitError, error::excerpt};
 use crate::verify::Signed;
 
 /// Where a signature begins that stands at the end of a tag.
@@ -21,8 +21,23 @@ pub(super) fn commit(repo: &Repository, id: ObjectId) -> Result<Signed, GitError
     Ok(split_commit(&data(repo, id, Kind::Commit, "commit")?, header))
 }
 
-pub(super) fn tag(repo: &Repository, id: ObjectId) -> Result<Signed, GitError> {
-    Ok(split_tag(&data(repo, id, Kind::Tag, "tag")?))
+pub(super) fn tag(repo: &Repository, id: ObjectId, name: Option<&str>) -> Result<Signed, GitError> {
+    let signed = split_tag(&data(repo, id, Kind::Tag, "tag")?);
+    if let Some(name) = name
+        && tag_name(&signed.data) != Some(name.as_bytes())
+    {
+        let made_for = tag_name(&signed.data).map_or_else(String::new, |n| excerpt(&String::from_utf8_lossy(n)));
+        return Err(GitError::TagRenamed { name: excerpt(name), made_for });
+    }
+    Ok(signed)
+}
+
+/// The name that a tag was made for: the third of the headers that each tag begins with, in this order.
+fn tag_name(data: &[u8]) -> Option<&[u8]> {
+    let mut lines = data.split(|&b| b == b'\n');
+    lines.next()?.strip_prefix(b"object ")?;
+    lines.next()?.strip_prefix(b"type ")?;
+    lines.next()?.strip_prefix(b"tag ")
 }
 
 fn data(repo: &Repository, id: ObjectId, kind: Kind, wanted: &'static str) -> Result<Vec<u8>, GitError> {
@@ -115,6 +130,20 @@ mod tests {
         assert_eq!((signed.signature.unwrap(), signed.data), (end.into(), format!("{head}{end}").into_bytes()));
         let signed = split_tag(format!("{head}>{end}").as_bytes());
         assert_eq!(signed.signature, None);
+    }
+
+    #[test]
+    fn the_name_of_a_tag_is_its_third_header() {
+        let (object, kind, name, tagger) = ("object 1\n", "type commit\n", "tag v1.2.0\n", "tagger A <a@b> 1 +0000\n");
+        for (about, data, expected) in [
+            ("as git makes it", format!("{object}{kind}{name}{tagger}\nhi\n"), Some("v1.2.0")),
+            ("a second one", format!("{object}{kind}{name}tag v9\n{tagger}\nhi\n"), Some("v1.2.0")),
+            ("in the message", format!("{object}{kind}{tagger}\n{name}"), None),
+            ("elsewhere", format!("{object}{name}{kind}{tagger}\nhi\n"), None),
+            ("nothing", String::new(), None),
+        ] {
+            assert_eq!(tag_name(data.as_bytes()), expected.map(str::as_bytes), "{about}");
+        }
     }
 
     proptest! {

@@ -14,6 +14,7 @@ use russh::{
     client::{self, AuthResult},
     compression,
     keys::{Algorithm, HashAlg, PrivateKey, PrivateKeyWithHashAlg, PublicKey, PublicKeyOrCertificate},
+    mac,
 };
 use tokio::net::TcpStream;
 use zeroize::Zeroizing;
@@ -116,7 +117,8 @@ async fn dial(place: &SshPlace) -> io::Result<TcpStream> {
 }
 
 /// Asks for keys of the known kinds only, so that a server with several does not seem to be another one. No SHA-1, and no
-/// compression, which a hostile server may abuse.
+/// compression, which a hostile server may abuse. Neither ChaCha20-Poly1305 nor encrypt-then-MAC: with a server that does not know
+/// strict key exchange they are open to Terrapin (CVE-2023-48795).
 fn config(known: &[PublicKey]) -> client::Config {
     let all = Preferred::DEFAULT.key.iter().filter(|a| **a != Algorithm::Rsa { hash: None });
     let same = |algorithm: &Algorithm, key: &PublicKey| match (algorithm, key.algorithm()) {
@@ -131,12 +133,8 @@ fn config(known: &[PublicKey]) -> client::Config {
         window_size: WINDOW,
         preferred: Preferred {
             key: Cow::Owned(keys),
-            cipher: Cow::Borrowed(&[
-                cipher::AES_256_GCM,
-                cipher::AES_128_GCM,
-                cipher::CHACHA20_POLY1305,
-                cipher::AES_256_CTR,
-            ]),
+            cipher: Cow::Borrowed(&[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR]),
+            mac: Cow::Borrowed(&[mac::HMAC_SHA512, mac::HMAC_SHA256]),
             compression: Cow::Borrowed(&[compression::NONE]),
             ..Preferred::DEFAULT
         },
@@ -292,6 +290,18 @@ impl Write for Writer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nothing_is_offered_that_an_old_server_leaves_open_to_terrapin() {
+        let preferred = config(&[]).preferred;
+        let ciphers: Vec<&str> = preferred.cipher.iter().map(AsRef::as_ref).collect();
+        assert_eq!(ciphers, ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr"]);
+        let macs: Vec<&str> = preferred.mac.iter().map(AsRef::as_ref).collect();
+        assert_eq!(macs, ["hmac-sha2-512", "hmac-sha2-256"]);
+        let kex: Vec<&str> = preferred.kex.iter().map(AsRef::as_ref).collect();
+        assert!(kex.iter().all(|name| !name.ends_with("-sha1")) && kex.contains(&"kex-strict-c-v00@openssh.com"));
+        assert!(preferred.key.iter().all(|key| *key != Algorithm::Rsa { hash: None }));
+    }
 
     #[test]
     fn a_path_is_one_word_for_every_shell() {

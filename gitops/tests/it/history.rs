@@ -140,9 +140,28 @@ fn signatures_are_told_apart_from_what_they_sign() {
     );
     assert_eq!(String::from_utf8(commit.data).unwrap(), format!("{headers}\n\n{message}\n"));
     client.fetch_as(crate::fetch::tag("v1")).unwrap();
-    let signed = client.repository.signed_tag(&tag).unwrap();
+    let signed = client.repository.signed_tag(&tag, Some("v1")).unwrap();
     assert!(signed.signature.unwrap().starts_with(b"-----BEGIN PGP SIGNATURE-----\n\nxyz"));
     assert!(signed.data.ends_with(b"\n\nwords\n"));
     assert_eq!(client.repository.signed_commit(&head).unwrap().signature, None);
-    assert_eq!(client.repository.signed_tag(&head).unwrap_err().reason(), "WrongObject");
+    assert_eq!(client.repository.signed_tag(&head, None).unwrap_err().reason(), "WrongObject");
+}
+
+/// The right to push suffices to put a tag that another person has signed under any other name.
+#[test]
+fn a_tag_counts_under_no_other_name_than_its_own() {
+    let origin = Origin::new();
+    origin.git(&["tag", "-a", "v1.0.0", "-m", "words"]);
+    let tag = origin.git(&["rev-parse", "v1.0.0"]);
+    origin.git(&["update-ref", "refs/tags/v9.9.9", &tag]);
+    let server = Server::new(origin.root());
+    let mut client = Client::of(&server);
+    let head = client.fetch_as(crate::fetch::semver(">=1.0.0")).unwrap();
+    assert_eq!((head.name.as_deref(), head.tag.as_ref()), (Some("v9.9.9"), Some(&tag)));
+    let error = client.repository.signed_tag(&tag, head.name.as_deref()).unwrap_err();
+    assert_eq!(error.reason(), "VerificationError");
+    assert!(error.to_string().contains("\"v9.9.9\" was made for the name \"v1.0.0\""), "{error}");
+    assert!(client.repository.signed_tag(&tag, Some("v1.0.0")).is_ok());
+    // As the pool asks for it by its id.
+    assert!(client.repository.signed_tag(&tag, None).is_ok());
 }

@@ -299,9 +299,9 @@ impl Machine {
         }
     }
 
-    /// Whether `C:\k\wicd\<sha256>\wicd.exe` is the program that its name says.
+    /// Whether `C:\windows\wicd\<sha256>\wicd.exe` is the program that its name says.
     fn is_whole(&self, sha256: &str) -> bool {
-        let exe = super::drive::find(&self.drive, &["k", "wicd", sha256, "wicd.exe"]);
+        let exe = super::drive::find(&self.drive, &["windows", "wicd", sha256, "wicd.exe"]);
         let Ok(metadata) = fs::metadata(&exe) else { return false };
         let Ok(modified) = metadata.modified() else { return false };
         let seen = (modified, metadata.len());
@@ -383,11 +383,11 @@ async fn rebind(address: SocketAddr) -> TcpListener {
     }
 }
 
-/// Reads `C:\k\wicd\<sha256>\wicd.exe <verb> <operation>`, the one command line that this host knows.
+/// Reads `C:\windows\wicd\<sha256>\wicd.exe <verb> <operation>`, the one command line that this host knows.
 fn parse(command: &str) -> Option<(String, Verb, String)> {
     let words: Vec<&str> = command.split(' ').collect();
     let &[exe, verb, operation] = words.as_slice() else { return None };
-    let sha256 = exe.strip_prefix(api::host::path::WICD)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
+    let sha256 = exe.strip_prefix(api::host::path::LAUNCH)?.strip_prefix('\\')?.strip_suffix(r"\wicd.exe")?;
     let verbs = [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Cleanup];
     let verb = verbs.into_iter().find(|v| v.as_str() == verb)?;
     api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.to_string()))
@@ -408,11 +408,12 @@ mod tests {
         assert_eq!((found, verb, operation.as_str()), (sha.clone(), Verb::Stage, "join-1"));
         for bad in [
             "cmd.exe /c dir",
-            r"C:\k\wicd\abc\wicd.exe facts x",
-            &format!(r"C:\k\wicd\{sha}\wicd.exe facts"),
-            &format!(r"C:\k\wicd\{sha}\wicd.exe facts x y"),
-            &format!(r"C:\k\wicd\{sha}\wicd.exe dance x"),
-            &format!(r"D:\k\wicd\{sha}\wicd.exe facts x"),
+            r"C:\windows\wicd\abc\wicd.exe facts x",
+            &format!(r"C:\k\wicd\{sha}\wicd.exe facts x"),
+            &format!(r"C:\windows\wicd\{sha}\wicd.exe facts"),
+            &format!(r"C:\windows\wicd\{sha}\wicd.exe facts x y"),
+            &format!(r"C:\windows\wicd\{sha}\wicd.exe dance x"),
+            &format!(r"D:\windows\wicd\{sha}\wicd.exe facts x"),
         ] {
             assert!(parse(bad).is_none(), "{bad}");
         }

@@ -133,6 +133,11 @@ fn named(command: &str) -> Vec<String> {
 fn look(host: &dyn Host, logs: &BTreeSet<String>) -> Result<Vec<LogFile>, HostError> {
     let mut found = Vec::new();
     for directory in logs.iter().filter_map(|log| files::parent(log)).collect::<BTreeSet<_>>() {
+        // Behind a link there are no logs of ours.
+        let _held = match files::parents(host, &format!(r"{directory}\x")) {
+            Err(HostError::Link { .. }) => continue,
+            held => held?,
+        };
         for name in files::list(host, directory)? {
             let path = format!(r"{directory}\{name}");
             // What has a name that is none of ours is no business of ours either.
@@ -188,6 +193,7 @@ fn put_aside(log: &str, path: &str) -> Option<Timestamp> {
 /// Without room for a copy the log is truncated all the same: a full disk is worse than a lost log.
 fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError> {
     let failed = |e| HostError::system("rotate", from)(e);
+    let _held = files::parents(host, from)?;
     let mut log = OpenOptions::new().read(true).write(true).open(host.path(from)?).map_err(failed)?;
     let size = log.metadata().map_err(failed)?.len();
     if begins_with_gap(&mut log).map_err(failed)? {

@@ -208,3 +208,16 @@ fn links_are_left_alone() {
     bed.pass("2026-07-28T10:15:00Z");
     assert_eq!(bed.read(r"C:\user\precious").unwrap().len(), 500);
 }
+
+#[cfg(unix)]
+#[test]
+fn logs_behind_a_link_are_left_alone() {
+    let mut bed = Bed::new(Some(ROTATION));
+    bed.write(r"C:\user\containerd\containerd.log", &[b'p'; 500]);
+    bed.write(r"C:\user\containerd\containerd-20200101T000000.log", b"old");
+    files::make_directory(&bed.host, r"C:\var").unwrap();
+    std::os::unix::fs::symlink(bed.host.path(r"C:\user").unwrap(), bed.host.path(path::LOGS).unwrap()).unwrap();
+    bed.pass("2026-07-28T10:15:00Z");
+    assert_eq!(bed.read(r"C:\user\containerd\containerd.log").unwrap().len(), 500);
+    assert_eq!(files::list(&bed.host, r"C:\user\containerd").unwrap().len(), 2);
+}

@@ -11,12 +11,13 @@ use super::pending::{pending_reboot, require_reboot};
 use super::recipient;
 use super::stage::{Payloads, check};
 use super::state::{blob, foreign, missing};
-use super::{Failure, Report, chain, protect_root};
+use super::{Failure, Report, chain};
 use crate::certificates::{self, CertificateError};
 use crate::daemon::network;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::owned::{Owned, SERVICE_NAMES};
+use crate::secure;
 
 /// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
 const CONTAINERD: &str = r"C:\k\containerd\containerd.exe";
@@ -41,7 +42,6 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     let before = recipient::owner(host)?;
 
     quiet(host, body, report)?;
-    protect_root(host)?;
     claim(host, body, &placed, &mut owned)?;
     for (name, value) in &variables {
         owned.claim_env_var(host, name, value.as_deref())?;
@@ -50,13 +50,11 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
         owned.claim_trust(host, der)?;
     }
     owned.save(host)?;
+    secure::state(host, &log_directories(&body.desired))?;
     files::write_json(host, path::DESIRED, &body.desired, Access::Protected)?;
     Payloads::switch(host, &body.files)?;
 
     enable_containers(host)?;
-    for directory in log_directories(&body.desired) {
-        files::make_directory(host, &directory)?;
-    }
     for file in &body.files {
         place(host, file)?;
     }
@@ -132,6 +130,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure
         );
         return Err(Failure::new("ForeignService", message));
     }
+    secure::check_state(host, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
         let message = format!("{} payload files are not there, {first} is the first; stage them", missing.len());
@@ -147,6 +146,7 @@ fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut O
     // kubelet's certificates are for one cluster only: what an earlier kubelet left there is of no use to anybody.
     owned.trees.extend([path::WICD_CERTS, path::KUBELET_PKI].map(String::from));
     let trees = STATE_TREES.into_iter().map(String::from).chain(network::trees(&body.desired.services));
+    let trees = trees.chain([secure::VOLUMES.to_string()]);
     for directory in trees.chain(log_directories(&body.desired)) {
         owned.claim_tree(host, &directory)?;
     }

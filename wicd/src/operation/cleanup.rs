@@ -23,6 +23,17 @@ impl Failures {
     fn note<T>(&mut self, result: Result<T, HostError>) -> Option<T> {
         result.map_err(|e| self.0.push(chain(&e))).ok()
     }
+
+    /// What lies behind a link is not ours: it stays, and that keeps no host from being given back.
+    fn unless_link<T>(&mut self, result: Result<T, HostError>, report: &mut Report) -> Option<T> {
+        match result {
+            Err(link @ HostError::Link { .. }) => {
+                report.warn(link.to_string());
+                None
+            }
+            result => self.note(result),
+        }
+    }
 }
 
 pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, Failure> {
@@ -46,7 +57,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         let message = format!("{} things of ours are still on the host: {}", failures.0.len(), failures.0.join("; "));
         return Err(Failure::new("CleanupIncomplete", message));
     }
-    files::remove(host, path::OWNED)?;
+    Owned::forget(host)?;
     files::remove(host, path::STATE)?;
     Ok(Outcome::Done)
 }
@@ -104,7 +115,9 @@ fn restore(host: &dyn Host, owned: &Owned, failures: &mut Failures) {
 
 fn remove_files(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &mut Failures) {
     for file in owned.placed.union(&owned.files) {
-        failures.note(files::remove(host, file));
+        if failures.unless_link(files::remove(host, file), report).is_none() {
+            continue;
+        }
         if failures.note(files::remove_old(host, file)) == Some(false) {
             failures.0.push(format!("{file} is still in use"));
         }
@@ -114,14 +127,14 @@ fn remove_files(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &
             Err(e) if tree == CONTAINERD_STATE => {
                 report.warn(format!("images of containerd are left in {tree}; remove it by hand: {}", chain(&e)));
             }
-            result => drop(failures.note(result)),
+            result => drop(failures.unless_link(result, report)),
         }
     }
     // The longer path first: it may be in the shorter one.
     let mut directories: Vec<&String> = owned.directories.iter().collect();
     directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
     for directory in directories {
-        if failures.note(files::remove_empty(host, directory)) == Some(false) {
+        if failures.unless_link(files::remove_empty(host, directory), report) == Some(false) {
             report.warn(format!("directory {directory} stays: it holds files that are not ours"));
         }
     }

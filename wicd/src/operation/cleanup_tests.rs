@@ -39,8 +39,8 @@ fn all_of_ours_goes_and_nothing_else() {
     for _twice in 0..2 {
         let answer = bed.run(BODY);
         assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
-        let exe = format!(r"k\wicd\{}\wicd.exe", exe("1"));
-        let mut expected = ["Temp\\theirs.txt", &exe, r"k\wicd\epoch", r"k\wicd\lock", r"var\log\theirs.log"];
+        let (exe, sent) = (format!(r"k\wicd\{}\wicd.exe", exe("1")), format!(r"windows\wicd\{}\wicd.exe", exe("1")));
+        let mut expected = ["Temp\\theirs.txt", &exe, r"k\wicd\epoch", r"k\wicd\lock", r"var\log\theirs.log", &sent];
         expected.sort_unstable();
         assert_eq!(left(&bed), expected);
         assert!(!bed.exists(r"C:\var\lib") && !bed.exists(r"C:\ProgramData") && !bed.exists(r"C:\k\containerd"));
@@ -89,6 +89,32 @@ fn what_was_made_for_kube_proxy_goes_too() {
     let answer = bed.run(BODY);
     assert_eq!((answer.outcome, answer.warnings), (Outcome::Done, Vec::new()));
     assert!(!bed.exists(network::KUBE_PROXY_CONF) && !bed.exists(r"C:\k\cni"));
+}
+
+/// Whoever has put the link there: an administrator who has moved the logs to another disk, or a user who wants files to be
+/// deleted that are not his.
+#[cfg(unix)]
+#[test]
+fn what_lies_behind_a_link_stays() {
+    for (link, behind) in [
+        (r"C:\var\log", r"C:\theirs\kubelet\kubelet.log"),
+        (r"C:\var", r"C:\theirs\log\kubelet\kubelet.log"),
+        (r"C:\Temp", r"C:\theirs\hns.psm1"),
+        (r"C:\ProgramData", r"C:\theirs\containerd\root\layer"),
+    ] {
+        let bed = joined();
+        let mut owned = Owned::load(&bed.host).unwrap().unwrap();
+        owned.files.insert(r"C:\Temp\hns.psm1".into());
+        owned.save(&bed.host).unwrap();
+        bed.write(behind, b"theirs");
+        let real = bed.host.path(link).unwrap();
+        std::fs::remove_dir_all(&real).unwrap();
+        std::os::unix::fs::symlink(bed.host.path(r"C:\theirs").unwrap(), &real).unwrap();
+        let answer = bed.run(BODY);
+        assert_eq!(answer.outcome, Outcome::Done, "{link}");
+        assert_eq!(bed.read(behind).as_deref(), Some("theirs"), "{link}");
+        assert!(answer.warnings.iter().any(|w| w.contains(&format!("{link} is a link"))), "{:?}", answer.warnings);
+    }
 }
 
 #[test]

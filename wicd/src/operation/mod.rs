@@ -20,6 +20,7 @@ use api::host::{Answer, Body, CertificateKind, Outcome, PROTOCOL, Request, Verb,
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::lock;
+use crate::secure;
 
 pub use pending::{pending_reboot, require_reboot};
 pub use start::{SETTINGS, Settings, service_spec};
@@ -57,6 +58,9 @@ pub enum ServeError {
         #[source]
         source: HostError,
     },
+    /// What the operator sends cannot be kept from others.
+    #[error("{} cannot be protected", path::LAUNCH)]
+    Launch(#[source] HostError),
     /// The host does not restart.
     #[error("cannot restart the host")]
     Reboot(#[source] HostError),
@@ -143,11 +147,13 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         return Err(Failure::new("ProtocolMismatch", message));
     }
     if let Body::Facts(_) = request.body {
+        secure::check_root(host)?;
         return Ok(Outcome::Done);
     }
     if !host.machine()?.is_admin {
         return Err(Failure::new("NotAdministrator", "the SSH user has no administrator's rights; use one that has"));
     }
+    secure::root(host)?;
     let Some(_lock) = lock::take(host, PATIENCE)? else {
         return Err(Failure::new("HostBusy", "another operation or the service is changing the host; try again later"));
     };
@@ -170,6 +176,7 @@ pub fn serve(host: &dyn Host, verb: Verb, operation: &str) -> Result<(), ServeEr
     if !api::host::is_operation_id(operation) {
         return Err(ServeError::OperationId(operation.to_string()));
     }
+    secure::launch(host).map_err(ServeError::Launch)?;
     let request = read_request(host, verb, operation)?;
     let answer = run(host, &request);
     let path = api::host::answer_path(operation, verb);
@@ -196,13 +203,6 @@ fn read_request(host: &dyn Host, verb: Verb, operation: &str) -> Result<Request,
 fn parse_request(content: &[u8], verb: Verb, operation: &str) -> Option<Request> {
     let request: Request = serde_json::from_slice(content).ok()?;
     (request.body.verb() == verb && request.operation == operation).then_some(request)
-}
-
-/// Lets only SYSTEM and administrators use `C:\k`: what lies there runs as SYSTEM, and by default every user may write below
-/// directories that are made on `C:`.
-fn protect_root(host: &dyn Host) -> Result<(), HostError> {
-    files::make_directory(host, path::ROOT)?;
-    host.protect(&host.path(path::ROOT)?)
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use api::host::{Desired, Outcome, SERVICE_DESCRIPTION_PREFIX, ServiceState, Start, WICD_SERVICE, path};
 use api::payload::is_sha256;
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::{Failure, Report};
 use crate::certificates;
@@ -43,10 +44,7 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
 }
 
 pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Result<Outcome, Failure> {
-    let exe = api::host::exe_path(&body.wicd_sha256);
-    if !is_sha256(&body.wicd_sha256) || !files::exists(host, &exe)? {
-        return Err(Failure::new("ExeMissing", format!("{exe} is not there; upload it")));
-    }
+    place_exe(host, &body.wicd_sha256)?;
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
         return Err(Failure::new("NotApplied", "there is no desired state on the host; apply it first"));
     };
@@ -81,6 +79,20 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     Ok(Outcome::Done)
 }
 
+/// Puts the program that the service runs in its place: a copy of the one that the operator has sent. Both are known by
+/// their hash; one that a power cut has damaged is replaced.
+fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
+    let (from, to) = (api::host::launcher_path(sha256), api::host::exe_path(sha256));
+    let is_right = |content: &Vec<u8>| hex::encode(Sha256::digest(content)) == sha256;
+    let sent = if is_sha256(sha256) { files::read(host, &from)?.filter(is_right) } else { None };
+    let Some(content) = sent else {
+        return Err(Failure::new("ExeMissing", format!("{from} is not there, or is not whole; send it again")));
+    };
+    files::write(host, &to, &content, Access::Inherited)?;
+    files::remove_old(host, &to)?;
+    Ok(())
+}
+
 /// Stops a service. wicd's service starts ours again, and only ours.
 fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure> {
     for dependent in host.stop_service(name)? {
@@ -110,9 +122,11 @@ fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure
 
 /// Removes earlier versions of `wicd.exe`. One that still runs goes next time.
 fn remove_other_exes(host: &dyn Host, wicd_sha256: &str) -> Result<(), Failure> {
-    for name in files::list(host, path::WICD)? {
-        if is_sha256(&name) && name != wicd_sha256 {
-            let _still_running = files::remove_tree(host, &format!(r"{}\{name}", path::WICD));
+    for parent in [path::LAUNCH, path::WICD] {
+        for name in files::list(host, parent)? {
+            if is_sha256(&name) && name != wicd_sha256 {
+                let _still_running = files::remove_tree(host, &format!(r"{parent}\{name}"));
+            }
         }
     }
     Ok(())

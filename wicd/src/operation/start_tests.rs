@@ -92,6 +92,20 @@ fn another_exe_is_taken_up_and_the_old_one_goes() {
     assert_eq!(stops.lock().unwrap().len(), 2, "nothing differs, so nothing is restarted");
 }
 
+/// Of the right size, as a power cut or another user leaves it.
+#[test]
+fn the_service_never_runs_a_program_of_other_bytes() {
+    let bed = Bed::new();
+    let body = applied(&bed, "1");
+    let place = api::host::exe_path(&exe("1"));
+    bed.write(&place, b"?");
+    assert_eq!(bed.run(Body::Start(body.clone())).outcome, Outcome::Done);
+    assert_eq!(bed.read(&place).unwrap(), "1");
+    bed.write(&place, b"?");
+    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
+    assert_eq!(bed.read(&place).unwrap(), "1");
+}
+
 #[test]
 fn services_that_must_start_afresh_are_stopped_before_wicds_service_starts() {
     let bed = Bed::new();
@@ -130,7 +144,9 @@ fn what_must_be_there_first() {
     let body = Start { wicd_sha256: exe("1"), ..Start::default() };
     assert_eq!(reason(&bed.run(Body::Start(body.clone()))), "ExeMissing");
     assert_eq!(reason(&bed.run(Body::Start(Start { wicd_sha256: "..".into(), ..body.clone() }))), "ExeMissing");
-    bed.write(&api::host::exe_path(&exe("1")), b"exe");
+    bed.write(&api::host::launcher_path(&exe("1")), b"2");
+    assert_eq!(reason(&bed.run(Body::Start(body.clone()))), "ExeMissing", "it is another program than its name says");
+    bed.write(&api::host::launcher_path(&exe("1")), b"1");
     assert_eq!(reason(&bed.run(Body::Start(body))), "NotApplied");
 }
 

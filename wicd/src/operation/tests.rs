@@ -126,7 +126,7 @@ thread_local! {
     static TRUSTED: String = ca_pem("proxy").0;
 }
 
-/// Content hash of wicd.exe at version `v`.
+/// Content hash of wicd.exe at version `v`, whose content is `v`.
 pub fn exe(v: &str) -> String {
     hex::encode(Sha256::digest(v))
 }
@@ -184,7 +184,7 @@ impl Bed {
     /// What `start` is asked for after `apply` has answered so.
     pub fn start_body(&self, v: &str, applied: &Answer) -> Start {
         let certificates = applied.requests.iter().map(|(kind, csr)| (*kind, self.sign(csr, 86400))).collect();
-        self.write(&api::host::exe_path(&exe(v)), b"exe");
+        self.write(&api::host::launcher_path(&exe(v)), v.as_bytes());
         Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600, ..Start::default() }
     }
 
@@ -204,8 +204,8 @@ impl Bed {
             for entry in std::fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
                 let name = path.strip_prefix(root).unwrap().to_string_lossy().into_owned();
-                let random =
-                    [".key", ".pem", "owned.json"].iter().any(|end| name.ends_with(end)) && !name.contains("tls");
+                let random = [".key", ".pem", "owned.json", "owned.copy.json"].iter().any(|end| name.ends_with(end))
+                    && !name.contains("tls");
                 let content = (path.is_file() && !random).then(|| std::fs::read(&path).unwrap());
                 if path.is_dir() {
                     walk(root, &path, tree);

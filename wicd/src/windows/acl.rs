@@ -1,42 +1,151 @@
-//! Who may use a file.
+//! Who owns a file, and who may use it.
+//!
+//! All goes through a handle that was opened without following a link, so that what was checked is what is changed.
 
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStrExt;
+use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::io::AsRawHandle;
 use std::path::Path;
 use std::ptr::{null, null_mut};
 
-use windows_sys::Win32::Foundation::LocalFree;
+use windows_sys::Win32::Foundation::{CloseHandle, ERROR_ALREADY_EXISTS, HANDLE, LocalFree};
 use windows_sys::Win32::Security::Authorization::{
-    ConvertStringSecurityDescriptorToSecurityDescriptorW, SDDL_REVISION_1, SE_FILE_OBJECT, SetNamedSecurityInfoW,
+    ConvertSidToStringSidW, ConvertStringSecurityDescriptorToSecurityDescriptorW, GetSecurityInfo, SDDL_REVISION_1,
+    SE_FILE_OBJECT, SetSecurityInfo,
 };
 use windows_sys::Win32::Security::{
-    ACL, DACL_SECURITY_INFORMATION, GetSecurityDescriptorDacl, PROTECTED_DACL_SECURITY_INFORMATION,
-    PSECURITY_DESCRIPTOR,
+    ACL, DACL_SECURITY_INFORMATION, GetSecurityDescriptorControl, GetSecurityDescriptorDacl,
+    GetSecurityDescriptorOwner, GetTokenInformation, OWNER_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION,
+    PSECURITY_DESCRIPTOR, PSID, SE_BACKUP_NAME, SE_DACL_PROTECTED, SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME,
+    SECURITY_ATTRIBUTES, SetKernelObjectSecurity, TOKEN_QUERY, TOKEN_USER, TokenUser,
 };
+use windows_sys::Win32::Storage::FileSystem::{
+    CreateDirectoryW, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT, FILE_READ_ATTRIBUTES, READ_CONTROL,
+    WRITE_DAC, WRITE_OWNER,
+};
+use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
-use super::wide::{check, check_code, wide};
-use crate::host::HostError;
+use super::privilege;
+use super::wide::{check, check_code, is, text, wide};
+use crate::host::{Guard, HostError, Place};
 
-/// Nothing inherited; everything for SYSTEM and Administrators, also for what is made below later.
-const DIRECTORY: &str = "D:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)";
+/// Owner Administrators; nothing inherited; everything for SYSTEM and Administrators, also for what is made below later.
+const PRIVATE: &str = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)";
+/// Users may read as well.
+const READABLE: &str = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1200a9;;;BU)";
+/// Users may change what is below as well, but not the directory itself.
+const VOLUMES: &str = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1200a9;;;BU)(A;OICIIO;0x1301bf;;;AU)";
+/// A file that only SYSTEM and Administrators may use.
+const FILE: &str = "O:BAD:P(A;;FA;;;SY)(A;;FA;;;BA)";
+/// What a directory below one that is [`PRIVATE`] inherits, as Windows itself would write it.
+const INHERITED_DIRECTORY: &str = "O:BAD:AI(A;OICIID;FA;;;SY)(A;OICIID;FA;;;BA)";
 /// The same for a file.
-const FILE: &str = "D:P(A;;FA;;;SY)(A;;FA;;;BA)";
+const INHERITED_FILE: &str = "O:BAD:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)";
 
-/// Lets only SYSTEM and Administrators use a file or directory.
-pub fn protect(path: &Path) -> Result<(), HostError> {
-    try_protect(path).map_err(HostError::system("restrict access to", path.display().to_string()))
+/// What is at a path. A link in its last part is not followed.
+pub fn place(path: &Path) -> Result<Option<Place>, HostError> {
+    let failed = HostError::system("look at", path.display().to_string());
+    match open(path, READ_CONTROL | FILE_READ_ATTRIBUTES).and_then(|file| place_of(&file)) {
+        Ok(place) => Ok(Some(place)),
+        Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
+        Err(e) => Err(failed(e)),
+    }
 }
 
-fn try_protect(path: &Path) -> io::Result<()> {
-    let descriptor = Descriptor::parse(if path.is_dir() { DIRECTORY } else { FILE })?;
-    let path: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
-    // SAFETY: the path ends with a zero; the list lies in the descriptor, which lives until the end.
+/// Makes a directory, guarded from its first moment. One that is there already is left as it is.
+pub fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
+    match try_make(path, guard) {
+        Err(e) if !is(&e, ERROR_ALREADY_EXISTS) => {
+            Err(HostError::system("make directory", path.display().to_string())(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Gives a file or directory to Administrators and guards it. What is below a directory inherits that, as far as it inherits.
+pub fn protect(path: &Path, guard: Guard) -> Result<(), HostError> {
+    try_protect(path, guard).map_err(HostError::system("restrict access to", path.display().to_string()))
+}
+
+/// Gives all that is below a directory to Administrators, with nothing but what a private directory hands down.
+pub fn reset_below(path: &Path) -> Result<(), HostError> {
+    try_reset_below(path).map_err(HostError::system("take over what is below", path.display().to_string()))
+}
+
+fn open(path: &Path, access: u32) -> io::Result<File> {
+    OpenOptions::new()
+        .access_mode(access)
+        .custom_flags(FILE_FLAG_BACKUP_SEMANTICS | FILE_FLAG_OPEN_REPARSE_POINT)
+        .open(path)
+}
+
+/// Opens something whose owner may not have let us in. Links are refused.
+fn open_to_change(path: &Path) -> io::Result<File> {
+    // Without them, what administrators may change anyhow is changed.
+    for name in [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME, SE_BACKUP_NAME] {
+        let _ = privilege::enable(name);
+    }
+    let file = open(path, READ_CONTROL | WRITE_DAC | WRITE_OWNER | FILE_READ_ATTRIBUTES)?;
+    if file.metadata()?.is_symlink() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a link"));
+    }
+    Ok(file)
+}
+
+fn place_of(file: &File) -> io::Result<Place> {
+    let meta = file.metadata()?;
+    let (mut owner, mut descriptor): (PSID, PSECURITY_DESCRIPTOR) = (null_mut(), null_mut());
+    // SAFETY: the handle is open; null stands for what is not asked for. The owner lies in the descriptor.
     check_code(unsafe {
-        SetNamedSecurityInfoW(
-            path.as_ptr(),
+        GetSecurityInfo(
+            file.as_raw_handle(),
             SE_FILE_OBJECT,
-            DACL_SECURITY_INFORMATION | PROTECTED_DACL_SECURITY_INFORMATION,
+            OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION,
+            &raw mut owner,
             null_mut(),
+            null_mut(),
+            null_mut(),
+            &raw mut descriptor,
+        )
+    })?;
+    let descriptor = Descriptor(descriptor);
+    let (mut control, mut revision) = (0, 0);
+    // SAFETY: the descriptor is the one that Windows gave.
+    check(unsafe { GetSecurityDescriptorControl(descriptor.0, &raw mut control, &raw mut revision) })?;
+    // SAFETY: the owner lies in the descriptor, which lives.
+    let owner = unsafe { sid_text(owner) }?;
+    Ok(Place {
+        kind: meta.file_type().into(),
+        is_own: owner == own_sid()?,
+        owner,
+        is_guarded: control & SE_DACL_PROTECTED != 0,
+    })
+}
+
+fn try_make(path: &Path, guard: Guard) -> io::Result<()> {
+    let descriptor = Descriptor::parse(directory(guard))?;
+    let path: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
+    let attributes = SECURITY_ATTRIBUTES {
+        nLength: u32::try_from(size_of::<SECURITY_ATTRIBUTES>()).unwrap_or_default(),
+        lpSecurityDescriptor: descriptor.0,
+        bInheritHandle: 0,
+    };
+    // SAFETY: the path ends with a zero; the descriptor lives until the end.
+    check(unsafe { CreateDirectoryW(path.as_ptr(), &raw const attributes) })
+}
+
+fn try_protect(path: &Path, guard: Guard) -> io::Result<()> {
+    let file = open_to_change(path)?;
+    let descriptor = Descriptor::parse(if file.metadata()?.is_dir() { directory(guard) } else { FILE })?;
+    // SAFETY: the handle is open; owner and list lie in the descriptor, which lives until the end.
+    check_code(unsafe {
+        SetSecurityInfo(
+            file.as_raw_handle(),
+            SE_FILE_OBJECT,
+            OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION | PROTECTED_DACL_SECURITY_INFORMATION,
+            descriptor.owner()?,
             null_mut(),
             descriptor.dacl()?,
             null(),
@@ -44,11 +153,73 @@ fn try_protect(path: &Path) -> io::Result<()> {
     })
 }
 
+fn try_reset_below(path: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(path)? {
+        let path = entry?.path();
+        if fs::symlink_metadata(&path)?.is_symlink() {
+            continue;
+        }
+        let file = open_to_change(&path)?;
+        let is_directory = file.metadata()?.is_dir();
+        let descriptor = Descriptor::parse(if is_directory { INHERITED_DIRECTORY } else { INHERITED_FILE })?;
+        // SAFETY: the handle is open; the descriptor is a valid one.
+        check(unsafe {
+            SetKernelObjectSecurity(
+                file.as_raw_handle(),
+                OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION,
+                descriptor.0,
+            )
+        })?;
+        if is_directory {
+            try_reset_below(&path)?;
+        }
+    }
+    Ok(())
+}
+
+fn directory(guard: Guard) -> &'static str {
+    match guard {
+        Guard::Private => PRIVATE,
+        Guard::Readable => READABLE,
+        Guard::Volumes => VOLUMES,
+    }
+}
+
+/// SID of the user as whom we run.
+fn own_sid() -> io::Result<String> {
+    let mut token: HANDLE = null_mut();
+    // As large as a SID can be, and aligned for what it begins with.
+    let mut user = [0_u64; 32];
+    let (room, mut length) = (u32::try_from(size_of_val(&user)).unwrap_or_default(), 0);
+    // SAFETY: the handle of our own process needs no closing, that of the token is closed; the buffer is as large as said, and
+    // is read only if it was filled. The SID lies in it.
+    unsafe {
+        check(OpenProcessToken(GetCurrentProcess(), TOKEN_QUERY, &raw mut token))?;
+        let filled = check(GetTokenInformation(token, TokenUser, user.as_mut_ptr().cast(), room, &raw mut length));
+        CloseHandle(token);
+        filled?;
+        sid_text((*user.as_ptr().cast::<TOKEN_USER>()).User.Sid)
+    }
+}
+
+/// # Safety
+/// `sid` is a valid one.
+unsafe fn sid_text(sid: PSID) -> io::Result<String> {
+    let mut pointer = null_mut();
+    // SAFETY: the caller promises the SID; the text is freed after it was copied.
+    unsafe {
+        check(ConvertSidToStringSidW(sid, &raw mut pointer))?;
+        let text = text(pointer);
+        LocalFree(pointer.cast());
+        Ok(text)
+    }
+}
+
 struct Descriptor(PSECURITY_DESCRIPTOR);
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: it was allocated by the conversion and is not used afterwards.
+        // SAFETY: Windows allocated it, and it is not used afterwards.
         unsafe { LocalFree(self.0) };
     }
 }
@@ -67,6 +238,13 @@ impl Descriptor {
             )
         })?;
         Ok(Self(descriptor))
+    }
+
+    fn owner(&self) -> io::Result<PSID> {
+        let (mut owner, mut defaulted) = (null_mut(), 0);
+        // SAFETY: the descriptor is a valid one.
+        check(unsafe { GetSecurityDescriptorOwner(self.0, &raw mut owner, &raw mut defaulted) })?;
+        Ok(owner)
     }
 
     fn dacl(&self) -> io::Result<*const ACL> {

@@ -4,9 +4,18 @@ use std::io;
 use std::ptr::null_mut;
 
 use windows_sys::Win32::Foundation::HMODULE;
-use windows_sys::Win32::System::LibraryLoader::{GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExW};
+use windows_sys::Win32::System::LibraryLoader::{
+    GetProcAddress, LOAD_LIBRARY_SEARCH_SYSTEM32, LoadLibraryExW, SetDefaultDllDirectories,
+};
 
-use super::wide::wide;
+use super::wide::{check, wide};
+
+/// Has Windows look for libraries in its system directory alone from now on, whoever asks for them. Those that the program's own
+/// import table names are loaded by then; beside the program only administrators can put any.
+pub fn from_system_only() -> io::Result<()> {
+    // SAFETY: a call without pointers.
+    check(unsafe { SetDefaultDllDirectories(LOAD_LIBRARY_SEARCH_SYSTEM32) })
+}
 
 /// A library of Windows itself. It stays loaded until the process ends.
 pub struct Library(HMODULE);

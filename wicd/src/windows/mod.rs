@@ -8,11 +8,13 @@ mod dism;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod hns;
 #[expect(unsafe_code, reason = "loads libraries that not every Windows has")]
-mod library;
+pub mod library;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod machine;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod power;
+#[expect(unsafe_code, reason = "Windows' own interface")]
+mod privilege;
 #[expect(unsafe_code, reason = "Windows' own interface")]
 mod process;
 mod registry;
@@ -28,7 +30,7 @@ use std::path::{Path, PathBuf};
 
 use api::host::{Machine, ServiceState};
 
-use crate::host::{Adapter, HnsRequest, Host, HostError, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{Adapter, Guard, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
 /// containerd's shims go on when containerd stops.
 const LEFTOVER: &str = "containerd-shim-runhcs-v1.exe";
@@ -98,8 +100,20 @@ impl Host for WindowsHost {
         trust::untrust(der)
     }
 
-    fn protect(&self, path: &Path) -> Result<(), HostError> {
-        acl::protect(path)
+    fn place(&self, path: &Path) -> Result<Option<Place>, HostError> {
+        acl::place(path)
+    }
+
+    fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError> {
+        acl::make_guarded(path, guard)
+    }
+
+    fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError> {
+        acl::protect(path, guard)
+    }
+
+    fn reset_below(&self, path: &Path) -> Result<(), HostError> {
+        acl::reset_below(path)
     }
 
     fn enable_containers(&self) -> Result<bool, HostError> {

@@ -15,6 +15,7 @@ use windows_service::{define_windows_service, service_dispatcher};
 
 use super::WindowsHost;
 use crate::daemon::{self, cluster::Kube, log};
+use crate::files;
 
 /// How long a pass over the services may go on after the service has been told to stop. What it leaves half done is done by
 /// the next one.
@@ -137,7 +138,10 @@ impl Status {
 
 /// The log goes to a file. Without one the service still does its work.
 fn start_log() {
-    if let Ok(file) = log::RotatingFile::open(log::FILE.into(), log::LIMIT, log::FILES) {
+    // The directory is made and guarded by `apply`; a link in its place leads to files of others.
+    if files::parents(&WindowsHost, log::FILE).is_ok()
+        && let Ok(file) = log::RotatingFile::open(log::FILE.into(), log::LIMIT, log::FILES)
+    {
         tracing_subscriber::fmt().with_writer(Mutex::new(file)).with_ansi(false).init();
         std::panic::set_hook(Box::new(|panic| error!("{panic}")));
     }

@@ -1,6 +1,7 @@
 //! `inventory.sourceRef`: an object of Flux, whose artifact is fetched from Flux's own server, checked, and read.
 
 mod object;
+pub mod server;
 mod watching;
 
 use std::{
@@ -13,12 +14,15 @@ use api::{InventoryStatus, SourceRef, Verdict, WindowsNodePool, names::key};
 use gitops::{Limits, artifact, hosts};
 use jiff::Timestamp;
 use kube::{Client, ResourceExt};
+use reqwest::Url;
 
 use super::{
     Asked, Listing, Trouble,
     files::{Changes, placed, refused},
 };
+use crate::args::Run;
 use object::{Artifact, Object, source};
+use server::{Servers, shown};
 pub use watching::run;
 
 /// How often the object is looked at though nothing was heard of it, and how long to wait at most until an artifact is tried again.
@@ -32,9 +36,12 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// How long its server may take to answer the phone.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is kept for each pool.
-#[derive(Default)]
-pub struct Flux(Mutex<HashMap<String, Kept>>);
+/// The artifacts that pools name.
+pub struct Flux {
+    servers: Servers,
+    /// What is kept for each pool.
+    kept: Mutex<HashMap<String, Kept>>,
+}
 
 /// What a pool has made of artifacts. Whoever changes the reference begins anew.
 #[derive(Clone, Default)]
@@ -75,6 +82,12 @@ enum Step {
 }
 
 impl Flux {
+    /// Fetches from these servers only.
+    pub fn new(args: &Run) -> Self {
+        let others = args.artifact_hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
+        Self { servers: Servers { domain: args.cluster_domain.clone(), others }, kept: Mutex::default() }
+    }
+
     /// The list that is in force for a pool.
     pub async fn ask(&self, pool: &WindowsNodePool, from: &SourceRef, client: &Client) -> Asked {
         let name = pool.name_any();
@@ -86,7 +99,7 @@ impl Flux {
             kept.refused = None;
         }
         let asked = match object::get(from, client).await {
-            Ok(object) => kept.look(&object).await,
+            Ok(object) => kept.look(&object, &self.servers).await,
             Err(trouble) => {
                 let wait = if trouble.reason == "SourceNotFound" { INTERVAL } else { API_RETRY };
                 kept.told(Some((trouble, None)), after(wait))
@@ -102,13 +115,13 @@ impl Flux {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Kept>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Kept {
     /// Looks at the object, and fetches its artifact if that is a new one.
-    async fn look(&mut self, object: &Object) -> Asked {
+    async fn look(&mut self, object: &Object, servers: &Servers) -> Asked {
         let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
             Ok(artifact) => artifact,
             Err(refusal) => return self.told(Some(refusal), after(INTERVAL)),
@@ -120,7 +133,7 @@ impl Kept {
                 self.note(artifact);
             }
             Step::Wait(trouble, again) => return self.told(refuse(trouble), again.or_else(|| after(INTERVAL))),
-            Step::Fetch(failures) => match fetch(&self.from, artifact).await {
+            Step::Fetch(failures) => match fetch(&self.from, artifact, servers).await {
                 Ok(listing) => {
                     self.in_use = Some(InUse { digest: artifact.digest.clone(), listing: Arc::new(listing) });
                     self.refused = None;
@@ -186,9 +199,11 @@ fn backoff(failures: u32) -> Duration {
 }
 
 /// The list in an artifact.
-async fn fetch(from: &SourceRef, artifact: &Artifact) -> Result<Listing, Trouble> {
+async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Result<Listing, Trouble> {
+    let refuse = |why| failed(format!("the artifact of {} is not fetched: {why}", source(from)));
+    let url = servers.url(&artifact.url).map_err(refuse)?;
     let (task, path) = (artifact.clone(), from.path().to_owned());
-    let files = tokio::task::spawn_blocking(move || download(&task, &path))
+    let files = tokio::task::spawn_blocking(move || download(&task, url, &path))
         .await
         .unwrap_or_else(|_| Err(failed("the artifact could not be read: see the operator's log".into())))?;
     let entries = hosts::read(&files).map_err(|findings| refused(&artifact.revision, &findings))?;
@@ -211,9 +226,10 @@ fn failed(message: String) -> Trouble {
 }
 
 /// Fetches the artifact, checks its digest and unpacks it.
-fn download(artifact: &Artifact, path: &str) -> Result<Vec<gitops::File>, Trouble> {
+fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::File>, Trouble> {
     let limits = Limits::default();
-    let said = |what: &str| failed(format!("the artifact at {} {what}", artifact.url));
+    let place = shown(url.as_str());
+    let said = |what: &str| failed(format!("the artifact at {place} {what}"));
     let digest: artifact::Digest =
         artifact.digest.parse().map_err(|e: artifact::DigestError| said(&format!("is not used: {e}")))?;
     let client = reqwest::blocking::Client::builder()
@@ -223,7 +239,8 @@ fn download(artifact: &Artifact, path: &str) -> Result<Vec<gitops::File>, Troubl
         .no_proxy()
         .build()
         .map_err(|_| said("could not be asked for"))?;
-    let answer = client.get(&artifact.url).send().map_err(|e| said(&format!("could not be fetched: {}", root(&e))))?;
+    let answer =
+        client.get(url).send().map_err(|e| said(&format!("could not be fetched: {}", root(&e.without_url()))))?;
     if !answer.status().is_success() {
         return Err(said(&format!("could not be fetched: {}", answer.status())));
     }

@@ -1,6 +1,6 @@
 //! An object of Flux that has an artifact: what is read of it, and whether the artifact may be used. All but [`get`] is pure.
 
-use api::{SourceKind, SourceRef};
+use api::{SourceKind, SourceRef, text};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -9,6 +9,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::inventory::Trouble;
+
+/// How much of Flux's words goes into a message.
+const WORDS: usize = 600;
 
 /// What is read of the object.
 #[derive(Default, Debug)]
@@ -89,10 +92,14 @@ pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, Trouble> {
 impl Object {
     /// What is not there, or is not as Flux has it, is not there.
     fn read(data: &Value) -> Self {
-        Self {
-            is_suspended: data["spec"]["suspend"] == true,
-            status: Status::deserialize(&data["status"]).unwrap_or_default(),
+        let mut status = Status::deserialize(&data["status"]).unwrap_or_default();
+        for condition in &mut status.conditions {
+            condition.message = text::line(&condition.message, WORDS);
         }
+        if let Some(artifact) = &mut status.artifact {
+            artifact.revision = text::line(&artifact.revision, WORDS);
+        }
+        Self { is_suspended: data["spec"]["suspend"] == true, status }
     }
 
     fn condition(&self, type_: &str) -> Option<&Condition> {

@@ -1,5 +1,7 @@
 //! Whether what a server has now is used, or what was used before. Pure.
 
+use std::cmp::Ordering;
+
 use crate::inventory::Trouble;
 
 /// What is known of the newest revision.
@@ -11,7 +13,9 @@ pub struct Newest<'a> {
     pub before: Option<&'a str>,
     /// Whether it follows from that one; `None`: that cannot be told.
     pub follows: Option<bool>,
-    /// Whether the pool takes one that does not.
+    /// How its version compares with that one's, where the pool asks for a range of versions.
+    pub version: Option<Ordering>,
+    /// Whether the pool takes one that does not follow, or is lower.
     pub may_jump: bool,
     /// Why its signature is not believed, if the pool asks for one and it is not.
     pub distrust: Option<String>,
@@ -19,12 +23,22 @@ pub struct Newest<'a> {
 
 /// Why the newest revision is not used. `None`: it is.
 pub fn objection(newest: &Newest<'_>) -> Option<Trouble> {
-    let Newest { revision, before, follows, may_jump, distrust } = newest;
+    let Newest { revision, before, follows, version, may_jump, distrust } = newest;
     if let Some(why) = distrust {
         let message = format!("{revision} is not used: {why}");
         return Some(Trouble { reason: "VerificationError", message, stalls: true });
     }
-    let before = before.filter(|b| b != revision && same_reference(b, revision))?;
+    let before = before.filter(|b| b != revision)?;
+    if *version == Some(Ordering::Less) && !may_jump {
+        let message = format!(
+            "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag is gone, or the server hides it. If that is wanted, set inventory.git.allowNonFastForward, or a range that ends below"
+        );
+        return Some(Trouble { reason: "VersionRolledBack", message, stalls: true });
+    }
+    // The same version under another name is no newer one.
+    if !same_reference(before, revision) && *version != Some(Ordering::Equal) {
+        return None;
+    }
     let why = match follows {
         Some(true) => return None,
         _ if *may_jump => return None,
@@ -40,6 +54,11 @@ pub fn objection(newest: &Newest<'_>) -> Option<Trouble> {
     })
 }
 
+/// The branch or tag of a revision.
+pub fn name(revision: &str) -> Option<&str> {
+    revision.rsplit_once('@').map(|(name, _)| name)
+}
+
 /// The commit of a revision.
 pub fn commit(revision: &str) -> Option<&str> {
     revision.rsplit_once(':').map(|(_, commit)| commit)
@@ -47,19 +66,40 @@ pub fn commit(revision: &str) -> Option<&str> {
 
 /// Whether two revisions are of the same branch or tag: when the pool names another one, it is meant.
 fn same_reference(a: &str, b: &str) -> bool {
-    let of = |revision: &str| revision.split_once('@').map(|(name, _)| name.to_owned());
     // A commit that the pool names itself is meant, too.
-    of(a).is_some() && of(a) == of(b)
+    name(a).is_some() && name(a) == name(b)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    impl Newest<'_> {
+        /// As if one of the two were not in the range.
+        fn unranged(self) -> Self {
+            Self { version: None, ..self }
+        }
+    }
+
     #[test]
     fn only_what_is_signed_and_follows_is_used() {
         let (old, new) = ("main@sha1:0a", "main@sha1:0b");
-        let newest = Newest { revision: new, before: Some(old), follows: Some(true), may_jump: false, distrust: None };
+        let newest = Newest {
+            revision: new,
+            before: Some(old),
+            follows: Some(true),
+            version: None,
+            may_jump: false,
+            distrust: None,
+        };
+        let version = |old: &'static str, new: &'static str, order| Newest {
+            revision: new,
+            before: Some(old),
+            follows: None,
+            version: Some(order),
+            ..newest.clone()
+        };
+        let (v1, v2) = ("v1.0.0@sha1:0a", "v2.0.0@sha1:0b");
         for (about, newest, reason) in [
             ("it follows", newest.clone(), None),
             ("the first one", Newest { before: None, follows: None, ..newest.clone() }, None),
@@ -68,6 +108,17 @@ mod tests {
             ("not to be told", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
             ("rewritten, and allowed", Newest { follows: Some(false), may_jump: true, ..newest.clone() }, None),
             ("another branch", Newest { before: Some("old@sha1:0a"), follows: Some(false), ..newest.clone() }, None),
+            ("a higher version", version(v1, v2, Ordering::Greater), None),
+            ("a lower version", version(v2, v1, Ordering::Less), Some("VersionRolledBack")),
+            ("and allowed", Newest { may_jump: true, ..version(v2, v1, Ordering::Less) }, None),
+            ("the same under another name", version(v1, "1.0.0@sha1:0c", Ordering::Equal), Some("HistoryRewritten")),
+            (
+                "the same, further",
+                Newest { follows: Some(true), ..version(v1, "1.0.0@sha1:0c", Ordering::Equal) },
+                None,
+            ),
+            ("the same commit, still", version(v1, v1, Ordering::Equal), None),
+            ("a range that ends below", Newest { follows: None, ..version(v2, v1, Ordering::Less) }.unranged(), None),
             ("a commit of the pool", Newest { revision: "sha1:0c", follows: Some(false), ..newest.clone() }, None),
             (
                 "not signed",
@@ -82,6 +133,7 @@ mod tests {
         ] {
             assert_eq!(objection(&newest).map(|t| t.reason), reason, "{about}");
         }
+        assert_eq!((name("a@b@sha1:0c"), name("sha1:0c")), (Some("a@b"), None));
         assert_eq!(commit(new), Some("0b"));
         assert_eq!(commit("sha256:0c"), Some("0c"));
     }

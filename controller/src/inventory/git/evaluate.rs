@@ -6,11 +6,11 @@ use api::{GitSource, InventoryStatus, Verdict, VerifyMode};
 use gitops::{
     Limits,
     hosts::{self, Finding},
-    repository::{GitError, Head, Repository},
+    repository::{GitError, Head, Repository, compare_versions},
     verify::{self, Keys, VerifyError},
 };
 
-use super::choose::{Newest, commit, objection};
+use super::choose::{Newest, commit, name, objection};
 use crate::inventory::{
     Listing, Trouble,
     files::{placed, refused},
@@ -40,10 +40,13 @@ pub fn evaluate(repository: &Repository, task: &Task) -> Result<Listing, Trouble
         Some(old) => repository.follows(&head.commit, old).map_err(|e| trouble(&e))?,
         None => None,
     };
+    let versions = before.as_deref().and_then(name).zip(head.name.as_deref());
+    let version = versions.and_then(|(old, new)| compare_versions(git.reference.as_ref()?, old, new));
     let newest = Newest {
         revision: &head.revision,
         before: before.as_deref(),
         follows,
+        version,
         may_jump: git.allow_non_fast_forward == Some(true),
         distrust: signer.as_ref().err().map(ToString::to_string),
     };
@@ -99,7 +102,7 @@ fn signer(
     let keys = Keys::from_secret(keys)?;
     let of_tag = || -> Result<String, Distrust> {
         let tag = head.tag.as_deref().ok_or(Distrust::NoTag)?;
-        Ok(verify::verify(&repository.signed_tag(tag)?, &keys)?.to_string())
+        Ok(verify::verify(&repository.signed_tag(tag, head.name.as_deref())?, &keys)?.to_string())
     };
     let of_commit = || -> Result<String, Distrust> {
         Ok(verify::verify(&repository.signed_commit(&head.commit)?, &keys)?.to_string())

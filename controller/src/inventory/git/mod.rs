@@ -27,7 +27,7 @@ use kube::{Api, Client, ResourceExt};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{Asked, Listing, Trouble, Wake};
+use super::{Asked, Listing, Trouble, Wake, flux::server::shown};
 use crate::{args::Run, metrics::Metrics};
 use evaluate::{Task, evaluate, source, trouble};
 
@@ -328,7 +328,7 @@ async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
                 jitter(git.interval())
             }
             Err(trouble) => {
-                tracing::warn!(url = key.url, reason = trouble.reason, "{}", trouble.message);
+                tracing::warn!(url = shown(&key.url), reason = trouble.reason, "{}", trouble.message);
                 let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(10)).min(git.interval());
                 state.failures += 1;
                 state.trouble = Some(trouble);

@@ -4,8 +4,8 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use api::host::{
-    Answer, Body, EXIT_ANSWERED, PROTOCOL, Recipient, Request, answer_path, command, exe_path, operation_dir,
-    request_path,
+    Answer, Body, EXIT_ANSWERED, PROTOCOL, Recipient, Request, answer_path, command, launcher_path, operation_dir,
+    path, request_path,
 };
 use russh::{
     ChannelMsg, Preferred, cipher,
@@ -106,13 +106,13 @@ impl Connection {
     pub async fn upload_exe(&self) -> Result<String> {
         let sha256 = hex::encode(Sha256::digest(EXE));
         let sftp = self.sftp().await?;
-        for dir in [r"C:\k", r"C:\k\wicd", r"C:\k\wicd\operations", &format!(r"C:\k\wicd\{sha256}")] {
+        for dir in [path::LAUNCH, path::OPERATIONS, &format!(r"{}\{sha256}", path::LAUNCH)] {
             let dir = sftp_path(dir);
             if !sftp.try_exists(&dir).await? {
                 sftp.create_dir(&dir).await?;
             }
         }
-        put(&sftp, &exe_path(&sha256), EXE).await?;
+        put(&sftp, &launcher_path(&sha256), EXE).await?;
         Ok(sha256)
     }
 

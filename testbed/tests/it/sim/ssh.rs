@@ -80,7 +80,7 @@ async fn facts_are_answered_by_a_whole_program_only() -> Result<()> {
     assert_eq!(host.stats().processes, 1);
 
     let sftp = connection.sftp().await?;
-    put(&sftp, &api::host::exe_path(&exe), &EXE[..5]).await?;
+    put(&sftp, &api::host::launcher_path(&exe), &EXE[..5]).await?;
     assert!(connection.verb(&exe, "try-2", facts()).await.is_err(), "a program that is cut off is not run");
     let (status, _) = connection.exec("powershell.exe -Command dir").await?;
     assert_eq!(status, 1);

@@ -1,0 +1,110 @@
+//! From where artifacts are fetched. Whoever may write the status of an object of Flux names the URL; the operator is not to be
+//! sent anywhere else with it than to where Flux's controllers serve artifacts: a Service of this cluster. Pure.
+
+use reqwest::Url;
+
+/// Where artifacts may come from.
+#[derive(Clone, Debug, Default)]
+pub struct Servers {
+    /// Domain of the cluster's DNS.
+    pub domain: String,
+    /// Other hosts, in lower case.
+    pub others: Vec<String>,
+}
+
+impl Servers {
+    /// The URL of an artifact if it is one that is followed, otherwise what is wrong with it, without a word of it.
+    pub fn url(&self, text: &str) -> Result<Url, &'static str> {
+        let url = Url::parse(text).map_err(|_| "its URL cannot be read")?;
+        if !matches!(url.scheme(), "http" | "https") {
+            return Err("its URL is neither http nor https");
+        }
+        if !url.username().is_empty() || url.password().is_some() {
+            return Err("its URL has a user name or password in it, which Flux's artifacts never have");
+        }
+        if url.query().is_some() || url.fragment().is_some() {
+            return Err("its URL has a `?` or `#` in it, which Flux's artifacts never have");
+        }
+        let host = url.host_str().unwrap_or_default().to_ascii_lowercase();
+        if self.is_service(&host) || self.others.contains(&host) {
+            return Ok(url);
+        }
+        Err(
+            "its URL names no Service of this cluster (<service>.<namespace>.svc): if the server is right, start the operator with --artifact-host",
+        )
+    }
+
+    /// `<service>.<namespace>.svc`, with or without the cluster's domain, and with or without a dot at the end.
+    fn is_service(&self, host: &str) -> bool {
+        let host = host.strip_suffix('.').unwrap_or(host);
+        let short = host.strip_suffix(&self.domain).and_then(|h| h.strip_suffix('.')).unwrap_or(host);
+        let parts: Vec<&str> = short.split('.').collect();
+        matches!(parts.as_slice(), [service, namespace, "svc"] if !service.is_empty() && !namespace.is_empty())
+    }
+}
+
+/// A URL as it may be shown: scheme, host and path, and nothing that could be a secret.
+pub fn shown(text: &str) -> String {
+    Url::parse(text).map_or_else(
+        |_| "a URL that cannot be read".to_owned(),
+        |url| {
+            let port = url.port().map_or_else(String::new, |port| format!(":{port}"));
+            let (scheme, host) = (url.scheme(), url.host_str().unwrap_or_default());
+            api::text::line(&format!("{scheme}://{host}{port}{}", url.path()), 300)
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn artifacts_come_from_services_of_this_cluster() {
+        let servers = Servers { domain: "cluster.local".into(), others: vec!["artifacts.example.com".into()] };
+        for (url, expected) in [
+            ("http://source-controller.flux-system.svc.cluster.local./gitrepository/f/n/a.tar.gz", None),
+            ("http://source-controller.flux-system.svc.cluster.local/a", None),
+            ("http://source-controller.flux-system.svc/a", None),
+            ("https://artifacts.example.com:8443/a", None),
+            ("http://169.254.169.254/latest/meta-data/", Some("Service")),
+            ("http://kubernetes.default/a", Some("Service")),
+            ("http://a.b.svc.example.com/a", Some("Service")),
+            ("http://x.a.b.svc.cluster.local/a", Some("Service")),
+            ("http://127.0.0.1:9183/log-level", Some("Service")),
+            ("http://a.b.svc@evil.example/a", Some("user name")),
+            ("http://u:p@a.b.svc/a", Some("user name or password")),
+            ("http://a.b.svc/a?token=secret", Some("`?`")),
+            ("http://a.b.svc/a#secret", Some("`?` or `#`")),
+            ("file:///etc/passwd", Some("neither http")),
+            ("a.b.svc/a", Some("cannot be read")),
+            ("", Some("cannot be read")),
+        ] {
+            let problem = servers.url(url).err();
+            assert_eq!(problem.is_some(), expected.is_some(), "{url}: {problem:?}");
+            assert!(problem.unwrap_or_default().contains(expected.unwrap_or_default()), "{url}: {problem:?}");
+        }
+    }
+
+    #[test]
+    fn no_secret_is_shown() {
+        for (url, expected) in [
+            ("http://a.b.svc:8080/x/y.tar.gz", "http://a.b.svc:8080/x/y.tar.gz"),
+            ("https://me:secret@example.com/a?token=secret#secret", "https://example.com/a"),
+            ("ssh://git:secret@example.com/a", "ssh://example.com/a"),
+            ("secret", "a URL that cannot be read"),
+        ] {
+            assert_eq!(shown(url), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_stands_before_the_host_stays_out(user in "[a-z0-9:%]{1,20}", query in "[a-zA-Z0-9=&]{0,20}") {
+            let shown = shown(&format!("https://{user}@example.com/a?{query}"));
+            prop_assert!(shown == "https://example.com/a" || shown == "a URL that cannot be read", "{}", shown);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The SHA-256 of a host's file, computed here from its bytes: what a host says of its own files proves nothing.
+
+use futures::{StreamExt, stream};
+use russh_sftp::{
+    client::error::Error,
+    protocol::{FileAttributes, OpenFlags, Status, StatusCode},
+};
+use sha2::{Digest as _, Sha256};
+
+use super::{
+    Connection, SshError,
+    files::{Doing, checked},
+    session::{Sftp, found},
+};
+
+/// Read requests that are on their way at once: 512 KiB for each connection.
+const DEPTH: usize = 16;
+
+impl Connection {
+    /// Whether the host has a file of exactly these bytes at `path`. All of them are read back.
+    pub async fn holds(&self, path: &str, size: u64, sha256: &str) -> Result<bool, SshError> {
+        self.while_open(self.compare(path, size, sha256)).await
+    }
+
+    async fn compare(&self, path: &str, size: u64, sha256: &str) -> Result<bool, SshError> {
+        let doing = Doing { action: "read back", path };
+        let remote = checked(path)?;
+        let sftp = self.sftp().await?;
+        let opened = found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
+        let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(false) };
+        let there = sftp.raw.fstat(&handle.handle).await.ok().and_then(|attributes| attributes.attrs.size);
+        let hash = if there == Some(size) { hash(sftp, &handle.handle, size).await } else { Ok(None) };
+        let closed = sftp.raw.close(handle.handle).await;
+        let hash = hash.map_err(|error| self.failed(&error, doing))?;
+        closed.map_err(|error| self.failed(&error, doing))?;
+        Ok(hash.is_some_and(|hash| hash == sha256))
+    }
+}
+
+/// Hash of the first `size` bytes of an open file; `None` if it has fewer.
+async fn hash(sftp: &Sftp, handle: &str, size: u64) -> Result<Option<String>, Error> {
+    let chunk = sftp.chunk as u64;
+    let offsets = stream::iter((0..size.div_ceil(chunk)).map(|n| n * chunk));
+    let mut parts = offsets.map(|offset| part(sftp, handle, offset, chunk.min(size - offset))).buffered(DEPTH);
+    let mut hash = Sha256::new();
+    while let Some(part) = parts.next().await {
+        match part? {
+            Some(bytes) => hash.update(bytes),
+            None => return Ok(None),
+        }
+    }
+    Ok(Some(hex::encode(hash.finalize())))
+}
+
+/// `length` bytes from `offset` on; a server may give them in pieces. `None` at the end of the file.
+async fn part(sftp: &Sftp, handle: &str, offset: u64, length: u64) -> Result<Option<Vec<u8>>, Error> {
+    let mut bytes = Vec::new();
+    loop {
+        let have = bytes.len() as u64;
+        let Some(missing) = length.checked_sub(have).and_then(|n| u32::try_from(n).ok()) else { return Ok(None) };
+        if missing == 0 {
+            return Ok(Some(bytes));
+        }
+        match sftp.raw.read(handle, offset + have, missing).await {
+            Ok(data) if data.data.is_empty() => return Ok(None),
+            Ok(data) => bytes.extend_from_slice(&data.data),
+            Err(Error::Status(Status { status_code: StatusCode::Eof, .. })) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! Rights that administrators have, and that must be switched on.
+
+use std::io;
+use std::ptr::{null, null_mut};
+
+use windows_sys::Win32::Foundation::{CloseHandle, GetLastError, HANDLE};
+use windows_sys::Win32::Security::{
+    AdjustTokenPrivileges, LUID_AND_ATTRIBUTES, LookupPrivilegeValueW, SE_PRIVILEGE_ENABLED, TOKEN_ADJUST_PRIVILEGES,
+    TOKEN_PRIVILEGES, TOKEN_QUERY,
+};
+use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
+use windows_sys::core::PCWSTR;
+
+use super::wide::{check, check_code};
+
+/// Switches a privilege of this process on. `name` is one of Windows' own constants.
+pub fn enable(name: PCWSTR) -> io::Result<()> {
+    let mut token: HANDLE = null_mut();
+    let mut privileges = TOKEN_PRIVILEGES {
+        PrivilegeCount: 1,
+        Privileges: [LUID_AND_ATTRIBUTES { Attributes: SE_PRIVILEGE_ENABLED, ..LUID_AND_ATTRIBUTES::default() }],
+    };
+    // SAFETY: the handle of our own process needs no closing, that of the token is closed; the struct holds as many
+    // privileges as it says. The last call may say yes though it did not do it: then the last error tells.
+    unsafe {
+        check(OpenProcessToken(GetCurrentProcess(), TOKEN_ADJUST_PRIVILEGES | TOKEN_QUERY, &raw mut token))?;
+        let done = check(LookupPrivilegeValueW(null(), name, &raw mut privileges.Privileges[0].Luid)).and_then(|()| {
+            check(AdjustTokenPrivileges(token, 0, &raw const privileges, 0, null_mut(), null_mut()))?;
+            check_code(GetLastError())
+        });
+        CloseHandle(token);
+        done
+    }
+}
