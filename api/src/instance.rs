@@ -446,28 +446,6 @@ pub struct ProvenAt {
     pub port: i32,
 }
 
-/// What the operator has put on a Node because of a pool's template and a host's entry. Nothing else is ever removed from
-/// the Node. It is stored before the Node is changed, so that it never names too little.
-#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
-#[serde(rename_all = "camelCase")]
-pub struct TemplateApplied {
-    /// UID of the Node. Not set as long as the Node has not been seen.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub node_uid: Option<String>,
-    /// Keys of labels, sorted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256))]
-    pub labels: Vec<String>,
-    /// Keys of annotations, sorted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256))]
-    pub annotations: Vec<String>,
-    /// Taints as `<key>:<effect>`, sorted.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    #[schemars(length(max = 256))]
-    pub taints: Vec<String>,
-}
-
 /// A host key that was pinned.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]

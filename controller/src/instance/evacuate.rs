@@ -39,7 +39,7 @@ pub fn is_legacy_cordon(work: &Work, node: &Node) -> bool {
 }
 
 /// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
-pub async fn take_over_cordon(work: &Work) -> Result<(), StepError> {
+pub async fn take_over_cordon(work: &mut Work) -> Result<(), StepError> {
     if !work.cx.node(&work.name()).is_some_and(|n| is_legacy_cordon(work, &n)) {
         return Ok(());
     }

@@ -48,7 +48,7 @@ pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
 }
 
 /// Lifts a cordon of ours, and says what the legacy operator would miss.
-pub async fn hand_back(work: &Work) -> Result<String, StepError> {
+pub async fn hand_back(work: &mut Work) -> Result<String, StepError> {
     const NOTE: &str = "the host was let go as it is; its node goes on running";
     let Some(node) = work.find_node().await?.node() else { return Ok(NOTE.into()) };
     if let Some(operation) = cordoned_by(&node) {

@@ -15,7 +15,6 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use super::{
     departing::{Nameless, Seen},
     names::{self, Naming},
-    status::some,
 };
 use crate::{
     context::Context,

@@ -184,11 +184,12 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let keys_again = keys.look_again().and_then(|wait| now.checked_add(wait).ok());
     // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
     let handed_over = (deleting && !list.moves.is_empty()).then(|| now + jiff::SignedDuration::from_secs(1));
-    let wake = [decision.next, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next, handed_over]
-        .into_iter()
-        .flatten()
-        .filter(|at| *at > now)
-        .min();
+    let wake =
+        [decision.next, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next, handed_over]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now)
+            .min();
     Ok(wake.map_or_else(Action::await_change, |at| {
         Action::requeue(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(Duration::from_millis(200)))
     }))
