@@ -14,6 +14,7 @@ use kube::{
 use serde_json::json;
 
 use super::{
+    address::verify_before_removal,
     error::StepError,
     evacuate::{cordon, own_node, pass, take_cordon},
     hand_back::hand_back,
@@ -39,6 +40,9 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     }
     let cx = work.cx.clone();
     let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).and_then(|o| Step::parse(&o.step));
+    if begun.is_none() {
+        verify_before_removal(work).await?;
+    }
     work.take_up(grant, Step::Cordon.as_str());
     let mut seen = Seen { begun, touched: work.status.host_key.is_some(), ..Seen::default() };
     loop {
