@@ -15,16 +15,28 @@ use super::{
     told,
     work::{Work, until},
 };
-use crate::{events::Level, plan::identity::Purpose};
+use crate::{
+    events::Level,
+    plan::identity::{Identity, Purpose},
+};
 
 /// As the status and events show it.
 const STEP: &str = "VerifyAddress";
 
+/// Whether the entry of the host names another place than the one where it was proven.
+fn is_elsewhere(work: &Work) -> bool {
+    let host = &work.instance.spec.host;
+    work.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port))
+}
+
+/// Proves a host whose address has changed before it is taken out: its node must not be drained for another machine's sake.
+pub async fn verify_before_removal(work: &mut Work) -> Result<(), StepError> {
+    if is_elsewhere(work) { look(work, Purpose::Remove).await } else { Ok(()) }
+}
+
 /// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does.
 pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
-    let host = &work.instance.spec.host;
-    let changed = work.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port));
-    if !changed {
+    if !is_elsewhere(work) {
         if work.status.address_failures.take().is_some() {
             // It was changed back.
             work.reached();
@@ -34,8 +46,9 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
     if let Some(wait) = work.status.address_failures.as_ref().and_then(until) {
         return Ok(Some(wait));
     }
+    let host = &work.instance.spec.host;
     let place = format!("{} port {}", host.address, host.port);
-    match look(work).await {
+    match look(work, Purpose::Keep).await {
         Ok(()) => {
             work.reached();
             let note = format!("the host was found at {place}, with the host key and the machine id that it had");
@@ -56,7 +69,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
     }
 }
 
-async fn look(work: &mut Work) -> Result<(), StepError> {
+async fn look(work: &mut Work, purpose: Purpose) -> Result<(), StepError> {
     let host = work.instance.spec.host.clone();
     let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));
     let login = login(&work.cx, &work.instance, &work.pool).await?;
@@ -65,9 +78,9 @@ async fn look(work: &mut Work) -> Result<(), StepError> {
     let state = session.look(&[]).await?;
     let peer = session.connection().peer_address();
     let facts = told::facts(&state.machine, &host.address, peer, Timestamp::now())?;
-    let proven = prove(work, &mut session, &state, Purpose::Keep);
+    let proven = prove(work, &mut session, &state, purpose);
     session.tidy(&[Verb::Facts]).await?;
-    if proven.is_ok() {
+    if matches!(proven, Ok(Identity::Meant | Identity::Supersedes(_))) {
         work.proven(session.connection());
         work.status.facts = Some(facts);
     }

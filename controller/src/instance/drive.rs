@@ -312,7 +312,6 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
         work.cx.events.say(&work.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
     }
     work.status.facts = Some(facts);
-    work.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
     Ok(())
 }
 

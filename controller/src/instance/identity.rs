@@ -59,6 +59,7 @@ pub fn prove(
         supersedes: superseded,
         void_epoch: work.pool.annotations().get(key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
     });
+    work.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
     work.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });
     work.status.address_failures = None;
     Ok(identity)

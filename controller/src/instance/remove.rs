@@ -16,6 +16,7 @@ use kube::{
 use serde_json::json;
 
 use super::{
+    address::verify_before_removal,
     error::StepError,
     evacuate::{cordon, left_behind, pass, take_cordon},
     hand_back::hand_back,
@@ -46,6 +47,9 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     }
     let cx = work.cx.clone();
     let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).and_then(|o| Step::parse(&o.step));
+    if begun.is_none() {
+        verify_before_removal(work).await?;
+    }
     take_up(work, grant);
     let mut seen = Seen { begun, touched: work.status.host_key.is_some(), ..Seen::default() };
     loop {

@@ -91,6 +91,21 @@ pub fn specs(cases: &[(&str, Value, Verdict)]) -> Vec<(String, Value, Verdict)> 
 }
 
 #[tokio::test]
+async fn clusters_to_take_over_from() -> Result<()> {
+    let from = |clusters: Value| json!({"takeOverFrom": clusters});
+    let id = "0b0d5b4c-7a0e-4f3b-9a53-6c6b7f0d9a11";
+    check(specs(&[
+        ("one", from(json!([id])), Taken),
+        ("one on no record", from(json!([id, "unknown"])), Taken),
+        ("none", from(json!([])), Refused("should have at least 1 items")),
+        ("a name", from(json!(["production"])), Refused("should match")),
+        ("all", from(json!(["*"])), Refused("should match")),
+        ("seventeen", from(json!(vec![id; 17])), Refused("must have at most 16 items")),
+    ]))
+    .await
+}
+
+#[tokio::test]
 async fn ssh() -> Result<()> {
     let key = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
     let with_key = json!({"name": "win-1", "address": "10.0.0.1", "hostKey": key});

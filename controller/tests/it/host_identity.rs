@@ -90,6 +90,8 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
             i.is_leaving() && failures.is_some_and(|f| f.last_reason == "NotThisMachine" && f.count >= 2)
         })
         .await?;
+    let node = world.node(hosts[0].name()).await?.context("the Node is gone")?;
+    ensure!(!is_cordoned(&node), "it was cordoned for a removal that cannot be done");
     for (host, before) in hosts.iter().zip(&before) {
         all_run(host)?;
         ensure!(starts(host) == *before, "{}: {:?}", host.name(), starts(host));
@@ -97,7 +99,8 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
     }
     // The mistake is mended.
     world.apply("swap", &pool_of(entries[1..].to_vec(), &json!({}))).await?;
-    world.until_event(hosts[1].name(), "AddressVerified").await?;
+    let found = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "True", "Connected");
+    world.until_instance(hosts[1].name(), "is found again", found).await?;
     world.annotate(hosts[0].name(), key::ABANDON, "true").await?;
     world.eventually("it is given up", || async { matches!(world.instance(hosts[0].name()).await, Ok(None)) }).await?;
     hosts.iter().try_for_each(all_run)
