@@ -315,6 +315,15 @@ pub struct WindowsInstanceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 104))]
     pub annotated_username: Option<String>,
+    /// Whether the host holds the name of its Node although `nodeRef` is not there: the API server had no Node of that name when the
+    /// host was about to get its identity.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub holds_node_name: bool,
+    /// The IP address at which the host was last reached, with its pinned host key and its machine id. Certificates name this one, those
+    /// of the host's Machine, and no others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub proven_address: Option<String>,
     /// The host key that was pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,

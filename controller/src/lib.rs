@@ -42,4 +42,5 @@ pub mod versions;
 pub mod versions_in_use;
 pub mod watch;
 pub mod webhook;
+pub mod whose;
 pub mod wicd_rbac;

@@ -371,24 +371,29 @@ async fn approve(cx: Arc<Context>) {
             () = cx.stop.cancelled() => return,
         }
     };
-    let instances = cx.instances.clone();
     let told = cx.clone();
     let on_verdict =
         move |verdict: &csr::Verdict, request: &k8s_openapi::api::certificates::v1::CertificateSigningRequest| {
             let (label, event) = match verdict {
                 csr::Verdict::NotOurs => return,
-                csr::Verdict::Wait { .. } => ("Wait".to_string(), None),
+                csr::Verdict::Wait { message } => ("Wait".to_string(), Some(("Waiting", message.clone()))),
                 csr::Verdict::Approve(_) => ("Approve".to_string(), None),
                 csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
             };
             told.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
-            if let Some((reason, message)) = event {
+            if matches!(verdict, csr::Verdict::Deny { .. }) {
                 told.metrics.wrote("CertificateSigningRequest");
-                told.events.say(request, Level::Warning, reason, "Deny", &message);
+            }
+            if let Some((reason, message)) = event {
+                let (level, action) = match verdict {
+                    csr::Verdict::Deny { .. } => (Level::Warning, "Deny"),
+                    _ => (Level::Normal, "Approve"),
+                };
+                told.events.say(request, level, reason, action, &message);
             }
         };
-    let claims = move |name: &str| instance::claims::lookup(&instances, name);
-    csr::run(cx.client.clone(), claims, on_verdict, operator, cx.proven.clone(), cx.stop.clone()).await;
+    let hosts = instance::claims::Hosts::new(cx.clone());
+    csr::run(cx.client.clone(), hosts, on_verdict, operator, cx.proven.clone(), cx.stop.clone()).await;
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

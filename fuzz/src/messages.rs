@@ -77,6 +77,7 @@ pub fn csr(data: &[u8]) {
             dns_names: vec![NODE.into()],
             joined: true,
             proven: true,
+            ..Claim::default()
         })
     };
     for (user, group, signer, usage) in [

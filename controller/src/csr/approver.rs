@@ -19,7 +19,11 @@ use tokio::{sync::Notify, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{Claim, Outstanding, Verdict, rules::is_decided, verdict};
+use super::{
+    Hosts, Kind, Outstanding, Verdict,
+    rules::{hosts_of, is_decided},
+    verdict,
+};
 
 /// Approved by this operator; the reason of the `Approved` condition.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
@@ -30,22 +34,21 @@ const MAX_WRITES: usize = 16;
 
 /// Watches all requests and approves or denies those that are ours, until `shutdown`.
 ///
-/// - `claims` tells what is known about the host of a node name. It must know every host of every pool from its first call: what
-///   it does not know counts as foreign, and in wicd's name space as wrong. Start this only when the caches behind it are filled.
+/// - `hosts` tells what is known about the host of a node name. Start this only when the caches behind it are filled.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits for something else.
 /// - `operator_user` comes from [`super::operator_user`].
 /// - `poke` (by `notify_one`) has everything judged again at once, for when a host has been proven.
 ///
 /// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
-pub async fn run<C, F>(
+pub async fn run<H, F>(
     client: Client,
-    claims: C,
+    hosts: H,
     on_verdict: F,
     operator_user: String,
     poke: Arc<Notify>,
     shutdown: CancellationToken,
 ) where
-    C: Fn(&str) -> Option<Claim> + Send + Sync + 'static,
+    H: Hosts,
     F: Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
 {
     // The guard keeps one object that cannot be read from hiding all the others.
@@ -53,9 +56,9 @@ pub async fn run<C, F>(
     let mut events = watcher(guarded, watcher::Config::default()).default_backoff().boxed();
     let mut approver = Approver {
         api: Api::all(client),
-        claims,
+        hosts: Arc::new(hosts),
         on_verdict,
-        operator_user,
+        operator_user: operator_user.into(),
         open: BTreeMap::new(),
         outstanding: Outstanding::default(),
         waiting: BTreeMap::new(),
@@ -104,11 +107,11 @@ fn readable<T>(object: Result<T, kube::core::error_boundary::InvalidObject>) -> 
 /// The request as it was judged, and what became of writing the verdict.
 type Written = (CertificateSigningRequest, kube::Result<(Verdict, CertificateSigningRequest)>);
 
-struct Approver<C, F> {
+struct Approver<H, F> {
     api: Api<CertificateSigningRequest>,
-    claims: C,
+    hosts: Arc<H>,
     on_verdict: F,
-    operator_user: String,
+    operator_user: Arc<str>,
     /// The requests that somebody still has to decide or to issue.
     open: BTreeMap<String, CertificateSigningRequest>,
     outstanding: Outstanding,
@@ -116,13 +119,13 @@ struct Approver<C, F> {
     waiting: BTreeMap<String, Verdict>,
     /// Decisions in `queue` or `writes`.
     busy: BTreeSet<String>,
-    queue: VecDeque<(CertificateSigningRequest, Verdict)>,
+    queue: VecDeque<CertificateSigningRequest>,
     writes: FuturesUnordered<BoxFuture<'static, Written>>,
 }
 
-impl<C, F> Approver<C, F>
+impl<H, F> Approver<H, F>
 where
-    C: Fn(&str) -> Option<Claim> + Send + Sync + 'static,
+    H: Hosts,
     F: Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
 {
     /// Takes in a complete list.
@@ -135,7 +138,7 @@ where
     /// Takes in the new state of one request.
     fn observe(&mut self, csr: CertificateSigningRequest) {
         let name = csr.name_any();
-        let next = self.outstanding.observe(&csr, &self.claims, &self.operator_user);
+        let next = self.outstanding.observe(&csr, &|node| self.hosts.lookup(node), &self.operator_user);
         if csr.status.as_ref().is_some_and(|status| status.certificate.is_some()) {
             self.open.remove(&name);
             self.waiting.remove(&name);
@@ -160,7 +163,7 @@ where
     fn judge_all(&mut self) {
         self.outstanding = Outstanding::default();
         for csr in self.open.values() {
-            self.outstanding.observe(csr, &self.claims, &self.operator_user);
+            self.outstanding.observe(csr, &|node| self.hosts.lookup(node), &self.operator_user);
         }
         self.waiting.retain(|name, _| self.open.contains_key(name));
         let names: Vec<String> =
@@ -172,33 +175,34 @@ where
 
     fn judge(&mut self, name: &str) {
         let Some(csr) = self.open.get(name) else { return };
-        let verdict = verdict(csr, &self.claims, &self.outstanding, &self.operator_user);
-        if !matches!(verdict, Verdict::Wait { .. }) {
-            self.waiting.remove(name);
-        }
+        let verdict = verdict(csr, &|node| self.hosts.lookup(node), &self.outstanding, &self.operator_user);
         match verdict {
-            Verdict::NotOurs => {}
-            Verdict::Wait { .. } => {
-                if self.waiting.get(name) != Some(&verdict) {
-                    (self.on_verdict)(&verdict, csr);
-                    self.waiting.insert(name.to_owned(), verdict);
-                }
-            }
+            Verdict::NotOurs => drop(self.waiting.remove(name)),
+            Verdict::Wait { .. } => self.wait(name, verdict),
             Verdict::Approve(_) | Verdict::Deny { .. } => {
                 if self.busy.insert(name.to_owned()) {
-                    self.queue.push_back((csr.clone(), verdict));
+                    self.queue.push_back(csr.clone());
                 }
             }
         }
     }
 
+    fn wait(&mut self, name: &str, verdict: Verdict) {
+        if let Some(csr) = self.open.get(name)
+            && self.waiting.get(name) != Some(&verdict)
+        {
+            (self.on_verdict)(&verdict, csr);
+            self.waiting.insert(name.to_owned(), verdict);
+        }
+    }
+
     fn start_writes(&mut self) {
         while self.writes.len() < MAX_WRITES
-            && let Some((csr, verdict)) = self.queue.pop_front()
+            && let Some(csr) = self.queue.pop_front()
         {
-            let api = self.api.clone();
+            let (api, hosts, operator) = (self.api.clone(), self.hosts.clone(), self.operator_user.clone());
             self.writes.push(Box::pin(async move {
-                let written = decide(&api, &csr, &verdict).await.map(|written| (verdict, written));
+                let written = confirm_and_decide(&api, &*hosts, &operator, &csr).await;
                 (csr, written)
             }));
         }
@@ -212,7 +216,11 @@ where
         let name = judged.name_any();
         self.busy.remove(&name);
         match result {
+            // The API server knows more than the caches: it is left alone, and judged again with everything else that is open.
+            Ok((Verdict::NotOurs, _)) => {}
+            Ok((verdict @ Verdict::Wait { .. }, _)) => self.wait(&name, verdict),
             Ok((verdict, csr)) => {
+                self.waiting.remove(&name);
                 let requester = csr.spec.username.as_deref().unwrap_or_default();
                 info!(name, requester, signer = csr.spec.signer_name, ?verdict, "decided a certificate request");
                 (self.on_verdict)(&verdict, &csr);
@@ -238,6 +246,25 @@ where
             }
         }
     }
+}
+
+/// Judges once more, with the API server asked for the Nodes of the hosts that the verdict depends on, and writes that verdict.
+pub(super) async fn confirm_and_decide<H: Hosts>(
+    api: &Api<CertificateSigningRequest>,
+    hosts: &H,
+    operator_user: &str,
+    csr: &CertificateSigningRequest,
+) -> kube::Result<(Verdict, CertificateSigningRequest)> {
+    let kind = Kind::of_signer(&csr.spec.signer_name);
+    let mut confirmed = BTreeMap::new();
+    for node in hosts_of(&csr.spec, &|node| hosts.lookup(node), operator_user) {
+        let claim = hosts.confirm(&node, kind).await?;
+        confirmed.insert(node, claim);
+    }
+    let claims = |node: &str| confirmed.get(node).cloned().unwrap_or_else(|| hosts.lookup(node));
+    // Which of several is first was decided before.
+    let verdict = verdict(csr, &claims, &Outstanding::default(), operator_user);
+    decide(api, csr, &verdict).await.map(|written| (verdict, written))
 }
 
 /// Writes a verdict to the `approval` subresource of exactly the version that was judged.

@@ -21,6 +21,7 @@ use super::{
 };
 
 const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
+const LEGACY_DAEMON: &str = "system:serviceaccount:windows:windows-instance-config-daemon";
 const KUBELET_CLIENT: &str = "kubernetes.io/kube-apiserver-client-kubelet";
 const SERVING: &str = "kubernetes.io/kubelet-serving";
 const CLIENT: &str = "kubernetes.io/kube-apiserver-client";
@@ -28,17 +29,32 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Two hosts that have joined, one that has not, one that is not proven. `win-1x` is nobody's.
+/// Hosts that have joined, one that has not, one that is not proven. `win-1x` is nobody's.
 fn claims(node: &str) -> Option<Claim> {
+    let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let (addresses, joined, proven) = match node {
-        "win-1" => (vec!["10.0.0.1".parse().unwrap(), "fd00::1".parse().unwrap()], true, true),
-        "win-2" => (vec!["10.0.0.2".parse().unwrap()], true, true),
-        "win-new" => (vec!["10.0.0.3".parse().unwrap()], false, true),
+        "win-1" => (vec![ip("10.0.0.1"), ip("fd00::1")], true, true),
+        "win-2" => (vec![ip("10.0.0.2")], true, true),
+        // Taken over from the legacy operator, and as it was.
+        "win-old" => (vec![ip("10.0.0.4")], true, true),
+        // Being cleaned.
+        "win-gone" => (vec![ip("10.0.0.5")], true, true),
+        "win-new" => (vec![ip("10.0.0.3")], false, true),
         "win-dark" => (vec![], false, false),
         _ => return None,
     };
-    let dns_names = vec![node.to_owned(), format!("{node}.corp.example")];
-    Some(Claim { node_name: node.to_owned(), addresses, dns_names, joined, proven })
+    let says = node == "win-1";
+    Some(Claim {
+        node_name: node.to_owned(),
+        addresses,
+        dns_names: vec![node.to_owned(), format!("{node}.corp.example")],
+        reported_addresses: says.then(|| ip("172.16.0.1")).into_iter().collect(),
+        reported_names: says.then(|| "ip-172-16-0-1.internal".to_owned()).into_iter().collect(),
+        legacy_daemon: (node == "win-old").then(|| LEGACY_DAEMON.to_owned()),
+        joined,
+        proven,
+        ended: node == "win-gone",
+    })
 }
 
 fn csr(
@@ -140,11 +156,10 @@ fn right_requests_are_approved() {
             Kind::KubeletClient,
         ),
         (
-            "bootstrap token",
-            node_client("system:bootstrap:abcdef", BOOTSTRAP, node("win-new").pem()),
-            Kind::KubeletClient,
+            "the legacy daemon whose certificate has ended",
+            wicd(LEGACY_DAEMON, &["system:serviceaccounts"], wicd_node("win-old").pem()),
+            Kind::WicdClient,
         ),
-        ("OpenShift's bootstrapper", node_client(OPENSHIFT, &[], node("win-new").pem()), Kind::KubeletClient),
         ("serving", serving(W1, NODES, names().pem()), Kind::KubeletServing),
         (
             "serving, host name as proven",
@@ -197,8 +212,44 @@ fn wrong_requests_of_ours_are_denied() {
             "WrongRequester",
         ),
         ("right name, wrong groups", node_client(W1, &["system:authenticated"], p(one())), "WrongRequester"),
-        ("bootstrap token after joining", node_client("system:bootstrap:abcdef", BOOTSTRAP, p(one())), "AlreadyJoined"),
-        ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT, &[], p(one())), "AlreadyJoined"),
+        (
+            "bootstrap token after joining",
+            node_client("system:bootstrap:abcdef", BOOTSTRAP, p(one())),
+            "WrongRequester",
+        ),
+        ("OpenShift's bootstrapper after joining", node_client(OPENSHIFT, &[], p(one())), "WrongRequester"),
+        (
+            "bootstrap token while the host joins",
+            node_client("system:bootstrap:abcdef", BOOTSTRAP, p(node("win-new"))),
+            "WrongRequester",
+        ),
+        (
+            "OpenShift's bootstrapper while the host joins",
+            node_client(OPENSHIFT, &[], p(node("win-new"))),
+            "WrongRequester",
+        ),
+        ("the legacy daemon for a host of ours", wicd(LEGACY_DAEMON, &[], p(wicd_node("win-1"))), "WrongRequester"),
+        ("the legacy daemon asks for kubelet's", node_client(LEGACY_DAEMON, &[], p(node("win-old"))), "WrongRequester"),
+        (
+            "a daemon of that name in another namespace",
+            wicd("system:serviceaccount:default:windows-instance-config-daemon", &[], p(wicd_node("win-old"))),
+            "WrongRequester",
+        ),
+        (
+            "the legacy daemon for longer than it asks for",
+            with(&|c| c.spec.expiration_seconds = Some(3601), wicd(LEGACY_DAEMON, &[], p(wicd_node("win-old")))),
+            "LifetimeTooLong",
+        ),
+        (
+            "kubelet of a host that is being cleaned",
+            node_client("system:node:win-gone", NODES, p(node("win-gone"))),
+            "HostLeaves",
+        ),
+        (
+            "wicd of a host that is being cleaned",
+            wicd("system:wicd-node:win-gone", WICDS, p(wicd_node("win-gone"))),
+            "HostLeaves",
+        ),
         (
             "token user without the group",
             node_client("system:bootstrap:abcdef", &[], p(node("win-new"))),
@@ -362,6 +413,12 @@ fn wrong_requests_of_ours_are_denied() {
         ("serving with an empty list of names", served(&[]), "WrongNames"),
         ("another host's name", served(&[Name::Dns("win-1"), Name::Dns("win-2")]), "ForeignName"),
         ("another host's address", served(&[Name::Ip("10.0.0.1"), Name::Ip("10.0.0.2")]), "ForeignName"),
+        ("an address of a Service", served(&[Name::Ip("10.0.0.1"), Name::Ip("10.96.0.1")]), "ForeignName"),
+        (
+            "one name that cannot be judged and a wrong one",
+            served(&[Name::Ip("172.16.0.1"), Name::Dns("kubernetes.default.svc")]),
+            "ForeignName",
+        ),
         ("the API server's name", served(&[Name::Dns("kubernetes.default.svc")]), "ForeignName"),
         ("wildcard", served(&[Name::Dns("*.corp.example")]), "ForeignName"),
         ("upper case DNS name", served(&[Name::Dns("WIN-1")]), "ForeignName"),
@@ -430,6 +487,10 @@ fn wrong_requests_of_ours_are_denied() {
         ("second block, by a stranger", node_client("alice", &[], p(one()) + &p(one())), "BadEncoding"),
         ("headers", node_client(W1, NODES, p(one()).replacen("-----\n", "-----\nA: b\n\n", 1)), "BadEncoding"),
         ("bytes after the request", node_client(W1, NODES, armour(&trailing)), "BadEncoding"),
+        ("a fourth part", node_client(W1, NODES, armour(&with_part(&one().der(), &[4, 0]))), "BadEncoding"),
+        ("NULL behind the signature", node_client(W1, NODES, armour(&with_part(&one().der(), &[5, 0]))), "BadEncoding"),
+        ("a fifth part of what is signed", node_client(W1, NODES, p(one().part(&[5, 0]))), "BadEncoding"),
+        ("a compressed point", node_client(W1, NODES, p(one().compressed())), "KeyNotAllowed"),
         ("no DER", node_client(W1, NODES, armour(b"hello")), "BadEncoding"),
         ("huge", node_client(W1, NODES, p(one()) + &"\n".repeat(16 * 1024)), "TooLarge"),
     ];
@@ -463,6 +524,11 @@ fn requests_of_others_are_left_alone() {
         ("a Linux node renews", node_client(linux, NODES, node("linux-1").pem())),
         ("a Linux node's serving", serving(linux, NODES, node("linux-1").names(&[Name::Ip("10.9.9.9")]).pem())),
         ("a Linux node's wrong request", node_client(linux, NODES, Forged::new(linux, &["system:masters"]).pem())),
+        (
+            "a machine bootstraps under a name that a list has",
+            node_client("system:bootstrap:abcdef", BOOTSTRAP, node("win-dark").pem()),
+        ),
+        ("the same on OpenShift", node_client(OPENSHIFT, &[], node("win-dark").pem())),
         ("a Linux node bootstraps", node_client("system:bootstrap:abcdef", BOOTSTRAP, node("linux-2").pem())),
         ("a Linux node whose name begins like ours", node_client("system:node:win-1x", NODES, node("win-1x").pem())),
         ("a person's client certificate", csr("alice", &[], CLIENT, &client, Forged::new("alice", &["dev"]).pem())),
@@ -492,13 +558,33 @@ fn requests_of_others_are_left_alone() {
 
 #[test]
 fn an_unproven_host_waits_if_its_request_is_right() {
-    let right = node_client("system:bootstrap:abcdef", BOOTSTRAP, node("win-dark").pem());
+    let right = node_client(OPERATOR, &[], node("win-dark").pem());
     let names = node("win-dark").names(&[Name::Ip("10.0.0.9")]);
     let right_but_for_proof = serving("system:node:win-dark", NODES, names.pem());
     let wrong = node_client("alice", &[], node("win-dark").pem());
     assert_eq!(reason(&judge(&right)), "Wait");
     assert_eq!(reason(&judge(&right_but_for_proof)), "Wait");
     assert_eq!(reason(&judge(&wrong)), "WrongRequester");
+}
+
+/// A person or another approver may know that the address is the host's, and a denial is final.
+#[test]
+fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denied() {
+    for names in [
+        &[Name::Ip("172.16.0.1")][..],
+        &[Name::Dns("win-1"), Name::Ip("10.0.0.1"), Name::Ip("172.16.0.1")],
+        &[Name::Dns("ip-172-16-0-1.internal")],
+    ] {
+        let verdict = judge(&serving(W1, NODES, node("win-1").names(names).pem()));
+        let Verdict::Wait { message } = verdict else { panic!("{verdict:?}") };
+        assert!(message.contains("172") && message.contains("is not proven to be of node win-1"), "{message}");
+    }
+}
+
+/// Puts one more part into the outermost sequence.
+fn with_part(request: &[u8], part: &[u8]) -> Vec<u8> {
+    let header = request.len() - Forged::content_of(request).len();
+    der(0x30, &[&request[header..], part])
 }
 
 #[test]

@@ -61,6 +61,10 @@ pub struct Forged {
     pub extensions: Vec<Vec<u8>>,
     /// Attributes beside the one that holds the extensions.
     pub attributes: Vec<Vec<u8>>,
+    /// What is signed beside what a request consists of.
+    pub more: Vec<u8>,
+    /// Whether the key is written as a compressed point.
+    pub compressed: bool,
     pub key: KeyPair,
 }
 
@@ -68,7 +72,14 @@ impl Forged {
     pub fn new(common_name: &str, organisations: &[&str]) -> Self {
         let mut subject: Vec<_> = organisations.iter().map(|o| vec![attribute(O, UTF8, o.as_bytes())]).collect();
         subject.push(vec![attribute(CN, UTF8, common_name.as_bytes())]);
-        Self { subject, extensions: vec![], attributes: vec![], key: KeyPair::generate().unwrap() }
+        Self {
+            subject,
+            extensions: vec![],
+            attributes: vec![],
+            more: vec![],
+            compressed: false,
+            key: KeyPair::generate().unwrap(),
+        }
     }
 
     pub fn key(mut self, algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
@@ -103,6 +114,18 @@ impl Forged {
         self.extension(SAN, &der(0x30, &[&entries.concat()]))
     }
 
+    /// One more part in what is signed.
+    pub fn part(mut self, part: &[u8]) -> Self {
+        self.more.extend(part);
+        self
+    }
+
+    /// The content of one DER element.
+    pub fn content_of(element: &[u8]) -> &[u8] {
+        let long = usize::from(element[1]).saturating_sub(0x80);
+        &element[2 + long..]
+    }
+
     pub fn challenge_password(mut self) -> Self {
         let set = der(0x31, &[&der(UTF8, &[b"secret"])]);
         self.attributes.push(der(0x30, &[&der(6, &[CHALLENGE_PASSWORD]), &set]));
@@ -124,6 +147,23 @@ impl Forged {
         self
     }
 
+    pub fn compressed(mut self) -> Self {
+        self.compressed = true;
+        self
+    }
+
+    fn public_key(&self) -> Vec<u8> {
+        let info = self.key.subject_public_key_info();
+        if !self.compressed {
+            return info;
+        }
+        let point = self.key.der_bytes();
+        let (x, y) = point[1..].split_at((point.len() - 1) / 2);
+        // The header of the outer sequence is two bytes for keys of this size.
+        let algorithm = &info[2..info.len() - point.len() - 3];
+        der(0x30, &[algorithm, &der(3, &[&[0, 2 + (y[y.len() - 1] & 1)], x])])
+    }
+
     pub fn der(&self) -> Vec<u8> {
         let rdns: Vec<Vec<u8>> = self.subject.iter().map(|rdn| der(0x31, &[&rdn.concat()])).collect();
         let mut attributes = self.attributes.clone();
@@ -136,8 +176,9 @@ impl Forged {
             &[
                 &der(2, &[&[0]]),
                 &der(0x30, &[&rdns.concat()]),
-                &self.key.subject_public_key_info(),
+                &self.public_key(),
                 &der(0xa0, &[&attributes.concat()]),
+                &self.more,
             ],
         );
         let algorithm = match self.key.algorithm() {

@@ -10,7 +10,7 @@ use k8s_openapi::{
     },
 };
 use kube::{
-    Api, Client,
+    Api, Client, ResourceExt as _,
     api::{ObjectMeta, PostParams},
 };
 use sha2::{Digest as _, Sha256};
@@ -56,6 +56,14 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
+    /// The object was replaced while it was waited for.
+    #[error(
+        "certificate request {name} was replaced by another while it was being approved: find out who deletes and creates certificate requests"
+    )]
+    Replaced {
+        /// Name of the `CertificateSigningRequest`.
+        name: String,
+    },
     /// Denied by somebody, or given up by the signer.
     #[error("certificate request {name} has been denied or has failed: {message}")]
     NotIssued {
@@ -92,6 +100,7 @@ impl CsrError {
             Self::Refused { reason, .. } => reason,
             Self::Api { .. } => "CertificateRequestFailed",
             Self::NameTaken { .. } => "CertificateRequestNameTaken",
+            Self::Replaced { .. } => "CertificateRequestReplaced",
             Self::NotIssued { .. } => "CertificateDenied",
             Self::TimedOut { .. } => "CertificateNotIssued",
             Self::WrongCertificate { .. } => "WrongCertificate",
@@ -146,17 +155,26 @@ pub async fn request_and_sign(
         csr = match decide(&api, &csr, &Verdict::Approve(kind)).await {
             // The approver of this operator, or a person, got there first.
             Err(kube::Error::Api(status)) if status.is_conflict() && attempt < APPROVAL_ATTEMPTS => {
-                api.get(&name).await.map_err(failed("read"))?
+                let now = api.get(&name).await.map_err(failed("read"))?;
+                // What is approved is what was judged: another object of that name may ask for anything.
+                if now.uid() != csr.uid() || !asks_the_same(&now.spec, &wanted.spec) {
+                    return Err(CsrError::Replaced { name });
+                }
+                now
             }
             result => result.map_err(failed("approve"))?,
         };
     }
 
+    let uid = csr.uid();
     let issued = tokio::time::timeout(ISSUE_TIMEOUT, ended(&api, &name)).await;
     let issued = issued.map_err(|_| CsrError::TimedOut { name: name.clone() })?.map_err(failed("read"))?;
     let Some(issued) = issued else {
         return Err(CsrError::NotIssued { name, message: "it was deleted".into() });
     };
+    if issued.uid() != uid {
+        return Err(CsrError::Replaced { name });
+    }
     if let Some(message) = refusal(&issued) {
         return Err(CsrError::NotIssued { name, message });
     }

@@ -5,14 +5,18 @@
 //!
 //! | | who may ask | subject | names |
 //! |---|---|---|---|
-//! | [`Kind::KubeletClient`] | the operator; `system:node:<node>`; a bootstrap identity while the host has not joined | `O=system:nodes, CN=system:node:<node>` | none |
+//! | [`Kind::KubeletClient`] | the operator; `system:node:<node>` | `O=system:nodes, CN=system:node:<node>` | none |
 //! | [`Kind::KubeletServing`] | `system:node:<node>` | the same | some, all of them proven |
-//! | [`Kind::WicdClient`] | the operator; `system:wicd-node:<node>` | `O=system:wicd-nodes, CN=system:wicd-node:<node>` | none |
+//! | [`Kind::WicdClient`] | the operator; `system:wicd-node:<node>`; the legacy daemon's service account for a node that it still keeps | `O=system:wicd-nodes, CN=system:wicd-node:<node>` | none |
+//!
+//! A verdict is given twice: on what the caches know, and, before it is written, on what the API server says of the Node ([`Hosts`]).
 //!
 //! A request claims to be one of ours if its subject names a host of a pool, or lies in wicd's name space, which belongs to this
 //! operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a request is approved or denied.
 //! All others are left alone, also those that a host's kubelet identity sends to other signers: network plug-ins obtain
-//! certificates of their own in that way, and have approvers of their own.
+//! certificates of their own in that way, and have approvers of their own. Left alone, too, is what may be right and cannot be judged: a
+//! bootstrap identity that asks for a host which nobody has proven yet, and a serving certificate with an address that the Node has and
+//! nothing proves. A denial is final, and a person or another approver may know more.
 //!
 //! A denial is a statement in public, so the reason is a fixed word and the message quotes the request only in short and escaped.
 
@@ -26,6 +30,8 @@ mod rules;
 mod cases;
 #[cfg(test)]
 mod forge;
+#[cfg(test)]
+mod swapped_tests;
 
 use std::net::IpAddr;
 
@@ -37,18 +43,37 @@ pub use outstanding::Outstanding;
 pub use rules::verdict;
 
 /// What is proven about one host of a pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     /// The name of its Node, lower case.
     pub node_name: String,
-    /// The addresses that SSH proved; a serving certificate may name these and no others.
+    /// The IP addresses that are proven; a serving certificate may name these and no others.
     pub addresses: Vec<IpAddr>,
-    /// The names that are proven: the Node's name and the host name that the host itself told over SSH.
+    /// The DNS names that are proven.
     pub dns_names: Vec<String>,
-    /// Its Node exists: a bootstrap identity may no longer speak for it.
+    /// IP addresses that its Node says it has, and that are neither proven nor known to be another's.
+    pub reported_addresses: Vec<IpAddr>,
+    /// DNS names of that sort.
+    pub reported_names: Vec<String>,
+    /// The user that speaks for the legacy operator's daemon, while the host runs that one.
+    pub legacy_daemon: Option<String>,
+    /// Its Node exists.
     pub joined: bool,
     /// `false` while a pool names the host but SSH has not proven it yet. Its right requests wait, its wrong ones are denied.
     pub proven: bool,
+    /// It is being taken out, and its pods are gone: it needs no certificate any more.
+    pub ended: bool,
+}
+
+/// Where the approver learns about hosts.
+pub trait Hosts: Send + Sync + 'static {
+    /// What the caches know about the host of a node name. They must know every host of every pool from the first call: what they do not
+    /// know counts as foreign, and in wicd's name space as wrong.
+    fn lookup(&self, node: &str) -> Option<Claim>;
+
+    /// The same with the API server asked for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if
+    /// the Node is somebody else's.
+    fn confirm(&self, node: &str, kind: Option<Kind>) -> impl Future<Output = kube::Result<Option<Claim>>> + Send;
 }
 
 /// What to do with a request.

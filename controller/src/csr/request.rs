@@ -88,6 +88,8 @@ impl Request {
         // The parser below overlooks some of what the signer's parser refuses, and the two must never see different requests.
         if !is_strict_der(&der) {
             request.fault("BadEncoding", "is not in DER");
+        } else if !has_exactly_its_parts(&der) {
+            request.fault("BadEncoding", "has other parts than a PKCS #10 certificate request");
         }
         match X509CertificationRequest::from_der(&der) {
             Ok((rest, parsed)) => {
@@ -108,7 +110,10 @@ impl Request {
         self.check_key(&info.subject_pki);
         let wrapper = Header::from_der(parsed.as_raw()).map(|(content, _)| content).unwrap_or_default();
         let algorithm = wrapper.strip_prefix(info.raw).unwrap_or_default();
-        let modern = SIGNATURE_ALGORITHMS.iter().any(|known| algorithm.starts_with(known));
+        // What follows is the signature and nothing else.
+        let signature = |known: &&[u8]| algorithm.strip_prefix(*known).and_then(elements);
+        let is_alone = |signature: Vec<Element<'_>>| matches!(signature.as_slice(), [only] if only.tag == BIT_STRING);
+        let modern = SIGNATURE_ALGORITHMS.iter().filter_map(signature).any(is_alone);
         if !modern || parsed.signature_value.unused_bits != 0 || parsed.verify_signature().is_err() {
             self.fault("BadSignature", "is not signed by its own key with ECDSA or RSA and SHA-2");
         }
@@ -155,8 +160,12 @@ impl Request {
     fn check_key(&mut self, key: &SubjectPublicKeyInfo<'_>) {
         let algorithm = &key.algorithm.algorithm;
         let curve = || key.algorithm.parameters.as_ref().and_then(|p| Oid::try_from(p.clone()).ok());
+        // Of an uncompressed point, both coordinates follow the 4: the one form that all programs read alike.
+        let point = |length: usize| {
+            key.subject_public_key.data.first() == Some(&4) && key.subject_public_key.data.len() == length
+        };
         let allowed = if *algorithm == OID_KEY_TYPE_EC_PUBLIC_KEY {
-            curve().is_some_and(|curve| curve == OID_EC_P256 || curve == OID_NIST_EC_P384)
+            curve().is_some_and(|curve| (curve == OID_EC_P256 && point(65)) || (curve == OID_NIST_EC_P384 && point(97)))
         } else if *algorithm == OID_PKCS1_RSAENCRYPTION {
             match key.parsed() {
                 Ok(PublicKey::RSA(rsa)) => (MIN_RSA_BITS..=MAX_RSA_BITS).contains(&bits(rsa.modulus)),
@@ -238,28 +247,58 @@ fn unarmour(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
     Some((STANDARD.decode(compact).ok()?, clean))
 }
 
-/// Whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones
-/// and `[0]`, constructed where DER says so. What lies in an OCTET STRING or BIT STRING is not looked at.
-fn is_strict_der(mut bytes: &[u8]) -> bool {
+const SEQUENCE: u8 = 0x30;
+const BIT_STRING: u8 = 0x03;
+
+/// One element of DER.
+struct Element<'a> {
+    tag: u8,
+    content: &'a [u8],
+}
+
+/// The elements that `bytes` consist of, with definite and shortest lengths below 64 KiB; `None` if they consist of something else.
+fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
+    let mut found = Vec::new();
     while let [tag, first, rest @ ..] = bytes {
         let (length, rest) = match *first {
             short @ 0..=0x7f => (usize::from(short), rest),
             0x81 if rest.first().is_some_and(|length| *length > 0x7f) => (usize::from(rest[0]), &rest[1..]),
             0x82 if rest.len() > 1 && rest[0] > 0 => (usize::from(u16::from_be_bytes([rest[0], rest[1]])), &rest[2..]),
-            _ => return false,
+            _ => return None,
         };
-        let Some((content, after)) = rest.split_at_checked(length) else { return false };
-        let plain = match *tag {
-            0x30 | 0x31 | 0xa0 => is_strict_der(content),
-            0x01..=0x0f | 0x12..=0x1e => true,
-            _ => false,
-        };
-        if !plain {
-            return false;
-        }
+        let (content, after) = rest.split_at_checked(length)?;
+        found.push(Element { tag: *tag, content });
         bytes = after;
     }
-    bytes.is_empty()
+    bytes.is_empty().then_some(found)
+}
+
+/// Whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones
+/// and `[0]`, constructed where DER says so. What lies in an OCTET STRING or BIT STRING is not looked at.
+fn is_strict_der(bytes: &[u8]) -> bool {
+    elements(bytes).is_some_and(|all| {
+        all.iter().all(|element| match element.tag {
+            0x30 | 0x31 | 0xa0 => is_strict_der(element.content),
+            0x01..=0x0f | 0x12..=0x1e => true,
+            _ => false,
+        })
+    })
+}
+
+/// Whether a request, what it signs and its key have as many parts as RFC 2986 gives them: some readers overlook one more.
+fn has_exactly_its_parts(request: &[u8]) -> bool {
+    fn parts<'a>(element: &Element<'a>, tags: &[u8]) -> Option<Vec<Element<'a>>> {
+        let found = elements(element.content).filter(|_| element.tag == SEQUENCE)?;
+        found.iter().map(|part| part.tag).eq(tags.iter().copied()).then_some(found)
+    }
+    let check = || {
+        let [request]: [Element<'_>; 1] = elements(request)?.try_into().ok()?;
+        let whole = parts(&request, &[SEQUENCE, SEQUENCE, BIT_STRING])?;
+        let info = parts(&whole[0], &[0x02, SEQUENCE, SEQUENCE, 0xa0])?;
+        let key = parts(&info[2], &[SEQUENCE, BIT_STRING])?;
+        (1..=2).contains(&elements(key[0].content)?.len()).then_some(())
+    };
+    check().is_some()
 }
 
 /// Whether the extensions are the only value in the attribute's SET: a second value would be invisible here, and perhaps not to the signer.

@@ -1,6 +1,6 @@
 //! The rules of a verdict.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{cell::RefCell, collections::BTreeSet, time::Duration};
 
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 
@@ -11,6 +11,8 @@ use super::{
 
 /// The longest life that a wicd certificate may ask for. It must ask: the signer's own default is a year.
 const MAX_WICD_LIFETIME: Duration = Duration::from_hours(24);
+/// The longest life that one for the legacy operator's daemon may ask for, which is what that daemon asks for.
+const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
 /// Group of everyone who holds a bootstrap token; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
 const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
@@ -34,9 +36,7 @@ pub fn verdict(
     match assess(&csr.spec, claims, operator_user) {
         Assessment::NotOurs => Verdict::NotOurs,
         Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
-        Assessment::Unproven { node } => {
-            Verdict::Wait { message: format!("host {node} has to be proven over SSH before it gets a certificate") }
-        }
+        Assessment::Open { message } => Verdict::Wait { message },
         Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
             Some(older) => {
                 Verdict::Wait { message: format!("request {older} for the same host is to be issued first") }
@@ -51,8 +51,14 @@ pub fn verdict(
 pub(super) enum Assessment {
     NotOurs,
     Wrong(Fault),
-    Unproven { node: String },
-    Right { kind: Kind, node: String },
+    /// It cannot be judged now, or not here.
+    Open {
+        message: String,
+    },
+    Right {
+        kind: Kind,
+        node: String,
+    },
 }
 
 /// Whether somebody has approved or denied it, or a signer has finished with it.
@@ -70,7 +76,7 @@ pub(super) fn assess(
 ) -> Assessment {
     let too_large = spec.request.0.len() > MAX_BYTES;
     let request = if too_large { Request::default() } else { Request::read(&spec.request.0) };
-    if !is_ours(spec, &request, claims) {
+    if !is_ours(spec, &request, claims) || bootstraps_the_unproven(spec, &request, claims) {
         return Assessment::NotOurs;
     }
     if too_large {
@@ -80,10 +86,40 @@ pub(super) fn assess(
         ));
     }
     match check(spec, &request, claims, operator_user) {
-        Ok((kind, claim)) if claim.proven => Assessment::Right { kind, node: claim.node_name },
-        Ok((_, claim)) => Assessment::Unproven { node: claim.node_name },
+        Ok((_, claim)) if !claim.proven => {
+            let node = claim.node_name;
+            Assessment::Open { message: format!("host {node} has to be proven over SSH before it gets a certificate") }
+        }
+        Ok((kind, claim)) => match unproven_name(&request, &claim) {
+            Some(name) => {
+                let node = &claim.node_name;
+                let message = format!(
+                    "{name} is not proven to be of node {node}: approve the request if it is, or list the host by that address"
+                );
+                Assessment::Open { message }
+            }
+            None => Assessment::Right { kind, node: claim.node_name },
+        },
         Err(fault) => Assessment::Wrong(fault),
     }
+}
+
+/// The names of the hosts that a verdict depends on.
+pub(super) fn hosts_of(
+    spec: &CertificateSigningRequestSpec,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+    operator_user: &str,
+) -> BTreeSet<String> {
+    let asked = RefCell::new(BTreeSet::new());
+    let recording = |node: &str| {
+        let found = claims(node);
+        if found.is_some() {
+            asked.borrow_mut().insert(node.to_owned());
+        }
+        found
+    };
+    assess(spec, &recording, operator_user);
+    asked.into_inner()
 }
 
 /// Whether it claims to be one of ours, right or wrong. Look-alikes (another case, something behind the name) count as claims.
@@ -107,6 +143,24 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
             let cn = cn.to_ascii_lowercase();
             cn.starts_with(wicd) || cn.strip_prefix(kubelet).is_some_and(claimed)
         })
+}
+
+/// Whether a bootstrap identity asks for a host of which nothing is known but that a list names it. It may be another machine of that name,
+/// which gets its identity in another way, and whoever gave it the token has an approver for it.
+fn bootstraps_the_unproven(
+    spec: &CertificateSigningRequestSpec,
+    request: &Request,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+) -> bool {
+    let [name] = request.common_names.as_slice() else { return false };
+    let claim = name.strip_prefix(Kind::KubeletClient.user_prefix()).and_then(claims);
+    is_bootstrap(spec) && claim.is_some_and(|claim| !claim.proven && !claim.joined)
+}
+
+fn is_bootstrap(spec: &CertificateSigningRequestSpec) -> bool {
+    let user = spec.username.as_deref().unwrap_or_default();
+    let in_group = spec.groups.iter().flatten().any(|group| group == BOOTSTRAP_GROUP);
+    (user.starts_with(BOOTSTRAP_USER_PREFIX) && in_group) || user == OPENSHIFT_BOOTSTRAPPER
 }
 
 /// Every rule in turn, those first that do not depend on the host.
@@ -135,7 +189,12 @@ fn check(
     check_requester(kind, spec, &claim, operator_user)?;
     check_usages(kind, spec, request)?;
     check_names(kind, request, &claim)?;
-    check_lifetime(kind, spec)?;
+    check_lifetime(kind, spec, &claim)?;
+    if claim.ended {
+        let message =
+            format!("host {} is being taken out and has no pods any more: it needs no certificate", quoted(node));
+        return Err(Fault::new("HostLeaves", message));
+    }
     Ok((kind, claim))
 }
 
@@ -180,15 +239,8 @@ fn check_requester(
     if kind != Kind::KubeletServing && !operator_user.is_empty() && user == operator_user {
         return Ok(());
     }
-    let bootstrap =
-        (user.starts_with(BOOTSTRAP_USER_PREFIX) && in_group(BOOTSTRAP_GROUP)) || user == OPENSHIFT_BOOTSTRAPPER;
-    if kind == Kind::KubeletClient && bootstrap {
-        return if claim.joined {
-            let message = format!("node {node} has joined already: a bootstrap identity can no longer speak for it");
-            Err(Fault::new("AlreadyJoined", message))
-        } else {
-            Ok(())
-        };
+    if kind == Kind::WicdClient && claim.legacy_daemon.as_deref() == Some(user) {
+        return Ok(());
     }
     let (found, what) = (quoted(user), kind.as_str());
     Err(Fault::new(
@@ -232,8 +284,9 @@ fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault
     for name in names {
         let foreign = match name {
             AlternativeName::Other(what) => return wrong(format!("a serving certificate may not name {what}")),
-            AlternativeName::Dns(dns) if !claim.proven || claim.dns_names.contains(dns) => continue,
-            AlternativeName::Ip(ip) if !claim.proven || claim.addresses.contains(ip) => continue,
+            AlternativeName::Dns(_) | AlternativeName::Ip(_) if !claim.proven => continue,
+            AlternativeName::Dns(dns) if is_one_of(dns, [&claim.dns_names, &claim.reported_names]) => continue,
+            AlternativeName::Ip(ip) if is_one_of(ip, [&claim.addresses, &claim.reported_addresses]) => continue,
             AlternativeName::Dns(dns) => format!("DNS name {}", quoted(dns)),
             AlternativeName::Ip(ip) => format!("IP address {ip}"),
         };
@@ -242,10 +295,24 @@ fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault
     Ok(())
 }
 
-fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec) -> Result<(), Fault> {
+fn is_one_of<T: PartialEq>(name: &T, lists: [&Vec<T>; 2]) -> bool {
+    lists.iter().any(|list| list.contains(name))
+}
+
+/// A name of the request that its Node has and nothing proves.
+fn unproven_name(request: &Request, claim: &Claim) -> Option<String> {
+    request.alternative_names.iter().flatten().find_map(|name| match name {
+        AlternativeName::Dns(dns) if !claim.dns_names.contains(dns) => Some(format!("DNS name {}", quoted(dns))),
+        AlternativeName::Ip(ip) if !claim.addresses.contains(ip) => Some(format!("IP address {ip}")),
+        _ => None,
+    })
+}
+
+fn check_lifetime(kind: Kind, spec: &CertificateSigningRequestSpec, claim: &Claim) -> Result<(), Fault> {
     let seconds = spec.expiration_seconds.map(|seconds| u64::try_from(seconds).unwrap_or(0));
-    if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > MAX_WICD_LIFETIME.as_secs()) {
-        let most = MAX_WICD_LIFETIME.as_secs();
+    let is_legacy = claim.legacy_daemon.is_some() && claim.legacy_daemon == spec.username;
+    let most = if is_legacy { MAX_LEGACY_LIFETIME } else { MAX_WICD_LIFETIME }.as_secs();
+    if kind == Kind::WicdClient && seconds.is_none_or(|seconds| seconds > most) {
         return Err(Fault::new("LifetimeTooLong", format!("expirationSeconds must be given and at most {most}")));
     }
     Ok(())

@@ -36,7 +36,7 @@ pub use cordon::{
 };
 pub use error::DrainError;
 pub use evict::{Evictor, PolicyV1, Target};
-pub use pass::pass;
+pub use pass::{left_behind, pass};
 
 /// API time that one pass may take.
 const PASS_BUDGET: Duration = Duration::from_secs(10);

@@ -5,17 +5,18 @@ use std::fmt::Debug;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt;
-use kube::api::{Api, ListParams};
+use kube::api::{Api, ListParams, ObjectMeta};
 use serde::de::DeserializeOwned;
 use tokio::time::{Instant, timeout_at};
 
 use super::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
 use super::error::DrainError;
 use super::evict::Target;
-use super::{Drain, Drainer, OnTimeout, Progress, State, cordon, elapsed, volumes};
+use super::{Cordon, Drain, Drainer, OnTimeout, Options, Progress, State, cordon, elapsed, volumes};
 
 /// Between passes at first, and after [`PATIENCE`].
 const RETRY: Duration = Duration::from_secs(5);
@@ -32,21 +33,25 @@ const MAX_BLOCKERS: usize = 5;
 ///
 /// Takes at most 10 s of API time; what it did not get to is done by the next call. An error loses nothing: call again.
 pub async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainError> {
-    let mut pass = Pass {
-        cx,
-        drain,
-        rules: Rules::compile(&drain.options.rules)?,
-        clock: Clock { deadline: Instant::now() + cx.budget, limit: cx.budget },
-        waited: elapsed(drain.started, drain.now),
-        unreachable: false,
-        recordoned: false,
-        blockers: Vec::new(),
-        warnings: Vec::new(),
-        forced: Vec::new(),
-        needs_help: false,
-    };
+    let mut pass = Pass::new(cx, drain)?;
     // Boxed: callers hold this future inside large ones of their own.
     Box::pin(pass.run()).await
+}
+
+/// The pods that are bound to a Node which is not there, and that a drain would move away or wait for. Nothing is done to them.
+pub async fn left_behind(
+    cx: &Drainer,
+    name: &str,
+    now: Timestamp,
+    options: &Options,
+) -> Result<Vec<String>, DrainError> {
+    let node = Node { metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() }, ..Node::default() };
+    let cordon = Cordon { operation_id: String::new(), pre_cordoned: false };
+    let drain = Drain { node: &node, cordon: &cordon, started: now, now, cordoned_at: None, options };
+    let pass = Pass::new(cx, &drain)?;
+    let verdicts = Box::pin(async { pass.judge(pass.list_pods(options.pod_selector.as_deref()).await?).await }).await?;
+    let stays = |verdict: &Verdict| matches!(verdict, Verdict::Skip(_));
+    Ok(verdicts.iter().filter(|(_, verdict)| !stays(verdict)).map(|(pod, _)| key(pod)).collect())
 }
 
 /// The time that a pass has.
@@ -112,7 +117,23 @@ pub(super) struct Pass<'a> {
     pub(super) needs_help: bool,
 }
 
-impl Pass<'_> {
+impl<'a> Pass<'a> {
+    fn new(cx: &'a Drainer, drain: &'a Drain<'a>) -> Result<Self, DrainError> {
+        Ok(Self {
+            cx,
+            drain,
+            rules: Rules::compile(&drain.options.rules)?,
+            clock: Clock { deadline: Instant::now() + cx.budget, limit: cx.budget },
+            waited: elapsed(drain.started, drain.now),
+            unreachable: false,
+            recordoned: false,
+            blockers: Vec::new(),
+            warnings: Vec::new(),
+            forced: Vec::new(),
+            needs_help: false,
+        })
+    }
+
     async fn run(&mut self) -> Result<Progress, DrainError> {
         let node = self.clock.bound("read the node", cordon::reread(&self.cx.client, self.drain.node)).await?;
         self.unreachable = is_unreachable(&node);

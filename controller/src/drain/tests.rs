@@ -550,3 +550,14 @@ async fn a_node_that_is_gone_needs_no_uncordon() {
     let node: Node = serde_json::from_value(ours()).unwrap();
     Cordon::plan(&node, "op-1").release(&api.client(), &node).await.unwrap();
 }
+
+#[tokio::test]
+async fn pods_of_a_node_that_is_gone_are_seen_and_left_as_they_are() {
+    let mirror = changed(pod("mirror"), "/metadata/annotations", json!({ "kubernetes.io/config.mirror": "x" }));
+    let bed = Bed::bare(FakeApi::new());
+    bed.api.on("GET", PODS, 200, pods(&[pod("cart"), mirror]));
+    let now = Timestamp::UNIX_EPOCH;
+    assert_eq!(left_behind(&bed.cx, "win-1", now, &bed.options).await.unwrap(), ["shop/cart"]);
+    assert_eq!(bed.api.calls("GET", PODS)[0].query("fieldSelector"), Some("spec.nodeName=win-1"));
+    assert!(bed.api.all_calls().iter().all(|call| call.method == "GET"), "something was done to them");
+}

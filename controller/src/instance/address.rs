@@ -65,7 +65,7 @@ async fn look(work: &mut Work) -> Result<(), StepError> {
     let state = session.look(&[]).await?;
     let peer = session.connection().peer_address();
     let facts = told::facts(&state.machine, &host.address, peer, Timestamp::now())?;
-    let proven = prove(work, &mut session, &state, Some(&facts), Purpose::Keep);
+    let proven = prove(work, &mut session, &state, Purpose::Keep);
     session.tidy(&[Verb::Facts]).await?;
     if proven.is_ok() {
         work.proven(session.connection());

@@ -27,7 +27,7 @@ use super::{
     error::StepError,
     identity,
     login::login,
-    node::{belongs, boot_id, ready},
+    node::{boot_id, ready},
     register::{dress, own_node, record_template, register},
     session::Session,
     told,
@@ -251,6 +251,8 @@ async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState
     let login = login(&work.cx, &work.instance, &work.pool).await?;
     let mut session = Session::open(&work.cx, &work.instance, &operation, login).await?;
     work.reached();
+    // A host gets nothing as long as its name may be another's.
+    work.claim_name(Some(session.connection().peer_address())).await?;
     // The first key is stored before anything is done to the host: what was trusted once is trusted for good. Another one only when
     // the host is proven: it may be that of another host.
     if work.status.host_key.is_none() {
@@ -295,7 +297,7 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
     let now = Timestamp::now();
     let facts = told::facts(machine, &host.address, session.connection().peer_address(), now)?;
     let purpose = identity::purpose(work);
-    identity::prove(work, session, state, Some(&facts), purpose)?;
+    identity::prove(work, session, state, purpose)?;
     let name = work.name();
     if !machine.is_admin {
         return Err(StepError::NotAdministrator { user: host.username.clone() });
@@ -308,11 +310,6 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
     if !state.foreign_services.is_empty() {
         let names = told::short(&state.foreign_services.join(", "), 200);
         return Err(StepError::ForeignServices { names });
-    }
-    if let Some(node) = work.cx.node(&name)
-        && !belongs(&node, &facts)
-    {
-        return Err(StepError::NodeNameTaken { name });
     }
     if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
         // Nothing to say.
@@ -431,7 +428,8 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
 
 async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> {
     work.begin(Step::Certify.as_str(), "having certificates issued").await?;
-    let claim = super::claims::claim(&work.name(), &work.instance, &work.status);
+    work.claim_name(None).await?;
+    let claim = super::claims::claim(&work.instance, &work.status, &work.cx);
     ensure_rights(work).await?;
     let cx = &work.cx;
     let issue = |kind: CertificateKind, pem: String| {

@@ -3,7 +3,7 @@
 use super::host_key_policy::HostKeyProblem;
 use crate::{
     csr::CsrError, drain::DrainError, payload::PayloadError, plan::identity::Refusal, render::RenderError,
-    secrets::SecretError, ssh::SshError, versions::VersionError,
+    secrets::SecretError, ssh::SshError, versions::VersionError, whose::Mismatch,
 };
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
@@ -94,12 +94,12 @@ pub enum StepError {
     #[error("{0}")]
     Identity(#[from] Refusal),
     /// A Node of that name is somebody else's.
-    #[error(
-        "there is a Node named {name} that is not this host's; give the host another name, or delete that Node if it is a leftover"
-    )]
+    #[error("there is a Node named {name} that is not proven to be this host's: {why}")]
     NodeNameTaken {
         /// The name.
         name: String,
+        /// Why it is not, and what to do.
+        why: Mismatch,
     },
     /// The user is no administrator.
     #[error("user {user} is no administrator of the host; log in as one")]

@@ -5,7 +5,6 @@ use std::time::Duration;
 use api::DrainStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt};
 
 use super::{
     drain_options::options,
@@ -19,17 +18,11 @@ use crate::{
 
 /// What a drain refuses or a budget blocks for good is looked at again this often.
 const BLOCKED_POLL: Duration = Duration::from_secs(20);
+/// Pods of a Node that is gone are looked at again this often.
+const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 /// The steps, as the status shows them.
 const CORDON: &str = "Cordon";
 const DRAIN: &str = "Drain";
-
-/// The Node, asked of the API server, if it is there and is this host's.
-pub async fn own_node(work: &Work) -> Result<Option<Node>, StepError> {
-    let nodes: Api<Node> = Api::all(work.cx.client.clone());
-    let node = nodes.get_opt(&work.name()).await.map_err(StepError::api("show the Node"))?;
-    let ours = work.status.node_ref.as_ref().map(|r| r.uid.clone());
-    Ok(node.filter(|n| ours.is_some() && n.uid() == ours))
-}
 
 /// The cordon of the operation that is going on.
 pub fn cordon(work: &Work) -> Cordon {
@@ -46,11 +39,11 @@ pub fn is_legacy_cordon(work: &Work, node: &Node) -> bool {
 }
 
 /// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
-pub async fn take_over_cordon(work: &Work) -> Result<(), StepError> {
+pub async fn take_over_cordon(work: &mut Work) -> Result<(), StepError> {
     if !work.cx.node(&work.name()).is_some_and(|n| is_legacy_cordon(work, &n)) {
         return Ok(());
     }
-    if let Some(node) = own_node(work).await?.filter(|n| is_legacy_cordon(work, n)) {
+    if let Some(node) = work.find_node().await?.node().filter(|n| is_legacy_cordon(work, n)) {
         work.cx.metrics.wrote("Node");
         cordon(work).take_over(&work.cx.client, &node).await.map_err(StepError::Drain)?;
     }
@@ -83,6 +76,23 @@ fn lifted(work: &mut Work, now: Timestamp) {
     }
     let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
     work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
+}
+
+/// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
+/// removes them, or the Node is made again and drained.
+pub async fn left_behind(work: &mut Work) -> Result<Option<Flow>, StepError> {
+    let options = options(&work.pool.spec.drain())?;
+    let name = work.name();
+    let pods = drain::left_behind(&work.cx.drainer, &name, Timestamp::now(), &options);
+    let pods = pods.await.map_err(StepError::Drain)?;
+    let Some(first) = pods.first() else { return Ok(None) };
+    let what = format!(
+        "the Node was deleted, and pods are still bound to it ({} of them, as {first}); waiting until the cluster has removed them or the \
+         Node is back",
+        pods.len()
+    );
+    work.begin(DRAIN, &what).await?;
+    Ok(Some(Flow::After(LEFT_BEHIND_POLL)))
 }
 
 /// One pass of the drain. `None` when the node is empty.

@@ -6,7 +6,6 @@ use kube::ResourceExt;
 
 use super::{
     error::StepError,
-    evacuate::own_node,
     node::{cordoned_by, ready},
     work::Work,
 };
@@ -49,9 +48,9 @@ pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
 }
 
 /// Lifts a cordon of ours, and says what the legacy operator would miss.
-pub async fn hand_back(work: &Work) -> Result<String, StepError> {
+pub async fn hand_back(work: &mut Work) -> Result<String, StepError> {
     const NOTE: &str = "the host was let go as it is; its node goes on running";
-    let Some(node) = own_node(work).await? else { return Ok(NOTE.into()) };
+    let Some(node) = work.find_node().await?.node() else { return Ok(NOTE.into()) };
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = work.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
         let left = Cordon { operation_id: operation.into(), pre_cordoned };

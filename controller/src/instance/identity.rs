@@ -1,7 +1,9 @@
 //! Proves that the host at the other end is the one that is meant, before anything is changed on it.
 
+use std::net::IpAddr;
+
 use api::{
-    HostFacts, ProvenAt, WindowsInstance,
+    ProvenAt, WindowsInstance,
     host::{HostState, Owner, Recipient},
     names::key,
 };
@@ -10,24 +12,24 @@ use kube::ResourceExt;
 use super::{
     error::StepError,
     login::is_key_declared,
-    node::belongs,
     session::{Session, Speaks},
     work::Work,
 };
-use crate::plan::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify};
+use crate::{
+    plan::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify},
+    whose::{Whose, whose},
+};
 
 /// What is to be done with a host of this instance, if it is not taken out.
 pub fn purpose(work: &Work) -> Purpose {
     if work.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
 
-/// Decides which host has answered, and lets the session speak to that one alone. `facts` are those of its answer, where they
-/// were read.
+/// Decides which host has answered, and lets the session speak to that one alone.
 pub fn prove(
     work: &mut Work,
     session: &mut Session,
     state: &HostState,
-    facts: Option<&HostFacts>,
     purpose: Purpose,
 ) -> Result<Identity, StepError> {
     let host = work.instance.spec.host.clone();
@@ -37,7 +39,7 @@ pub fn prove(
         owner: &owner,
         address: &host.address,
         machine_id: work.status.facts.as_ref().map(|f| f.machine_id.as_str()),
-        node: node_proof(work, facts),
+        node: node_proof(work, session.connection().peer_address()),
         key_declared: is_key_declared(&work.instance, &work.pool),
         take_over_from: work.pool.spec.take_over_from.as_deref().unwrap_or_default(),
     };
@@ -57,16 +59,20 @@ pub fn prove(
         supersedes: superseded,
         void_epoch: work.pool.annotations().get(key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
     });
+    work.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
     work.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });
     work.status.address_failures = None;
     Ok(identity)
 }
 
-fn node_proof(work: &Work, facts: Option<&HostFacts>) -> NodeProof {
+fn node_proof(work: &Work, reached: IpAddr) -> NodeProof {
     let Some(node) = work.cx.node(&work.name()) else { return NodeProof::Missing };
-    let by_uid = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
-    let by_address = || facts.or(work.status.facts.as_ref()).is_some_and(|facts| belongs(&node, facts));
-    if by_uid || by_address() { NodeProof::Proven } else { NodeProof::Unproven }
+    let mut evidence = work.evidence();
+    evidence.proven.push(reached.to_canonical());
+    match whose(Some(&node), &evidence) {
+        Whose::Hosts(_) => NodeProof::Proven,
+        Whose::Nobodys | Whose::Others(_) => NodeProof::Unproven,
+    }
 }
 
 fn others(work: &Work, found: &Found) -> Others {

@@ -18,6 +18,7 @@ mod identity;
 mod join;
 mod login;
 pub mod node;
+pub mod own;
 mod register;
 mod remove;
 mod restored;
@@ -56,6 +57,7 @@ use crate::{
     plan::losses,
     pool::{Legacies, adopted_version},
     render::Stored,
+    whose::{Whose, whose},
 };
 
 /// When the API server fails us, look again after this time.
@@ -244,7 +246,7 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     let Some(node) = work.cx.node(&name) else {
         // Somebody deleted the Node: the host has to register again.
         work.status.current_version = None;
-        work.status.node_ref = None;
+        work.status.holds_node_name |= work.status.node_ref.take().is_some();
         work.say(&Situation::Waiting {
             leaving: false,
             why: "its Node was deleted; the host will be made to register again",
@@ -252,10 +254,9 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         return Ok(Flow::Rest);
     };
     // A host may get another address; its Node is still the one that it made.
-    let same = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
-    if !same && !node::belongs(&node, &work.status.facts.clone().unwrap_or_default()) {
-        let says = "the Node of this name is not this host's any more: it shows none of the host's addresses";
-        work.say(&Situation::Node { ready: false, says, up_to_date: true });
+    if let Whose::Others(why) = whose(Some(&node), &work.evidence()) {
+        let says = format!("the Node of this name is not this host's any more: {why}");
+        work.say(&Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(Flow::Rest);
     }
     work.status.node_ref = Some(node::reference(&node));

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostFacts, InstanceHost, NodeRef, Taint, WindowsNodePool, names::key};
+use api::{InstanceHost, NodeRef, Taint, WindowsNodePool, names::key};
 use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -140,18 +140,6 @@ pub fn told(patch: &Value) -> Vec<String> {
         told.push("taints".to_owned());
     }
     told
-}
-
-/// Whether a Node is that of a host: it says that it runs Windows, and has an address of the host. The name alone proves
-/// nothing, because names are chosen by whoever writes the inventory.
-pub fn belongs(node: &Node, facts: &HostFacts) -> bool {
-    let status = node.status.as_ref();
-    let windows = node.labels().get("kubernetes.io/os").is_some_and(|os| os == "windows");
-    let addresses = status.and_then(|s| s.addresses.as_deref()).unwrap_or_default();
-    // A Node that has only just registered may not have told its addresses yet.
-    let same = addresses.is_empty()
-        || addresses.iter().any(|a| a.address == facts.node_ip || facts.addresses.contains(&a.address));
-    windows && same
 }
 
 /// Reference to a Node.
@@ -340,31 +328,6 @@ mod tests {
             ),
         ] {
             assert_eq!(told(&patch), expected, "{patch}");
-        }
-    }
-
-    #[test]
-    fn a_node_of_the_same_name_may_be_somebody_elses() {
-        let facts = HostFacts {
-            node_ip: "10.0.0.1".into(),
-            addresses: vec!["10.0.0.1".into(), "10.1.0.1".into()],
-            ..HostFacts::default()
-        };
-        let with = |os: &str, address: &str| {
-            let addresses =
-                if address.is_empty() { json!([]) } else { json!([{"type": "InternalIP", "address": address}]) };
-            node(
-                json!({"metadata": {"name": "w", "labels": {"kubernetes.io/os": os}}, "status": {"addresses": addresses}}),
-            )
-        };
-        for (os, address, expected) in [
-            ("windows", "10.0.0.1", true),
-            ("windows", "10.1.0.1", true),
-            ("windows", "", true),
-            ("windows", "10.0.0.2", false),
-            ("linux", "10.0.0.1", false),
-        ] {
-            assert_eq!(belongs(&with(os, address), &facts), expected, "{os} {address}");
         }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::NodeRef;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -12,11 +11,14 @@ use kube::{
 use super::{
     applied::Applied,
     error::StepError,
-    node::{belongs, patch, ready, template},
+    node::{patch, ready, reference, template},
     wanted::wanted_node,
     work::{Flow, Work},
 };
-use crate::plan::join::{Step, Wanted};
+use crate::{
+    plan::join::{Step, Wanted},
+    whose::{Whose, whose},
+};
 
 /// A Node that comes up takes moments for each of its steps. Only from this time on it is told what it waits for; each change
 /// before would be a write more for every host that joins.
@@ -28,16 +30,20 @@ const REGISTER_POLL: Duration = Duration::from_secs(10);
 /// else's is an error.
 pub fn own_node(work: &mut Work) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = work.cx.node(&work.name()) else { return Ok(None) };
-    let facts = work.status.facts.clone().unwrap_or_default();
-    if !belongs(&node, &facts) {
-        return Err(StepError::NodeNameTaken { name: work.name() });
+    match whose(Some(&node), &work.evidence()) {
+        Whose::Hosts(_) => work.status.node_ref = Some(reference(&node)),
+        Whose::Others(why) => return Err(StepError::NodeNameTaken { name: work.name(), why }),
+        Whose::Nobodys => return Ok(None),
     }
-    work.status.node_ref = Some(NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() });
     Ok(Some(node))
 }
 
 /// Waits for the Node, and puts on it what belongs there. wicd follows the version that is written here.
 pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> Result<Flow, StepError> {
+    if node.is_none() {
+        // What is seen all the time are Windows Nodes. One of another system would be waited for in vain.
+        work.claim_name(None).await?;
+    }
     let what = match node {
         None => format!("waiting for the Node {} to appear", wanted.node_name),
         Some(node) => match ready(node) {

@@ -15,10 +15,11 @@ use serde_json::json;
 
 use super::{
     error::StepError,
-    evacuate::{cordon, own_node, pass, take_cordon},
+    evacuate::{cordon, left_behind, pass, take_cordon},
     hand_back::hand_back,
     identity::prove,
     login::login,
+    own::Found,
     session::Session,
     work::{Flow, Work},
 };
@@ -45,7 +46,9 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         if cx.stop.is_cancelled() {
             return Ok(Flow::Rest);
         }
-        let node = own_node(work).await?;
+        let found = work.find_node().await?;
+        let is_gone = matches!(found, Found::Gone);
+        let node = found.node();
         seen.node = node.is_some();
         seen.cordoned = node.as_ref().is_some_and(|n| cordon(work).is_held(n));
         match (next(seen), node) {
@@ -59,6 +62,12 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
                 Some(flow) => return Ok(flow),
             },
             (Next::Do(Step::Deconfigure), _) => {
+                if is_gone
+                    && seen.begun < Some(Step::Deconfigure)
+                    && let Some(flow) = left_behind(work).await?
+                {
+                    return Ok(flow);
+                }
                 deconfigure(work).await?;
                 seen.clean = true;
                 seen.begun = Some(Step::Deconfigure);
@@ -82,7 +91,7 @@ async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
     work.reached();
     session.prepare().await?;
     let state = session.look(&[]).await?;
-    if let Identity::Anothers(owner) = prove(work, &mut session, &state, None, Purpose::Remove)? {
+    if let Identity::Anothers(owner) = prove(work, &mut session, &state, Purpose::Remove)? {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
         let note = format!("the host is that of Node {} now, and nothing was changed on it", owner.node_name);
@@ -123,7 +132,7 @@ async fn gone(work: &mut Work) -> Result<Flow, StepError> {
 
 /// Lets a host go whose Machine is gone: there is nothing left to drain, to reach or to clean.
 pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
-    if let Some(node) = own_node(work).await? {
+    if let Some(node) = work.find_node().await?.node() {
         delete_node(work, &node).await?;
     }
     let note = "its Machine is gone, and the host with it";
@@ -141,7 +150,7 @@ pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
     if work.status.host_key.is_some() {
         note_unclean(work).await?;
     }
-    if let Some(node) = own_node(work).await? {
+    if let Some(node) = work.find_node().await?.node() {
         delete_node(work, &node).await?;
     }
     let note = format!(

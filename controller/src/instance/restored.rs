@@ -30,7 +30,7 @@ pub async fn recover(work: &mut Work) -> Result<(), StepError> {
     let state = session.look(&[]).await?;
     let peer = session.connection().peer_address();
     let facts = told::facts(&state.machine, &host.address, peer, Timestamp::now())?;
-    let identity = prove(work, &mut session, &state, Some(&facts), Purpose::Remove)?;
+    let identity = prove(work, &mut session, &state, Purpose::Remove)?;
     session.tidy(&[Verb::Facts]).await?;
     if let (Identity::Meant | Identity::Supersedes(_), Some(marker), Some(node)) =
         (identity, &state.marker, work.cx.node(&work.name()))

@@ -17,8 +17,9 @@ use serde_json::json;
 use super::{
     drive::{Reached, STAGE, drive, stage},
     error::StepError,
-    evacuate::{cordon, own_node, pass, take_cordon, take_over_cordon},
+    evacuate::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     node::{self, ready},
+    own::Found,
     register::dress,
     status::Situation,
     work::{Flow, Target, Work},
@@ -128,18 +129,19 @@ async fn evacuate(work: &mut Work, begun: Option<Step>) -> Result<Option<Flow>, 
         if work.cx.stop.is_cancelled() {
             return Ok(Some(Flow::Rest));
         }
-        let node = if seen.drains && seen.begun < Some(Step::Host) { own_node(work).await? } else { None };
-        seen.cordoned = node.as_ref().is_some_and(|n| cordon(work).is_held(n));
-        match (next(seen), node) {
-            (Next::Do(Step::Cordon), Some(node)) => {
+        let found = if seen.drains && seen.begun < Some(Step::Host) { work.find_node().await? } else { Found::None };
+        seen.cordoned = matches!(&found, Found::Node(node) if cordon(work).is_held(node));
+        match (next(seen), found) {
+            (Next::Do(Step::Cordon), Found::Node(node)) => {
                 seen.drained = false;
                 take_cordon(work, &node).await?;
             }
-            (Next::Do(Step::Drain), Some(node)) => match pass(work, &node).await? {
+            (Next::Do(Step::Drain), Found::Node(node)) => match pass(work, &node).await? {
                 None => seen.drained = true,
                 Some(flow) => return Ok(Some(flow)),
             },
-            // Without a Node there is nothing to move away.
+            (Next::Do(Step::Cordon | Step::Drain), Found::Gone) => return left_behind(work).await,
+            // The host is no node: there is nothing to move away.
             _ => return Ok(None),
         }
     }
@@ -176,7 +178,7 @@ async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Re
     let drained = drains(operation.type_, operation.disruption.unwrap_or_default());
     let is_ours = |n: Arc<Node>| node::cordoned_by(&n) == Some(operation.id.as_str());
     let cordoned = drained || work.cx.node(&work.name()).is_some_and(is_ours);
-    let fresh = if cordoned { own_node(work).await? } else { None };
+    let fresh = if cordoned { work.find_node().await?.node() } else { None };
     seen.our_cordon = fresh.as_ref().is_some_and(|n| node::cordoned_by(n) == Some(work.operation().id.as_str()));
     if next(seen) == Next::Do(Step::Uncordon)
         && let Some(fresh) = &fresh
@@ -273,9 +275,9 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
 
 /// Ends an operation that has changed nothing on the host, or whose grant was taken back before it did.
 pub async fn give_up(work: &mut Work) -> Result<(), StepError> {
-    let Some(operation) = &work.status.operation else { return Ok(()) };
+    let Some(operation) = work.status.operation.clone() else { return Ok(()) };
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
-        && let Some(node) = own_node(work).await?
+        && let Some(node) = work.find_node().await?.node()
     {
         cordon(work).release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
     }

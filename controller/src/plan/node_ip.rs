@@ -3,10 +3,22 @@
 use std::net::IpAddr;
 
 /// The address that a person named, if the host has it; else the one that the SSH connection reached; else the one of the
-/// default route; else the first. `None` if the host told no usable address.
+/// default route; else the first that others can reach. `None` if the host told no usable address.
+///
+/// The last two are the host's own word. Its Node gets such an address, and no certificate names it unasked.
 pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_route: Option<IpAddr>) -> Option<IpAddr> {
-    let named = named.parse().ok();
-    [named, reached, default_route].into_iter().flatten().find(|a| has.contains(a)).or_else(|| has.first().copied())
+    let proven = [named.parse().ok(), reached].into_iter().flatten().find(|a| has.contains(a));
+    let told = || default_route.filter(|a| has.contains(a)).into_iter().chain(has.iter().copied()).find(can_be_reached);
+    proven.or_else(told)
+}
+
+/// Windows gives itself a link-local address where nobody else gives it one.
+fn can_be_reached(ip: &IpAddr) -> bool {
+    let is_link_local = match ip.to_canonical() {
+        IpAddr::V4(v4) => v4.is_link_local(),
+        IpAddr::V6(v6) => v6.is_unicast_link_local(),
+    };
+    !(is_link_local || ip.is_loopback() || ip.is_unspecified() || ip.is_multicast())
 }
 
 #[cfg(test)]
@@ -28,5 +40,8 @@ mod tests {
             assert_eq!(node_ip(named, reached.map(ip), &has, default_route.map(ip)), Some(ip(expected)), "{named}");
         }
         assert_eq!(node_ip("10.0.0.1", None, &[], None), None);
+        let has = [ip("127.0.0.1"), ip("169.254.7.7"), ip("fe80::1"), ip("10.0.0.3")];
+        assert_eq!(node_ip("win-1", Some(ip("203.0.113.5")), &has, Some(ip("169.254.7.7"))), Some(ip("10.0.0.3")));
+        assert_eq!(node_ip("win-1", None, &has[..3], None), None);
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use controller::csr::{Claim, CsrError, Kind, Verdict, request_and_sign, run};
+use controller::csr::{Claim, CsrError, Hosts, Kind, Verdict, request_and_sign, run};
 use k8s_openapi::{ByteString, api::certificates::v1::CertificateSigningRequest};
 use kube::{Api, Client, api::PostParams, runtime::wait::await_condition};
 use serde_json::json;
@@ -38,11 +38,23 @@ fn claim(node: &str) -> Claim {
         dns_names: vec![node.into()],
         joined: !["csr-new", "csr-dark"].contains(&node),
         proven: node != "csr-dark" || DARK_IS_PROVEN.load(Ordering::Relaxed),
+        ..Claim::default()
     }
 }
 
-fn claims(node: &str) -> Option<Claim> {
-    ["csr-1", "csr-2", "csr-3", "csr-new", "csr-dark", "first-1", "win-1"].contains(&node).then(|| claim(node))
+/// What caches know of hosts, and what the API server would say of their Nodes.
+struct Known;
+
+impl Hosts for Known {
+    fn lookup(&self, node: &str) -> Option<Claim> {
+        // A list names the host `taken-1` as a Linux node is called.
+        let all = ["csr-1", "csr-2", "csr-3", "csr-new", "csr-dark", "first-1", "win-1", "taken-1"];
+        all.contains(&node).then(|| claim(node))
+    }
+
+    async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
+        Ok(self.lookup(node).filter(|_| node != "taken-1"))
+    }
 }
 
 fn node(name: &str) -> Forged {
@@ -107,10 +119,12 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let alice = alice(control_plane).await?;
     let token = control_plane.client_as("system:bootstrap:abcdef", &["system:bootstrappers"]).await?;
     let operator = operator(control_plane).await?;
-    let [k1, k2, linux] = [
+    let [k1, k2, linux, taken, dark] = [
         kubelet(control_plane, "csr-1").await?,
         kubelet(control_plane, "csr-2").await?,
         kubelet(control_plane, "linux-1").await?,
+        kubelet(control_plane, "taken-1").await?,
+        kubelet(control_plane, "csr-dark").await?,
     ];
     let [w1, w2] = [wicd(control_plane, "csr-1").await?, wicd(control_plane, "csr-2").await?];
     let admin: Api<CertificateSigningRequest> = Api::all(control_plane.client().await?);
@@ -125,13 +139,21 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         }
     };
     let running =
-        tokio::spawn(run(operator.clone(), claims, on_verdict, OPERATOR.into(), poke.clone(), shutdown.clone()));
+        tokio::spawn(run(operator.clone(), Known, on_verdict, OPERATOR.into(), poke.clone(), shutdown.clone()));
 
     use Kind::{KubeletClient, KubeletServing, WicdClient};
     // Those that are not ours go first: when all later ones have been decided, these have been seen and left alone.
     let foreign = [
         Post::of(KubeletClient, "a Linux node renews", &linux, node("linux-1").pem()),
         Post::of(KubeletServing, "a Linux node serves", &linux, node("linux-1").names(&[Name::Ip("10.9.9.9")]).pem()),
+        Post::of(KubeletClient, "a Linux node renews under a name that a list has", &taken, node("taken-1").pem()),
+        Post::of(
+            KubeletServing,
+            "a Linux node serves under a name that a list has",
+            &taken,
+            node("taken-1").names(&[Name::Ip("10.9.9.9")]).pem(),
+        ),
+        Post::of(KubeletClient, "a machine bootstraps under a name that a list has", &token, node("csr-dark").pem()),
         Post::of(KubeletClient, "a Linux node bootstraps", &token, node("linux-2").pem()),
         Post::of(WicdClient, "a person", &alice, Forged::new("alice", &["dev"]).pem()),
         Post::of(
@@ -152,6 +174,8 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         Post::of(KubeletClient, "a person", &alice, win1().pem()),
         Post::of(KubeletClient, "wicd asks for kubelet's", &w1, win1().pem()),
         Post::of(KubeletClient, "token after joining", &token, win1().pem()),
+        Post::of(KubeletClient, "token while the host joins", &token, node("csr-new").pem()),
+        Post::of(KubeletClient, "compressed point", &k1, win1().compressed().pem()),
         Post::of(
             KubeletServing,
             "token asks for serving",
@@ -216,7 +240,6 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let right = [
         Post::of(KubeletClient, "operator, first certificate", &operator, node("csr-new").pem()),
         Post::of(KubeletClient, "kubelet renews", &k1, win1().pem()),
-        Post::of(KubeletClient, "token before joining", &token, node("csr-new").pem()),
         served("kubelet serves", &[Name::Dns("csr-1"), Name::Ip("10.0.0.1")]),
         Post::of(WicdClient, "wicd renews", &w1, wicd_node("csr-1").pem()),
         Post::of(WicdClient, "operator for wicd", &operator, wicd_node("csr-2").pem()),
@@ -277,7 +300,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
 
     // A host that is not proven waits, and is heard as soon as it is.
     let early =
-        Post::of(KubeletClient, "not proven yet", &token, node("csr-dark").pem()).send().await?.metadata.name.unwrap();
+        Post::of(KubeletClient, "not proven yet", &dark, node("csr-dark").pem()).send().await?.metadata.name.unwrap();
     let waits =
         || told.lock().unwrap().iter().any(|(name, verdict)| *name == early && matches!(verdict, Verdict::Wait { .. }));
     eventually(|| async { waits() }).await?;

@@ -37,4 +37,5 @@ mod takeover;
 mod template;
 mod transcripts;
 mod unnamed;
+mod whose;
 mod wine;

@@ -17,7 +17,7 @@ use jiff::{SignedDuration, Timestamp};
 use kube::{
     Api, Client, ResourceExt,
     api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
-    runtime::reflector::Store,
+    runtime::reflector::{ObjectRef, Store},
 };
 use tokio::sync::Notify;
 
@@ -50,8 +50,16 @@ pub struct Machines {
 /// The caches of one API, once they are filled.
 #[derive(Clone)]
 struct Watched {
+    /// The kind of Machines.
+    kind: ApiResource,
     machines: Store<DynamicObject>,
     sets: Store<DynamicObject>,
+}
+
+impl Watched {
+    fn reference(&self, namespace: &str, name: &str) -> ObjectRef<DynamicObject> {
+        ObjectRef::new_with(name, self.kind.clone()).within(namespace)
+    }
 }
 
 impl Machines {
@@ -95,6 +103,17 @@ impl Machines {
     fn machines(&self, group: MachineGroup) -> Vec<Machine> {
         let watched = self.of(group);
         watched.map(|w| w.machines.state().iter().map(|o| Machine::read(o, group)).collect()).unwrap_or_default()
+    }
+
+    /// What the status of the Machine `<namespace>/<name>` lists as its addresses, each with its type. The cloud has told them, not the host.
+    pub fn addresses(&self, machine: &str) -> Vec<(String, String)> {
+        let Some((namespace, name)) = machine.split_once('/') else { return Vec::new() };
+        let found = self.groups().into_iter().filter_map(|group| {
+            let watched = self.of(group)?;
+            let object = watched.machines.get(&watched.reference(namespace, name))?;
+            Some(Machine::read(&object, group))
+        });
+        found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
     }
 
     fn sets(&self, group: MachineGroup) -> Vec<MachineSet> {

@@ -84,11 +84,12 @@ impl Watch {
     fn start(cx: Arc<Context>, group: MachineGroup, served: &Served) -> Self {
         let (machines, follow_machines) = follow(cx.clone(), &served.machines, group);
         let (sets, follow_sets) = follow(cx.clone(), &served.sets, group);
+        let kind = served.machines.clone();
         let task = tokio::spawn(async move {
             let filled = async {
                 if machines.wait_until_ready().await.is_ok() && sets.wait_until_ready().await.is_ok() {
                     // From now on, what is not in the caches is not there.
-                    cx.machines.set(group, Some(Watched { machines, sets }));
+                    cx.machines.set(group, Some(Watched { kind, machines, sets }));
                     wake_pools(&cx, |s| s.group == group);
                     cx.machines.stir();
                 }

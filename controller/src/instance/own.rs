@@ -1,0 +1,104 @@
+//! The Node of an instance, by [`whose`](crate::whose).
+
+use std::net::IpAddr;
+
+use api::{Origin, WindowsInstance, WindowsInstanceStatus};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::{error::StepError, node::reference, work::Work};
+use crate::{
+    legacy_sources::machines::Machines,
+    whose::{self, By, Evidence, Whose},
+};
+
+/// The Node that a host is on record as.
+pub enum Found {
+    /// There it is.
+    Node(Box<Node>),
+    /// The host was a node, and there is no Node of its name now. Pods may still be bound to that name.
+    Gone,
+    /// The host never was a node, or the Node of its name is somebody else's.
+    None,
+}
+
+impl Found {
+    /// The Node, if it is there.
+    pub fn node(self) -> Option<Node> {
+        match self {
+            Self::Node(node) => Some(*node),
+            Self::Gone | Self::None => None,
+        }
+    }
+}
+
+/// What is known of the host of an instance, to tell its Node.
+pub fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, machines: &Machines) -> Evidence {
+    let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
+    let facts = status.facts.as_ref().filter(|_| uid.is_none() && status.holds_node_name);
+    let told = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));
+    Evidence {
+        name: instance.name_any(),
+        holds_name: status.holds_node_name || uid.is_some(),
+        uid,
+        proven: proven_addresses(instance.spec.origin.as_ref(), status, machines),
+        told: told.filter_map(|a| a.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect(),
+    }
+}
+
+/// The addresses that are proven to be of a host: where it was reached last, and what its Machine has. Of a host that was never
+/// reached nothing is proven.
+pub fn proven_addresses(origin: Option<&Origin>, status: &WindowsInstanceStatus, machines: &Machines) -> Vec<IpAddr> {
+    let Some(reached) = status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok()) else {
+        return Vec::new();
+    };
+    let of_machine = origin.and_then(|o| o.machine.as_deref()).map(|m| machines.addresses(m)).unwrap_or_default();
+    let of_machine = of_machine.into_iter().filter_map(|(_, address)| address.parse::<IpAddr>().ok());
+    let mut all: Vec<IpAddr> = std::iter::once(reached).chain(of_machine).map(|ip| ip.to_canonical()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+impl Work {
+    /// What is known of the host, to tell its Node.
+    pub fn evidence(&self) -> Evidence {
+        evidence(&self.instance, &self.status, &self.cx.machines)
+    }
+
+    /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One that is
+    /// somebody else's is an error; one that is not there leaves the name to the host. `reached` is the address of the connection, if it
+    /// is not on record yet.
+    pub async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
+        match self.ask_for_node(reached).await? {
+            (_, Whose::Nobodys) => self.status.holds_node_name = true,
+            (_, Whose::Hosts(_)) => {}
+            (_, Whose::Others(why)) => {
+                // What was free once is another's now.
+                self.status.holds_node_name = false;
+                return Err(StepError::NodeNameTaken { name: self.name(), why });
+            }
+        }
+        Ok(())
+    }
+
+    /// The Node, asked of the API server, if the host is on record as that node: it may be moved away from and deleted. A Node that was
+    /// made again, under another UID, goes on record.
+    pub async fn find_node(&mut self) -> Result<Found, StepError> {
+        Ok(match self.ask_for_node(None).await? {
+            (None, _) if self.evidence().holds_name => Found::Gone,
+            (Some(node), Whose::Hosts(By::Uid | By::Name)) => {
+                self.status.node_ref = Some(reference(&node));
+                Found::Node(Box::new(node))
+            }
+            // A mark says that some operator has made it a node. Who has only looked at the host has no say in that.
+            _ => Found::None,
+        })
+    }
+
+    async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
+        let mut evidence = self.evidence();
+        evidence.proven.extend(reached.map(|ip| ip.to_canonical()));
+        whose::ask(&self.cx.client, &evidence).await.map_err(StepError::api("show the Node"))
+    }
+}
