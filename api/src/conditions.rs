@@ -41,6 +41,9 @@ pub mod kind {
     pub const UPDATE_WITHHELD: &str = "UpdateWithheld";
     /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
     pub const KEYS_CURRENT: &str = "KeysCurrent";
+    /// Pool: the admission policies that hold the hosts' daemons are in force. While they are not, the daemons have no rights and get no
+    /// certificates, and no host is joined or changed.
+    pub const POLICIES_IN_FORCE: &str = "PoliciesInForce";
     /// Pool: a limit or a compatibility note that stops nothing, as an API server older than supported.
     pub const WARNING: &str = "Warning";
 }

@@ -28,6 +28,7 @@ pub mod names;
 pub mod payload;
 mod pool;
 pub mod services;
+pub mod services_version;
 
 pub use crd::crds;
 pub use examples::{Example, examples};

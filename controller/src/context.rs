@@ -27,6 +27,7 @@ use crate::{
     secrets::Secrets,
     unreadable::Unreadable,
     versions::Versions,
+    wicd_rights::WicdRights,
 };
 
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
@@ -128,6 +129,8 @@ pub struct Context {
     pub granted: Written,
     /// The stored versions of what hosts get.
     pub versions: Versions,
+    /// Whether the hosts' daemons may have rights and certificates.
+    pub wicd_rights: WicdRights,
     /// Nodes that each pool disturbs, for the limit over all of them.
     pub disrupting: Disrupting,
     /// Windows Nodes.
@@ -184,12 +187,16 @@ impl Context {
         let Cluster { client, direct, .. } = cluster;
         let Caches { pools, instances, nodes, unreadable } = caches;
         let wake = Wake::default();
+        let events = Events::new(client.clone(), &identity, metrics.clone());
         Self {
-            events: Events::new(client.clone(), &identity, metrics.clone()),
             secrets: Secrets::new(client.clone(), &args.namespace),
             legacy_host_keys: LegacyHostKeys::new(client.clone(), &args.namespace),
-            versions: Versions::new(client.clone(), &args.namespace),
+            // A command that looks once replaces nothing.
+            versions: Versions::new(client.clone(), &args.namespace, (!looks_once).then(|| events.clone())),
+            events,
             drainer: Drainer::new(direct.clone()),
+            // A command that looks once issues nothing.
+            wicd_rights: if looks_once { WicdRights::default() } else { WicdRights::unknown() },
             connections: Arc::new(Semaphore::new(args.max_connections)),
             proven: Arc::new(Notify::new()),
             written: Written::default(),

@@ -4,7 +4,34 @@
 /// a right that is missing looks the same as an outage otherwise.
 pub fn said(error: &kube::Error) -> String {
     match error {
+        kube::Error::Api(status) if is_missing_right(status) => {
+            format!("{}. The operator lacks this right: apply deploy/base of this release again", status.message)
+        }
         kube::Error::Api(status) => status.message.clone(),
         other => other.to_string(),
+    }
+}
+
+/// Whether RBAC refused: admission says why in its own words.
+fn is_missing_right(status: &kube::core::Status) -> bool {
+    status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn a_missing_right_is_told_from_other_refusals() {
+        let said =
+            |message: &str| said(&kube::Error::Api(Box::new(Status::failure(message, "Forbidden").with_code(403))));
+        let rbac =
+            "namespaces \"default\" is forbidden: User \"x\" cannot get resource \"namespaces\" in API group \"\"";
+        assert!(said(rbac).starts_with(rbac));
+        assert!(said(rbac).ends_with("apply deploy/base of this release again"));
+        let policy = "nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'p' with binding 'b' denied request: no";
+        assert_eq!(said(policy), policy);
     }
 }

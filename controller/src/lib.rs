@@ -42,4 +42,6 @@ pub mod versions;
 pub mod versions_in_use;
 pub mod watch;
 pub mod webhook;
+pub mod wicd_policy;
 pub mod wicd_rbac;
+pub mod wicd_rights;

@@ -48,7 +48,7 @@ use crate::{
     unreadable::Unreadable,
     versions_in_use::versions_in_use,
     watch::{Changes, watch},
-    webhook,
+    webhook, wicd_rights,
 };
 
 /// A release that cannot be used is looked at again after this time.
@@ -141,6 +141,7 @@ impl Leader {
         watches.spawn("the watch of pools", watch_pools);
         watches.spawn("the watch of instances", watch_instances);
         watches.spawn("the watch of Nodes", watch_nodes);
+        watches.spawn("the watch of the admission policies", wicd_rights::keep(cx.clone()));
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
             filled = async { tokio::join!(cx.pools.wait_until_ready(), cx.instances.wait_until_ready(), cx.nodes.wait_until_ready()) } => {
@@ -148,6 +149,10 @@ impl Leader {
                     bail!("a watch ended before its cache was filled");
                 }
             }
+            () = stop.cancelled() => return Ok(()),
+        }
+        tokio::select! {
+            () = cx.wicd_rights.known() => {}
             () = stop.cancelled() => return Ok(()),
         }
         self.ready.store(true, Ordering::Relaxed);
@@ -388,7 +393,12 @@ async fn approve(cx: Arc<Context>) {
             }
         };
     let claims = move |name: &str| instance::claims::lookup(&instances, name);
-    csr::run(cx.client.clone(), claims, on_verdict, operator, cx.proven.clone(), cx.stop.clone()).await;
+    let held = cx.clone();
+    let hold = move |kind: csr::Kind| match kind {
+        csr::Kind::WicdClient => held.wicd_rights.problem().map(|problem| problem.to_string()),
+        csr::Kind::KubeletClient | csr::Kind::KubeletServing => None,
+    };
+    csr::run(cx.client.clone(), claims, hold, on_verdict, operator, cx.proven.clone(), cx.stop.clone()).await;
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

@@ -1,60 +1,51 @@
-//! What wicd on one host may do in the cluster, as RBAC objects.
+//! What the wicd of a host may do in the cluster, as RBAC objects.
 //!
 //! wicd authenticates as user `system:wicd-node:<node>`, group `system:wicd-nodes`. The group's rights are fixed and ship with the
-//! operator (`deploy/base`): to post and read certificate requests. What depends on the cluster is built here: the right to its own Node,
-//! one pair of objects for each host, and the right to read the services ConfigMaps that are in use. RBAC cannot look into an object, so which
-//! annotations of the Node may change is said by the `ValidatingAdmissionPolicy` `windows-node-pools-wicd-nodes`.
-//!
-//! Nobody can grant what they do not hold, so the operator's own role contains every right in here.
+//! operator (`deploy/base/wicd.yaml`). RBAC cannot say "your own object" and cannot look into one, so which Node a wicd may change, and
+//! what of it, is said by the `ValidatingAdmissionPolicy` [`OWNER_POLICY`]. What depends on the cluster is built here: the binding of the
+//! group's role, which is made only while that policy is in force ([`wicd_rights`](crate::wicd_rights)), and the right to read the
+//! services ConfigMaps that are in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::{
-    api::rbac::v1::{ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleRef, Subject},
+    api::{
+        admissionregistration::v1::ValidatingAdmissionPolicyBinding,
+        rbac::v1::{ClusterRoleBinding, PolicyRule, Role, RoleRef, Subject},
+    },
     apimachinery::pkg::apis::meta::v1::OwnerReference,
 };
-use kube::api::ObjectMeta;
+use kube::{Resource as _, api::ObjectMeta};
 
-/// Stands before the node's name in the names of its objects. An admission policy holds the operator to this prefix.
-pub const NAME_PREFIX: &str = "windows-node-pools:wicd:";
+/// The ClusterRole of all hosts' daemons, and its binding. An admission policy holds the operator to exactly this pair.
+pub const BINDING: &str = "windows-node-pools-wicd";
+/// The policy that keeps a wicd to its own Node. Its binding owns [`BINDING`].
+pub const OWNER_POLICY: &str = "windows-node-pools-wicd-nodes";
 /// The Role, and the RoleBinding that ships with the operator, for the services ConfigMaps.
 pub const SERVICES_ROLE: &str = "windows-node-pools-wicd-services";
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
-/// The right of the wicd of `node` to its own Node object: to read it, to watch it (by the field selector `metadata.name`) and to patch it.
+/// The binding that gives all hosts' daemons their role.
 ///
-/// `owner` is the host's WindowsInstance, so that the rights end with it at the latest.
-pub fn objects(node: &str, owner: OwnerReference) -> (ClusterRole, ClusterRoleBinding) {
-    let name = format!("{NAME_PREFIX}{node}");
-    let metadata = ObjectMeta {
-        name: Some(name.clone()),
-        labels: Some(labels()),
-        owner_references: Some(vec![owner]),
-        ..Default::default()
-    };
-    let role = ClusterRole {
-        metadata: metadata.clone(),
-        rules: Some(vec![PolicyRule {
-            api_groups: Some(vec![String::new()]),
-            resources: Some(vec!["nodes".into()]),
-            resource_names: Some(vec![node.to_owned()]),
-            verbs: ["get", "list", "watch", "patch"].map(String::from).to_vec(),
+/// `owner` is the binding of the policy that holds them: the garbage collector takes the rights away with it, also while no operator runs.
+pub fn binding(owner: &ValidatingAdmissionPolicyBinding) -> ClusterRoleBinding {
+    let owner = owner.owner_ref(&()).map(|o| OwnerReference { controller: None, ..o });
+    ClusterRoleBinding {
+        metadata: ObjectMeta {
+            name: Some(BINDING.into()),
+            labels: Some(labels()),
+            owner_references: owner.map(|o| vec![o]),
             ..Default::default()
-        }]),
-        ..Default::default()
-    };
-    let binding = ClusterRoleBinding {
-        metadata,
-        role_ref: RoleRef { api_group: Some(RBAC_GROUP.into()), kind: "ClusterRole".into(), name },
+        },
+        role_ref: RoleRef { api_group: Some(RBAC_GROUP.into()), kind: "ClusterRole".into(), name: BINDING.into() },
         subjects: Some(vec![Subject {
             api_group: Some(RBAC_GROUP.into()),
-            kind: "User".into(),
-            name: format!("{}{node}", api::names::user::WICD_PREFIX),
+            kind: "Group".into(),
+            name: api::names::user::WICD_GROUP.into(),
             namespace: None,
         }]),
-    };
-    (role, binding)
+    }
 }
 
 /// The right of every wicd to the services ConfigMaps called `live`, in the operator's `namespace`.
@@ -86,30 +77,20 @@ fn labels() -> BTreeMap<String, String> {
 mod tests {
     use super::*;
 
-    fn owner() -> OwnerReference {
-        OwnerReference {
-            api_version: "windowsmachineconfig.openshift.io/v1alpha1".into(),
-            kind: "WindowsInstance".into(),
-            name: "win-1".into(),
-            uid: "u-1".into(),
-            ..Default::default()
-        }
-    }
-
     #[test]
-    fn a_host_gets_its_own_node_and_nothing_else() {
-        let (role, binding) = objects("win-1", owner());
-        let rules = role.rules.unwrap();
-        let [rule] = rules.as_slice() else { panic!("one rule, not {rules:?}") };
-        assert_eq!(rule.resources.as_deref(), Some(&["nodes".to_owned()][..]));
-        assert_eq!(rule.resource_names.as_deref(), Some(&["win-1".to_owned()][..]));
-        assert_eq!(rule.verbs, ["get", "list", "watch", "patch"]);
-        assert_eq!(binding.role_ref.name, "windows-node-pools:wicd:win-1");
-        assert_eq!(role.metadata.name, Some(binding.role_ref.name));
+    fn all_hosts_share_one_binding_that_ends_with_the_policy() {
+        let mut owner = ValidatingAdmissionPolicyBinding::default();
+        owner.metadata.name = Some(OWNER_POLICY.into());
+        owner.metadata.uid = Some("u-1".into());
+        let binding = binding(&owner);
+        assert_eq!(binding.role_ref.name, "windows-node-pools-wicd");
         let subjects = binding.subjects.unwrap();
         assert_eq!(subjects.len(), 1);
-        assert_eq!((subjects[0].kind.as_str(), subjects[0].name.as_str()), ("User", "system:wicd-node:win-1"));
-        assert_eq!(role.metadata.owner_references, Some(vec![owner()]));
+        assert_eq!((subjects[0].kind.as_str(), subjects[0].name.as_str()), ("Group", "system:wicd-nodes"));
+        let owners = binding.metadata.owner_references.unwrap();
+        assert_eq!(owners.len(), 1);
+        assert_eq!((owners[0].kind.as_str(), owners[0].uid.as_str()), ("ValidatingAdmissionPolicyBinding", "u-1"));
+        assert_eq!((owners[0].controller, owners[0].block_owner_deletion), (None, None));
     }
 
     #[test]

@@ -36,6 +36,8 @@ use crate::{
     wine::HostNetwork,
 };
 
+/// Environment variable with the folder, if any, to which each control plane writes an audit log of what the operator asks for.
+pub const AUDIT_DIR: &str = "TESTBED_AUDIT_DIR";
 /// How long a control plane may take to become ready, on a busy machine.
 const START: Duration = Duration::from_mins(3);
 
@@ -252,8 +254,23 @@ impl ControlPlane {
             .arg("--kubelet-preferred-address-types=InternalIP")
             .arg("--endpoint-reconciler-type=none") // a loopback address is no valid endpoint
             .arg("--profiling=false")
-            .args(&self.options.apiserver_flags);
+            .args(&self.options.apiserver_flags)
+            .args(self.audit_flags()?);
         self.start_component("kube-apiserver", command)
+    }
+
+    /// Where [`AUDIT_DIR`] says so, what the operator asks for is written there, without contents. Who collects it has it after the control
+    /// plane is gone.
+    fn audit_flags(&self) -> Result<Vec<String>> {
+        let Some(dir) = std::env::var_os(AUDIT_DIR).map(PathBuf::from) else { return Ok(Vec::new()) };
+        let policy = self.dir.path().join("audit-policy.yaml");
+        let of_operator = json!({
+            "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+            "rules": [{"level": "Metadata", "users": [crate::deployment::OPERATOR]}, {"level": "None"}],
+        });
+        fs::write(&policy, of_operator.to_string())?;
+        let log = dir.join(format!("{}-{}.log", std::process::id(), self.address.port()));
+        Ok(vec![format!("--audit-policy-file={}", policy.display()), format!("--audit-log-path={}", log.display())])
     }
 
     fn start_controller_manager(&self) -> Result<Daemon> {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, ensure};
 use api::{WindowsInstance, WindowsNodePool};
 use k8s_openapi::{
-    api::rbac::v1::ClusterRole, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::rbac::v1::ClusterRoleBinding, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client,
-    api::{ListParams, PostParams},
+    api::{ListParams, Patch, PatchParams},
     runtime::{conditions, wait::await_condition},
 };
 use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
@@ -44,11 +44,20 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
         pools.list(&all).await.is_ok() && instances.list(&all).await.is_ok()
     })
     .await?;
-    let base = crate::source_dir().join("../deploy/base");
-    let base = base.to_str().context("path is not UTF-8")?;
-    let output = control_plane.kubectl(&["apply", "--server-side", "-k", base]).await?;
-    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    apply(control_plane, "base").await?;
     policies_in_force(control_plane).await
+}
+
+/// Applies a folder of `deploy/`, as a person does.
+///
+/// # Errors
+/// When the API server refuses something.
+pub async fn apply(control_plane: &ControlPlane, folder: &str) -> Result<()> {
+    let path = crate::source_dir().join("../deploy").join(folder);
+    let path = path.to_str().context("path is not UTF-8")?;
+    let output = control_plane.kubectl(&["apply", "--server-side", "--force-conflicts", "-k", path]).await?;
+    ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 /// An API that makes machines.
@@ -70,7 +79,7 @@ impl MachineApi {
     }
 }
 
-/// Installs the CRDs of an API that makes machines, and makes its namespace.
+/// Installs the CRDs of an API that makes machines, and makes its namespace with the operator's rights in it.
 ///
 /// # Errors
 /// When the API server refuses something, or it is not in force within a minute.
@@ -82,6 +91,11 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     control_plane.apply_file(&crate::source_dir().join("crds").join(file)).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api.namespace()}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
+    let rights = match api {
+        MachineApi::OpenShift => "machine-api",
+        MachineApi::ClusterApi => "cluster-api",
+    };
+    apply(control_plane, rights).await?;
     let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client().await?);
     for plural in ["machines", "machinesets"] {
         await_condition(crds.clone(), &format!("{plural}.{group}"), conditions::is_crd_established()).await?;
@@ -107,11 +121,17 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
 
 /// The API server takes policies up in one go, some time after they were written: when one that is easy to probe refuses, the others do.
 async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
-    let roles: Api<ClusterRole> = Api::all(operator_client(control_plane).await?);
-    let probe: ClusterRole = serde_json::from_value(json!({"metadata": {"name": "probe"}, "rules": []}))?;
-    let dry_run = PostParams { dry_run: true, ..Default::default() };
+    let bindings: Api<ClusterRoleBinding> = Api::all(operator_client(control_plane).await?);
+    let name = "windows-node-pools-wicd";
+    let group = "rbac.authorization.k8s.io";
+    let probe = Patch::Apply(json!({
+        "apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": "probe"}],
+    }));
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::apply("probe") };
     eventually("the policies are in force", || async {
-        match roles.create(&dry_run, &probe).await {
+        match bindings.patch(name, &dry_run, &probe).await {
             Err(kube::Error::Api(status)) => status.message.contains("windows-node-pools-operator-rbac"),
             _ => false,
         }
@@ -119,12 +139,15 @@ async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     .await
 }
 
-/// A client with the operator's own rights.
+/// Group of those who only pretend to be the operator, to see what it may do: it has no rights of its own, and tells them in an audit log.
+pub const PROBES: &str = "testbed:probes";
+
+/// A client with the operator's own rights, for tests of those rights.
 ///
 /// # Errors
 /// When no certificate can be made.
 pub async fn operator_client(control_plane: &ControlPlane) -> Result<Client> {
-    control_plane.client_as(OPERATOR, &OPERATOR_GROUPS).await
+    control_plane.client_as(OPERATOR, &["system:serviceaccounts", PROBES]).await
 }
 
 /// A new SSH key.

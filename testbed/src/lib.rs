@@ -16,7 +16,7 @@ pub mod wine;
 
 use std::path::PathBuf;
 
-pub use control_plane::{ControlPlane, ControlPlaneOptions};
+pub use control_plane::{AUDIT_DIR, ControlPlane, ControlPlaneOptions};
 pub use operator::{Operator, OperatorOptions};
 
 /// The folder of this crate. Cargo tells the running program where its workspace is now; the one that was compiled in is

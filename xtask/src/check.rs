@@ -10,11 +10,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use testbed::binaries::forget_caller;
 
-use crate::{deny, execute, fuzz, r#gen, workspace_root};
+use crate::{deny, execute, fuzz, r#gen, rights, workspace_root};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 
-/// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests, fuzz targets for a minute each.
+/// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests, the operator's rights, fuzz targets for a
+/// minute each.
 #[derive(clap::Args)]
 pub struct Args {}
 
@@ -28,6 +29,7 @@ const STEPS: &[Step] = &[
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
     ("tests", tests),
+    ("the operator's rights", || rights::run(&rights::Args { logs: rights::logs(), partial: false })),
     ("fuzz targets", || fuzz::run(&fuzz::Args { seconds: 60, input: None, targets: Vec::new() })),
 ];
 
@@ -63,6 +65,7 @@ fn tests() -> Result<()> {
     let mut command = Command::new("cargo");
     forget_caller(&mut command);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).current_dir(workspace_root());
+    command.env(testbed::AUDIT_DIR, rights::fresh_logs()?);
     let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let mut sum = Tally::default();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {

@@ -7,6 +7,7 @@ mod deny;
 mod fuzz;
 mod r#gen;
 mod payload;
+mod rights;
 
 use std::{
     path::{Path, PathBuf},
@@ -32,6 +33,7 @@ enum Task {
     Fuzz(fuzz::Args),
     Gen(r#gen::Args),
     Payload(payload::Args),
+    Rights(rights::Args),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
     Setup,
 }
@@ -45,6 +47,7 @@ fn main() -> anyhow::Result<()> {
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),
+        Task::Rights(args) => rights::run(&args),
         Task::Setup => testbed::setup::setup(),
     }
 }

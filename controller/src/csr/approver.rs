@@ -19,12 +19,14 @@ use tokio::{sync::Notify, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{Claim, Outstanding, Verdict, rules::is_decided, verdict};
+use super::{Claim, Kind, Outstanding, Verdict, rules::is_decided, verdict};
 
 /// Approved by this operator; the reason of the `Approved` condition.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
 /// How often everything that is open is judged again, for what no event tells.
 const SWEEP: Duration = Duration::from_mins(1);
+/// Denials for one requester from one sweep to the next.
+const MAX_DENIALS: u32 = 10;
 /// Decisions that are written at a time. More would only queue in the API server.
 const MAX_WRITES: usize = 16;
 
@@ -32,20 +34,23 @@ const MAX_WRITES: usize = 16;
 ///
 /// - `claims` tells what is known about the host of a node name. It must know every host of every pool from its first call: what
 ///   it does not know counts as foreign, and in wicd's name space as wrong. Start this only when the caches behind it are filled.
+/// - `hold` says why no certificate of a kind is to be issued now, if it is not. Right requests for it wait.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits for something else.
 /// - `operator_user` comes from [`super::operator_user`].
 /// - `poke` (by `notify_one`) has everything judged again at once, for when a host has been proven.
 ///
 /// One replica at a time should run this; two would do no harm, since each write is bound to the version that was judged.
-pub async fn run<C, F>(
+pub async fn run<C, H, F>(
     client: Client,
     claims: C,
+    hold: H,
     on_verdict: F,
     operator_user: String,
     poke: Arc<Notify>,
     shutdown: CancellationToken,
 ) where
     C: Fn(&str) -> Option<Claim> + Send + Sync + 'static,
+    H: Fn(Kind) -> Option<String> + Send + Sync + 'static,
     F: Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
 {
     // The guard keeps one object that cannot be read from hiding all the others.
@@ -54,12 +59,14 @@ pub async fn run<C, F>(
     let mut approver = Approver {
         api: Api::all(client),
         claims,
+        hold,
         on_verdict,
         operator_user,
         open: BTreeMap::new(),
         outstanding: Outstanding::default(),
         waiting: BTreeMap::new(),
         busy: BTreeSet::new(),
+        denials: Denials::default(),
         queue: VecDeque::new(),
         writes: FuturesUnordered::new(),
     };
@@ -86,7 +93,10 @@ pub async fn run<C, F>(
                 Err(error) => warn!(error = &error as &dyn std::error::Error, "watching certificate requests failed, trying again"),
             },
             () = poke.notified() => approver.judge_all(),
-            _ = sweep.tick() => approver.judge_all(),
+            _ = sweep.tick() => {
+                approver.denials.begin();
+                approver.judge_all();
+            }
         }
         approver.start_writes();
     }
@@ -101,12 +111,35 @@ fn readable<T>(object: Result<T, kube::core::error_boundary::InvalidObject>) -> 
         .ok()
 }
 
+/// Denials of each requester since the last sweep. Each is a write and an event: a requester, which may be a host that was taken over, must not
+/// have them made without limit. (Approvals are bounded by themselves: one at a time for each host and kind.)
+#[derive(Debug, Default)]
+struct Denials(BTreeMap<String, u32>);
+
+impl Denials {
+    /// Begins a new sweep.
+    fn begin(&mut self) {
+        self.0.clear();
+    }
+
+    /// Counts one more, and says whether it may be written.
+    fn admit(&mut self, requester: &str) -> bool {
+        let count = self.0.entry(requester.to_owned()).or_default();
+        *count = count.saturating_add(1);
+        if *count == MAX_DENIALS + 1 {
+            warn!(requester, "too many wrong certificate requests; more are denied in a minute");
+        }
+        *count <= MAX_DENIALS
+    }
+}
+
 /// The request as it was judged, and what became of writing the verdict.
 type Written = (CertificateSigningRequest, kube::Result<(Verdict, CertificateSigningRequest)>);
 
-struct Approver<C, F> {
+struct Approver<C, H, F> {
     api: Api<CertificateSigningRequest>,
     claims: C,
+    hold: H,
     on_verdict: F,
     operator_user: String,
     /// The requests that somebody still has to decide or to issue.
@@ -116,13 +149,15 @@ struct Approver<C, F> {
     waiting: BTreeMap<String, Verdict>,
     /// Decisions in `queue` or `writes`.
     busy: BTreeSet<String>,
+    denials: Denials,
     queue: VecDeque<(CertificateSigningRequest, Verdict)>,
     writes: FuturesUnordered<BoxFuture<'static, Written>>,
 }
 
-impl<C, F> Approver<C, F>
+impl<C, H, F> Approver<C, H, F>
 where
     C: Fn(&str) -> Option<Claim> + Send + Sync + 'static,
+    H: Fn(Kind) -> Option<String> + Send + Sync + 'static,
     F: Fn(&Verdict, &CertificateSigningRequest) + Send + Sync + 'static,
 {
     /// Takes in a complete list.
@@ -172,7 +207,12 @@ where
 
     fn judge(&mut self, name: &str) {
         let Some(csr) = self.open.get(name) else { return };
-        let verdict = verdict(csr, &self.claims, &self.outstanding, &self.operator_user);
+        let verdict = match verdict(csr, &self.claims, &self.outstanding, &self.operator_user) {
+            Verdict::Approve(kind) => {
+                (self.hold)(kind).map_or(Verdict::Approve(kind), |message| Verdict::Wait { message })
+            }
+            other => other,
+        };
         if !matches!(verdict, Verdict::Wait { .. }) {
             self.waiting.remove(name);
         }
@@ -185,9 +225,17 @@ where
                 }
             }
             Verdict::Approve(_) | Verdict::Deny { .. } => {
-                if self.busy.insert(name.to_owned()) {
-                    self.queue.push_back((csr.clone(), verdict));
+                if self.busy.contains(name) {
+                    return;
                 }
+                // Who floods the API server with wrong requests has them wait for the next sweep.
+                if matches!(verdict, Verdict::Deny { .. })
+                    && !self.denials.admit(csr.spec.username.as_deref().unwrap_or_default())
+                {
+                    return;
+                }
+                self.busy.insert(name.to_owned());
+                self.queue.push_back((csr.clone(), verdict));
             }
         }
     }
@@ -268,4 +316,19 @@ pub(super) async fn decide(
         "status": { "conditions": conditions },
     });
     api.patch_approval(&csr.name_any(), &PatchParams::default(), &Patch::Merge(patch)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_requester_is_not_denied_without_limit() {
+        let mut denials = Denials::default();
+        let admitted = (0..1000).filter(|_| denials.admit("system:wicd-node:a")).count();
+        assert_eq!(admitted, MAX_DENIALS as usize);
+        assert!(denials.admit("system:wicd-node:b"), "another one is not held up");
+        denials.begin();
+        assert!(denials.admit("system:wicd-node:a"));
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
     /// The API server refused a call, or could not be reached.
-    #[error("cannot {what}; it is tried again")]
+    #[error("cannot {what}: {}; it is tried again", crate::errors::said(.source))]
     Api {
         /// What was being done, as in "list the pods of node win-1".
         what: String,

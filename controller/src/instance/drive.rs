@@ -11,17 +11,8 @@ use api::{
 };
 use futures::future::try_join_all;
 use jiff::Timestamp;
-use k8s_openapi::{
-    api::{
-        core::v1::Node,
-        rbac::v1::{ClusterRole, ClusterRoleBinding},
-    },
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
-};
-use kube::{
-    Api, Resource, ResourceExt,
-    api::{Patch, PatchParams},
-};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
 
 use super::{
     error::StepError,
@@ -41,7 +32,6 @@ use crate::{
         update::drains,
     },
     render::HostParams,
-    wicd_rbac,
 };
 
 /// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
@@ -432,7 +422,12 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
 async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> {
     work.begin(Step::Certify.as_str(), "having certificates issued").await?;
     let claim = super::claims::claim(&work.name(), &work.instance, &work.status);
-    ensure_rights(work).await?;
+    // Without the policies that hold wicd its identity could change every Node.
+    if seen.requests.contains_key(&CertificateKind::Wicd)
+        && let Some(problem) = work.cx.wicd_rights.problem()
+    {
+        return Err(StepError::Rights(problem));
+    }
     let cx = &work.cx;
     let issue = |kind: CertificateKind, pem: String| {
         let claim = &claim;
@@ -449,26 +444,6 @@ async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> 
     };
     let issued = try_join_all(seen.requests.clone().into_iter().map(|(kind, pem)| issue(kind, pem))).await?;
     seen.issued = issued.into_iter().collect();
-    Ok(())
-}
-
-/// wicd may touch its own Node; the right ends with the instance.
-async fn ensure_rights(work: &Work) -> Result<(), StepError> {
-    let owner = work.instance.owner_ref(&()).map(|o| OwnerReference { controller: None, ..o }).unwrap_or_default();
-    let (role, binding) = wicd_rbac::objects(&work.name(), owner);
-    let params = PatchParams::apply(api::names::MANAGER_INSTANCE).force();
-    let doing = "store the rights of the host's daemon";
-    let client = &work.cx.client;
-    work.cx.metrics.wrote("ClusterRole");
-    Api::<ClusterRole>::all(client.clone())
-        .patch(&role.name_any(), &params, &Patch::Apply(&role))
-        .await
-        .map_err(StepError::api(doing))?;
-    work.cx.metrics.wrote("ClusterRoleBinding");
-    Api::<ClusterRoleBinding>::all(client.clone())
-        .patch(&binding.name_any(), &params, &Patch::Apply(&binding))
-        .await
-        .map_err(StepError::api(doing))?;
     Ok(())
 }
 

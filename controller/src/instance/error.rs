@@ -2,8 +2,13 @@
 
 use super::host_key_policy::HostKeyProblem;
 use crate::{
+<<<<<<< HEAD
     csr::CsrError, drain::DrainError, payload::PayloadError, plan::identity::Refusal, render::RenderError,
-    secrets::SecretError, ssh::SshError, versions::VersionError,
+    secrets::SecretError, ssh::SshError, versions::VersionError, wicd_rights::RightsProblem,
+=======
+    csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError,
+    versions::VersionError, wicd_rights::RightsProblem,
+>>>>>>> f213b33 (Give wicd its rights by one role, held by policies that are seen in force)
 };
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
@@ -21,6 +26,9 @@ pub enum StepError {
     /// A certificate was not issued.
     #[error("{0}")]
     Csr(CsrError),
+    /// The host's daemon may have no rights now.
+    #[error("{0}")]
+    Rights(RightsProblem),
     /// The operator's own payload is wrong.
     #[error("{0}")]
     Payload(#[from] PayloadError),
@@ -214,6 +222,7 @@ impl StepError {
             Self::HostKey(e) => e.reason(),
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
+            Self::Rights(e) => e.reason(),
             Self::Payload(e) => e.reason(),
             Self::Render(e) => e.reason(),
             Self::Version(e) => e.reason(),
@@ -250,7 +259,10 @@ impl StepError {
 
     /// Whether the fault is neither the host's nor that of what was put on it.
     pub fn is_of_the_cluster(&self) -> bool {
-        matches!(self, Self::Api { .. } | Self::Version(_) | Self::Secret(_) | Self::Drain(_) | Self::Outdated)
+        matches!(
+            self,
+            Self::Api { .. } | Self::Rights(_) | Self::Version(_) | Self::Secret(_) | Self::Drain(_) | Self::Outdated
+        )
     }
 
     /// Whether the host itself could not be reached.

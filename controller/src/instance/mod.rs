@@ -154,6 +154,9 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
         }
         return remove::run(work, &grant).await;
     }
+    // Nothing is begun that would stop in the middle, for want of a certificate of wicd. The pool wakes its hosts when that has passed.
+    let held = work.cx.wicd_rights.problem().filter(|_| work.status.operation.is_none());
+    let grant = grant.filter(|g| held.is_none() || g.type_ == GrantType::RotateKey);
     if work.status.current_version.is_some() {
         return node(work, grant).await;
     }
@@ -166,6 +169,8 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
         None => {
             let why = if work.is_plan() {
                 PLANNED
+            } else if held.is_some() {
+                "waits until the admission policies that hold wicd are in force again; its pool says which is not"
             } else {
                 "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)"
             };

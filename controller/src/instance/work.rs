@@ -260,7 +260,8 @@ impl Work {
         let now = Timestamp::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
-            StepError::Secret(_) => CREDENTIALS_BACKOFF_MAX.min(self.cx.args.backoff_max),
+            // What a person mends elsewhere is found mended soon.
+            StepError::Secret(_) | StepError::Rights(_) => CREDENTIALS_BACKOFF_MAX.min(self.cx.args.backoff_max),
             _ => self.cx.args.backoff_max,
         };
         let wait = backoff(u32::try_from(count).unwrap_or(1), self.cx.args.backoff_base.min(max), max, rand::random());

@@ -10,6 +10,7 @@ mod members;
 mod names;
 mod pace;
 mod preview;
+mod rights;
 mod status;
 mod strays;
 mod told;
@@ -133,7 +134,8 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         // Names are looked up, and no host is asked.
         cx.asking.ask(&pool, &[], &cx);
         let list = look.preview(&pool, &cx);
-        let status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
+        let mut status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
+        rights::say(&mut status, cx.wicd_rights.problem().as_ref(), true, now);
         store(&pool, status, &cx).await?;
         record(&name, &look.members, &cx);
         return Ok(Action::await_change());
@@ -167,7 +169,8 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         deleting,
         keys: keys.standing(&members),
     };
-    let next = status::next(&pool, &seen, cx.warning.as_ref(), now);
+    let mut next = status::next(&pool, &seen, cx.warning.as_ref(), now);
+    rights::say(&mut next, cx.wicd_rights.problem().as_ref(), deleting, now);
     tell_of_course(&pool, &next, &cx);
     store(&pool, next, &cx).await?;
     record(&name, &members, &cx);

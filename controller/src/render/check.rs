@@ -69,6 +69,12 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
         // The value itself may hold a password.
         require(!value.contains(['\0', '\r', '\n']), what, "(hidden)", "it must be one line")?;
     }
+    for (what, value) in [("HTTP proxy", &proxy.http), ("HTTPS proxy", &proxy.https)] {
+        // Services ConfigMaps are readable by every host's daemon, and variables of a host by all that runs on it.
+        let problem = "it must have no user name and no password, which every host could read; use a proxy that lets hosts in by their \
+             addresses";
+        require(!value.as_deref().unwrap_or_default().contains('@'), what, "(hidden)", problem)?;
+    }
     Ok(())
 }
 

@@ -28,4 +28,4 @@ pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
 pub use stored::{Stored, StoredError, collectable, is_ours};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -7,6 +7,7 @@ use api::{
     host::{ConfigFile, LogRotation, path},
     payload::{self, File, Manifest},
     services::ServicesConfig,
+    services_version,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -99,12 +100,19 @@ impl Rendered {
         hex::encode(hash.finalize())
     }
 
-    /// The version that stands for it: `<operator version>-<8 hex digits>`, fit for names of objects.
+    /// All that is not in the data of the ConfigMap that stores it, as text.
+    pub(super) fn annotation(&self) -> String {
+        // Its keys are texts, so that it is always JSON.
+        serde_json::to_string(&self.shared).unwrap_or_default()
+    }
+
+    /// The version that stands for it: `<operator version>-<digest of what is stored>`, fit for names of objects.
     pub fn name(&self, operator_version: &str) -> String {
         // Build metadata, as in `1.2.3+abc`, is legal in a version and not in a name.
         let fit = |c: char| if c.is_ascii_lowercase() || c.is_ascii_digit() || c == '.' { c } else { '-' };
         let version: String = operator_version.to_ascii_lowercase().chars().map(fit).collect();
-        format!("{}-{}", version.trim_matches(['-', '.']), &self.hash()[..8])
+        let digest = services_version::digest(&self.services.to_data(), &self.annotation());
+        format!("{}-{digest}", version.trim_matches(['-', '.']))
     }
 
     /// Digest of the payload files.

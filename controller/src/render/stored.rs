@@ -9,6 +9,7 @@ use api::{
     names::{COMPONENT, SERVICES_CONFIG_MAP_PREFIX, key},
     payload::{Manifest, ManifestError, is_host_path, is_sha256},
     services::{ServicesConfig, ServicesError},
+    services_version::{self, UnverifiedError},
 };
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::ObjectMeta;
@@ -73,8 +74,7 @@ impl StoredError {
 impl Rendered {
     /// The ConfigMap that stores it under the version `name`.
     pub fn to_config_map(&self, name: &str, namespace: &str) -> ConfigMap {
-        // Its keys are texts, so that it is always JSON.
-        let shared = serde_json::to_string(&self.shared).unwrap_or_default();
+        let shared = self.annotation();
         ConfigMap {
             metadata: ObjectMeta {
                 name: Some(format!("{SERVICES_CONFIG_MAP_PREFIX}{name}")),
@@ -89,7 +89,17 @@ impl Rendered {
         }
     }
 
-    /// Reads a services ConfigMap and checks all that is in it.
+    /// Checks that a ConfigMap holds what its version says.
+    pub fn verify(version: &str, config_map: &ConfigMap) -> Result<(), UnverifiedError> {
+        let data = config_map.data.clone().unwrap_or_default();
+        services_version::verify(version, &data, Self::annotation_of(config_map).map(String::as_str))
+    }
+
+    fn annotation_of(config_map: &ConfigMap) -> Option<&String> {
+        config_map.metadata.annotations.as_ref().and_then(|all| all.get(key::RENDERED))
+    }
+
+    /// Reads a services ConfigMap and checks all that is in it, but for who has written it.
     pub fn from_config_map(config_map: &ConfigMap) -> Result<Stored, StoredError> {
         let no_data = BTreeMap::new();
         let data = config_map.data.as_ref().unwrap_or(&no_data);
@@ -97,8 +107,7 @@ impl Rendered {
             return Err(StoredError::TooLarge);
         }
         let services = ServicesConfig::from_data(data)?;
-        let annotation = config_map.metadata.annotations.as_ref().and_then(|all| all.get(key::RENDERED));
-        let Some(annotation) = annotation else { return Ok(Stored::Legacy(services)) };
+        let Some(annotation) = Self::annotation_of(config_map) else { return Ok(Stored::Legacy(services)) };
         if annotation.len() > MAX_ANNOTATION {
             return Err(StoredError::TooLarge);
         }

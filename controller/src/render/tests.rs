@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::{services::services, *};
 
-pub(super) const PROGRAMS: [&str; 11] = [
+pub(crate) const PROGRAMS: [&str; 11] = [
     program::KUBELET,
     program::KUBE_PROXY,
     program::LOG_RUNNER,
@@ -25,7 +25,7 @@ pub(super) const PROGRAMS: [&str; 11] = [
     program::ECR_CREDENTIAL_PROVIDER,
 ];
 
-pub(super) fn payload(destinations: &[&str]) -> Manifest {
+pub(crate) fn payload(destinations: &[&str]) -> Manifest {
     let file = |destination: &&str| File {
         path: destination.rsplit('\\').next().unwrap().into(),
         destination: (*destination).into(),
@@ -40,7 +40,7 @@ pub(super) fn payload(destinations: &[&str]) -> Manifest {
     Manifest { schema: 1, files: destinations.iter().map(file).collect() }
 }
 
-pub(super) fn cluster() -> Cluster {
+pub(crate) fn cluster() -> Cluster {
     let ca = |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
     Cluster {
         api_server: "https://api-int.example.com:6443".into(),
@@ -350,10 +350,20 @@ fn bad_facts_are_refused() {
         assert!(matches!(error, RenderError::Fact { what, .. } if what == expected), "{expected}: {error}");
         assert_eq!(error.reason(), "ClusterFactsInvalid");
     }
-    let secret = "http://user:hunter2@proxy\n";
-    let cluster = Cluster { proxy: Proxy { http: Some(secret.into()), ..Proxy::default() }, ..cluster() };
-    let error = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap_err();
-    assert!(!format!("{error} {error:?}").contains("hunter2"));
+}
+
+#[test]
+fn no_password_of_a_proxy_gets_to_hosts_or_into_a_message() {
+    let of = |http: Option<&str>, https: Option<&str>| {
+        let proxy = Proxy { http: http.map(str::to_owned), https: https.map(str::to_owned), no: Some("a@b".into()) };
+        services(&Cluster { proxy, ..cluster() }, &payload(&PROGRAMS), &Settings::default())
+    };
+    for secret in ["http://user:hunter2@proxy", "http://user:hunter2@proxy\n", "hunter2@proxy:3128"] {
+        for error in [of(Some(secret), None).unwrap_err(), of(None, Some(secret)).unwrap_err()] {
+            assert!(!format!("{error} {error:?}").contains("hunter2"));
+        }
+    }
+    assert!(of(Some("http://proxy:3128"), Some("http://proxy:3129")).is_ok());
 }
 
 #[test]

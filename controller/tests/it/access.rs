@@ -5,14 +5,12 @@ use std::{collections::BTreeSet, fmt::Debug};
 use anyhow::Result;
 use api::{WindowsInstance, WindowsNodePool};
 use controller::wicd_rbac;
-use k8s_openapi::{
-    api::{
-        certificates::v1::CertificateSigningRequest,
-        coordination::v1::Lease,
-        core::v1::{ConfigMap, Event, Node, Pod, Secret},
-        rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
-    },
-    apimachinery::pkg::apis::meta::v1::OwnerReference,
+use k8s_openapi::api::{
+    admissionregistration::v1::ValidatingAdmissionPolicyBinding,
+    certificates::v1::CertificateSigningRequest,
+    coordination::v1::Lease,
+    core::v1::{ConfigMap, Event, Node, Pod, Secret},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, Role},
 };
 use kube::{
     Api, Client, Resource,
@@ -27,13 +25,13 @@ use crate::{
     csr::forge::Forged,
 };
 
-fn object<K: DeserializeOwned>(value: Value) -> K {
+pub fn object<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
 /// Asserts that the API server says no, and says this.
 #[track_caller]
-fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
+pub fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
     match result {
         Err(kube::Error::Api(status)) => {
             assert!(status.message.contains(why), "wanted {why:?}, got {}", status.message);
@@ -42,9 +40,9 @@ fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
     }
 }
 
-const FORBIDDEN: &str = "is forbidden: User";
+pub const FORBIDDEN: &str = "is forbidden: User";
 
-async fn create<K>(client: &Client, value: Value) -> kube::Result<K>
+pub async fn create<K>(client: &Client, value: Value) -> kube::Result<K>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + Debug,
 {
@@ -52,21 +50,11 @@ where
     Api::all(client.clone()).create(&PostParams::default(), &value).await
 }
 
-async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
+pub async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
 where
     K: DeserializeOwned + Clone + Debug,
 {
     api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await
-}
-
-fn owner() -> OwnerReference {
-    OwnerReference {
-        api_version: "v1".into(),
-        kind: "Namespace".into(),
-        name: "default".into(),
-        uid: "u".into(),
-        ..Default::default()
-    }
 }
 
 /// A Node, and its wicd with the rights that the operator gives it.
@@ -74,16 +62,21 @@ async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     let admin = control_plane.client().await?;
     let labels_and_annotations = json!({"name": node, "annotations": {"someone": "else"}, "labels": {"a": "b"}});
     create::<Node>(&admin, json!({"metadata": labels_and_annotations})).await?;
-    // As the operator, because it must be able to grant exactly this. Without the owner, whom garbage collection would miss.
-    let operator = operator(control_plane).await?;
-    let (mut role, mut binding) = wicd_rbac::objects(node, owner());
-    role.metadata.owner_references = None;
-    binding.metadata.owner_references = None;
-    Api::<ClusterRole>::all(operator.clone()).create(&PostParams::default(), &role).await?;
-    Api::<ClusterRoleBinding>::all(operator).create(&PostParams::default(), &binding).await?;
+    // As the operator, because it must be able to grant exactly this.
+    grant(&admin, &operator(control_plane).await?).await?;
     let wicd = wicd(control_plane, node).await?;
-    eventually(|| async { Api::<Node>::all(wicd.clone()).get(node).await.is_ok() }).await?;
+    let own = ListParams::default().fields(&format!("metadata.name={node}"));
+    eventually(|| async { Api::<Node>::all(wicd.clone()).list(&own).await.is_ok() }).await?;
     Ok(wicd)
+}
+
+/// Binds the role of all hosts' daemons, as the operator does.
+pub async fn grant(admin: &Client, operator: &Client) -> Result<()> {
+    let owner = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()).get(wicd_rbac::OWNER_POLICY).await?;
+    let apply = Patch::Apply(wicd_rbac::binding(&owner));
+    let params = PatchParams::apply(api::names::MANAGER_POOL).force();
+    Api::<ClusterRoleBinding>::all(operator.clone()).patch(wicd_rbac::BINDING, &params, &apply).await?;
+    Ok(())
 }
 
 #[tokio::test]
@@ -124,14 +117,22 @@ async fn wicd_writes_three_annotations_of_its_own_node_and_nothing_else() -> Res
         (json!({"metadata": {"labels": {"a": null}}}), "labels"),
         (json!({"metadata": {"labels": {"node-role.kubernetes.io/master": ""}}}), "labels"),
         (json!({"metadata": {"finalizers": ["a.b/c"]}}), "labels, finalizers"),
-        (json!({"metadata": {"ownerReferences": [owner()]}}), "owners"),
+        (
+            json!({"metadata": {"ownerReferences": [{"apiVersion": "v1", "kind": "Namespace", "name": "default", "uid": "u"}]}}),
+            "owners",
+        ),
         (json!({"metadata": {"annotations": {api::names::key::VERSION: "1"}, "labels": {"a": "c"}}}), "labels"),
     ] {
         refused(merge(&nodes, "access-1", patch).await, why);
     }
-    refused(merge(&nodes, "access-2", annotate(api::names::key::VERSION, json!("1"))).await, FORBIDDEN);
-    refused(nodes.get("access-2").await, FORBIDDEN);
-    refused(nodes.list(&ListParams::default()).await, FORBIDDEN);
+    // All hosts' daemons have one role: what they must not do with other Nodes is refused by the policy.
+    let other = "its own Node and no other";
+    refused(merge(&nodes, "access-2", annotate(api::names::key::VERSION, json!("1"))).await, other);
+    refused(merge(&nodes, "access-2", annotate(api::names::key::DRIFT, Value::Null)).await, other);
+    let long = "x".repeat(4096);
+    merge(&nodes, "access-1", annotate(api::names::key::DRIFT, json!(long))).await?;
+    let longer = annotate(api::names::key::DRIFT, json!(format!("{long}x")));
+    refused(merge(&nodes, "access-1", longer).await, "4096 characters at most");
     refused(nodes.delete("access-1", &DeleteParams::default()).await, FORBIDDEN);
     let status = json!({"status": {"phase": "Running"}});
     refused(nodes.patch_status("access-1", &PatchParams::default(), &Patch::Merge(status)).await, FORBIDDEN);
@@ -179,8 +180,11 @@ async fn wicd_reads_the_services_in_use_and_no_other_configuration() -> Result<(
         admin.create(&PostParams::default(), &object(json!({"metadata": {"name": name}}))).await?;
     }
     let roles: Api<Role> = Api::namespaced(operator(control_plane).await?, NAMESPACE);
-    let live = BTreeSet::from(["windows-services-1".to_owned()]);
-    roles.create(&PostParams::default(), &wicd_rbac::services_role(NAMESPACE, &live)).await?;
+    let permit = async |live: &BTreeSet<String>| {
+        let params = PatchParams::apply(api::names::MANAGER_POOL).force();
+        roles.patch(wicd_rbac::SERVICES_ROLE, &params, &Patch::Apply(wicd_rbac::services_role(NAMESPACE, live))).await
+    };
+    permit(&BTreeSet::from(["windows-services-1".to_owned()])).await?;
 
     let maps: Api<ConfigMap> = Api::namespaced(wicd.clone(), NAMESPACE);
     eventually(|| async { maps.get("windows-services-1").await.is_ok() }).await?;
@@ -198,8 +202,7 @@ async fn wicd_reads_the_services_in_use_and_no_other_configuration() -> Result<(
     refused(Api::<WindowsInstance>::all(wicd).list(&ListParams::default()).await, FORBIDDEN);
 
     // The operator takes the right away again when nothing is in use any more.
-    let none = wicd_rbac::services_role(NAMESPACE, &BTreeSet::new());
-    merge(&roles, wicd_rbac::SERVICES_ROLE, serde_json::to_value(&none)?).await?;
+    permit(&BTreeSet::new()).await?;
     eventually(|| async { maps.get("windows-services-1").await.is_err() }).await?;
     refused(maps.get("other").await, FORBIDDEN);
     Ok(())
@@ -256,71 +259,14 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     refused(merge(&instances, "inst-1", address.clone()).await, why);
     refused(merge(&instances, "inst-1", json!({"spec": {"poolRef": {"name": "other"}}})).await, why);
     merge(&instances, "inst-1", json!({"metadata": {"annotations": {api::names::key::RETRY: "1"}}})).await?;
-    merge(&Api::<WindowsInstance>::all(operator), "inst-1", address).await?;
+    merge(&Api::<WindowsInstance>::all(operator.clone()), "inst-1", address).await?;
+    // What the operator knows of a host decides for which names its certificates are.
+    let facts = json!({"status": {"stagedVersion": "1"}});
+    let (params, status) = (PatchParams::default(), Patch::Merge(facts));
+    refused(instances.patch_status("inst-1", &params, &status).await, why);
+    Api::<WindowsInstance>::all(operator).patch_status("inst-1", &params, &status).await?;
+    refused(instances.patch_status("inst-1", &params, &Patch::Merge(json!({"status": null}))).await, why);
     instances.delete("inst-1", &DeleteParams::default()).await?;
-    Ok(())
-}
-
-#[tokio::test]
-async fn the_operator_grants_hosts_what_is_theirs_and_nothing_more() -> Result<()> {
-    let control_plane = shared().await?;
-    let operator = operator(control_plane).await?;
-    let (role, binding) = wicd_rbac::objects("grant-1", owner());
-    let (role, binding) = (serde_json::to_value(role)?, serde_json::to_value(binding)?);
-    let with = |value: &Value, pointer: &str, new: Value| {
-        let mut value = value.clone();
-        value["metadata"].as_object_mut().unwrap().remove("ownerReferences");
-        if !pointer.is_empty() {
-            *value.pointer_mut(pointer).unwrap() = new;
-        }
-        value
-    };
-    let same = |value: &Value| with(value, "", Value::Null);
-    create::<ClusterRole>(&operator, same(&role)).await?;
-    create::<ClusterRoleBinding>(&operator, same(&binding)).await?;
-
-    let others = "and no others";
-    refused(create::<ClusterRole>(&operator, with(&role, "/metadata/name", json!("mine"))).await, others);
-    refused(
-        create::<ClusterRole>(&operator, with(&role, "/metadata/name", json!("windows-node-pools:wicd:"))).await,
-        others,
-    );
-    let grant_2 = json!("windows-node-pools:wicd:grant-2");
-    let own_node = "about its own Node";
-    refused(create::<ClusterRole>(&operator, with(&role, "/metadata/name", grant_2.clone())).await, own_node);
-    refused(
-        merge(
-            &Api::<ClusterRole>::all(operator.clone()),
-            "windows-node-pools:wicd:grant-1",
-            json!({"rules": [
-                {"apiGroups": [""], "resources": ["pods"], "verbs": ["delete"]},
-            ]}),
-        )
-        .await,
-        own_node,
-    );
-    let own_role = "gives its own role to its own wicd";
-    refused(create::<ClusterRoleBinding>(&operator, with(&binding, "/metadata/name", grant_2)).await, own_role);
-    for subject in [
-        json!({"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}),
-        json!({"kind": "User", "name": "system:wicd-node:grant-2", "apiGroup": "rbac.authorization.k8s.io"}),
-        json!({"kind": "Group", "name": "system:wicd-node:grant-1", "apiGroup": "rbac.authorization.k8s.io"}),
-    ] {
-        refused(create::<ClusterRoleBinding>(&operator, with(&binding, "/subjects/0", subject)).await, own_role);
-    }
-    for name in ["cluster-admin", "windows-node-pools"] {
-        refused(Api::<ClusterRole>::all(operator.clone()).delete(name, &DeleteParams::default()).await, others);
-    }
-    let roles: Api<Role> = Api::namespaced(operator.clone(), NAMESPACE);
-    refused(
-        roles.create(&PostParams::default(), &object(json!({"metadata": {"name": "mine"}, "rules": []}))).await,
-        others,
-    );
-    let bindings: Api<RoleBinding> = Api::namespaced(operator.clone(), NAMESPACE);
-    refused(bindings.list(&ListParams::default()).await, FORBIDDEN);
-    let name = "windows-node-pools:wicd:grant-1";
-    Api::<ClusterRoleBinding>::all(operator.clone()).delete(name, &DeleteParams::default()).await?;
-    Api::<ClusterRole>::all(operator).delete(name, &DeleteParams::default()).await?;
     Ok(())
 }
 
@@ -333,7 +279,9 @@ async fn the_operator_has_what_it_needs_and_not_the_cluster() -> Result<()> {
     Api::<WindowsNodePool>::all(client.clone()).list(&all).await?;
     Api::<Node>::all(client.clone()).list(&all).await?;
     Api::<Pod>::all(client.clone()).list(&all).await?;
-    Api::<Secret>::namespaced(client.clone(), NAMESPACE).list(&all).await?;
+    let secrets = Api::<Secret>::namespaced(client.clone(), NAMESPACE);
+    assert!(secrets.get_opt("any").await?.is_none());
+    refused(secrets.list(&all).await, FORBIDDEN);
     Api::<ConfigMap>::namespaced(client.clone(), "kube-system").get("extension-apiserver-authentication").await?;
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     leases.create(&PostParams::default(), &object(json!({"metadata": {"name": "access"}, "spec": {}}))).await?;

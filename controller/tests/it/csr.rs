@@ -124,8 +124,15 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
             told.lock().unwrap().push((csr.metadata.name.clone().unwrap(), verdict.clone()));
         }
     };
-    let running =
-        tokio::spawn(run(operator.clone(), claims, on_verdict, OPERATOR.into(), poke.clone(), shutdown.clone()));
+    let running = tokio::spawn(run(
+        operator.clone(),
+        claims,
+        |_| None,
+        on_verdict,
+        OPERATOR.into(),
+        poke.clone(),
+        shutdown.clone(),
+    ));
 
     use Kind::{KubeletClient, KubeletServing, WicdClient};
     // Those that are not ours go first: when all later ones have been decided, these have been seen and left alone.

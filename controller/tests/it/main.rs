@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
 
 mod access;
+mod access_operator;
 mod bad_input;
 mod cluster;
 mod config_map;
@@ -11,6 +12,7 @@ mod crd;
 mod crd_inventory;
 mod csr;
 mod deploy;
+mod drain_rights;
 mod five_ways;
 mod fleet;
 mod fleet_faults;
@@ -37,4 +39,5 @@ mod takeover;
 mod template;
 mod transcripts;
 mod unnamed;
+mod wicd_rights;
 mod wine;

@@ -32,6 +32,7 @@ use sha2::{Digest as _, Sha256};
 use testbed::{
     ControlPlane, ControlPlaneOptions,
     binaries::{Platform, host_containerd, host_kubelet, wicd_exe},
+    deployment::operator_client,
     payload::{Content, Entry},
     sim::{SimHost, SimOptions},
     wine::{HostNetwork, Process, WineHost, WineOptions, available},
@@ -417,6 +418,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
     });
     // In the operator's name, which takes away only what is its own.
     let as_operator = PatchParams::apply(api::names::MANAGER_INSTANCE).force();
+    let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(hosts[0].name(), &as_operator, &Patch::Apply(gave_up)).await?;
     world
         .until(POOL, "the pool stalls", |p| {

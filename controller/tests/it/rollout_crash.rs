@@ -21,7 +21,7 @@ use kube::{
 use serde_json::{Value, json};
 use testbed::{
     Operator,
-    deployment::NAMESPACE,
+    deployment::{NAMESPACE, operator_client},
     sim::{Fault, HostOptions, SimHost},
 };
 use tokio::task::JoinHandle;
@@ -57,9 +57,9 @@ async fn revive(world: &mut World) -> Result<()> {
     world.new_operator().await
 }
 
-/// Writes the status of an instance behind the operator's back.
+/// Writes the status of an instance behind the operator's back, with its account.
 async fn edit_status(world: &World, name: &str, status: Value) -> Result<()> {
-    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     instances.patch_status(name, &PatchParams::default(), &Patch::Merge(json!({"status": status}))).await?;
     Ok(())
 }

@@ -25,7 +25,11 @@ use crate::{
 const GUIDE: &str = "docs/guide/rollouts.md";
 const PAGES: [&str; 4] = ["rollout", "blocked-drain", "failed-canary", "plan"];
 /// In the place of versions, in the order in which they come up.
-const VERSIONS: [&str; 3] = ["1.0.0-5c9a1f0e", "1.0.0-d27b44c3", "1.0.0-90be6a71"];
+const VERSIONS: [&str; 3] = [
+    "1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68",
+    "1.0.0-d27b44c3a8e6015f39b07ed2418fc65a",
+    "1.0.0-90be6a7163d5c8f20ae417b93c502df8",
+];
 /// In the place of any time.
 const TIME: &str = "2027-01-15T02:00:00Z";
 
@@ -159,12 +163,12 @@ fn steady(text: &str) -> String {
     steady
 }
 
-/// As `0.1.0-d0f0409c`.
+/// As `0.1.0-` and 32 hex digits.
 fn is_version(word: &str) -> bool {
     word.split_once('-').is_some_and(|(release, hash)| {
         release.split('.').count() == 3
             && release.split('.').all(|n| n.parse::<u32>().is_ok())
-            && hash.len() == 8
+            && hash.len() == api::services_version::DIGITS
             && hash.bytes().all(|b| b.is_ascii_hexdigit())
     })
 }
@@ -194,8 +198,12 @@ fn what_differs_from_run_to_run_is_left_out() {
     let expected = "NAME    MIN STEP   SINCE   AGE   STATUS\nwin-1   Drain      8s      3d    a b\nwin-2                      3d    c\n";
     assert_eq!(tidy_tables(printed), expected);
     assert_eq!(
-        steady("at 0.1.0-d0f0409c, then 0.1.0-00000000: not 0.1.0-d0f0409c since 2026-11-21T16:57:25Z\n"),
-        "at 1.0.0-5c9a1f0e, then 1.0.0-d27b44c3: not 1.0.0-5c9a1f0e since 2027-01-15T02:00:00Z\n"
+        steady(
+            &"at 0.1.0-A, then 0.1.0-B: not 0.1.0-A since 2026-11-21T16:57:25Z\n"
+                .replace('A', &"d0f0".repeat(8))
+                .replace('B', &"0".repeat(32))
+        ),
+        "at 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68, then 1.0.0-d27b44c3a8e6015f39b07ed2418fc65a: not 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68 since 2027-01-15T02:00:00Z\n"
     );
 }
 

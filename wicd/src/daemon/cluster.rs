@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::path;
+use api::names::key;
 use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
@@ -79,16 +80,25 @@ pub enum Issue {
     Refused(String),
 }
 
+/// A services ConfigMap, as the API server has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServicesConfigMap {
+    /// Its data.
+    pub data: BTreeMap<String, String>,
+    /// Its annotation with all that hosts get and that is not in the data.
+    pub rendered: Option<String>,
+}
+
 /// The API server, with wicd's certificate of the moment.
 pub trait Cluster: Send + Sync {
     /// The Node of this name, now and whenever it changes; `None` while there is none.
     fn watch_node(&self, name: &str) -> BoxStream<'static, Result<Option<Value>, ClusterError>>;
-    /// Data of a ConfigMap, `None` if there is none.
+    /// A services ConfigMap, `None` if there is none.
     fn config_map<'a>(
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<BTreeMap<String, String>>, ClusterError>>;
+    ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>>;
     /// Writes annotations of a Node or (`None`) takes them away, and nothing else of it.
     fn annotate<'a>(
         &'a self,
@@ -171,11 +181,14 @@ impl Cluster for KubeCluster {
         &'a self,
         namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<BTreeMap<String, String>>, ClusterError>> {
+    ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>> {
         async move {
             let maps: Api<ConfigMap> = Api::namespaced(self.0.clone(), namespace);
             let map = maps.get_opt(name).await.map_err(call("get the services ConfigMap"))?;
-            Ok(map.map(|m| m.data.unwrap_or_default()))
+            Ok(map.map(|m| ServicesConfigMap {
+                rendered: m.metadata.annotations.and_then(|mut a| a.remove(key::RENDERED)),
+                data: m.data.unwrap_or_default(),
+            }))
         }
         .boxed()
     }

@@ -10,7 +10,7 @@ use futures::{FutureExt, StreamExt};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::cluster::{Cluster, ClusterError, Connect, Issue};
+use super::cluster::{Cluster, ClusterError, Connect, Issue, ServicesConfigMap};
 
 type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
 
@@ -20,7 +20,7 @@ pub struct FakeCluster(Arc<Inner>);
 
 pub struct Inner {
     pub node: watch::Sender<Option<Value>>,
-    pub config_maps: Mutex<BTreeMap<String, BTreeMap<String, String>>>,
+    pub config_maps: Mutex<BTreeMap<String, ServicesConfigMap>>,
     pub down: AtomicBool,
     pub connections: AtomicU32,
     /// What is made of a certificate request.
@@ -94,7 +94,7 @@ impl Cluster for FakeCluster {
         &'a self,
         _namespace: &'a str,
         name: &'a str,
-    ) -> BoxFuture<'a, Result<Option<BTreeMap<String, String>>, ClusterError>> {
+    ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>> {
         async move { Ok(self.config_maps.lock().unwrap().get(name).cloned()) }.boxed()
     }
 

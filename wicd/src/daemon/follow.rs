@@ -9,6 +9,7 @@ use std::time::Duration;
 use api::host::{Desired, Marker, path};
 use api::names::{SERVICES_CONFIG_MAP_PREFIX, key};
 use api::services::{ServicesConfig, ServicesError};
+use api::services_version::{self, UnverifiedError};
 use futures::StreamExt;
 use serde_json::Value;
 use tokio::sync::watch;
@@ -37,6 +38,14 @@ pub enum FollowError {
     /// There is no such ConfigMap.
     #[error("there is no ConfigMap {0:?}; the operator makes it")]
     NoConfigMap(String),
+    /// It does not hold what its name says.
+    #[error("the ConfigMap {name:?} is not used: {problem}; the operator stores it again")]
+    Unverified {
+        /// Its name.
+        name: String,
+        /// What is wrong with it.
+        problem: UnverifiedError,
+    },
     /// It is not usable.
     #[error(transparent)]
     Services(#[from] ServicesError),
@@ -57,6 +66,7 @@ impl FollowError {
         match self {
             Self::Version(_) => "VersionInvalid",
             Self::NoConfigMap(_) => "ConfigMapMissing",
+            Self::Unverified { .. } => "ServicesUnverified",
             Self::Services(e) => e.reason(),
             Self::Busy => "OperationInProgress",
             Self::Cluster(e) => e.reason(),
@@ -173,23 +183,49 @@ async fn sync(
     node: &Value,
     report: &Report,
 ) -> Result<Annotations, FollowError> {
-    if let Some(version) = annotation(node, key::DESIRED_VERSION)
-        && report.version.as_deref().is_some_and(|v| v != version)
-    {
-        let name = config_map_name(version).ok_or_else(|| FollowError::Version(version.to_owned()))?;
-        let data = cluster.config_map(&identity.namespace, &name).await?;
-        let data = data.ok_or_else(|| FollowError::NoConfigMap(name.clone()))?;
-        let services = ServicesConfig::from_data(&data)?;
-        let (host, version) = (host.clone(), version.to_owned());
-        let written = tokio::task::spawn_blocking(move || remember(&*host, &version, services)).await;
-        written.unwrap_or(Err(FollowError::Busy))?;
-    }
-    let annotations = annotations(node, report);
+    let mut report = report.clone();
+    let refused = match obtain(host, cluster, identity, node, &report).await {
+        Ok(()) => None,
+        Err(FollowError::Unverified { name, problem }) => {
+            // The last good copy stays, and the operator is to know why.
+            report.drift.push(format!("ConfigMap {name} (refused)"));
+            Some(FollowError::Unverified { name, problem })
+        }
+        Err(error) => return Err(error),
+    };
+    let annotations = annotations(node, &report);
     if !annotations.is_empty() {
         info!(?annotations, "annotating the Node");
         cluster.annotate(&identity.node_name, annotations.clone()).await?;
     }
-    Ok(annotations)
+    refused.map_or(Ok(annotations), Err)
+}
+
+/// Gets the desired state that `node` names, if the host follows another one. What does not fit the digest in its name is not used.
+async fn obtain(
+    host: &Arc<dyn Host>,
+    cluster: &dyn Cluster,
+    identity: &Desired,
+    node: &Value,
+    report: &Report,
+) -> Result<(), FollowError> {
+    let wanted = annotation(node, key::DESIRED_VERSION);
+    let Some(version) = wanted.filter(|wanted| report.version.as_deref().is_some_and(|v| v != *wanted)) else {
+        return Ok(());
+    };
+    let name = config_map_name(version).ok_or_else(|| FollowError::Version(version.to_owned()))?;
+    let unverified = |problem| FollowError::Unverified { name: name.clone(), problem };
+    if services_version::carried(version).is_none() {
+        // Of another operator: it is none of ours to follow.
+        return Err(unverified(UnverifiedError::NoDigest));
+    }
+    let found = cluster.config_map(&identity.namespace, &name).await?;
+    let found = found.ok_or_else(|| FollowError::NoConfigMap(name.clone()))?;
+    services_version::verify(version, &found.data, found.rendered.as_deref()).map_err(unverified)?;
+    let services = ServicesConfig::from_data(&found.data)?;
+    let (host, version) = (host.clone(), version.to_owned());
+    let written = tokio::task::spawn_blocking(move || remember(&*host, &version, services)).await;
+    written.unwrap_or(Err(FollowError::Busy))
 }
 
 /// What was written is on the Node, although the watch has not told of it yet: it is not written again meanwhile.

@@ -5,6 +5,7 @@ use api::services::Service;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::super::cluster::ServicesConfigMap;
 use super::super::fake_cluster::FakeCluster;
 use super::*;
 use crate::fake::FakeHost;
@@ -111,9 +112,17 @@ impl Bed {
         tokio::spawn(super::super::run(Arc::new(self.host.clone()), cluster, self.stop.clone()))
     }
 
-    fn publish(&self, version: &str, config: &ServicesConfig) {
-        let name = format!("windows-services-{version}");
-        self.cluster.config_maps.lock().unwrap().insert(name, config.to_data());
+    /// Stores a services ConfigMap, and returns its version.
+    fn publish(&self, release: &str, config: &ServicesConfig) -> String {
+        let version = format!("{release}-{}", services_version::digest(&config.to_data(), "{}"));
+        self.store(&version, config);
+        version
+    }
+
+    /// Stores something under a version.
+    fn store(&self, version: &str, config: &ServicesConfig) {
+        let stored = ServicesConfigMap { data: config.to_data(), rendered: Some("{}".into()) };
+        self.cluster.config_maps.lock().unwrap().insert(format!("windows-services-{version}"), stored);
     }
 
     fn command(&self) -> String {
@@ -190,14 +199,18 @@ async fn a_host_joins_follows_and_stops() {
     bed.cluster.set_node(&[(key::DESIRED_VERSION, "v1")]);
     until("v1 is stamped", || bed.cluster.annotation(key::VERSION).as_deref() == Some("v1")).await;
 
-    bed.publish("v2", &config("kubelet v2"));
-    bed.cluster.set_node(&[(key::DESIRED_VERSION, "v2"), (key::VERSION, "v1")]);
-    until("v2 is stamped", || bed.cluster.annotation(key::VERSION).as_deref() == Some("v2")).await;
+    let v2 = bed.publish("v2", &config("kubelet v2"));
+    bed.cluster.set_node(&[(key::DESIRED_VERSION, &v2), (key::VERSION, "v1")]);
+    until("v2 is stamped", || bed.cluster.annotation(key::VERSION).as_ref() == Some(&v2)).await;
     assert_eq!(bed.command(), "kubelet v2");
     let copy: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
-    assert_eq!((copy.version.as_str(), copy.node_name.as_str()), ("v2", "win-1"));
+    assert_eq!((copy.version.as_str(), copy.node_name.as_str()), (v2.as_str(), "win-1"));
     let marker = crate::operation::marker(&bed.host).unwrap();
-    assert_eq!((marker.version.as_str(), marker.operation.as_str()), ("v2", "join-1"), "the operator reads the same");
+    assert_eq!(
+        (marker.version.as_str(), marker.operation.as_str()),
+        (v2.as_str(), "join-1"),
+        "the operator reads the same"
+    );
 
     // Contract section 8, item 2: stop means stop. The services go on.
     bed.stop.cancel();
@@ -209,13 +222,61 @@ async fn a_host_joins_follows_and_stops() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_config_map_that_cannot_be_used_leaves_the_last_good_copy() {
     let bed = Bed::new();
-    let node = json!({"metadata": {"annotations": {key::DESIRED_VERSION: "v2"}}});
     let identity: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
     let host: Arc<dyn Host> = Arc::new(bed.host.clone());
     let report = Report { version: Some("v1".into()), ..Report::default() };
-    let reason = async || sync(&host, &bed.cluster, &identity, &node, &report).await.unwrap_err().reason();
-    assert_eq!(reason().await, "ConfigMapMissing");
-    bed.publish("v2", &config("two\nlines"));
-    assert_eq!(reason().await, "ServicesInvalid");
+    let asks = |version: &str| json!({"metadata": {"annotations": {key::DESIRED_VERSION: version}}});
+    let reason = async |version: &str| {
+        bed.cluster.set_node(&[(key::DESIRED_VERSION, version)]);
+        sync(&host, &bed.cluster, &identity, &asks(version), &report).await.unwrap_err().reason()
+    };
+    assert_eq!(reason(&format!("v2-{}", "0".repeat(32))).await, "ConfigMapMissing");
+    assert_eq!(reason(&bed.publish("v2", &config("two\nlines"))).await, "ServicesInvalid");
     assert_eq!(files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(), identity);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_config_map_that_is_not_what_its_name_says_is_not_followed() {
+    let bed = Bed::new();
+    let identity: Desired = files::read_json(&bed.host, path::DESIRED).unwrap().unwrap();
+    let host: Arc<dyn Host> = Arc::new(bed.host.clone());
+    let report = Report { version: Some("v1".into()), ..Report::default() };
+    let good = config("kubelet v2");
+    let version = bed.publish("v2", &good);
+    let node = json!({"metadata": {"annotations": {key::DESIRED_VERSION: version}}});
+    let name = format!("windows-services-{version}");
+    bed.cluster.set_node(&[(key::DESIRED_VERSION, &version)]);
+    let follow = async || sync(&host, &bed.cluster, &identity, &node, &report).await.map_err(|e| e.reason());
+
+    bed.store(&version, &config("kubelet.exe --x=PWNED"));
+    assert_eq!(follow().await, Err("ServicesUnverified"));
+    let rendered = |text: Option<&str>| {
+        bed.store(&version, &good);
+        bed.cluster.config_maps.lock().unwrap().get_mut(&name).unwrap().rendered = text.map(String::from);
+    };
+    for other in [Some("{ }"), None] {
+        rendered(other);
+        assert_eq!(follow().await, Err("ServicesUnverified"), "{other:?}");
+    }
+    assert_eq!(
+        files::read_json::<Desired>(&*host, path::DESIRED).unwrap().unwrap(),
+        identity,
+        "the last good copy stays"
+    );
+    assert_eq!(
+        bed.cluster.annotation(key::DRIFT),
+        Some(format!("ConfigMap {name} (refused)")),
+        "and the operator is told"
+    );
+
+    // One of the Windows Machine Config Operator vouches for nothing.
+    bed.store("10.18.0", &good);
+    let legacy = json!({"metadata": {"annotations": {key::DESIRED_VERSION: "10.18.0"}}});
+    let followed = sync(&host, &bed.cluster, &identity, &legacy, &report).await;
+    assert_eq!(followed.unwrap_err().reason(), "ServicesUnverified");
+
+    bed.store(&version, &good);
+    follow().await.unwrap();
+    let copy: Desired = files::read_json(&*host, path::DESIRED).unwrap().unwrap();
+    assert_eq!((copy.version, copy.services), (version, good));
 }

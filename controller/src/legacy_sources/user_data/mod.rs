@@ -4,7 +4,7 @@
 //! write it anew would change nothing for Machines that run, and who compares bytes would replace them all.
 
 use api::{SecretKeyRef, names::MANAGER_ADAPTER, names::USER_DATA_SECRET};
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Namespace, Secret};
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
@@ -78,13 +78,21 @@ pub(super) async fn keep(cx: &Context) -> bool {
     for namespace in [MACHINE_API, CLUSTER_API] {
         match keep_in(cx, namespace, &public_key).await {
             Ok(written) => changed |= written,
-            Err(error) => tracing::warn!(%error, namespace, "the user data of Machines could not be kept"),
+            Err(error) => {
+                let error = crate::errors::said(&error);
+                tracing::warn!(error, namespace, "the user data of Machines could not be kept");
+            }
         }
     }
     changed
 }
 
 async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<bool> {
+    let namespaces: Api<Namespace> = Api::all(cx.client.clone());
+    if namespaces.get_metadata_opt(namespace).await?.is_none() {
+        // There are no Machines that would read it, and the operator has no right in it.
+        return Ok(false);
+    }
     let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
     let before = api.get_opt(USER_DATA_SECRET).await?;
     if let Some(before) = before.as_ref()
@@ -117,7 +125,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
             );
             Ok(true)
         }
-        // There is no such namespace, so there are no Machines that would read it.
+        // The namespace went meanwhile.
         Err(kube::Error::Api(status)) if status.is_not_found() => Ok(false),
         Err(error) => Err(error),
     }

@@ -1,0 +1,127 @@
+//! Versions of what hosts get: their names carry the digest of what is stored under them.
+//!
+//! A version is the end of the name of a services ConfigMap, `windows-services-<version>`. "Immutable" does not hinder that a ConfigMap is deleted
+//! and another one made under its name, so whoever reads one, operator or host, computes the digest again and uses nothing that does
+//! not fit. Versions of the Windows Machine Config Operator carry none.
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+/// Hex digits of the digest in a name: 128 bits, for which nobody finds other content.
+pub const DIGITS: usize = 32;
+
+/// What is stored under a version is not what its name says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum UnverifiedError {
+    /// The name says nothing.
+    #[error("its name carries no digest, as those of the Windows Machine Config Operator do not")]
+    NoDigest,
+    /// Somebody has replaced it, or it was damaged.
+    #[error("its content does not fit the digest in its name: somebody other than the operator has written it")]
+    Differs,
+}
+
+/// The digest of what a services ConfigMap holds: its data, and the annotation [`RENDERED`](crate::names::key::RENDERED). It is one of bytes, and
+/// the same for ever.
+pub fn digest(data: &BTreeMap<String, String>, rendered: &str) -> String {
+    let mut hash = Sha256::new();
+    // Lengths keep one text from running over into the next.
+    let mut add = |key: &str, text: &str| {
+        hash.update(format!("{} {}\n", key.len(), text.len()));
+        hash.update(key);
+        hash.update(text);
+    };
+    add("", rendered);
+    for (key, text) in data {
+        add(key, text);
+    }
+    let mut digits = hex::encode(hash.finalize());
+    digits.truncate(DIGITS);
+    digits
+}
+
+/// The digest that a version carries. `None` for those of the Windows Machine Config Operator.
+pub fn carried(version: &str) -> Option<&str> {
+    let (_, digits) = version.rsplit_once('-')?;
+    let is_hex = digits.len() == DIGITS && digits.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+    is_hex.then_some(digits)
+}
+
+/// Checks that a services ConfigMap holds what its version says.
+///
+/// # Errors
+/// When it does not, or the version says nothing.
+pub fn verify(version: &str, data: &BTreeMap<String, String>, rendered: Option<&str>) -> Result<(), UnverifiedError> {
+    let carried = carried(version).ok_or(UnverifiedError::NoDigest)?;
+    match rendered {
+        Some(rendered) if digest(data, rendered) == carried => Ok(()),
+        _ => Err(UnverifiedError::Differs),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn only_a_whole_digest_counts() {
+        let digits = "0123456789abcdef".repeat(2);
+        for (version, expected) in [
+            (format!("0.1.0-{digits}"), true),
+            (format!("1.2.3-rc.1-{digits}"), true),
+            (digits.clone(), false),
+            (format!("0.1.0-{}", &digits[1..]), false),
+            (format!("0.1.0-{digits}0"), false),
+            (format!("0.1.0-{}", digits.to_uppercase()), false),
+            (format!("0.1.0-{digits}-"), false),
+            ("10.18.0-0a1b2c3d".to_owned(), false),
+            ("10.18.0".to_owned(), false),
+            (String::new(), false),
+        ] {
+            assert_eq!(carried(&version).is_some(), expected, "{version}");
+        }
+    }
+
+    #[test]
+    fn the_digest_never_changes() {
+        let data = BTreeMap::from([("services".to_owned(), "[]".to_owned()), ("files".to_owned(), "[]".to_owned())]);
+        assert_eq!(digest(&data, "{}"), "a8833aa4da6ed4c9ef787fe4a7ac0331");
+    }
+
+    #[test]
+    fn nothing_can_be_moved_from_one_text_to_the_next() {
+        let of = |pairs: &[(&str, &str)], rendered| {
+            let data = pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
+            digest(&data, rendered)
+        };
+        let all = [
+            of(&[("a", "bc")], ""),
+            of(&[("ab", "c")], ""),
+            of(&[("a", "b"), ("c", "")], ""),
+            of(&[("a", "b")], "c"),
+            of(&[("a", "")], "bc"),
+            of(&[], "abc"),
+        ];
+        let different: std::collections::BTreeSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
+    }
+
+    proptest! {
+        #[test]
+        fn other_content_does_not_fit(
+            data in proptest::collection::btree_map(".{0,5}", ".{0,9}", 0..4),
+            other in proptest::collection::btree_map(".{0,5}", ".{0,9}", 0..4),
+            rendered in ".{0,9}",
+            other_rendered in ".{0,9}",
+        ) {
+            let version = format!("0.1.0-{}", digest(&data, &rendered));
+            prop_assert_eq!(verify(&version, &data, Some(&rendered)), Ok(()));
+            prop_assert_eq!(verify(&version, &data, None), Err(UnverifiedError::Differs));
+            let same = (&other, &other_rendered) == (&data, &rendered);
+            prop_assert_eq!(verify(&version, &other, Some(&other_rendered)).is_ok(), same);
+        }
+    }
+}

@@ -1,0 +1,107 @@
+use serde_json::json;
+
+use super::*;
+
+fn seen() -> Vec<Seen> {
+    let there = |guard: Shipped| Guard {
+        name: guard.name,
+        policy: Observed::There(Box::new(guard.policy)),
+        binding: Observed::There(Box::new(guard.binding)),
+    };
+    shipped().into_iter().map(there).collect()
+}
+
+fn patched<K: serde::Serialize + DeserializeOwned>(object: &K, pointer: &str, value: Value) -> K {
+    let mut json = serde_json::to_value(object).unwrap();
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    match json.pointer_mut(parent).unwrap() {
+        Value::Array(items) => items[key.parse::<usize>().unwrap()] = value,
+        fields => fields[key] = value,
+    }
+    serde_json::from_value(json).unwrap()
+}
+
+fn with_policy(pointer: &str, value: Value) -> Vec<Seen> {
+    let mut seen = seen();
+    seen[0].policy = Observed::There(Box::new(patched(seen[0].policy.object().unwrap(), pointer, value)));
+    seen
+}
+
+fn with_binding(value: Value) -> Vec<Seen> {
+    let mut seen = seen();
+    seen[1].binding = Observed::There(Box::new(patched(seen[1].binding.object().unwrap(), "/spec", value)));
+    seen
+}
+
+#[test]
+fn what_ships_is_in_force() {
+    let names: Vec<String> = shipped().into_iter().map(|g| g.name).collect();
+    assert_eq!(names, ["windows-node-pools-wicd-nodes", "windows-node-pools-wicd-requests"]);
+    assert_eq!(fault(&shipped(), &seen()), None);
+}
+
+#[test]
+fn what_the_api_server_writes_in_does_not_count() {
+    let mut as_stored =
+        with_policy("/spec/matchConstraints/resourceRules/0/operations", json!(["CREATE", "UPDATE", "DELETE"]));
+    let policy = as_stored[0].policy.object().unwrap().clone();
+    let mut spec = canonical(policy.spec.clone().unwrap());
+    // As kustomize writes it.
+    let expression = &mut spec.validations.as_mut().unwrap()[2].expression;
+    *expression = expression.replace(" ||", " ||\n\n ");
+    as_stored[0].policy = Observed::There(Box::new(ValidatingAdmissionPolicy { spec: Some(spec), ..policy }));
+    assert_eq!(fault(&shipped(), &as_stored), None);
+    let audited = json!({"policyName": "windows-node-pools-wicd-requests", "validationActions": ["Audit", "Deny"]});
+    assert_eq!(fault(&shipped(), &with_binding(audited)), None);
+}
+
+#[test]
+fn what_is_weakened_is_not_in_force() {
+    let name = "windows-node-pools-wicd-requests";
+    let binding = |more: Value| {
+        let mut spec = json!({"policyName": name, "validationActions": ["Deny"]});
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        with_binding(spec)
+    };
+    for (what, seen) in [
+        ("spec.failurePolicy", with_policy("/spec/failurePolicy", json!("Ignore"))),
+        ("spec.matchConditions", with_policy("/spec/matchConditions/0/expression", json!("false"))),
+        ("spec.matchConstraints", with_policy("/spec/matchConstraints/resourceRules/0/resources", json!(["nodes"]))),
+        ("spec.matchConstraints", with_policy("/spec/matchConstraints/resourceRules/0/scope", json!("Namespaced"))),
+        ("spec.validations", with_policy("/spec/validations/0/expression", json!("true"))),
+        ("spec.variables", with_policy("/spec/variables/1/expression", json!("[]"))),
+        ("spec.validationActions", binding(json!({"validationActions": ["Audit"]}))),
+        ("spec.validationActions", binding(json!({"validationActions": ["Warn", "Audit"]}))),
+        ("spec.policyName", binding(json!({"policyName": "other"}))),
+        ("spec.matchResources", binding(json!({"matchResources": {"namespaceSelector": {}}}))),
+        ("spec.paramRef", binding(json!({"paramRef": {"name": "x"}}))),
+    ] {
+        let found = fault(&shipped(), &seen);
+        assert!(matches!(&found, Some(PolicyFault::Differs { what: w, .. }) if *w == what), "{what}: {found:?}");
+    }
+}
+
+#[test]
+fn what_is_not_there_is_not_in_force() {
+    assert!(matches!(fault(&shipped(), &[]), Some(PolicyFault::Missing { .. })));
+    assert!(matches!(fault(&[], &seen()), Some(PolicyFault::Missing { .. })));
+    for gone in [Observed::Missing, Observed::NotRead] {
+        let mut without = seen();
+        without[1].policy = gone;
+        let found = fault(&shipped(), &without).unwrap().to_string();
+        assert_eq!(found, "the ValidatingAdmissionPolicy windows-node-pools-wicd-requests is missing");
+    }
+    let mut without = seen();
+    without[0].binding = Observed::Missing;
+    let found = fault(&shipped(), &without).unwrap().to_string();
+    assert_eq!(found, "the ValidatingAdmissionPolicyBinding windows-node-pools-wicd-nodes is missing");
+    without[0].binding = Observed::Unreadable("no right".into());
+    assert!(fault(&shipped(), &without).unwrap().to_string().ends_with("cannot be read: no right"));
+
+    let mut leaving = seen();
+    let mut policy = leaving[0].policy.object().unwrap().clone();
+    policy.metadata.deletion_timestamp =
+        Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
+    leaving[0].policy = Observed::There(Box::new(policy));
+    assert!(matches!(fault(&shipped(), &leaving), Some(PolicyFault::Leaving { .. })));
+}

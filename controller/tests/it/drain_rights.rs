@@ -1,0 +1,59 @@
+//! Drains that have to look beyond pods, with the rights that ship with the operator.
+
+use anyhow::Result;
+use k8s_openapi::api::{
+    core::v1::{Namespace, PersistentVolumeClaim, Pod},
+    storage::v1::VolumeAttachment,
+};
+use kube::{Api, api::PostParams};
+use serde_json::json;
+use testbed::sim::{HostOptions, SimOptions};
+
+use crate::{
+    access::create,
+    fleet::{World, spec_with},
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_or_volume_claims() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let host = world.sim.host(HostOptions::named("ruled")).await?;
+    let drain = json!({"podRules": [{"namespaceSelector": {"matchLabels": {"keep": "yes"}}, "behavior": "Skip"}]});
+    world.join("ruled", &spec_with(std::slice::from_ref(&host), json!({"drain": drain}))).await?;
+
+    // A pod that stays, because its namespace says so, and the volume that it keeps on the node.
+    create::<Namespace>(&world.client, json!({"metadata": {"name": "kept", "labels": {"keep": "yes"}}})).await?;
+    let claims: Api<PersistentVolumeClaim> = Api::namespaced(world.client.clone(), "kept");
+    let claim = json!({
+        "metadata": {"name": "data"},
+        "spec": {"accessModes": ["ReadWriteOnce"], "volumeName": "of-kept", "storageClassName": "",
+            "resources": {"requests": {"storage": "1Gi"}}},
+    });
+    claims.create(&PostParams::default(), &serde_json::from_value(claim)?).await?;
+    let attachment = json!({
+        "metadata": {"name": "of-kept"},
+        "spec": {"attacher": "csi.example.com", "nodeName": "ruled", "source": {"persistentVolumeName": "of-kept"}},
+    });
+    create::<VolumeAttachment>(&world.client, attachment).await?;
+    let pods: Api<Pod> = Api::namespaced(world.client.clone(), "kept");
+    let pod: Pod = serde_json::from_value(json!({
+        "metadata": {"name": "stays"},
+        "spec": {
+            "nodeName": "ruled", "containers": [{"name": "c", "image": "example.com/image"}],
+            "tolerations": [{"operator": "Exists"}],
+            "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+        },
+    }))?;
+    // Not before the namespace has its service account.
+    let post = PostParams::default();
+    world.eventually("the pod is there", || async { pods.create(&post, &pod).await.is_ok() }).await?;
+    let phase = |p: Pod| p.status.and_then(|s| s.phase);
+    world
+        .eventually("the pod runs", || async {
+            pods.get("stays").await.is_ok_and(|p| phase(p).as_deref() == Some("Running"))
+        })
+        .await?;
+
+    world.empty("ruled").await?;
+    world.until_gone(&host).await
+}

@@ -1,0 +1,154 @@
+//! The rights of the hosts' daemons, and the policies that they hang on.
+
+use anyhow::{Context as _, Result, ensure};
+use api::{DeletionPolicy, WindowsInstance, WindowsNodePool, conditions::kind, names::key};
+use controller::wicd_rbac::{BINDING, OWNER_POLICY};
+use k8s_openapi::api::{
+    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
+    certificates::v1::CertificateSigningRequest,
+    core::v1::Node,
+    rbac::v1::ClusterRoleBinding,
+};
+use kube::{
+    Api, ResourceExt as _,
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use testbed::{deployment, sim::SimOptions};
+
+use crate::{
+    access::merge,
+    csr::forge::Forged,
+    fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
+};
+
+const REQUESTS_POLICY: &str = "windows-node-pools-wicd-requests";
+
+async fn binding(world: &World) -> Result<Option<ClusterRoleBinding>> {
+    Ok(Api::<ClusterRoleBinding>::all(world.client.clone()).get_opt(BINDING).await?)
+}
+
+/// Waits until the daemons have no rights, and the pool says why.
+async fn until_withheld(world: &World, pool: &str) -> Result<()> {
+    world.eventually("the rights are gone", || async { matches!(binding(world).await, Ok(None)) }).await?;
+    world
+        .until(pool, "it says that a policy is missing", |p| {
+            let conditions = &pool_status(p).conditions;
+            has(conditions, kind::POLICIES_IN_FORCE, "False", "PolicyMissing")
+                && has(conditions, kind::READY, "False", "PolicyMissing")
+        })
+        .await
+}
+
+async fn until_given(world: &World, pool: &str) -> Result<()> {
+    world.eventually("the rights are back", || async { matches!(binding(world).await, Ok(Some(_))) }).await?;
+    world
+        .until(pool, "it says that the policies are in force", |p| {
+            has(&pool_status(p).conditions, kind::POLICIES_IN_FORCE, "True", "AsExpected") && is_ready(p)
+        })
+        .await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_daemon_has_rights_or_gets_a_certificate_while_a_policy_is_not_in_force() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("held", 2).await?;
+    world.join("held", &spec(&hosts[..1])).await?;
+    ensure!(binding(&world).await?.is_some(), "a host has joined, and its daemon has no rights");
+    let policies: Api<ValidatingAdmissionPolicy> = Api::all(world.client.clone());
+    let bindings: Api<ValidatingAdmissionPolicyBinding> = Api::all(world.client.clone());
+
+    // Weakened in each of its ways. The last one first of all stays as it is while more is tried.
+    merge(&policies, OWNER_POLICY, json!({"spec": {"failurePolicy": "Ignore"}})).await?;
+    until_withheld(&world, "held").await?;
+    deployment::apply(&world.control_plane, "base").await?;
+    until_given(&world, "held").await?;
+
+    merge(&bindings, REQUESTS_POLICY, json!({"spec": {"validationActions": ["Audit"]}})).await?;
+    until_withheld(&world, "held").await?;
+    // A request of a daemon is right and waits.
+    let wicd = world.control_plane.client_as("system:wicd-node:held-0", &["system:wicd-nodes"]).await?;
+    let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
+    let node: Api<Node> = Api::all(wicd);
+    let own = ListParams::default().fields("metadata.name=held-0");
+    world.eventually("the daemon has no rights", || async { node.list(&own).await.is_err() }).await?;
+    let pem = Forged::new("system:wicd-node:held-0", &["system:wicd-nodes"]).pem();
+    let operator = deployment::operator_client(&world.control_plane).await?;
+    let request: CertificateSigningRequest = serde_json::from_value(json!({
+        "metadata": {"name": "held"},
+        "spec": {
+            "request": k8s_openapi::ByteString(pem.into()), "signerName": "kubernetes.io/kube-apiserver-client",
+            "usages": ["digital signature", "client auth"], "expirationSeconds": 3600,
+        },
+    }))?;
+    Api::<CertificateSigningRequest>::all(operator).create(&PostParams::default(), &request).await?;
+    // A host that would join waits, too.
+    world.apply("held", &spec(&hosts)).await?;
+    let says = |i: &WindowsInstance| {
+        let message = status(i).conditions.into_iter().find(|c| c.type_ == kind::READY).map(|c| c.message);
+        message.is_some_and(|m| m.contains("admission policies"))
+    };
+    world.until_instance("held-1", "waits for the policies", says).await?;
+    let decided = |r: &CertificateSigningRequest| r.status.as_ref().is_some_and(|s| s.conditions.is_some());
+    ensure!(!decided(&requests.get("held").await?), "a certificate of a daemon was approved or denied");
+
+    deployment::apply(&world.control_plane, "base").await?;
+    until_given(&world, "held").await?;
+    world.until_joined("held-1").await?;
+    world
+        .eventually("the request is approved", || async { requests.get("held").await.is_ok_and(|r| decided(&r)) })
+        .await?;
+
+    // With the policy's binding the rights go even while no operator runs.
+    let mut world = world;
+    world.stop().await?;
+    bindings.delete(OWNER_POLICY, &DeleteParams::default()).await?;
+    world
+        .eventually("the garbage collector takes the rights", || async { matches!(binding(&world).await, Ok(None)) })
+        .await?;
+    world.new_operator().await?;
+    until_withheld(&world, "held").await?;
+    deployment::apply(&world.control_plane, "base").await?;
+    until_given(&world, "held").await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_daemon_keeps_its_rights_when_its_instance_is_another_one() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("again", 2).await?;
+    world.join("again", &spec_with(&hosts, json!({"deletionPolicy": DeletionPolicy::Orphan}))).await?;
+    let uid = async |name: &str| -> Result<String> {
+        world.instance(name).await?.and_then(|i| i.uid()).context("it has an instance")
+    };
+    // One is let go and taken again; of the other the instance is deleted by force.
+    let (orphan, forced) = (uid("again-0").await?, uid("again-1").await?);
+    let instances: Api<WindowsInstance> = Api::all(world.client.clone());
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    pools.delete("again", &DeleteParams::default()).await?;
+    world.eventually("the pool is gone", || async { matches!(pools.get_opt("again").await, Ok(None)) }).await?;
+    world.join("again", &spec(&hosts)).await?;
+    ensure!(uid("again-0").await? != orphan, "it has the same instance");
+    let finalizers = Patch::Merge(json!({"metadata": {"finalizers": null}}));
+    instances.delete("again-1", &DeleteParams::default()).await?;
+    let _ = instances.patch("again-1", &PatchParams::default(), &finalizers).await;
+    world.until_instance("again-1", "is another one", |i| i.uid() != Some(forced.clone())).await?;
+    world.until_joined("again-1").await?;
+
+    // A change of the template reaches both: what their daemons say in their Nodes is what it waits for.
+    let before = pool_status(&world.pool("again").await?).desired_version;
+    let change: Value = json!({"template": {"spec": {"kubelet": {"maxPods": 77}}}});
+    world.apply("again", &spec_with(&hosts, change)).await?;
+    world
+        .until("again", "both follow another version", |p| {
+            is_ready(p) && pool_status(p).desired_version != before && pool_status(p).up_to_date_nodes == 2
+        })
+        .await?;
+    for name in ["again-0", "again-1"] {
+        let node = world.node(name).await?.context("the Node")?;
+        ensure!(
+            node.annotations().get(key::VERSION) == pool_status(&world.pool("again").await?).desired_version.as_ref()
+        );
+    }
+    Ok(())
+}
