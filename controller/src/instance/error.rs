@@ -2,13 +2,8 @@
 
 use super::host_key_policy::HostKeyProblem;
 use crate::{
-<<<<<<< HEAD
     csr::CsrError, drain::DrainError, payload::PayloadError, plan::identity::Refusal, render::RenderError,
     secrets::SecretError, ssh::SshError, versions::VersionError, wicd_rights::RightsProblem,
-=======
-    csr::CsrError, drain::DrainError, payload::PayloadError, render::RenderError, secrets::SecretError, ssh::SshError,
-    versions::VersionError, wicd_rights::RightsProblem,
->>>>>>> f213b33 (Give wicd its rights by one role, held by policies that are seen in force)
 };
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
