@@ -141,7 +141,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let Look { mine, list, window, wishes, members, limits, keys, .. } = look;
     cx.claims.set(&name, list.claimed.clone());
     let asked_again = cx.asking.ask(&pool, &list.to_ask, &cx).and_then(|wait| now.checked_add(wait).ok());
-    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(&cx), &pool, &cx.pools);
+    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(limits.open, &cx), &pool, &cx.pools);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
     let cap = cx.args.max_disruptions;
     let decision = cx.disrupting.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
@@ -174,11 +174,14 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let window_changes = window.ok().and_then(|w| w.closes.or_else(|| w.opens.map(|o| o.1)));
     let soonest = soonest_available(&members, pool.spec.rollout().min_ready(), now, &cx);
     let keys_again = keys.look_again().and_then(|wait| now.checked_add(wait).ok());
-    let wake = [decision.next, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next]
-        .into_iter()
-        .flatten()
-        .filter(|at| *at > now)
-        .min();
+    let certificates =
+        members.iter().filter_map(|m| wishes::wicd_certificate_end(&m.instance)).filter(|at| *at > now).min();
+    let wake =
+        [decision.next, certificates, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next]
+            .into_iter()
+            .flatten()
+            .filter(|at| *at > now)
+            .min();
     Ok(wake.map_or_else(Action::await_change, |at| {
         Action::requeue(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(Duration::from_millis(200)))
     }))
