@@ -1,3 +1,5 @@
+#![expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is so or not")]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -305,6 +307,10 @@ pub struct WindowsInstanceStatus {
     /// SHA-256 of the `wicd.exe` that the host runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd: Option<String>,
+    /// When the certificate ends that wicd was last issued, RFC 3339. wicd renews it by itself for as long as the host runs; once it has
+    /// ended, only the operator can bring another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wicd_certificate_expires: Option<String>,
     /// The Node of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
@@ -521,7 +527,11 @@ pub struct Operation {
     /// Whether the host has got what it shall have, so that services which start now are the new ones.
     #[serde(default)]
     pub applied: bool,
-    /// Attempts that have failed since something on the host was changed.
+    /// Whether something on the host may have been changed. Stored before the first request that does so; from then on the
+    /// operation is brought to its end, whatever becomes of its grant.
+    #[serde(default)]
+    pub changed: bool,
+    /// Attempts that failed because of the version, since something on the host was changed.
     #[serde(default)]
     pub attempts: i32,
     /// Whether the host is on its way back to `fromVersion`.
@@ -542,6 +552,12 @@ pub struct Operation {
 }
 
 impl Operation {
+    /// Whether it is a change of a node that has to be brought to its end. Before that it can be given up: the host is as it was,
+    /// and lifting the cordon is all that is to be done.
+    pub fn is_past_return(&self) -> bool {
+        self.type_.is_change() && (self.changed || self.rolling_back)
+    }
+
     /// The grant that it has begun with.
     pub fn as_grant(&self) -> Grant {
         Grant {
@@ -584,6 +600,9 @@ pub struct DrainStatus {
 pub struct Failures {
     /// How many, one after another.
     pub count: i32,
+    /// When the first of them was, RFC 3339.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_time: Option<String>,
     /// When the next attempt is made, RFC 3339.
     pub next_retry_time: String,
     /// Why the last one failed, a PascalCase word.

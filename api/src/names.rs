@@ -24,6 +24,8 @@ pub const LEGACY_HOST_KEYS: &str = "windows-ssh-host-keys";
 pub const USER_DATA_SECRET: &str = "windows-user-data";
 /// Prefix of the names of the services ConfigMaps: `windows-services-<version>`.
 pub const SERVICES_CONFIG_MAP_PREFIX: &str = "windows-services-";
+/// The version of a node that was adopted and does not say which one it follows. No version is called that.
+pub const UNKNOWN_VERSION: &str = "unknown";
 /// Name of the operator's Lease.
 pub const LEASE: &str = "windows-node-pools";
 /// Stands in a pool's `takeOverFrom` for the cluster of hosts that are on record as no cluster's.

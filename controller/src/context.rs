@@ -17,7 +17,7 @@ use crate::{
     args::Run,
     drain::Drainer,
     events::Events,
-    instance::Written,
+    instance::{Renewals, Written},
     inventory::{Wake, asking::Asking, claims::Claims, flux::Flux, git::Gits},
     legacy_host_keys::LegacyHostKeys,
     legacy_sources::machines::Machines,
@@ -165,6 +165,8 @@ pub struct Context {
     pub connections: Arc<Semaphore>,
     /// Tells the certificate approver that a host has been proven.
     pub proven: Arc<Notify>,
+    /// Certificates that wicd has renewed.
+    pub renewals: Renewals,
     /// Something that people should know of this cluster, as an API server that is older than supported.
     pub warning: Option<(&'static str, String)>,
     /// Ends everything.
@@ -199,6 +201,7 @@ impl Context {
             wicd_rights: if looks_once { WicdRights::default() } else { WicdRights::unknown() },
             connections: Arc::new(Semaphore::new(args.max_connections)),
             proven: Arc::new(Notify::new()),
+            renewals: Renewals::default(),
             written: Written::default(),
             granted: Written::default(),
             disrupting: Disrupting::default(),

@@ -341,6 +341,7 @@ async fn run_instances(
                 .map(|i| ObjectRef::from_obj(&*i))
                 .collect::<Vec<_>>()
         })
+        .reconcile_on(cx.renewals.nodes().map(|name| ObjectRef::new(&name)))
         .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
         .run(reconcile_instance, instance::error_policy, cx)
         .for_each(|_| async {})
@@ -385,6 +386,9 @@ async fn approve(cx: Arc<Context>) {
                 csr::Verdict::Approve(_) => ("Approve".to_string(), None),
                 csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
             };
+            if matches!(verdict, csr::Verdict::Approve(csr::Kind::WicdClient)) {
+                told.renewals.note(request, Timestamp::now());
+            }
             told.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
             if matches!(verdict, csr::Verdict::Deny { .. }) {
                 told.metrics.wrote("CertificateSigningRequest");

@@ -5,7 +5,7 @@ use std::fmt::Debug;
 use std::sync::PoisonError;
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt;
@@ -26,6 +26,8 @@ const PATIENCE: Duration = Duration::from_mins(5);
 const CORDON_SETTLES: Duration = Duration::from_secs(5);
 /// When the kubelet is not heard of, nobody will ever confirm that a pod has stopped: short grace, short wait.
 const UNREACHABLE: Duration = Duration::from_secs(1);
+/// A pod that is there so long after its grace period does not end by itself.
+const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 const PAGE: u32 = 500;
 const MAX_BLOCKERS: usize = 5;
 
@@ -304,7 +306,9 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn block_if_stuck(&mut self, pod: &Pod) {
-        if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| time.0 < self.drain.now) {
+        // kubelet takes a moment to say that containers have ended.
+        let late = |time: &Timestamp| self.drain.now.duration_since(*time) > STUCK_AFTER;
+        if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| late(&time.0)) {
             self.block(pod, &format!("is still terminating, though its grace period ended at {}", deletion.0));
         }
     }

@@ -314,9 +314,14 @@ async fn mirror_pods_stay_and_finished_ones_with_data_leave() {
 #[tokio::test]
 async fn terminating_pods_are_waited_for_and_named_once_overdue() {
     let going = |name, at: &str| changed(pod(name), "/metadata/deletionTimestamp", json!(at));
-    let bed = Bed::new(&[going("a", "2026-11-21T12:00:30Z"), going("b", "2026-11-21T12:05:00Z")]);
+    let bed = Bed::new(&[
+        going("a", "2026-11-21T12:00:30Z"),
+        going("b", "2026-11-21T12:05:00Z"),
+        // Its time has ended this very moment.
+        going("c", "2026-11-21T12:00:59Z"),
+    ]);
     let progress = bed.pass().await;
-    assert_eq!((progress.state, progress.remaining), (State::Waiting, 2));
+    assert_eq!((progress.state, progress.remaining), (State::Waiting, 3));
     assert_eq!(
         progress.blockers,
         ["shop/a: is still terminating, though its grace period ended at 2026-11-21T12:00:30Z"]

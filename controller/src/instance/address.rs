@@ -43,7 +43,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
         }
         return Ok(None);
     }
-    if let Some(wait) = work.status.address_failures.as_ref().and_then(until) {
+    if let Some(wait) = work.status.address_failures.as_ref().and_then(|f| until(f, work.cx.args.backoff_max)) {
         return Ok(Some(wait));
     }
     let host = &work.instance.spec.host;

@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
     GrantType, Operation,
-    host::{self, Body, CertificateKind, HostState, Outcome, Verb},
-    names::key,
+    host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
+    names::{UNKNOWN_VERSION, key},
     payload,
 };
 use futures::future::try_join_all;
@@ -80,6 +80,10 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
         }
         let wanted = wanted(work, target)?;
         let node = if !joins || registering || seen.is_some() { own_node(work)? } else { None };
+        if !joins && node.is_none() && seen.is_none() && work.status.node_ref.take().is_some() {
+            // Somebody deleted it, and kubelet registers only when it starts.
+            registering = false;
+        }
         let node_seen = node.as_ref().map(|n| NodeSeen {
             ready: ready(n).0,
             version: n.annotations().get(key::VERSION).cloned(),
@@ -96,10 +100,10 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             Next::Do(step) => step,
         };
         match (step, session.as_ref(), seen.as_mut()) {
-            (Step::Connect, ..) => match connect(work, target).await {
+            (Step::Connect, ..) => match connect(work, target, Step::Connect.as_str()).await {
                 Ok((open, state)) => {
                     let node = work.cx.node(&work.name());
-                    if joins && let Some(node) = already_node(node.as_deref(), &state, target, restored) {
+                    if joins && let Some(node) = already_node(node.as_deref(), &state, &target.version, restored) {
                         open.tidy(&[Verb::Facts]).await?;
                         open.close().await;
                         return Ok(Reached::AlreadyNode(node));
@@ -176,26 +180,30 @@ fn has_pods(operation: &Operation) -> bool {
     operation.type_ == GrantType::Update && !drains(operation.type_, operation.disruption.unwrap_or_default())
 }
 
-/// The version of a host that joins and is found to be a node already: of the legacy operator, or of this one, whose record of it
-/// was lost. It is taken as it is, and changed like any other node.
+/// The version of a host that joins and is found to be a node already: of the legacy operator, of this one, whose record of it was
+/// lost, or of another client. It is taken as it is, and changed like any other node.
 ///
 /// `restored`: all that was stored of the host is lost. A host that was proven and has its record is then the node that it was, Ready or
 /// not, of whichever version.
-fn already_node(node: Option<&Node>, state: &HostState, target: &Target, restored: bool) -> Option<FoundNode> {
+fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: bool) -> Option<FoundNode> {
     let node = node?;
-    let version = node.annotations().get(key::VERSION).filter(|v| !v.is_empty())?.clone();
-    match &state.marker {
-        Some(_) if restored => Some(FoundNode { version, wicd: state.wicd_sha256.clone() }),
-        Some(marker) if marker.version == target.version => None,
-        _ => ready(node).0.then_some(FoundNode { version, wicd: None }),
+    let says = node.annotations().get(key::VERSION).filter(|v| !v.is_empty()).cloned();
+    match (&state.marker, says) {
+        (Some(_), Some(version)) if restored => Some(FoundNode { version, wicd: state.wicd_sha256.clone() }),
+        // What this operator itself has begun to join, and not ended.
+        (Some(marker), _) if marker.version == target => None,
+        (_, says) if ready(node).0 => {
+            Some(FoundNode { version: says.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()), wicd: None })
+        }
+        _ => None,
     }
 }
 
-/// Connects, sends what the host lacks of the target, and leaves everything else as it is.
-pub async fn stage(work: &mut Work, target: &Target) -> Result<(), StepError> {
-    let (session, state) = connect(work, target).await?;
+/// Connects, checks that the host can be changed, sends what it lacks of the target, and leaves everything else as it is.
+pub async fn look_and_stage(work: &mut Work, target: &Target, step: &str) -> Result<(), StepError> {
+    let (session, state) = connect(work, target, step).await?;
     if !state.missing.is_empty() {
-        upload(work, &session, target, &state, STAGE).await?;
+        upload(work, &session, target, &state, step).await?;
     }
     session.tidy(&[Verb::Facts, Verb::Stage]).await?;
     session.close().await;
@@ -229,13 +237,12 @@ fn configs(work: &Work, target: &Target) -> Result<Vec<host::ConfigFile>, StepEr
 }
 
 /// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
-async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState), StepError> {
+async fn connect(work: &mut Work, target: &Target, step: &str) -> Result<(Session, HostState), StepError> {
     let host = work.instance.spec.host.clone();
     let rebooting = work.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     if !rebooting {
         let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
-        let ahead = work.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Stage);
-        work.begin(if ahead { STAGE } else { Step::Connect.as_str() }, &what).await?;
+        work.begin(step, &what).await?;
     }
     let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&work.cx, &work.instance, &work.pool).await?;
@@ -253,6 +260,7 @@ async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState
     let state = session.look(target.rendered.files()).await?;
     check(work, &mut session, &state)?;
     work.proven(session.connection());
+    note_wicd_certificate(work, &state);
     note_boot(work, &state);
     if let Some(before) = work.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
         if before == state.machine.boot_id {
@@ -269,6 +277,14 @@ async fn connect(work: &mut Work, target: &Target) -> Result<(Session, HostState
     }
     work.cx.proven.notify_one();
     Ok((session, state))
+}
+
+/// When wicd's certificate ends, as the host shows it.
+fn note_wicd_certificate(work: &mut Work, state: &HostState) {
+    let end = state.certificates.get(&CertificateKind::Wicd).and_then(|end| Timestamp::from_second(*end).ok());
+    if let Some(end) = end {
+        work.note_wicd_certificate(end);
+    }
 }
 
 /// An operation that is to restart the host stores, before it does, which run of the host is to end.
@@ -348,8 +364,17 @@ async fn upload(
     session.upload(files, &state.missing).await
 }
 
+/// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
+/// the grant was taken back in the meantime.
+fn pass_return(work: &mut Work) {
+    if let Some(operation) = &mut work.status.operation {
+        operation.changed = true;
+    }
+}
+
 async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &mut HostSeen) -> Result<(), StepError> {
     record_template(work);
+    pass_return(work);
     work.begin(Step::Configure.as_str(), "placing files, writing configuration, making keys").await?;
     let (release, rendered) = (&work.cx.release, &target.rendered);
     let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
@@ -396,6 +421,7 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
 }
 
 async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result<Flow, StepError> {
+    pass_return(work);
     let boot_id = state.machine.boot_id.clone();
     if let Some(operation) = &mut work.status.operation {
         operation.boot_id_before = Some(boot_id.clone());
@@ -446,14 +472,10 @@ async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> 
 }
 
 async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node: bool) -> Result<(), StepError> {
+    pass_return(work);
     work.begin(Step::Start.as_str(), "starting the services").await?;
-    let running =
-        [Some(&seen.state.wicd), seen.state.services.get("kubelet")].contains(&Some(&host::ServiceState::Running));
-    let mut restart = work.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
-    // kubelet registers its Node only when it starts.
-    if running && no_node && !restart.iter().any(|s| s == "kubelet") {
-        restart.push("kubelet".into());
-    }
+    let asked = work.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
+    let restart = services_to_restart(asked, &seen.state, no_node);
     let body = host::Start {
         certificates: std::mem::take(&mut seen.issued),
         wicd_sha256: work.cx.release.wicd.sha256.clone(),
@@ -462,7 +484,90 @@ async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node:
     };
     let answer = session.ask(Body::Start(body)).await?;
     seen.state = answer.state.ok_or(StepError::BadAnswer { verb: Verb::Start.as_str() })?;
+    note_wicd_certificate(work, &seen.state);
     seen.requests = BTreeMap::new();
     seen.started = true;
     session.tidy(&[Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start]).await
+}
+
+const KUBELET: &str = "kubelet";
+
+/// Services that are started afresh: those that the operation asks for, and kubelet where the Node is missing. It registers only when
+/// it starts, and may run all the while that wicd does not.
+fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool) -> Vec<String> {
+    let runs = |s: &ServiceState| matches!(s, ServiceState::Running | ServiceState::Pending);
+    if no_node && state.services.get(KUBELET).is_some_and(runs) && !asked.iter().any(|s| s == KUBELET) {
+        asked.push(KUBELET.to_owned());
+    }
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn state(kubelet: ServiceState, wicd: ServiceState, version: Option<&str>) -> HostState {
+        HostState {
+            marker: version.map(|v| host::Marker { version: v.into(), ..host::Marker::default() }),
+            wicd,
+            services: BTreeMap::from([(KUBELET.to_owned(), kubelet)]),
+            ..HostState::default()
+        }
+    }
+
+    #[test]
+    fn kubelet_that_runs_without_a_node_does_not_stay_as_it_is() {
+        use ServiceState::{Missing, Pending, Running, Stopped};
+        for (kubelet, wicd, no_node, asked, expected) in [
+            (Running, Running, true, vec![], vec!["kubelet"]),
+            // Apply has stopped wicd, and left kubelet, which did not have to change.
+            (Running, Stopped, true, vec![], vec!["kubelet"]),
+            (Pending, Missing, true, vec![], vec!["kubelet"]),
+            (Stopped, Stopped, true, vec![], vec![]),
+            (Missing, Missing, true, vec![], vec![]),
+            (Running, Running, false, vec![], vec![]),
+            (Running, Running, true, vec!["kubelet"], vec!["kubelet"]),
+            (Running, Running, true, vec!["csi-proxy"], vec!["csi-proxy", "kubelet"]),
+        ] {
+            let asked = asked.into_iter().map(str::to_owned).collect();
+            assert_eq!(
+                services_to_restart(asked, &state(kubelet, wicd, None), no_node),
+                expected,
+                "{kubelet:?} {wicd:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn no_ready_node_is_rebuilt_in_place() {
+        let node = |ready: &str, annotations: serde_json::Value| -> Node {
+            let status = json!({"conditions": [{"type": "Ready", "status": ready}]});
+            serde_json::from_value(json!({"metadata": {"annotations": annotations}, "status": status})).unwrap()
+        };
+        for (name, ready, annotations, marker, restored, expected) in [
+            ("of another operator", "True", json!({key::VERSION: "10.19.0-a"}), None, false, Some("10.19.0-a")),
+            ("of an unknown client", "True", json!({}), None, false, Some(UNKNOWN_VERSION)),
+            (
+                "an empty annotation says as little",
+                "True",
+                json!({key::VERSION: ""}),
+                None,
+                false,
+                Some(UNKNOWN_VERSION),
+            ),
+            ("ours, of another version", "True", json!({key::VERSION: "1-a"}), Some("1-a"), false, Some("1-a")),
+            ("ours, and the Node does not say so", "True", json!({}), Some("1-a"), false, Some(UNKNOWN_VERSION)),
+            ("ours, and it joins", "True", json!({}), Some("2-b"), false, None),
+            ("ours, and its record was lost", "False", json!({key::VERSION: "2-b"}), Some("2-b"), true, Some("2-b")),
+            ("its record was lost, and it says nothing", "True", json!({}), Some("1-a"), true, Some(UNKNOWN_VERSION)),
+            ("one that does not work is made a node", "False", json!({}), None, false, None),
+        ] {
+            let state = state(ServiceState::Running, ServiceState::Running, marker);
+            let found = already_node(Some(&node(ready, annotations)), &state, "2-b", restored);
+            assert_eq!(found.map(|f| f.version).as_deref(), expected, "{name}");
+        }
+        assert!(already_node(None, &HostState::default(), "2-b", false).is_none());
+    }
 }

@@ -4,9 +4,21 @@ use api::text;
 
 use super::host_key_policy::HostKeyProblem;
 use crate::{
-    csr::CsrError, drain::DrainError, payload::PayloadError, plan::identity::Refusal, render::RenderError,
-    secrets::SecretError, ssh::SshError, versions::VersionError, whose::Mismatch, wicd_rights::RightsProblem,
+    csr::CsrError,
+    drain::DrainError,
+    payload::PayloadError,
+    plan::{identity::Refusal, update::Blame},
+    render::RenderError,
+    secrets::SecretError,
+    ssh::SshError,
+    versions::VersionError,
+    whose::Mismatch,
+    wicd_rights::RightsProblem,
 };
+
+/// What wicd says when content of a version cannot be put to use. Every other reason is the host's, also one that is not known here.
+const OF_THE_VERSION: [&str; 5] =
+    ["PathRefused", "PayloadInvalid", "ServiceFailed", "HostCallFailed", "HostCallTimeout"];
 
 /// Why a step on a host failed. Each has a message that says what to do and a stable reason.
 #[derive(Debug, thiserror::Error)]
@@ -164,6 +176,16 @@ pub enum StepError {
     /// The Node did not come.
     #[error("{0}")]
     NotRegistered(String),
+    /// Somebody deleted the Node in the middle of a change, and it has not come back.
+    #[error(
+        "the Node {name} was deleted while the host was changed, and kubelet has not registered it again for {seconds} s"
+    )]
+    NodeDeleted {
+        /// The Node.
+        name: String,
+        /// How long was waited.
+        seconds: u64,
+    },
     /// The line of the key that the host takes was not found.
     #[error(
         "the host takes the key {key}, whose line is in none of {files}; put the first key of the list where its SSH server reads keys"
@@ -253,22 +275,72 @@ impl StepError {
             Self::KeyLineNotFound { .. } => "KeyLineNotFound",
             Self::KeyNotTaken { .. } => "KeyNotTaken",
             Self::NotRegistered(_) => "NotRegistered",
+            Self::NodeDeleted { .. } => "NodeDeleted",
             Self::NotRestarted { .. } => "NotRestarted",
         }
         .into()
     }
 
-    /// Whether a drain is over with it, and the cordon to be lifted.
-    pub fn ends_drain(&self) -> bool {
-        matches!(self, Self::DrainTimedOut { .. } | Self::DrainSelector { .. })
+    /// Whom it belongs to. Whether a version is blamed for a failure is decided by this and nothing else.
+    pub fn blame(&self) -> Blame {
+        match self {
+            // What the operator itself asked for in a wrong way, or could not read on its own side.
+            Self::Ssh(SshError::BadPath { .. } | SshError::BadCommand { .. } | SshError::Source { .. }) => {
+                Blame::Cluster
+            }
+            Self::Host { reason, .. } if OF_THE_VERSION.contains(&reason.as_str()) => Blame::Version,
+            Self::Ssh(_)
+            | Self::Host { .. }
+            | Self::Csr(CsrError::Refused { .. })
+            | Self::NotWindows { .. }
+            | Self::ClockSkew { .. }
+            | Self::HostKey(_)
+            | Self::Identity(_)
+            | Self::NodeNameTaken { .. }
+            | Self::NotAdministrator { .. }
+            | Self::DiskFull { .. }
+            | Self::ForeignServices { .. }
+            | Self::NoAddress
+            | Self::NoAnswer { .. }
+            | Self::BadAnswer { .. }
+            | Self::KeyLineNotFound { .. }
+            | Self::KeyNotTaken { .. }
+            | Self::NotRestarted { .. } => Blame::Host,
+            Self::NotRegistered(_) => Blame::Version,
+            Self::Secret(_)
+            | Self::Csr(_)
+            | Self::Payload(_)
+            | Self::Render(_)
+            | Self::Version(_)
+            | Self::NoVersion { .. }
+            | Self::OwnFile { .. }
+            | Self::Drain(_)
+            | Self::DrainTimedOut { .. }
+            | Self::DrainSelector { .. }
+            | Self::NodeDeleted { .. }
+            | Self::Rights(_)
+            | Self::Api { .. }
+            | Self::Outdated => Blame::Cluster,
+        }
     }
 
-    /// Whether the fault is neither the host's nor that of what was put on it.
-    pub fn is_of_the_cluster(&self) -> bool {
+    /// Whether only the API server did not do what was asked. It is asked again where that was; nothing is given up for it.
+    pub fn is_of_the_api(&self) -> bool {
         matches!(
             self,
-            Self::Api { .. } | Self::Rights(_) | Self::Version(_) | Self::Secret(_) | Self::Drain(_) | Self::Outdated
+            Self::Api { .. }
+                | Self::Rights(_)
+                | Self::Outdated
+                | Self::Drain(_)
+                | Self::Version(VersionError::Api { .. })
+                | Self::Secret(SecretError::Api { .. })
+                | Self::Csr(CsrError::Api { .. })
         )
+    }
+
+    /// Whether all the time that there is has passed, so that another attempt shows nothing more.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::NotRegistered(_))
     }
 
     /// Whether the host itself could not be reached.
@@ -280,6 +352,7 @@ impl StepError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::render::StoredError;
 
     #[test]
     fn a_host_cannot_write_into_the_terminal() {
@@ -288,5 +361,80 @@ mod tests {
         let shown = error.to_string();
         assert!(shown.chars().all(|c| !c.is_control() && !text::is_deceptive(c)) && shown.len() <= 600, "{shown}");
         assert_eq!(StepError::host("DiskFull", "no room").reason(), "DiskFull");
+    }
+
+    fn ssh(error: SshError) -> StepError {
+        StepError::Ssh(error)
+    }
+
+    fn says(reason: &str) -> StepError {
+        StepError::host(reason, "")
+    }
+
+    fn no_api() -> kube::Error {
+        kube::Error::LinesCodecMaxLineLengthExceeded
+    }
+
+    #[test]
+    fn each_error_belongs_to_one() {
+        use Blame::{Cluster, Host, Version};
+        let address = || "10.0.0.1".to_owned();
+        let text = String::new;
+        for (error, expected) in [
+            (ssh(SshError::AuthenticationFailed { address: address(), username: text(), tried: Vec::new() }), Host),
+            (ssh(SshError::Disconnected { address: address(), why: text() }), Host),
+            (ssh(SshError::DiskFull { address: address(), path: text() }), Host),
+            (ssh(SshError::HostKeyUnknown { address: address(), offered: text() }), Host),
+            (ssh(SshError::BadPath { path: text(), problem: "" }), Cluster),
+            (ssh(SshError::BadCommand { command: text(), problem: "" }), Cluster),
+            (ssh(SshError::Source { path: text(), source: std::io::Error::other("") }), Cluster),
+            (StepError::NotWindows { address: address() }, Host),
+            (StepError::ClockSkew { seconds: 600, direction: "ahead" }, Host),
+            (StepError::HostKey(HostKeyProblem::NotDeclared { address: address() }), Host),
+            (StepError::Identity(Refusal::NotThisNode { address: address(), name: text(), other: text() }), Host),
+            (StepError::NodeNameTaken { name: text(), why: Mismatch::Unmarked }, Host),
+            (StepError::NotAdministrator { user: text() }, Host),
+            (StepError::DiskFull { free_mib: 0, needed_mib: 1 }, Host),
+            (StepError::ForeignServices { names: text() }, Host),
+            (StepError::NoAddress, Host),
+            (StepError::NoAnswer { verb: "apply", status: text(), log: text() }, Host),
+            (StepError::BadAnswer { verb: "apply" }, Host),
+            (StepError::KeyLineNotFound { key: text(), files: text() }, Host),
+            (StepError::KeyNotTaken { key: text(), files: text() }, Host),
+            (StepError::NotRestarted { minutes: 1 }, Host),
+            (StepError::Csr(CsrError::Refused { reason: "x", message: text() }), Host),
+            (StepError::Csr(CsrError::TimedOut { name: text() }), Cluster),
+            (StepError::Secret(SecretError::Missing { namespace: text(), name: text() }), Cluster),
+            (StepError::Payload(PayloadError::NotInPayload { sha256: text() }), Cluster),
+            (StepError::Version(VersionError::Unreadable { name: text(), problem: StoredError::TooLarge }), Cluster),
+            (StepError::NoVersion { version: text() }, Cluster),
+            (StepError::OwnFile { source: std::io::Error::other("") }, Cluster),
+            (StepError::Drain(DrainError::NodeGone { node: text() }), Cluster),
+            (StepError::DrainTimedOut { blockers: text() }, Cluster),
+            (StepError::DrainSelector { problem: text() }, Cluster),
+            (StepError::api("show the Node")(no_api()), Cluster),
+            (StepError::Outdated, Cluster),
+            (StepError::NodeDeleted { name: text(), seconds: 1 }, Cluster),
+            (StepError::NotRegistered(text()), Version),
+            // What wicd says.
+            (says("StaleEpoch"), Host),
+            (says("HostBusy"), Host),
+            (says("ProtocolMismatch"), Host),
+            (says("NotAdministrator"), Host),
+            (says("ForeignService"), Host),
+            (says("DiskFull"), Host),
+            (says("AccessDenied"), Host),
+            (says("HashMismatch"), Host),
+            (says("CertificateExpired"), Host),
+            (says("HostFailed"), Host),
+            (says("SomethingNew"), Host),
+            (says("ServiceFailed"), Version),
+            (says("PathRefused"), Version),
+            (says("HostCallFailed"), Version),
+        ] {
+            assert_eq!(error.blame(), expected, "{error:?}");
+            assert!(!error.is_final() || expected == Version, "{error:?}");
+            assert!(!error.is_of_the_api() || expected == Cluster, "{error:?}");
+        }
     }
 }

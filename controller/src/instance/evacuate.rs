@@ -1,6 +1,6 @@
 //! Moves the pods away from a node: what a removal and a change have in common.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use api::DrainStatus;
 use jiff::Timestamp;
@@ -122,8 +122,8 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
     if progress.recordoned {
         lifted(work, now);
     }
-    for warning in progress.warnings.iter().take(10) {
-        work.cx.events.say(&work.instance, Level::Warning, "DrainWarning", "Drain", warning);
+    for warning in by_text(&progress.warnings) {
+        work.cx.events.say(&work.instance, Level::Warning, "DrainWarning", "Drain", &warning);
     }
     for forced in &progress.forced {
         work.cx.events.say(
@@ -164,4 +164,50 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
     work.begin(DRAIN, &what).await?;
     let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };
     Ok(Some(Flow::After(wait.max(Duration::from_millis(500)))))
+}
+
+/// Pods that one event names.
+const NAMED: usize = 3;
+
+/// The warnings of a pass, `<pod>: <text>`, as one for each text: many pods have no controller, and each would be an event of its own.
+fn by_text(warnings: &[String]) -> Vec<String> {
+    let mut pods: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for warning in warnings {
+        let (pod, text) = warning.split_once(": ").unwrap_or(("", warning));
+        pods.entry(text).or_default().push(pod);
+    }
+    let tell = |(text, pods): (&str, Vec<&str>)| {
+        let more = pods.len().saturating_sub(NAMED);
+        let named = pods.iter().take(NAMED).copied().collect::<Vec<_>>().join(", ");
+        match (named.is_empty(), more) {
+            (true, _) => text.to_owned(),
+            (false, 0) => format!("{named}: {text}"),
+            (false, more) => format!("{named} and {more} more: {text}"),
+        }
+    };
+    pods.into_iter().map(tell).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pods_without_a_controller_are_not_an_event_each() {
+        let bare = |pod: &str| format!("shop/{pod}: no controller recreates it");
+        let cases = [
+            (vec![], vec![]),
+            (vec![bare("a")], vec![bare("a")]),
+            (
+                vec![bare("a"), "the node had been uncordoned".into(), bare("b"), bare("c"), bare("d"), bare("e")],
+                vec![
+                    "shop/a, shop/b, shop/c and 2 more: no controller recreates it".to_owned(),
+                    "the node had been uncordoned".into(),
+                ],
+            ),
+        ];
+        for (warnings, expected) in cases {
+            assert_eq!(by_text(&warnings), expected);
+        }
+    }
 }

@@ -23,6 +23,7 @@ mod poolless;
 mod program;
 mod register;
 mod remove;
+mod renewals;
 mod restored;
 mod rotate;
 mod session;
@@ -47,6 +48,7 @@ pub use error::StepError;
 pub use fresh::Written;
 pub use host_key_policy::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source};
 pub use login::{check as check_host_key, credentials};
+pub use renewals::Renewals;
 pub use session::Session;
 use status::Situation;
 use work::{Flow, Work};
@@ -238,7 +240,7 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
     if let Some(operation) = &stored
         && grant.as_ref().is_none_or(other)
     {
-        if update::is_past_return(operation) {
+        if operation.is_past_return() {
             return update::run(work, &operation.as_grant()).await;
         }
         update::give_up(work).await?;
@@ -278,6 +280,9 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     // A person may ask for another attempt at what this host gave up.
     let _ = work.waits();
     let name = work.name();
+    if let Some(end) = work.cx.renewals.end(&name) {
+        work.note_wicd_certificate(end);
+    }
     let Some(node) = work.cx.node(&name) else {
         // Somebody deleted the Node: the host has to register again.
         work.status.current_version = None;
@@ -306,6 +311,10 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     }
     let (ready, _, says) = node::ready(&node);
     let up_to_date = work.up_to_date();
+    if ready && up_to_date && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
+        // What could not be done is not wanted any more.
+        work.status.failures = None;
+    }
     say_of_node(work, &Situation::Node { ready, says: &says, up_to_date });
     if work.is_plan() {
         return Ok(Flow::Rest);

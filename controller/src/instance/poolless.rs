@@ -47,7 +47,7 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
         return remove::abandon(work).await;
     }
     // What has changed something on the host is brought to its end when the pool is there again.
-    if !work.status.operation.as_ref().is_some_and(|o| update::is_past_return(o) || o.type_ == GrantType::Remove) {
+    if !work.status.operation.as_ref().is_some_and(|o| o.is_past_return() || o.type_ == GrantType::Remove) {
         update::give_up(work).await?;
     } else if !remove::is_past_return(work) {
         remove::take_back(work).await?;

@@ -60,6 +60,10 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
     }
     let limit = work.cx.args.register_timeout;
     if work.in_step() > limit {
+        // A host that was a node has one, unless somebody has deleted it: no version can be blamed for that.
+        if node.is_none() && work.status.current_version.is_some() {
+            return Err(StepError::NodeDeleted { name: work.name(), seconds: limit.as_secs() });
+        }
         return Err(StepError::NotRegistered(format!(
             "{what}, for {} s now; the logs on the host are in C:\\var\\log\\kubelet and C:\\var\\log\\wicd",
             limit.as_secs()

@@ -1,10 +1,12 @@
 //! What a person reads of an instance: phase and conditions, from the situation. Pure.
 
 use api::{
-    GrantType, Phase, WindowsInstanceStatus,
+    Failures, GrantType, Phase, WindowsInstanceStatus,
     conditions::{Status, kind, reason, remove, set},
 };
 use jiff::Timestamp;
+
+use crate::plan::update;
 
 /// Where an instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,15 +72,18 @@ pub fn describe(
                 Some(f) => format!("{step}: {what} (failed {} before: {})", times(f.count), f.last_reason),
                 None => format!("{step}: {what}"),
             };
+            // What disturbs nobody: the node goes on as it is.
+            let quiet =
+                matches!(type_, GrantType::Stage | GrantType::RotateKey) || *step == update::Step::Check.as_str();
             let phase = match type_ {
+                _ if quiet => Phase::Ready,
                 GrantType::Provision => Phase::Joining,
                 GrantType::Stage | GrantType::RotateKey => Phase::Ready,
                 GrantType::Update | GrantType::Reboot => Phase::Updating,
                 GrantType::Repair => Phase::Repairing,
                 GrantType::Remove | GrantType::Orphan => Phase::Removing,
             };
-            // What disturbs nobody: the node goes on as it is.
-            if !matches!(type_, GrantType::Stage | GrantType::RotateKey) {
+            if !quiet {
                 put(kind::READY, Status::Unknown, progressing, &message);
             }
             if *type_ == GrantType::Update {
@@ -88,13 +93,7 @@ pub fn describe(
         }
         Situation::Failed { leaving } => {
             let f = failures.unwrap_or_default();
-            let message = format!(
-                "{}: {} (failed {}; next try {})",
-                f.step,
-                f.last_message,
-                times(f.count),
-                clock(&f.next_retry_time)
-            );
+            let message = failed(&f, now);
             put(kind::READY, Status::False, &f.last_reason, &message);
             (if *leaving { Phase::Removing } else { Phase::Failed }, Some((reason::PROGRESSING_WITH_RETRY, message)))
         }
@@ -112,6 +111,7 @@ pub fn describe(
                     "UpdateFailed",
                     format!("version {version} did not work on this host and was taken back; see its events"),
                 ),
+                (false, None) if again => (reason::OUTDATED, failed(&failures.unwrap_or_default(), now)),
                 (false, None) => (reason::OUTDATED, "the host follows another version than its pool wants".into()),
             };
             put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
@@ -146,28 +146,38 @@ fn times(count: i32) -> String {
     if count == 1 { "once".into() } else { format!("{count} times") }
 }
 
-/// Time of day of an RFC 3339 time, for a message; the whole text if it is none.
-fn clock(time: &str) -> String {
-    time.parse::<Timestamp>().map_or_else(|_| time.to_string(), |t| t.strftime("%H:%M:%SZ").to_string())
+/// A failure in words, with when it is tried again.
+fn failed(f: &Failures, now: Timestamp) -> String {
+    let next = clock(&f.next_retry_time, now);
+    format!("{}: {} (failed {}; next try {next})", f.step, f.last_message, times(f.count))
+}
+
+/// An RFC 3339 time, for a message: the time of day, with the date if that is not today's. The whole text if it is no time.
+fn clock(time: &str, now: Timestamp) -> String {
+    let day = |t: Timestamp| t.strftime("%Y-%m-%d").to_string();
+    time.parse::<Timestamp>().map_or_else(
+        |_| time.to_string(),
+        |t| t.strftime(if day(t) == day(now) { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" }).to_string(),
+    )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{
-        Failures,
-        conditions::{find, is_true},
-    };
+    use api::conditions::{find, is_true};
+
+    const TODAY: &str = "2027-01-01T09:50:00Z";
 
     fn described(situation: &Situation<'_>, failures: Option<Failures>) -> WindowsInstanceStatus {
         let mut status = WindowsInstanceStatus { failures, ..WindowsInstanceStatus::default() };
-        describe(&mut status, situation, Some(3), Timestamp::UNIX_EPOCH);
+        describe(&mut status, situation, Some(3), TODAY.parse().unwrap());
         status
     }
 
-    fn failed() -> Failures {
+    fn twice() -> Failures {
         Failures {
             count: 2,
+            first_time: None,
             next_retry_time: "2027-01-01T09:50:12Z".into(),
             last_reason: "ConnectTimeout".into(),
             last_message: "10.0.0.1:22 did not answer within 15 s".into(),
@@ -195,14 +205,14 @@ mod tests {
             ),
             (
                 Situation::Working { type_: GrantType::Remove, step: "Drain", what: "2 pods left" },
-                Some(failed()),
+                Some(twice()),
                 Phase::Removing,
                 "Unknown",
                 "Drain: 2 pods left (failed 2 times before: ConnectTimeout)",
             ),
             (
                 Situation::Failed { leaving: false },
-                Some(failed()),
+                Some(twice()),
                 Phase::Failed,
                 "False",
                 "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)",
@@ -242,9 +252,36 @@ mod tests {
 
     #[test]
     fn saying_it_twice_changes_nothing() {
-        let mut status = described(&Situation::Failed { leaving: false }, Some(failed()));
+        let mut status = described(&Situation::Failed { leaving: false }, Some(twice()));
         let before = status.clone();
-        describe(&mut status, &Situation::Failed { leaving: false }, Some(3), Timestamp::from_second(99).unwrap());
+        describe(&mut status, &Situation::Failed { leaving: false }, Some(3), "2027-01-01T23:59:59Z".parse().unwrap());
         assert_eq!(status, before);
+    }
+
+    #[test]
+    fn a_time_of_another_day_does_not_read_like_one_of_today() {
+        let now: Timestamp = TODAY.parse().unwrap();
+        for (time, expected) in [
+            ("2027-01-01T09:50:12Z", "09:50:12Z"),
+            ("2027-01-02T02:55:00Z", "2027-01-02 02:55:00Z"),
+            ("2040-06-01T02:55:00Z", "2040-06-01 02:55:00Z"),
+            ("soon", "soon"),
+        ] {
+            assert_eq!(clock(time, now), expected);
+        }
+    }
+
+    #[test]
+    fn a_node_whose_host_could_not_be_checked_stays_ready_and_says_why() {
+        let node = Situation::Node { ready: true, says: "kubelet is posting ready status", up_to_date: false };
+        let mut status = described(&node, None);
+        let before = find(&status.conditions, kind::READY).cloned();
+        let check = Situation::Working { type_: GrantType::Update, step: "Check", what: "logging in" };
+        status.failures = Some(twice());
+        describe(&mut status, &check, Some(3), TODAY.parse().unwrap());
+        assert_eq!((find(&status.conditions, kind::READY), status.phase), (before.as_ref(), Some(Phase::Ready)));
+        describe(&mut status, &node, Some(3), TODAY.parse().unwrap());
+        let says = find(&status.conditions, kind::UP_TO_DATE).unwrap().message.clone();
+        assert_eq!(says, "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)");
     }
 }

@@ -15,7 +15,7 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    drive::{Reached, STAGE, drive, stage},
+    drive::{Reached, STAGE, drive, look_and_stage},
     error::StepError,
     evacuate::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     node::{self, ready},
@@ -26,12 +26,9 @@ use super::{
 };
 use crate::{
     events::Level,
-    plan::update::{Next, Seen, Step, drains, next},
+    plan::update::{AfterFailure, Failure, Next, Seen, Step, after_failure, drains, next},
     render::Stored,
 };
-
-/// Attempts on a host until its version is taken back. That its Node did not come up after all its time is one too many already.
-const ATTEMPTS: i32 = 3;
 
 /// Sends ahead what a version needs. The node goes on as it is.
 pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
@@ -44,7 +41,7 @@ pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepErro
         operation.to_version = Some(version.clone());
     }
     let target = work.target(version).await?;
-    stage(work, &target).await?;
+    look_and_stage(work, &target, STAGE).await?;
     work.status.staged_version = Some(version.clone());
     work.finish_operation();
     Ok(Flow::Rest)
@@ -63,15 +60,16 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         operation.from_version.clone_from(&current);
         operation.to_version = grant.version.clone().or(current);
         let first =
-            if drains(operation.type_, operation.disruption.unwrap_or_default()) { Step::Cordon } else { Step::Host };
+            if drains(operation.type_, operation.disruption.unwrap_or_default()) { Step::Check } else { Step::Host };
         operation.step = first.as_str().into();
         take_over_cordon(work).await?;
     }
     let begun = begun.or_else(|| work.status.operation.as_ref().map(|o| Step::parse(&o.step)));
-    if let Some(flow) = evacuate(work, begun).await? {
+    // A version that is not there is found out before anybody is disturbed for it.
+    let target = target(work).await?;
+    if let Some(flow) = evacuate(work, begun, &target).await? {
         return Ok(flow);
     }
-    let target = target(work).await?;
     if work.operation().type_ == GrantType::Repair && work.operation().services.is_empty() {
         // Which of them does not work is not known.
         let all = target.rendered.services.services.iter().map(|s| s.name.clone()).collect();
@@ -121,8 +119,8 @@ async fn request_restart(work: &Work) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Until the node may be disturbed. `None` when it may.
-async fn evacuate(work: &mut Work, begun: Option<Step>) -> Result<Option<Flow>, StepError> {
+/// Until the node may be disturbed. `None` when it may. A host that cannot be changed is found out while its pods still run.
+async fn evacuate(work: &mut Work, begun: Option<Step>, target: &Target) -> Result<Option<Flow>, StepError> {
     let mut seen = Seen { begun, ..Seen::default() };
     seen.drains = drains(work.operation().type_, work.operation().disruption.unwrap_or_default());
     loop {
@@ -132,6 +130,10 @@ async fn evacuate(work: &mut Work, begun: Option<Step>) -> Result<Option<Flow>, 
         let found = if seen.drains && seen.begun < Some(Step::Host) { work.find_node().await? } else { Found::None };
         seen.cordoned = matches!(&found, Found::Node(node) if cordon(work).is_held(node));
         match (next(seen), found) {
+            (Next::Do(Step::Check), _) => {
+                look_and_stage(work, target, Step::Check.as_str()).await?;
+                seen.checked = true;
+            }
             (Next::Do(Step::Cordon), Found::Node(node)) => {
                 seen.drained = false;
                 take_cordon(work, &node).await?;
@@ -233,21 +235,31 @@ fn told(operation: &Operation, target: &Target) -> (&'static str, Level, String)
 /// What follows from a failure. `true`: there is something to do at once, which is to take the change back.
 pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepError> {
     let Some(operation) = work.status.operation.clone() else { return Ok(false) };
-    if operation.type_ == GrantType::Stage || Step::parse(&operation.step) < Step::Host {
-        // Nothing on the host has been changed: the node goes on as it was. A drain goes on where it was, unless it has ended.
-        if operation.type_ == GrantType::Stage || error.ends_drain() {
+    if operation.type_ == GrantType::Stage {
+        give_up(work).await?;
+        return Ok(false);
+    }
+    let failure = Failure {
+        type_: operation.type_,
+        past_return: operation.is_past_return(),
+        rolling_back: operation.rolling_back,
+        blame: error.blame(),
+        is_of_the_api: error.is_of_the_api(),
+        is_final: error.is_final(),
+        attempts: operation.attempts,
+    };
+    match after_failure(failure) {
+        AfterFailure::TakeBack => {}
+        AfterFailure::GiveUp => {
             give_up(work).await?;
+            return Ok(false);
         }
-        return Ok(false);
-    }
-    let blames_version = operation.type_ == GrantType::Update && !error.is_unreachable() && !error.is_of_the_cluster();
-    let attempts = operation.attempts + i32::from(blames_version);
-    if let Some(stored) = &mut work.status.operation {
-        stored.attempts = attempts;
-    }
-    let last = attempts >= ATTEMPTS || matches!(error, StepError::NotRegistered(_) | StepError::NotRestarted { .. });
-    if operation.type_ != GrantType::Update || operation.rolling_back || !last {
-        return Ok(false);
+        AfterFailure::Retry { attempts } => {
+            if let Some(stored) = &mut work.status.operation {
+                stored.attempts = attempts;
+            }
+            return Ok(false);
+        }
     }
     let to = operation.to_version.clone().unwrap_or_default();
     work.status.failed_version = Some(to.clone());
@@ -256,6 +268,9 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
         None => false,
     };
     if !way_back {
+        if let Some(stored) = &mut work.status.operation {
+            stored.attempts = operation.attempts.saturating_add(1);
+        }
         return Ok(false);
     }
     if let Some(stored) = &mut work.status.operation {
@@ -284,11 +299,4 @@ pub async fn give_up(work: &mut Work) -> Result<(), StepError> {
     }
     work.status.operation = None;
     Ok(())
-}
-
-/// Whether the operation has changed something on the host, so that it has to be brought to an end.
-pub fn is_past_return(operation: &Operation) -> bool {
-    operation.type_.is_change()
-        && Step::parse(&operation.step) >= Step::Host
-        && (operation.applied || operation.rolling_back)
 }

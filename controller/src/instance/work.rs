@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use api::{
     Failures, Grant, GrantType, Operation, PinnedHostKey, WindowsInstance, WindowsInstanceStatus, WindowsNodePool,
-    names::{MANAGER_INSTANCE, key},
+    names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
 use kube::{
@@ -20,7 +20,10 @@ use super::{
 use crate::{
     context::Context,
     events::Level,
-    plan::{backoff::backoff, refusal},
+    plan::{
+        backoff::{backoff, believed},
+        refusal,
+    },
     render::{Rendered, Stored},
     ssh::{Connection, SshError},
 };
@@ -134,6 +137,10 @@ impl Work {
     pub fn version_for_wicd(&self) -> Option<&str> {
         let operation = self.status.operation.as_ref().filter(|o| o.applied);
         let current = self.status.current_version.as_deref();
+        // A node that was adopted as it is goes on following what it follows, whatever that is.
+        if current == Some(UNKNOWN_VERSION) && operation.is_none() {
+            return None;
+        }
         let desired = self.instance.spec.desired.as_ref().map(|d| d.version.as_str());
         operation.and_then(|o| o.to_version.as_deref()).or(current).or(desired)
     }
@@ -186,6 +193,7 @@ impl Work {
         let known = [
             "Connect",
             "Stage",
+            "Check",
             "Verify",
             "Uncordon",
             "Upload",
@@ -220,6 +228,14 @@ impl Work {
     /// Brings conditions in line.
     pub fn say(&mut self, situation: &Situation<'_>) {
         describe(&mut self.status, situation, self.instance.metadata.generation, Timestamp::now());
+    }
+
+    /// Notes when wicd's certificate ends, unless a later one is known.
+    pub fn note_wicd_certificate(&mut self, end: Timestamp) {
+        let known = self.status.wicd_certificate_expires.as_ref().and_then(|t| t.parse::<Timestamp>().ok());
+        if known.is_none_or(|known| known < end) {
+            self.status.wicd_certificate_expires = Some(text(end));
+        }
     }
 
     /// Notes that the host answered.
@@ -273,7 +289,8 @@ impl Work {
         let next = now.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(now);
         let failures = Failures {
             count,
-            next_retry_time: next.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            first_time: before.and_then(|f| f.first_time.clone()).or_else(|| Some(text(now))),
+            next_retry_time: text(next),
             last_reason: error.reason(),
             last_message: error.to_string(),
             step: self.status.operation.as_ref().map(|o| o.step.clone()).unwrap_or_default(),
@@ -291,8 +308,13 @@ impl Work {
         }
         self.note_refusal(error).await;
         let leaving = self.removes();
-        // A node that could not be sent something goes on as it is.
-        if leaving || self.operation().type_ != GrantType::Stage {
+        // A node that could not be sent something, or whose host is found unfit to be changed, goes on as it is.
+        let is_quiet = self.status.operation.as_ref().is_some_and(|o| match o.type_ {
+            GrantType::Stage => true,
+            GrantType::Update | GrantType::Reboot => !o.is_past_return() && o.drain.is_none(),
+            _ => false,
+        });
+        if leaving || !is_quiet {
             self.say(&Situation::Failed { leaving });
         }
         self.cx.metrics.failed(&reason);
@@ -329,12 +351,12 @@ impl Work {
             }
             return None;
         }
-        until(self.status.failures.as_ref()?)
+        until(self.status.failures.as_ref()?, self.cx.args.backoff_max)
     }
 
     /// The same for giving the host another key.
     pub fn key_waits(&self) -> Option<std::time::Duration> {
-        until(self.status.key_rotation.as_ref()?.failures.as_ref()?)
+        until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.args.backoff_max)
     }
 
     /// The next attempt is made at once.
@@ -383,17 +405,30 @@ impl Work {
         if json!(fresh.status.unwrap_or_default()) != json!(self.stored) {
             return Err(StepError::Outdated);
         }
+        // A change that can still be given up is: nothing may be disturbed any more for a grant that was taken back.
+        let can_be_given_up = |o: &&Operation| o.type_.is_change() && !o.is_past_return();
+        let goes_on = |o: &&Operation| self.status.operation.as_ref().is_some_and(|now| now.id == o.id);
+        let going_on = self.stored.operation.as_ref().filter(can_be_given_up).filter(goes_on);
+        if going_on.is_some_and(|o| fresh.spec.grant.as_ref().is_none_or(|g| g.id != o.id)) {
+            return Err(StepError::Outdated);
+        }
         self.instance.metadata.resource_version = fresh.metadata.resource_version;
         Ok(())
     }
 }
 
 fn now() -> String {
-    Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+    text(Timestamp::now())
+}
+
+/// RFC 3339 with seconds.
+fn text(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// How long the attempt after these failures waits, if it does.
-pub fn until(failures: &Failures) -> Option<std::time::Duration> {
-    let until = failures.next_retry_time.parse::<Timestamp>().ok()?;
-    std::time::Duration::try_from(until.duration_since(Timestamp::now())).ok().filter(|d| !d.is_zero())
+pub fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
+    let now = Timestamp::now();
+    let until = believed(failures.next_retry_time.parse().ok()?, now, max);
+    std::time::Duration::try_from(until.duration_since(now)).ok().filter(|d| !d.is_zero())
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use jiff::{SignedDuration, Timestamp};
+
 /// Time until the next attempt after `failures` failures in a row: `base`, doubled each time, at most `max`, and then
 /// spread by up to a fifth in either direction, so that hosts that failed together do not come back together. `spread` is
 /// any number; its remainder decides.
@@ -10,9 +12,31 @@ pub fn backoff(failures: u32, base: Duration, max: Duration, spread: u32) -> Dur
     doubled.min(max) * (800 + spread % 401) / 1000
 }
 
+/// The stored time of an attempt, as far as it can be believed. No wait is longer than `max` and its spread: a time that is further
+/// away was written by a clock that was wrong, and the attempt is made now.
+pub fn believed(stored: Timestamp, now: Timestamp, max: Duration) -> Timestamp {
+    let longest = SignedDuration::try_from(max.saturating_mul(6) / 5).unwrap_or(SignedDuration::MAX);
+    let latest = now.checked_add(longest).unwrap_or(Timestamp::MAX);
+    if stored > latest { now } else { stored }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_retry_time_of_a_wrong_clock_is_not_waited_for() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        for (name, stored, expected) in [
+            ("one that has passed says that nothing has succeeded since", 900, 900),
+            ("one to come", 1300, 1300),
+            ("the longest that there is", 1720, 1720),
+            ("written when the clock was years ahead", 400_000_000, 1000),
+        ] {
+            assert_eq!(believed(at(stored), at(1000), Duration::from_mins(10)), at(expected), "{name}");
+        }
+        assert_eq!(believed(at(2000), at(1000), Duration::MAX), at(2000));
+    }
 
     #[test]
     fn doubles_up_to_its_limit_and_is_spread() {

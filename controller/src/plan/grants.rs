@@ -17,7 +17,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::{
-    rollout::Gate,
+    rollout::{Gate, Hold},
     slot::{
         count, disturbs, has, is_busy, is_dead_change, is_granted, is_quiet_change, is_seated, is_silent, later, waits,
     },
@@ -167,11 +167,14 @@ impl<'a> Plan<'a> {
             quiet: limits.max_concurrent.saturating_sub(count(slots, |s| is_quiet_change(s) && !waits(s, now))),
             lost,
         };
-        // What has begun goes on to its end: a node must not be left half changed. One that leaves is not finished first, and one that is
-        // to stay again is not removed, until its host is being deconfigured.
+        // What has begun goes on to its end: a node must not be left half changed. As long as nothing on its host was changed it can be
+        // given up, which lifts the cordon. One that leaves is not finished first, and one that is to stay again is not removed, until
+        // its host is being deconfigured.
         for slot in plan.slots.clone() {
-            let changes =
-                slot.begun && !slot.leaving && !matches!(slot.grant, Some(GrantType::Remove | GrantType::Orphan));
+            let changes = slot.begun
+                && !slot.leaving
+                && !matches!(slot.grant, Some(GrantType::Remove | GrantType::Orphan))
+                && !plan.is_given_up(slot);
             if slot.grant.is_some() && (changes || (slot.leaving && slot.deconfiguring)) {
                 plan.keep(slot);
             }
@@ -183,6 +186,23 @@ impl<'a> Plan<'a> {
             }
         }
         plan
+    }
+
+    /// Whether a change that has not changed anything on its host yet is given up: a person holds the node or pauses the pool, no window
+    /// is open any more, the version has failed elsewhere, or the change is not wanted any more.
+    fn is_given_up(&self, slot: &Slot) -> bool {
+        let is_wanted = match slot.grant {
+            Some(GrantType::Update) => {
+                let same = |w: &Wanted| slot.grant_version.as_ref() == Some(&w.version);
+                !slot.failed && slot.change.as_ref().is_some_and(same)
+            }
+            Some(GrantType::Reboot) => slot.wants_reboot,
+            _ => return false,
+        };
+        let is_stopped = slot.grant == Some(GrantType::Update)
+            && matches!(self.limits.gate.hold, Hold::FailureLimit { rolled_back: false, .. });
+        let goes_on = is_wanted && !is_stopped && self.may_change() && !slot.held && !slot.withheld;
+        !slot.past_return && !slot.leaving && !goes_on
     }
 
     fn is_base(&self, slot: &Slot) -> bool {
@@ -434,12 +454,16 @@ impl<'a> Plan<'a> {
         slot.waits_until.is_none() && self.is_to_be_repaired(slot)
     }
 
-    /// Unavailable nodes go first: they have nothing to lose. Lost ones go last: they would only take the others' time.
+    /// Nodes that an abandoned rollout has left go first, so that no more versions are in use than need be; then those that are
+    /// unavailable, which have nothing to lose. Those that were tried in vain, and lost ones, go last: they would only take the
+    /// others' time.
     fn rank(&self, slot: &Slot) -> impl Ord + use<> {
-        let place = match (self.lost.names.contains(&slot.name), slot.available) {
-            (false, false) => 0,
-            (false, true) => 1,
-            (true, _) => 2,
+        let place = match slot {
+            _ if self.lost.names.contains(&slot.name) => 4,
+            Slot { waits_until: Some(_), .. } => 3,
+            Slot { astray: true, .. } => 0,
+            Slot { available: false, .. } => 1,
+            _ => 2,
         };
         // Names often tell what hosts do, so that neighbours by name would go together; the hash spreads them, anew for
         // each version.

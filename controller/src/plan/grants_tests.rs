@@ -62,6 +62,10 @@ fn held(slot: Slot) -> Slot {
 fn begun(slot: Slot) -> Slot {
     Slot { begun: true, ..slot }
 }
+/// It has, and something on the host was changed.
+fn changed(slot: Slot) -> Slot {
+    Slot { past_return: true, ..begun(slot) }
+}
 fn changed_by(disruption: Disruption, slot: Slot) -> Slot {
     Slot { change: Some(Wanted { version: V2.into(), disruption, services: vec!["kubelet".into()] }), ..slot }
 }
@@ -370,7 +374,7 @@ fn updates() {
             vec![("a", None)],
         ),
         ("who has got there gives the grant back", vec![to(V2, Update, node("a"))], limits(), vec![("a", None)]),
-        ("but not before the end", vec![begun(to(V2, Update, node("a")))], limits(), vec![]),
+        ("but not before the end", vec![changed(to(V2, Update, node("a")))], limits(), vec![]),
         (
             "who waits gives it back, its place is free in the next look",
             vec![waiting(to(V2, Update, ready_to_go("a"))), ready_to_go("b")],
@@ -390,7 +394,12 @@ fn updates() {
             limits(),
             vec![("a", Some(Stage))],
         ),
-        ("another target after it has begun", vec![begun(to("1-a", Update, ready_to_go("a")))], limits(), vec![]),
+        (
+            "another target after its host was changed",
+            vec![changed(to("1-a", Update, ready_to_go("a")))],
+            limits(),
+            vec![],
+        ),
         (
             "a node dies: an update that has not begun is put off",
             vec![dead("x"), to(V2, Update, ready_to_go("a"))],
@@ -408,7 +417,7 @@ fn updates() {
         ("and counts nowhere", vec![held(dead("a")), ready_to_go("b")], limits(), vec![("b", Some(Update))]),
         (
             "paused: only what has begun goes on",
-            vec![to(V2, Update, ready_to_go("a")), begun(to(V2, Update, ready_to_go("b"))), old(node("c"))],
+            vec![to(V2, Update, ready_to_go("a")), changed(to(V2, Update, ready_to_go("b"))), old(node("c"))],
             paused,
             vec![("a", None)],
         ),
@@ -416,7 +425,7 @@ fn updates() {
             "closed: only what has begun, or disturbs nobody, goes on",
             vec![
                 to(V2, Update, ready_to_go("a")),
-                begun(granted(node("b"), Reboot)),
+                changed(granted(node("b"), Reboot)),
                 to(V2, Stage, old(node("c"))),
                 old(node("d")),
                 granted(node("e"), Reboot),
@@ -516,7 +525,7 @@ fn repairs_and_lost_nodes() {
         ),
         (
             "down because of an operation is no sign of trouble",
-            vec![long_dead("a"), begun(granted(dead("b"), Reboot)), begun(granted(dead("c"), Reboot)), node("x")],
+            vec![long_dead("a"), changed(granted(dead("b"), Reboot)), changed(granted(dead("c"), Reboot)), node("x")],
             limits(),
             vec![("a", Some(Repair))],
         ),
@@ -641,4 +650,87 @@ fn a_node_that_would_lose_settings_is_left_as_it_is() {
     assert_eq!(given, Some(GrantType::RotateKey));
     let leaves = decide(&[leaving(withheld(ready_to_go("a")))], &limits, NOW).changes.remove("a").flatten();
     assert_eq!(leaves.map(|g| g.type_), Some(GrantType::Remove));
+}
+
+#[test]
+fn a_change_that_has_changed_nothing_is_given_up() {
+    use GrantType::{Reboot, Stage, Update};
+    let draining = |slot: Slot| begun(Slot { available: false, ..to(V2, Update, slot) });
+    let blocked = || draining(ready_to_go("a"));
+    let paused = || Limits { paused: true, ..limits() };
+    let closed = || Limits { open: false, ..limits() };
+    let failed = |rolled_back: bool| Limits {
+        gate: Gate { limit: (!rolled_back).then_some(0), hold: Hold::FailureLimit { failed: 1, rolled_back } },
+        ..limits()
+    };
+    let restart = |slot: Slot| begun(granted(Slot { wants_reboot: true, available: false, ..slot }, Reboot));
+    let back = |slot: Slot| Slot { change: None, ..slot };
+    let other = |slot: Slot| to("1-a", Update, slot);
+    check(vec![
+        ("a drain goes on", vec![blocked()], limits(), vec![]),
+        ("the node is held", vec![held(blocked())], limits(), vec![("a", None)]),
+        ("the pool is paused", vec![blocked()], paused(), vec![("a", None)]),
+        ("the window closes", vec![blocked()], closed(), vec![("a", None)]),
+        ("the template is taken back", vec![back(blocked())], limits(), vec![("a", None)]),
+        ("it follows another version now, which is there", vec![other(blocked())], limits(), vec![("a", Some(Update))]),
+        (
+            "and one that has to be sent first",
+            vec![Slot { staged: false, ..other(blocked()) }],
+            limits(),
+            vec![("a", Some(Stage))],
+        ),
+        ("the version failed elsewhere", vec![blocked()], failed(false), vec![("a", None)]),
+        ("the way back is not stopped by it", vec![blocked()], failed(true), vec![]),
+        ("a host that was changed is brought to its end", vec![changed(held(blocked()))], paused(), vec![]),
+        ("also when its window closes", vec![changed(back(blocked()))], closed(), vec![]),
+        ("a restart goes on", vec![restart(node("a"))], limits(), vec![]),
+        ("a restart is given up", vec![restart(node("a"))], paused(), vec![("a", None)]),
+        (
+            "nobody asks for it any more",
+            vec![Slot { wants_reboot: false, ..restart(node("a")) }],
+            limits(),
+            vec![("a", None)],
+        ),
+        ("one that is on its way is not", vec![changed(restart(node("a")))], paused(), vec![]),
+    ]);
+}
+
+#[test]
+fn the_slot_of_a_host_that_fails_goes_to_another() {
+    use GrantType::Update;
+    let waits = |slot: Slot| Slot { waits_until: at(60), ..slot };
+    check(vec![
+        (
+            "at once",
+            vec![to(V2, Update, waits(ready_to_go("a"))), ready_to_go("b")],
+            Limits { max_unavailable: IntOrPercent::Int(2), ..limits() },
+            vec![("a", None), ("b", Some(Update))],
+        ),
+        (
+            "one that was tried in vain goes after the others",
+            vec![tried(ready_to_go("a")), ready_to_go("b")],
+            limits(),
+            vec![("b", Some(Update))],
+        ),
+        ("and then again", vec![tried(ready_to_go("a"))], limits(), vec![("a", Some(Update))]),
+    ]);
+}
+
+#[test]
+fn nodes_of_an_abandoned_rollout_go_first() {
+    let astray = |slot: Slot| Slot { astray: true, ..slot };
+    check(vec![
+        (
+            "before all others",
+            vec![ready_to_go("a"), astray(ready_to_go("b"))],
+            gated(1),
+            vec![("b", Some(GrantType::Update))],
+        ),
+        (
+            "but not if they were tried in vain",
+            vec![ready_to_go("a"), tried(astray(ready_to_go("b")))],
+            gated(1),
+            vec![("a", Some(GrantType::Update))],
+        ),
+    ]);
 }

@@ -80,7 +80,7 @@ impl Host {
             (Event::Recovers, _) if !self.slot.begun => self.is_up(),
             (Event::Fails, Some(GrantType::Update)) if self.slot.begun && !self.broken => {
                 // It went back to the version before.
-                self.slot.begun = false;
+                (self.slot.begun, self.slot.past_return) = (false, false);
                 self.gave_up.clone_from(&self.slot.grant_version);
                 self.is_up();
             }
@@ -118,8 +118,11 @@ impl Host {
                     self.is_down(now);
                 }
             }
+            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.slot.past_return => {
+                self.slot.past_return = true;
+            }
             GrantType::Update | GrantType::Reboot | GrantType::Repair => {
-                self.slot.begun = false;
+                (self.slot.begun, self.slot.past_return) = (false, false);
                 self.slot.waits_until = None;
                 if let (GrantType::Update, Some(version)) = (grant, &self.slot.grant_version) {
                     self.follows.clone_from(version);
@@ -167,8 +170,11 @@ fn leaves(grant: Option<GrantType>) -> bool {
 }
 
 fn write(slot: &mut Slot, change: Option<&Granting>) {
-    if slot.grant != change.map(|g| g.type_) {
-        slot.begun = false;
+    let gives_up = slot.begun && !slot.past_return && !slot.leaving;
+    if slot.grant != change.map(|g| g.type_) || gives_up {
+        // The cordon is lifted.
+        slot.available |= gives_up && slot.ready;
+        (slot.begun, slot.past_return) = (false, false);
     }
     slot.grant = change.map(|g| g.type_);
     slot.grant_version = change.and_then(|g| g.version.clone());
@@ -183,6 +189,18 @@ fn takes_one(slot: &Slot) -> bool {
         None => false,
     };
     !slot.available || slot.begun || granted
+}
+
+/// Whether what was granted is held up by a person or a window, or is not what its node needs any more.
+fn is_unwanted(slot: &Slot, limits: &Limits) -> bool {
+    let wanted = match slot.grant {
+        Some(GrantType::Update) => {
+            !slot.failed && slot.change.as_ref().is_some_and(|w| Some(&w.version) == slot.grant_version.as_ref())
+        }
+        Some(GrantType::Reboot) => slot.wants_reboot,
+        _ => true,
+    };
+    slot.held || limits.paused || !limits.open || !wanted
 }
 
 /// What is so of every decision.
@@ -209,10 +227,17 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         let orphan = old.leaving && (limits.orphan || old.let_go);
         prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
     }
+    // What nobody wants any more is given up, as long as nothing was changed on the host.
+    for (old, new) in pairs().filter(|(old, _)| old.begun && !old.past_return && !old.leaving) {
+        let is_change = matches!(old.grant, Some(GrantType::Update | GrantType::Reboot));
+        let is_kept = !decision.changes.contains_key(&old.name) && new.grant == old.grant;
+        prop_assert!(!(is_change && is_kept && is_unwanted(old, limits)), "{old:?}");
+    }
     for (old, new) in pairs().filter(|(old, _)| decision.changes.contains_key(&old.name)) {
         let waits = old.waits_until.is_some_and(|until| until > now);
         let ends = old.grant.is_none() || (old.leaving && new.grant.is_some());
-        prop_assert!(!old.begun || ends || leaves(old.grant), "{old:?} {new:?}");
+        let given_up = !old.past_return && is_unwanted(old, limits);
+        prop_assert!(!old.begun || ends || leaves(old.grant) || given_up, "{old:?} {new:?}");
         prop_assert!(old.grant != new.grant || old.grant.is_some());
         let Some(grant) = new.grant else { continue };
         let leaves = leaves(Some(grant));
@@ -321,7 +346,7 @@ prop_compose! {
         versions in (any_version(), any_version(), proptest::option::of(any_version()), proptest::option::weighted(0.1, any_version())),
         disruptions in (any_disruption(), any_disruption()),
         zone in "[ab]?",
-        begun: bool,
+        (begun, past_return) in any::<(bool, bool)>(),
         joined in proptest::bool::weighted(0.9),
         state in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.9), -2000..0i64, any::<bool>()),
         flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2)),
@@ -334,12 +359,15 @@ prop_compose! {
         let (follows, granted, has, gave_up) = versions;
         let ready = joined && ready;
         let names_version = matches!(grant, Some(GrantType::Stage | GrantType::Update));
+        let begun = begun && joined && matches!(grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove));
+        let has_begun = begun && grant != Some(GrantType::Remove);
         let slot = Slot {
             zone,
             grant,
             grant_version: names_version.then_some(granted),
             grant_disruption: (grant == Some(GrantType::Update)).then_some(disruptions.0),
-            begun: begun && joined && matches!(grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair)),
+            begun: has_begun,
+            past_return: has_begun && past_return,
             leaving,
             deconfiguring: begun && leaving && grant == Some(GrantType::Remove),
             let_go: leaving && lots.0,
@@ -445,6 +473,61 @@ proptest! {
             for (host, event) in world.hosts.iter_mut().zip(events) {
                 host.act(event, &target, now);
             }
+        }
+    }
+
+    /// Whatever went on: when a person pauses the pool, holds its nodes or closes its window, or takes the change back, all that has
+    /// changed nothing on a host is given up, the rest is brought to its end, and no node stays cordoned.
+    #[test]
+    fn all_is_uncordoned_in_the_end(
+        world in any_world(),
+        rounds in proptest::collection::vec((proptest::collection::vec(any_event(), 14), 0..120i64, 0..20u8), 30),
+        stop in 0..4u8,
+    ) {
+        let mut world = world;
+        for host in &mut world.hosts {
+            let Slot { name, zone, wants_reboot, .. } = host.slot.clone();
+            host.slot = Slot { name, zone, wants_reboot, joined: true, ready: true, available: true, ..Slot::default() };
+        }
+        (world.limits.open, world.limits.paused) = (true, false);
+        for (events, passed, whim) in rounds {
+            world.now += passed;
+            if whim == 0 {
+                world.target = format!("v{passed}");
+            }
+            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            world.write(&decision);
+            let (target, now) = (world.target.clone(), world.now);
+            for (host, event) in world.hosts.iter_mut().zip(events) {
+                host.act(event, &target, now);
+            }
+        }
+        match stop {
+            0 => world.limits.paused = true,
+            1 => world.limits.open = false,
+            2 => world.hosts.iter_mut().for_each(|h| h.slot.held = true),
+            _ => for host in &mut world.hosts {
+                (host.follows, host.slot.wants_reboot) = (world.target.clone(), false);
+            },
+        }
+        world.limits.remediation = RemediationType::None;
+        for round in 0..6 {
+            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            world.write(&decision);
+            let begun = world.hosts.iter().filter(|h| h.slot.begun && !h.slot.past_return && h.slot.grant != Some(GrantType::Repair)).count();
+            prop_assert!(begun == 0, "round {}: {:?}", round, world);
+            world.now += 100;
+            let (target, now) = (world.target.clone(), world.now);
+            for host in &mut world.hosts {
+                host.broken = false;
+                host.act(Event::GoesOn, &target, now);
+                if host.slot.down_since.is_some() && !host.slot.begun {
+                    host.is_up();
+                }
+            }
+        }
+        for host in &world.hosts {
+            prop_assert!(host.slot.available && !host.slot.begun, "{:?}", host);
         }
     }
 

@@ -83,6 +83,23 @@ pub struct Course {
     pub next: Option<Timestamp>,
 }
 
+impl Course {
+    /// The version that is in force: the one that hosts which join shall follow, if this operator has its files. That is the target only
+    /// as soon as all nodes may follow it: what waits for its trial, for a person or for a window, or has failed, is not given to a
+    /// host because it is new, or was rebuilt.
+    pub fn in_force(&self, open: bool) -> &str {
+        let Some(status) = &self.status else { return &self.target };
+        let gated = !status.completed && (self.gate.limit.is_some() || !open);
+        status.from_version.as_deref().filter(|_| gated).unwrap_or(&self.target)
+    }
+
+    /// Whether a version is neither the target nor the one that the rollout began with.
+    pub fn is_astray(&self, version: &str) -> bool {
+        let from = self.status.as_ref().and_then(|s| s.from_version.as_deref());
+        version != self.target && from.is_some_and(|from| from != version)
+    }
+}
+
 /// The course of the rollout to `rendered_version`, which begins here if `before` is about another one.
 pub fn course(
     before: Option<&RolloutStatus>,
@@ -96,8 +113,10 @@ pub fn course(
         _ => begin(before, rendered_version, seen, now),
     };
     // Nodes that were there before this operator are taken over as they are. The change to them begins with the first step.
+    // What they followed is what they can go back to, and not what others had before the rollout that is over.
     if status.completed && seen.current.as_ref().is_some_and(|current| *current != status.to_version) {
-        status = RolloutStatus { completed: false, step: 0, ..status };
+        let from_version = seen.current.clone().filter(|_| !seen.foreign);
+        status = RolloutStatus { completed: false, step: 0, from_version, ..status };
     }
     let all = i32::try_from(settings.steps.len()).unwrap_or(i32::MAX);
     status.step = status.step.clamp(0, all);

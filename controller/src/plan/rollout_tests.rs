@@ -214,7 +214,9 @@ fn failures() {
         ("it was over", completed("v2"), 2, Rollback, "v2", (Some(0), limit(2, false))),
     ] {
         let steps = steps();
-        let course = course(Some(&before), "v2", &seen(50, failed), settings(&steps, &["v2"], action), at(1000));
+        let current = if before.completed { "v2" } else { "v1" };
+        let seen = Seen { current: Some(current.into()), ..seen(50, failed) };
+        let course = course(Some(&before), "v2", &seen, settings(&steps, &["v2"], action), at(1000));
         assert_eq!((course.target.as_str(), (course.gate.limit, course.gate.hold)), (target, gate), "{name}");
         assert_eq!(course.status.unwrap().rolled_back, target == "v1", "{name}");
     }
@@ -271,6 +273,85 @@ proptest! {
             // The same look once more changes nothing.
             let again = super::course(Some(&status), "v2", &seen, settings, at(now));
             prop_assert_eq!(&again, &course);
+            before = status;
+        }
+    }
+}
+
+#[test]
+fn hosts_that_join_get_no_version_that_is_gated() {
+    use FailureAction::{Pause, Rollback};
+    let first = RolloutStatus { from_version: None, ..on_its_way(0, None) };
+    for (name, before, seen, action, open, expected) in [
+        ("nobody has tried it", on_its_way(0, None), seen(0, 0), Pause, true, "v1"),
+        ("it is soaking", on_its_way(0, Some(990)), seen(1, 0), Pause, true, "v1"),
+        ("it waits for approval", on_its_way(1, None), seen(10, 0), Pause, true, "v1"),
+        ("all may follow", on_its_way(2, None), seen(20, 0), Pause, true, "v2"),
+        ("but not now", on_its_way(2, None), seen(20, 0), Pause, false, "v1"),
+        ("it has failed", on_its_way(2, None), seen(50, 2), Pause, true, "v1"),
+        ("it is taken back", on_its_way(2, None), seen(50, 2), Rollback, true, "v1"),
+        ("the first of all", first, seen(0, 0), Pause, true, "v2"),
+        (
+            "all follow it",
+            RolloutStatus { from_version: Some("v1".into()), ..completed("v2") },
+            Seen { current: Some("v2".into()), ..seen(100, 0) },
+            Pause,
+            false,
+            "v2",
+        ),
+    ] {
+        let steps = steps();
+        let course = course(Some(&before), "v2", &seen, settings(&steps, &[], action), at(1000));
+        assert_eq!(course.in_force(open), expected, "{name}");
+    }
+}
+
+#[test]
+fn a_rollout_is_not_taken_back_to_an_ancient_version() {
+    let over = RolloutStatus { from_version: Some("v0".into()), ..completed("v2") };
+    let moved_in = |version: &str, foreign| Seen { current: Some(version.into()), foreign, ..seen(40, 0) };
+    for (name, seen, from) in [
+        ("hosts of another pool have moved in", moved_in("v1", false), Some("v1")),
+        ("hosts of another operator have", moved_in("10.19", true), None),
+    ] {
+        let steps = steps();
+        let course = course(Some(&over), "v2", &seen, settings(&steps, &[], FailureAction::Rollback), at(1000));
+        let status = course.status.unwrap();
+        assert_eq!((status.from_version.as_deref(), status.completed), (from, false), "{name}");
+    }
+}
+
+#[test]
+fn who_is_astray() {
+    let steps = steps();
+    let at_v3 = RolloutStatus { to_version: "v3".into(), ..on_its_way(0, None) };
+    let course = course(Some(&at_v3), "v3", &seen(0, 0), settings(&steps, &[], FailureAction::Pause), at(1000));
+    assert_eq!(["v1", "v2", "v3"].map(|v| course.is_astray(v)), [false, true, false]);
+    let first = Course { status: Some(RolloutStatus { from_version: None, ..at_v3 }), ..course };
+    assert!(!first.is_astray("v1"), "of nodes that were there before nothing is known");
+}
+
+proptest! {
+    /// Whatever happens to the nodes, and whatever a person approves: a host that joins gets the new version only when all may have it.
+    #[test]
+    fn joiners_never_get_a_gated_version(
+        steps in proptest::collection::vec(any_step(), 0..5),
+        looks in proptest::collection::vec((0..60i64, 0..20u32, 0..4u32, 0..4u8, any::<bool>()), 1..40),
+        action in proptest::sample::select(vec![FailureAction::Pause, FailureAction::Rollback, FailureAction::Continue]),
+    ) {
+        let mut before = on_its_way(0, None);
+        let mut now = 0;
+        for (passed, changed, failed, approves, open) in looks {
+            now += passed;
+            let seen = Seen { total: 20, changed: changed.min(20 - failed), following: changed.min(19 - failed), failed, ..seen(0, 0) };
+            let approved: &[&str] = if approves == 0 { &["v2"] } else { &["v1"] };
+            let settings = Settings { max_failures: IntOrPercent::Int(3), ..settings(&steps, approved, action) };
+            let course = course(Some(&before), "v2", &seen, settings, at(now));
+            let status = course.status.clone().unwrap();
+            let gets_new = course.in_force(open) == "v2";
+            let stopped = failed >= 3 && action != FailureAction::Continue;
+            let through = usize::try_from(status.step).unwrap() >= steps.len();
+            prop_assert!(!gets_new || status.completed || (open && through && !stopped && !status.rolled_back), "{:?}", course);
             before = status;
         }
     }

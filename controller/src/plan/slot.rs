@@ -19,8 +19,10 @@ pub struct Slot {
     pub grant_version: Option<String>,
     /// How disruptive the update is that was granted. An update of which this is not known counts as disruptive.
     pub grant_disruption: Option<Disruption>,
-    /// Whether its operation has begun to disturb the node. Such a grant is not taken back.
+    /// Whether its operation has begun, and may have disturbed the node.
     pub begun: bool,
+    /// Whether that operation has changed something on the host, so that its grant is not taken back any more.
+    pub past_return: bool,
     /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
     /// Whether it is let go as it is when it leaves, whatever its pool says.
@@ -45,6 +47,9 @@ pub struct Slot {
     pub withheld: bool,
     /// Whether its Node is cordoned, and not by this operator.
     pub cordoned: bool,
+    /// Whether it follows a version that is neither the target nor the one that the rollout began with: that of a rollout which was
+    /// abandoned.
+    pub astray: bool,
     /// Whether everything that the change needs is on the host.
     pub staged: bool,
     /// Whether it gave up following the target. It is not tried again.

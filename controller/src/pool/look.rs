@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use api::{GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool, names::key};
+use api::{
+    GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool,
+    names::{UNKNOWN_VERSION, key},
+};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -97,7 +100,11 @@ impl Look {
         };
         let mut adoptable = BTreeMap::new();
         if purpose == Purpose::Tell {
-            let version = |name: &String| cx.node(name)?.annotations().get(key::VERSION).cloned();
+            let version = |name: &String| {
+                let node = cx.node(name)?;
+                let says = node.annotations().get(key::VERSION).cloned();
+                says.or_else(|| node::ready(&node).0.then(|| UNKNOWN_VERSION.to_owned()))
+            };
             let is_new = |name: &&String| !mine.iter().any(|i| i.name_any() == **name);
             let nodes: Vec<(String, String)> =
                 list.hosts.keys().filter(is_new).filter_map(|n| Some((n.clone(), version(n)?))).collect();

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Disruption, GrantType, WindowsInstance,
+    Disruption, GrantType, Operation, WindowsInstance,
     conditions::{self, kind},
     names::key,
 };
@@ -16,6 +16,7 @@ use crate::{
     drain,
     instance::node,
     plan::{
+        backoff::believed,
         grants::{Slot, Wanted},
         remove::is_past_return,
     },
@@ -40,6 +41,8 @@ pub(crate) struct Wish<'a> {
     pub min_ready: Duration,
     /// Whether hosts of nodes that are not Ready are looked at. Else nobody finds out whether they answer.
     pub looks: bool,
+    /// The longest wait after a failure.
+    pub backoff_max: Duration,
 }
 
 /// What is seen of one host. `change` says what it takes to follow the wish, for a host that does not; `sent` whether everything
@@ -67,6 +70,7 @@ pub(crate) fn member(
     if let Some(change) = change.as_mut().filter(|_| wants_reboot) {
         change.disruption = Disruption::Reboot;
     }
+    let retry = |text: &str| text.parse().ok().map(|at| believed(at, now, wish.backoff_max));
     let slot = Slot {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
@@ -77,16 +81,19 @@ pub(crate) fn member(
         vanishing: false,
         let_go: false,
         deconfiguring: is_past_return(instance),
+        past_return: status.operation.as_ref().is_some_and(Operation::is_past_return),
         leaving: unwanted || instance.is_leaving(),
         joined,
         ready,
         available: ready && held && node.is_some_and(|n| !drain::is_cordoned(n)),
-        waits_until: status.failures.as_ref().and_then(|f| f.next_retry_time.parse().ok()),
+        waits_until: status.failures.as_ref().and_then(|f| retry(&f.next_retry_time)),
         held: is_set(key::HOLD),
         withheld: false,
         cordoned: node.is_some_and(|n| drain::is_cordoned(n) && node::cordoned_by(n).is_none()),
         staged: sent || status.staged_version.as_deref() == Some(wish.version),
         change,
+        // That is known only when it is known how far the rollout has got.
+        astray: false,
         failed: status.failed_version.as_deref() == Some(wish.version),
         wants_reboot,
         down_since: since.filter(|_| joined && !says_ready),
@@ -95,7 +102,7 @@ pub(crate) fn member(
         // That is known only when the keys have been read.
         wants_key: false,
         rotating: joined && status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey),
-        key_waits_until: status.key_rotation.and_then(|k| k.failures).and_then(|f| f.next_retry_time.parse().ok()),
+        key_waits_until: status.key_rotation.and_then(|k| k.failures).and_then(|f| retry(&f.next_retry_time)),
     };
     Member { instance: instance.clone(), slot }
 }
@@ -124,7 +131,7 @@ mod tests {
         instance.status =
             Some(WindowsInstanceStatus { current_version: Some("v1".into()), ..WindowsInstanceStatus::default() });
         let instance = Arc::new(instance);
-        let wish = Wish { version: "v2", min_ready: Duration::ZERO, looks: true };
+        let wish = Wish { version: "v2", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
         for (asks, disruption, expected) in [
             (false, Disruption::None, Disruption::None),
             (false, Disruption::Restart, Disruption::Restart),

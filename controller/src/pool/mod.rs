@@ -144,7 +144,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     }
     let Look { mine, list, window, wishes, members, limits, keys, .. } = look;
     let asked_again = cx.asking.ask(&pool, &list.to_ask, &cx).and_then(|wait| now.checked_add(wait).ok());
-    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(&cx), &pool, &cx.pools);
+    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(limits.open, &cx), &pool, &cx.pools);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
     let cap = cx.args.max_disruptions;
     let decision = cx.disrupting.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
@@ -184,8 +184,19 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let keys_again = keys.look_again().and_then(|wait| now.checked_add(wait).ok());
     // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
     let handed_over = (deleting && !list.moves.is_empty()).then(|| now + jiff::SignedDuration::from_secs(1));
-    let wake =
-        [decision.next, keys_again, wishes.course.next, window_changes, soonest, asked_again, list.next, handed_over]
+    let certificates =
+        members.iter().filter_map(|m| wishes::wicd_certificate_end(&m.instance)).filter(|at| *at > now).min();
+    let wake = [
+        decision.next,
+        certificates,
+        keys_again,
+        wishes.course.next,
+        window_changes,
+        soonest,
+        asked_again,
+        list.next,
+        handed_over,
+    ]
             .into_iter()
             .flatten()
             .filter(|at| *at > now)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use api::{
-    GrantType, Phase, PlannedHost, Verdict, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
+    GrantType, Phase, PlannedHost, RolloutStatus, Verdict, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{Status, kind, reason, remove, set},
     names::key,
 };
@@ -96,8 +96,9 @@ pub(crate) fn next(
     let tried = seen.course.status.as_ref().map(|r| r.to_version.as_str());
     let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
     let taken_back = names(&|m| tried.is_some() && gave_up(m) && !m.slot.leaving);
-    let update_fails = names(&|m| m.slot.joined && m.slot.begun && fails(m) && !m.slot.leaving);
-    let overdue = names(&|m| is_overdue(m, pool, now));
+    let update_fails = names(&|m| m.slot.joined && fails(m) && !m.slot.leaving && (m.slot.begun || is_kept_waiting(m)));
+    let rollout = seen.course.status.as_ref();
+    let overdue = names(&|m| is_overdue(m, pool, rollout, now));
     let outdated = names(&|m| m.slot.joined && !m.slot.leaving && m.slot.change.is_some());
     // Hosts of the inventory that have no instance yet: it is made after this was seen.
     let new = seen.list.hosts.len().saturating_sub(names(&|m| !m.slot.leaving).len());
@@ -494,19 +495,33 @@ fn told_or_names(names: &[String], told: &dyn Fn(&[String]) -> String) -> String
     if told.is_empty() { some(names) } else { told }
 }
 
+/// Whether a node that works has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or
+/// is not fit for it. Nothing is being done with it for most of the time, and nothing of it is to be seen in the Node.
+fn is_kept_waiting(member: &Member) -> bool {
+    let slot = &member.slot;
+    let fails = member.instance.status.as_ref().is_some_and(|s| s.failures.is_some());
+    fails && slot.joined && slot.ready && !slot.leaving && !slot.held && (slot.change.is_some() || slot.wants_reboot)
+}
+
 /// Whether a host has been on its way for longer than the pool allows.
-fn is_overdue(member: &Member, pool: &WindowsNodePool, now: Timestamp) -> bool {
+fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>, now: Timestamp) -> bool {
     let limit = pool.spec.rollout().progress_deadline();
     let since = |text: &str| text.parse::<Timestamp>().ok();
     let status = member.instance.status.as_ref();
-    let began = match (member.slot.joined || member.slot.leaving, status.and_then(|s| s.operation.as_ref())) {
-        (_, Some(operation)) if member.slot.leaving || operation.type_.is_change() => since(&operation.start_time),
-        (true, _) => None,
-        // Operations of a host that fails are short; the host has been on its way since it was first wanted.
-        (false, _) => {
-            status.and_then(|s| s.failures.as_ref()).and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
-        }
+    let failures = status.and_then(|s| s.failures.as_ref());
+    let operation = status.and_then(|s| s.operation.as_ref()).filter(|o| member.slot.leaving || o.type_.is_change());
+    let under_way = operation.and_then(|o| since(&o.start_time));
+    let failing = if is_kept_waiting(member) {
+        // Operations that fail before they disturb anybody are short: the clock is that of the first failure in this rollout.
+        let first = failures.and_then(|f| since(f.first_time.as_ref()?));
+        first.max(rollout.and_then(|r| since(&r.start_time)))
+    } else if member.slot.joined || member.slot.leaving {
+        None
+    } else {
+        // The same for a host that joins, which has been on its way since it was first wanted.
+        failures.and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
     };
+    let began = [under_way, failing].into_iter().flatten().min();
     began.is_some_and(|t| std::time::Duration::try_from(now.duration_since(t)).unwrap_or_default() > limit)
 }
 

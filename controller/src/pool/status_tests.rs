@@ -543,3 +543,47 @@ fn who_gave_up_is_told_until_another_version_is_wanted() {
         assert_eq!(find(&status.conditions, kind::DEGRADED).unwrap().status, degraded, "{to}");
     }
 }
+
+#[test]
+fn a_node_whose_host_cannot_be_sent_the_next_version_is_told_of() {
+    let mut pool = pool(1);
+    pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
+    let at = |age: i64| Timestamp::from_second(1_000_000 - age).unwrap().to_string();
+    let failing = |first: i64, change: bool| {
+        let mut m = member("h0", Phase::Ready);
+        Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap().failures = Some(Failures {
+            count: 26,
+            first_time: Some(at(first)),
+            step: "Stage".into(),
+            last_reason: "ConnectRefused".into(),
+            last_message: "10.0.0.1 port 22 refuses connections".into(),
+            ..Failures::default()
+        });
+        m.slot.change = change.then(|| Wanted { version: "2-b".into(), ..Wanted::default() });
+        m
+    };
+    let begun = |age: i64| Course {
+        status: Some(RolloutStatus { start_time: at(age), to_version: "2-b".into(), ..RolloutStatus::default() }),
+        ..course(Hold::None)
+    };
+    for (about, member, began, failed, stalled) in [
+        ("it has just failed", failing(10, true), 80, 1, false),
+        ("it fails, but the rollout has just begun", failing(500, true), 30, 1, false),
+        ("it has failed for too long", failing(70, true), 80, 1, true),
+        ("there is nothing to be sent any more", failing(500, false), 800, 0, false),
+        (
+            "it is held",
+            Member { slot: Slot { held: true, ..failing(500, true).slot }, ..failing(500, true) },
+            800,
+            0,
+            false,
+        ),
+    ] {
+        let s = described_in(&pool, &[member], &[], &Decision::default(), &begun(began), Ok(&OPEN), now());
+        let degraded = find(&s.conditions, kind::DEGRADED).unwrap();
+        assert_eq!((s.failed_nodes, degraded.status == "True"), (failed, failed > 0), "{about}");
+        assert!(failed == 0 || degraded.message.contains("refuses connections"), "{about}: {}", degraded.message);
+        let says = find(&s.conditions, kind::STALLED).map(|c| c.reason.as_str());
+        assert_eq!(says, stalled.then_some("ProgressDeadlineExceeded"), "{about}");
+    }
+}

@@ -42,6 +42,8 @@ pub(super) struct Wishes {
     changes: HashMap<String, (Change, bool)>,
     target: Option<Arc<Rendered>>,
     legacies: Legacies,
+    /// What the version stands for that the rollout began with.
+    from: Option<Arc<Rendered>>,
 }
 
 impl Wishes {
@@ -82,7 +84,7 @@ impl Wishes {
         };
         let remediation = pool.spec.remediation();
         let looks = remediation.type_ != Some(RemediationType::None);
-        let wish = Wish { version: &rendered, min_ready: rollout.min_ready(), looks };
+        let wish = Wish { version: &rendered, min_ready: rollout.min_ready(), looks, backoff_max: cx.args.backoff_max };
         let adopted = mine.iter().filter_map(|i| adopted_version(i).cloned()).collect();
         let legacies = Legacies::read(adopted, pool, cx).await;
         let bare = |i| {
@@ -100,6 +102,11 @@ impl Wishes {
         let course = course(before, &rendered, &seen, settings, now);
 
         let target = if course.target == rendered { Some(Arc::new(fresh)) } else { stored(cx, &course.target).await? };
+        let from = course.status.as_ref().and_then(|s| s.from_version.clone()).filter(|from| *from != course.target);
+        let from = match from {
+            Some(from) => stored(cx, &from).await?,
+            None => None,
+        };
         let mut changes = HashMap::new();
         for version in mine.iter().filter_map(|i| i.status.as_ref()?.current_version.clone()) {
             if version == course.target || changes.contains_key(&version) {
@@ -113,7 +120,7 @@ impl Wishes {
             changes.insert(version, change);
         }
         let wicd = cx.release.wicd.sha256.clone();
-        Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target, legacies })
+        Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target, legacies, from })
     }
 
     /// A pool that is being deleted wants nothing of its hosts any more, and what it wanted may mean nothing.
@@ -121,22 +128,43 @@ impl Wishes {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course = Course { status: before.cloned(), target: rendered.clone(), gate: Gate::default(), next: None };
         let wicd = cx.release.wicd.sha256.clone();
-        let changes = HashMap::new();
-        Self { rendered, course, wicd, min_ready: Duration::ZERO, looks: true, changes, target: None, legacies }
+        let (changes, min_ready) = (HashMap::new(), Duration::ZERO);
+        Self { rendered, course, wicd, min_ready, looks: true, changes, target: None, legacies, from: None }
     }
 
-    /// The version that hosts join with: what the pool is at, unless this operator has not got its files any more.
-    pub fn for_new_hosts(&self, cx: &Context) -> String {
-        let can = self.target.as_ref().is_some_and(|t| cx.release.has(t.files()));
-        if can { self.course.target.clone() } else { self.rendered.clone() }
+    /// The version that hosts join with: the one that is in force, unless this operator has not got its files any more. `open` says
+    /// whether changes may begin now.
+    pub fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
+        let in_force = self.course.in_force(open);
+        let has = |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.release.has(r.files()));
+        if in_force != self.course.target && has(&self.from) {
+            in_force.to_owned()
+        } else if has(&self.target) {
+            self.course.target.clone()
+        } else {
+            self.rendered.clone()
+        }
     }
 
     /// What is seen of one host.
     pub fn member(&self, instance: &Arc<WindowsInstance>, unwanted: bool, cx: &Context, now: Timestamp) -> Member {
-        let wish = Wish { version: &self.course.target, min_ready: self.min_ready, looks: self.looks };
+        let wish = Wish {
+            version: &self.course.target,
+            min_ready: self.min_ready,
+            looks: self.looks,
+            backoff_max: cx.args.backoff_max,
+        };
         let node = cx.node(&instance.name_any());
         let mut member = member(instance, unwanted, node.as_deref(), &wish, self.change(instance), now);
-        member.slot.withheld = !self.losses(instance).is_empty();
+        let follows = instance.status.as_ref().and_then(|s| s.current_version.as_deref());
+        let slot = &mut member.slot;
+        if slot.change.is_none() && slot.ready && wicd_certificate_end(instance).is_some_and(|end| end <= now) {
+            // It was off when wicd would have renewed it, and only the operator can bring another. Nothing else is changed.
+            slot.change = Some(Wanted { version: self.course.target.clone(), ..Wanted::default() });
+            slot.staged = true;
+        }
+        slot.astray = follows.is_some_and(|version| self.course.is_astray(version));
+        slot.withheld = !self.losses(instance).is_empty();
         member
     }
 
@@ -173,9 +201,17 @@ impl Wishes {
         let current = instance.status.as_ref().and_then(|s| s.current_version.as_ref());
         match current.and_then(|c| self.changes.get(c)) {
             Some((change, _)) => change.why.join(", "),
+            None if instance.status.as_ref().is_some_and(|s| s.wicd.as_ref() == Some(&self.wicd)) => {
+                "wicd's certificate has ended".into()
+            }
             None => "wicd".into(),
         }
     }
+}
+
+/// When wicd's certificate ends, if that is known.
+pub(super) fn wicd_certificate_end(instance: &WindowsInstance) -> Option<Timestamp> {
+    instance.status.as_ref()?.wicd_certificate_expires.as_ref()?.parse().ok()
 }
 
 async fn stored(cx: &Context, version: &str) -> Result<Option<Arc<Rendered>>, PoolError> {

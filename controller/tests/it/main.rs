@@ -36,6 +36,7 @@ mod rollout;
 mod rollout_crash;
 mod rollout_faults;
 mod rollout_restart;
+mod rollout_unfit;
 mod rollout_windows;
 mod takeover;
 mod template;

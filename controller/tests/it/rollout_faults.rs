@@ -243,6 +243,9 @@ async fn a_budget_never_yields() -> Result<()> {
         it_is_waited_for(&world),
         it_is_given_up_and_tried_again(&world),
         containers_are_waited_for(&world),
+        a_drain_is_given_up_when_its_node_is_held(&world),
+        a_drain_is_given_up_when_the_change_is_taken_back(&world),
+        a_drain_is_given_up_when_the_pool_is_paused(&world),
     )?;
     Ok(())
 }
@@ -277,6 +280,63 @@ async fn containers_are_waited_for(world: &World) -> Result<()> {
     until_updated(world, "linger").await?;
     ensure!(host.stats() != before, "nothing was done on the host");
     Ok(())
+}
+
+/// A person does not want the change now: the node is as before, and nothing was done on its host.
+async fn is_uncordoned(world: &World, blocked: &Blocked) -> Result<()> {
+    let given_up = |i: &WindowsInstance| {
+        let status = status(i);
+        status.operation.is_none() && has(&status.conditions, kind::READY, "True", "Succeeded")
+    };
+    world.until_instance(blocked.name, "the drain is given up", given_up).await?;
+    let node = world.node(blocked.name).await?.context("no Node")?;
+    ensure!(!is_cordoned(&node) && !is_cordoned_by_us(&node), "{} stayed cordoned", blocked.name);
+    blocked.pod_is_left_alone(world).await
+}
+
+async fn is_blocked(world: &World, blocked: &Blocked) -> Result<String> {
+    let instance = world
+        .until_instance(blocked.name, "is blocked", |i| {
+            let drain = status(i).operation.and_then(|o| o.drain);
+            drain.is_some_and(|d| d.blockers.iter().any(|b| blocked.names_both(b)))
+        })
+        .await?;
+    status(&instance).current_version.context("no version")
+}
+
+async fn a_drain_is_given_up_when_its_node_is_held(world: &World) -> Result<()> {
+    let blocked = Blocked::new(world, "hold", json!({})).await?;
+    is_blocked(world, &blocked).await?;
+    world.edit_node("hold", json!({"metadata": {"annotations": {key::HOLD: "true"}}})).await?;
+    is_uncordoned(world, &blocked).await?;
+    world.edit_node("hold", json!({"metadata": {"annotations": {key::HOLD: null}}})).await?;
+    is_blocked(world, &blocked).await?;
+    blocked.goes_through_without_the_budget(world).await
+}
+
+async fn a_drain_is_given_up_when_the_change_is_taken_back(world: &World) -> Result<()> {
+    let blocked = Blocked::new(world, "undo", json!({})).await?;
+    let before = is_blocked(world, &blocked).await?;
+    world.apply("undo", &blocked.spec(3)).await?;
+    is_uncordoned(world, &blocked).await?;
+    blocked.goes_through_without_the_budget(world).await?;
+    let instance = world.instance("undo").await?.context("no instance")?;
+    let status = status(&instance);
+    ensure!(status.current_version.as_ref() == Some(&before), "{status:?}");
+    ensure!(status.previous_version.is_none(), "it was changed, and changed back: {status:?}");
+    Ok(())
+}
+
+async fn a_drain_is_given_up_when_the_pool_is_paused(world: &World) -> Result<()> {
+    let blocked = Blocked::new(world, "pause", json!({})).await?;
+    is_blocked(world, &blocked).await?;
+    let mut paused = blocked.spec(6);
+    paused.rollout = Some(serde_json::from_value(json!({"paused": true}))?);
+    world.apply("pause", &paused).await?;
+    is_uncordoned(world, &blocked).await?;
+    world.apply("pause", &blocked.spec(6)).await?;
+    is_blocked(world, &blocked).await?;
+    blocked.goes_through_without_the_budget(world).await
 }
 
 async fn it_is_waited_for(world: &World) -> Result<()> {

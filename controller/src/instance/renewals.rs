@@ -1,0 +1,84 @@
+//! Certificates that wicd has renewed by itself: noted when they are approved, until the instances store it.
+
+use std::{
+    collections::HashMap,
+    sync::{Mutex, PoisonError},
+};
+
+use futures::{Stream, stream};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use tokio::sync::mpsc;
+
+/// Who asks for a renewal, without the name of the node.
+const REQUESTER: &str = "system:wicd-node:";
+
+/// When the certificates end that wicd was last given, by node.
+pub struct Renewals {
+    ends: Mutex<HashMap<String, Timestamp>>,
+    sender: mpsc::UnboundedSender<String>,
+    receiver: Mutex<Option<mpsc::UnboundedReceiver<String>>>,
+}
+
+impl Default for Renewals {
+    fn default() -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        Self { ends: Mutex::default(), sender, receiver: Mutex::new(Some(receiver)) }
+    }
+}
+
+impl Renewals {
+    /// Notes an approved request of wicd, at the time of the approval.
+    pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
+        let Some((node, end)) = renewal(request, now) else { return };
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner).insert(node.clone(), end);
+        // Where nothing listens any more, there is nothing to store it in.
+        let _ = self.sender.send(node);
+    }
+
+    /// When the certificate ends that wicd of this node was last given, as far as this process knows.
+    pub fn end(&self, node: &str) -> Option<Timestamp> {
+        self.ends.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
+    }
+
+    /// Names of nodes of which something was noted. The first caller gets them.
+    pub fn nodes(&self) -> impl Stream<Item = String> + Send + 'static {
+        let receiver = self.receiver.lock().ok().and_then(|mut r| r.take());
+        stream::unfold(receiver, |receiver| async move {
+            let mut receiver = receiver?;
+            receiver.recv().await.map(|node| (node, Some(receiver)))
+        })
+    }
+}
+
+/// Of which node an approved request renews the certificate of wicd, and until when.
+fn renewal(request: &CertificateSigningRequest, now: Timestamp) -> Option<(String, Timestamp)> {
+    let node = request.spec.username.as_deref()?.strip_prefix(REQUESTER)?;
+    let life = SignedDuration::from_secs(request.spec.expiration_seconds?.into());
+    Some((node.to_owned(), now.checked_add(life).ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_renewal_of_wicd_is_not_forgotten() {
+        let now = Timestamp::from_second(1000).unwrap();
+        for (user, seconds, expected) in [
+            ("system:wicd-node:win-1", Some(60), Some(("win-1".to_owned(), Timestamp::from_second(1060).unwrap()))),
+            ("system:wicd-node:win-1", None, None),
+            ("system:node:win-1", Some(60), None),
+            ("the-operator", Some(60), None),
+        ] {
+            let request: CertificateSigningRequest = serde_json::from_value(json!({
+                "metadata": {},
+                "spec": {"username": user, "expirationSeconds": seconds, "request": "", "signerName": "x"},
+            }))
+            .unwrap();
+            assert_eq!(renewal(&request, now), expected, "{user}");
+        }
+    }
+}
