@@ -305,6 +305,7 @@ impl StepError {
             | Self::BadAnswer { .. }
             | Self::KeyLineNotFound { .. }
             | Self::KeyNotTaken { .. }
+            | Self::ProgramDamaged { .. }
             | Self::NotRestarted { .. } => Blame::Host,
             Self::NotRegistered(_) => Blame::Version,
             Self::Secret(_)

@@ -197,10 +197,10 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         list.next,
         handed_over,
     ]
-            .into_iter()
-            .flatten()
-            .filter(|at| *at > now)
-            .min();
+    .into_iter()
+    .flatten()
+    .filter(|at| *at > now)
+    .min();
     Ok(wake.map_or_else(Action::await_change, |at| {
         Action::requeue(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(Duration::from_millis(200)))
     }))
