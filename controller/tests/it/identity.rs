@@ -159,13 +159,13 @@ async fn a_host_of_another_cluster_is_not_taken_over_unasked(world: &World) -> R
         cluster_id: ELSEWHERE.into(),
         node_name: "lent".into(),
         version: "1-elsewhere".into(),
-        epoch: 900_000,
+        epoch: 1_900_000_000,
         ..Marker::default()
     };
     let state = host.drive_c().join("k/wicd/state.json");
     std::fs::create_dir_all(state.parent().context("it has a parent")?)?;
     std::fs::write(&state, serde_json::to_vec(&record)?)?;
-    std::fs::write(host.drive_c().join("k/wicd/epoch"), format!("900000 {ELSEWHERE}"))?;
+    std::fs::write(host.drive_c().join("k/wicd/epoch"), format!("1900000000 {ELSEWHERE}"))?;
     world.apply("lent", &pool_of(vec![entry(&host)], &json!({}))).await?;
     let message = world.until_failed("lent", "HostOfAnotherCluster").await?;
     ensure!(message.contains(ELSEWHERE) && message.contains("takeOverFrom"), "{message}");

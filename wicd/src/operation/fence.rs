@@ -6,9 +6,9 @@ use super::{EPOCH, Failure, state};
 use crate::files::{self, Access};
 use crate::host::Host;
 
-/// Largest epoch that is believed. An operator that is replaced once a second reaches it after 34 years; a larger one comes from a
-/// Lease that is damaged, and would lock the host for all that come after it.
-const MAX_EPOCH: i64 = 1 << 30;
+/// Largest epoch that is believed. Epochs are about as large as the number of seconds since 2020, so that none is larger before 2083. A
+/// larger one comes from a Lease that is damaged, and would lock the host for every operator that comes after it.
+const MAX_EPOCH: i64 = 2_000_000_000;
 
 /// Refuses an operator that has been replaced by another one, and remembers the newest.
 pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
