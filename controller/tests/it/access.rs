@@ -9,7 +9,8 @@ use k8s_openapi::api::{
     admissionregistration::v1::ValidatingAdmissionPolicyBinding,
     certificates::v1::CertificateSigningRequest,
     coordination::v1::Lease,
-    core::v1::{ConfigMap, Event, Node, Pod, Secret},
+    core::v1::{ConfigMap, Node, Pod, Secret},
+    events::v1::Event,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role},
 };
 use kube::{
@@ -286,8 +287,10 @@ async fn the_operator_has_what_it_needs_and_not_the_cluster() -> Result<()> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), NAMESPACE);
     leases.create(&PostParams::default(), &object(json!({"metadata": {"name": "access"}, "spec": {}}))).await?;
     let event = json!({
-        "metadata": {"name": "access", "namespace": "default"}, "type": "Normal", "reason": "A", "message": "b",
-        "involvedObject": {"kind": "WindowsNodePool", "name": "x"},
+        "metadata": {"name": "access", "namespace": "default"}, "type": "Normal", "reason": "A", "action": "B", "note": "c",
+        "eventTime": jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%S.000000Z").to_string(),
+        "reportingController": "it", "reportingInstance": "it",
+        "regarding": {"kind": "WindowsNodePool", "name": "x"},
     });
     Api::<Event>::default_namespaced(client.clone()).create(&PostParams::default(), &object(event)).await?;
 
