@@ -183,7 +183,9 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
     {
         return remove::vanished(work).await;
     }
-    if !orphan && restored::is_lost(work) {
+    // What is let go is not touched, and not asked either.
+    let lets_go = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
+    if !lets_go && restored::is_lost(work) {
         if let Some(wait) = work.waits() {
             return Ok(Flow::After(wait));
         }

@@ -64,10 +64,15 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         seen.deleted = work.instance.is_deleting();
         match (next(seen), node) {
             (Next::Gone, _) => return gone(work).await,
-            (Next::Delete, _) => match settles(work) {
-                Some(wait) => return Ok(Flow::After(wait)),
-                None => delete(work, |i| leaves_with(i, grant)).await?,
-            },
+            (Next::Delete, _) => {
+                if is_gone && let Some(flow) = left_behind(work).await? {
+                    return Ok(flow);
+                }
+                if let Some(wait) = settles(work) {
+                    return Ok(Flow::After(wait));
+                }
+                delete(work, |i| leaves_with(i, grant)).await?;
+            }
             (Next::Do(Step::Cordon), Some(node)) => {
                 seen.drained = false;
                 take_cordon(work, &node).await?;
