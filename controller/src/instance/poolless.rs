@@ -1,6 +1,6 @@
 //! An instance whose pool does not exist: the pool's finalizer was taken away by hand, or its kind was deleted.
 //!
-//! Nothing says how to reach the host, and nobody has said that it is to leave: nothing is done on it. An operation that had begun is ended
+//! Nothing says how to reach the host, and no one has asked for it to leave: nothing is done on it. An operation that had begun is ended
 //! as far as the cluster goes, and the instance says what a person can do.
 
 use std::{sync::Arc, time::Duration};

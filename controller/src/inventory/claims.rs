@@ -57,7 +57,7 @@ pub enum Reading {
 
 /// What is known of a source that has no list, by the reason that it gives.
 pub fn unknown(reason: &str) -> Reading {
-    // What does not exist lists nobody; what is suspended goes on listing what it has.
+    // What does not exist lists no host; what is suspended goes on listing what it has.
     let nothing = [reason::SUSPENDED, "MachineApiMissing", "SourceNotSupported", "SourceNotFound", "ConfigMapMissing"];
     if nothing.contains(&reason) { Reading::Nothing } else { Reading::Unknown }
 }
@@ -118,7 +118,7 @@ impl Claims {
         state.waiting.iter().filter(|w| **w != name).cloned().collect()
     }
 
-    /// A pool lists nobody any more, because it is being deleted or is gone.
+    /// A pool lists no host any more, because it is being deleted or is gone.
     pub fn forget(&self, pool: &str) {
         let mut state = self.lock();
         state.pools.remove(pool);
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(other("own", "x", "10.0.0.1"), None);
         assert_eq!(other("p", "x", "10.0.0.1").as_deref(), Some("own"), "though it was never looked at");
         assert_eq!(other("p", "y", "10.0.0.2"), None);
-        assert_eq!(other("p", "z", "10.0.0.3"), None, "who goes takes nobody");
+        assert_eq!(other("p", "z", "10.0.0.3"), None, "a pool that is being deleted takes no host");
         let reading = Reading::List(set(&["y"]), set(&["10.0.0.4"]));
         claims.end(&far, claims.begin(), reading);
         assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"));
@@ -244,7 +244,7 @@ mod tests {
         let (near, far) = (pool("near", Some(&[])), pool("far", None));
         let pools = [pool("p", None), near, far.clone()].map(Arc::new);
         let unread = |missed: &[&str]| claims.unread("p", &set(missed), &pools);
-        assert_eq!(unread(&[]), Unread::default(), "nobody is missed");
+        assert_eq!(unread(&[]), Unread::default(), "no host is missed");
         let early = claims.begin();
         assert_eq!(unread(&["a"]), pending(&["far"]), "a list in a spec is at hand");
         assert_eq!(claims.end(&far, early, list(&[])), ["p"]);
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(unread(&["a"]), Unread { unknown: vec!["far".into()], ..Unread::default() });
         claims.end(&far, claims.begin(), list(&[]));
         assert_eq!(unread(&["a"]), Unread::default());
-        assert_eq!(claims.end(&far, claims.begin(), list(&[])), [""; 0], "nobody waits any more");
+        assert_eq!(claims.end(&far, claims.begin(), list(&[])), [""; 0], "no pool waits any more");
         assert_eq!(unread(&["a", "b"]), pending(&["far"]), "b was not missed before");
         claims.end(&far, claims.begin(), Reading::Nothing);
         assert_eq!(unread(&["a", "b"]), Unread::default());
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_lists_nobody() {
+    fn what_is_not_there_lists_no_host() {
         for (reason, expected) in
             [("ConfigMapMissing", true), (reason::SUSPENDED, true), (reason::FETCHING, false), ("ApiError", false)]
         {

@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_go_only_when_somebody_wants_it() {
+    fn hosts_leave_only_when_it_is_wanted() {
         use Verdict::{Confirmed, Go, Held};
         let (int, percent) = (IntOrPercent::Int, IntOrPercent::Percent);
         let ten = |gone| Change { gone, of: 10, revision: Some("r2"), ..Change::default() };
@@ -151,7 +151,7 @@ mod tests {
             ("the list is empty", with(Presence::Empty), Held(Hold::Empty)),
             ("and its number confirmed", approved(with(Presence::Empty), "3"), Confirmed),
             ("and its revision approved", approved(with(Presence::Empty), "r2"), Go),
-            ("it is empty and nobody is there", Change { gone: 0, ..with(Presence::Empty) }, Go),
+            ("it is empty and the pool has no hosts", Change { gone: 0, ..with(Presence::Empty) }, Go),
             ("the list is missing", with(Presence::Missing), Held(Hold::Missing)),
             ("and its number confirmed", approved(with(Presence::Missing), "3"), Confirmed),
             ("a missing list has no revision", approved(with(Presence::Missing), "r2"), Held(Hold::Missing)),

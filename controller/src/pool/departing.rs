@@ -1,4 +1,4 @@
-//! Hosts that are not listed any more: which of them leave, and which stay until somebody has said so.
+//! Hosts that are not listed any more: which of them leave, and which stay until a person confirms that they leave.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -66,7 +66,7 @@ impl List {
         let is_unlisted = |n: &String| !self.hosts.contains_key(n) && !self.moves.contains_key(n);
         let says_so =
             |n: &String| seen.departures.as_ref().is_some_and(|d| d.vanishing.contains(n) || d.dismissed.contains(n));
-        // What is being confirmed anew with each look, and what is settled once it is marked.
+        // What has to be confirmed at each look, and what is settled once it is marked.
         let asks_again = !nameless.is_empty() || seen.presence == Presence::Machines;
         let is_settled = |i: &WindowsInstance| i.spec.leaving.as_ref().is_some_and(|l| l.confirmed || !asks_again);
         let staying = mine.iter().filter(|i| !i.is_deleting());

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_instance_that_nobody_deleted_is_let_go() {
+    fn an_instance_that_was_deleted_by_the_way_is_let_go() {
         let kind = Going { pools: false, instances: true };
         for (about, owner, deleted, going, expected) in [
             ("it is there", Some("1"), false, Going::default(), false),

@@ -86,7 +86,7 @@ pub(super) async fn list(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], 
     list
 }
 
-/// Nobody knows what is listed: everything stays as it is. For Machines that is not known to be so unless they can be read.
+/// It is not known what is listed: everything stays as it is. For Machines that is not known to be so unless they can be read.
 fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Trouble) -> List {
     let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
     let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
