@@ -81,7 +81,8 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
         let wanted = wanted(work, target)?;
         let node = if !joins || registering || seen.is_some() { own_node(work)? } else { None };
         if !joins && node.is_none() && seen.is_none() && work.status.node_ref.take().is_some() {
-            // Somebody deleted it, and kubelet registers only when it starts.
+            // It was deleted: kubelet registers only when it starts, and what it registers then under this name is the host's.
+            work.status.holds_node_name = true;
             registering = false;
         }
         let node_seen = node.as_ref().map(|n| NodeSeen {
