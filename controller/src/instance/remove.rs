@@ -176,7 +176,7 @@ pub async fn let_go(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let half = work.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
         let to = o.to_version.as_deref().unwrap_or_default();
         format!(
-            "the host was let go in the middle of a change to version {to}, at step {}: what was done to it stays. Put it into a pool              again to have the change finished",
+            "the host was let go in the middle of a change to version {to}, at step {}: what was done to it stays. Put it into a pool again to have the change finished",
             o.step
         )
     });

@@ -244,6 +244,8 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         prop_assert_eq!(leaves, old.leaving);
         prop_assert_eq!(grant == GrantType::Provision, !old.joined && !leaves);
         prop_assert!(!old.held || grant == GrantType::Orphan);
+        let changes = grant.is_change() || grant == GrantType::Stage;
+        prop_assert!(!old.withheld || !changes, "a node loses what it has: {new:?}");
         prop_assert!(!waits || leaves);
         let (version, disruption) =
             old.change.as_ref().map_or((None, None), |w| (Some(&w.version), Some(w.disruption)));
@@ -350,7 +352,7 @@ prop_compose! {
         joined in proptest::bool::weighted(0.9),
         state in (proptest::bool::weighted(0.8), proptest::bool::weighted(0.9), -2000..0i64, any::<bool>()),
         flags in (proptest::bool::weighted(0.1), proptest::bool::weighted(0.1), proptest::bool::weighted(0.2)),
-        lots in (proptest::bool::weighted(0.2), proptest::bool::weighted(0.1)),
+        lots in (proptest::bool::weighted(0.2), proptest::bool::weighted(0.1), proptest::bool::weighted(0.1)),
         waits in proptest::option::weighted(0.2, -60..60i64),
         key in (proptest::bool::weighted(0.5), proptest::bool::weighted(0.2), proptest::option::weighted(0.2, -60..60i64)),
     ) -> Host {
@@ -372,6 +374,7 @@ prop_compose! {
             deconfiguring: begun && leaving && grant == Some(GrantType::Remove),
             let_go: leaving && lots.0,
             vanishing: lots.1,
+            withheld: joined && lots.2,
             joined,
             ready,
             available: ready && schedulable,
@@ -460,6 +463,7 @@ proptest! {
                 2 => world.hosts[who].slot.held ^= true,
                 3 => world.hosts[who].is_wanted_or_not(),
                 9 => world.hosts[who].slot.vanishing ^= true,
+                10 => world.hosts[who].slot.withheld ^= true,
                 4 => world.hosts[who].slot.wants_reboot = world.hosts[who].slot.joined,
                 8 => world.hosts[who].slot.wants_key = world.hosts[who].slot.joined,
                 5 => world.target = format!("v{passed}"),
@@ -581,7 +585,7 @@ proptest! {
         let percent = IntOrPercent::Percent(100);
         world.limits = Limits { paused: false, open: true, orphan: false, ignore_lost_after: Some(Duration::from_mins(25)), max_unhealthy: percent, others: None, ..world.limits };
         for (host, broken) in world.hosts.iter_mut().zip(broken) {
-            (host.slot.held, host.gave_up, host.slot.vanishing) = (false, None, false);
+            (host.slot.held, host.gave_up, host.slot.vanishing, host.slot.withheld) = (false, None, false, false);
             let dead = host.slot.joined && !host.slot.ready;
             // A node that is down for ever without repair has to be one that cannot be reached either.
             if dead && (broken || world.limits.remediation == RemediationType::None) {
