@@ -1,8 +1,11 @@
-use api::host::{Body, CertificateKind, ConfigFile};
+use api::host::{Body, CertificateKind, ConfigFile, Owner};
 use api::services::Service;
 
 use super::*;
-use crate::operation::tests::{Bed, KUBELET, ca_pem, message, payload_files, reason, service, wanted};
+use crate::operation::run;
+use crate::operation::tests::{
+    Bed, CLUSTER, KUBELET, ca_pem, message, payload_files, reason, request, service, wanted,
+};
 
 fn staged(v: &str) -> Bed {
     let bed = Bed::new();
@@ -88,16 +91,19 @@ fn requests_name_the_node_and_nothing_else() {
 fn certificates_that_are_good_are_not_asked_for_again() {
     let bed = Bed::new();
     bed.join("1");
-    let requests = |node: &str| {
+    let requests = |node: &str, before: &str| {
         let mut body = wanted("1");
         body.desired.node_name = node.into();
-        bed.apply(body).requests.into_keys().collect::<Vec<_>>()
+        let mut request = request("join-1", 1, Body::Apply(Box::new(body)));
+        request.recipient.node_name = node.into();
+        request.supersedes = Some(Owner { cluster_id: CLUSTER.into(), node_name: before.into() });
+        run(&bed.host, &request).requests.into_keys().collect::<Vec<_>>()
     };
     let both = [CertificateKind::Kubelet, CertificateKind::Wicd];
-    assert_eq!(requests("win-1"), []);
-    assert_eq!(requests("win-2"), both, "of another name");
+    assert_eq!(requests("win-1", "win-1"), []);
+    assert_eq!(requests("win-2", "win-1"), both, "of another name");
     bed.host.state().machine.clock_ms = (86_400 - 1_800) * 1000;
-    assert_eq!(requests("win-1"), both, "half an hour before the end");
+    assert_eq!(requests("win-1", "win-2"), both, "half an hour before the end");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
 mod tests {
     use api::host::{Apply, Cleanup, Facts, Outcome, Reboot, Stage, Start};
 
-    use super::super::tests::{Bed, CLUSTER, reason, request, wanted};
+    use super::super::tests::{Bed, CLUSTER, reason, request, service, wanted};
     use super::*;
     use crate::operation::run;
 
@@ -196,6 +196,7 @@ mod tests {
     fn a_host_that_is_half_clean_stays_whose_it_was() {
         let bed = Bed::new();
         bed.join("1");
+        bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
         bed.host.state().refused.insert("delete_service kubelet".into());
         let cleaned = |node: &str| {
             let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
