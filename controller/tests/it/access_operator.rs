@@ -259,6 +259,8 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
     let control_plane = shared().await?;
     let (admin, operator) = (control_plane.client().await?, operator(control_plane).await?);
     let kubelet = kubelet(control_plane, "approve-1").await?;
+    let legacy = format!("system:serviceaccount:{NAMESPACE}:windows-instance-config-daemon");
+    let legacy = control_plane.client_as(&legacy, &["system:masters"]).await?;
     let requests: Api<CertificateSigningRequest> = Api::all(operator.clone());
     let (client, server) = ("client auth", "server auth");
     let whose = "each for its signer, and no others";
@@ -270,6 +272,8 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
         ("its own, of a wicd", &operator, CLIENT, client, Some(3600), None),
         ("its own, of a kubelet", &operator, KUBELET, client, Some(86400), None),
         ("a kubelet's", &kubelet, KUBELET, client, None, None),
+        ("the legacy daemon's", &legacy, CLIENT, client, Some(3600), None),
+        ("the legacy daemon's for long", &legacy, CLIENT, client, Some(3601), Some("for an hour at most")),
         ("a kubelet's for serving", &kubelet, SERVING, server, None, None),
         ("a person's", &admin, CLIENT, client, Some(3600), Some(whose)),
         ("a person's for a kubelet", &admin, KUBELET, client, Some(3600), Some(whose)),
