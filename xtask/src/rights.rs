@@ -31,9 +31,6 @@ const UNSEEN: &[(&str, &str)] = &[
     ),
     ("bind rbac.authorization.k8s.io clusterroles", "a condition of writing the ClusterRoleBinding, and no request"),
     ("approve certificates.k8s.io signers", "a condition of approving a certificate request, and no request"),
-    ("get config.openshift.io infrastructures", "OpenShift alone has them"),
-    ("get config.openshift.io networks", "OpenShift alone has them"),
-    ("get operator.openshift.io networks", "OpenShift alone has them"),
 ];
 
 /// Compares the operator's roles with the audit logs of API servers: a request that was forbidden is an error, and so is a right that no

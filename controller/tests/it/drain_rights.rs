@@ -2,10 +2,14 @@
 
 use anyhow::Result;
 use k8s_openapi::api::{
+    apps::v1::DaemonSet,
     core::v1::{Namespace, PersistentVolumeClaim, Pod},
     storage::v1::VolumeAttachment,
 };
-use kube::{Api, api::PostParams};
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
 use serde_json::json;
 use testbed::sim::{HostOptions, SimOptions};
 
@@ -15,7 +19,7 @@ use crate::{
 };
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_or_volume_claims() -> Result<()> {
+async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_volume_claims_or_daemon_sets() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
     let host = world.sim.host(HostOptions::named("ruled")).await?;
     let drain = json!({"podRules": [{"namespaceSelector": {"matchLabels": {"keep": "yes"}}, "behavior": "Skip"}]});
@@ -51,6 +55,27 @@ async fn a_drain_does_not_fail_for_want_of_a_right_to_namespaces_or_volume_claim
     world
         .eventually("the pod runs", || async {
             pods.get("stays").await.is_ok_and(|p| phase(p).as_deref() == Some("Running"))
+        })
+        .await?;
+
+    // A pod of a DaemonSet, which stays as well. (There is no scheduler: it says itself where it runs.)
+    let labels = json!({"app": "agent"});
+    let set = json!({
+        "metadata": {"name": "agent"},
+        "spec": {"selector": {"matchLabels": labels}, "template": {
+            "metadata": {"labels": labels},
+            "spec": {"nodeName": "ruled", "containers": [{"name": "c", "image": "example.com/image"}],
+                "tolerations": [{"operator": "Exists"}]},
+        }},
+    });
+    let sets: Api<DaemonSet> = Api::default_namespaced(world.client.clone());
+    sets.create(&post, &serde_json::from_value(set)?).await?;
+    let (agents, pods) =
+        (ListParams::default().labels("app=agent"), Api::<Pod>::default_namespaced(world.client.clone()));
+    world
+        .eventually("the pod of the DaemonSet runs", || async {
+            let found = pods.list(&agents).await.map(|all| all.items).unwrap_or_default();
+            found.into_iter().any(|p| phase(p).as_deref() == Some("Running"))
         })
         .await?;
 
