@@ -197,7 +197,7 @@ mod tests {
         let bed = Bed::new();
         bed.join("1");
         bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
-        bed.host.state().refused.insert("delete_service kubelet".into());
+        bed.host.state().refused.insert(format!("delete_service {}", api::host::WICD_SERVICE));
         let cleaned = |node: &str| {
             let mut request = request("x", 1, Body::Cleanup(Cleanup {}));
             request.recipient.node_name = node.into();
