@@ -200,6 +200,9 @@ async fn other_ways_to_a_host(world: &World) -> Result<()> {
     let named = world.sim.host(HostOptions::named("by-name")).await?;
     let six = world.sim.host(HostOptions::named("over-six")).await?;
     let nowhere = world.sim.host(HostOptions::named("nowhere")).await?;
+    // What is reached has to be an address of theirs.
+    named.windows().state().machine.addresses = vec!["127.0.0.1".into()];
+    six.windows().state().machine.addresses = vec!["::1".into()];
     let at = |host: &SimHost, address: &str, port: u16| api::Host {
         address: address.into(),
         port: Some(i32::from(port)),
