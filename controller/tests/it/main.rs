@@ -42,5 +42,6 @@ mod takeover;
 mod template;
 mod transcripts;
 mod unnamed;
+mod walk;
 mod wicd_rights;
 mod wine;

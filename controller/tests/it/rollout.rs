@@ -58,7 +58,7 @@ fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSp
 }
 
 /// A workload behind a budget: `replicas` pods of which one may be missing.
-async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
+pub async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
     let labels = json!({"app": name});
     let deployment = json!({
         "metadata": {"name": name},
@@ -89,7 +89,7 @@ async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
 }
 
 /// Stands in for the scheduler: binds pods that wait to Ready nodes that take pods, the emptiest first.
-fn schedule(client: Client) -> JoinHandle<()> {
+pub fn schedule(client: Client) -> JoinHandle<()> {
     tokio::spawn(async move {
         // Not those of the operator's own Deployment.
         let pods: Api<Pod> = Api::default_namespaced(client.clone());
@@ -109,8 +109,12 @@ async fn bind_waiting(client: &Client, pods: &Api<Pod>) -> Result<()> {
     if waiting.is_empty() {
         return Ok(());
     }
-    let mut load: BTreeMap<String, usize> =
-        nodes(client).await?.iter().filter(|n| !is_cordoned(n) && is_ready(n)).map(|n| (n.name_any(), 0)).collect();
+    let mut load: BTreeMap<String, usize> = nodes(client)
+        .await?
+        .iter()
+        .filter(|n| !is_cordoned(n) && node_is_ready(n))
+        .map(|n| (n.name_any(), 0))
+        .collect();
     for node in all.iter().filter_map(|p| p.spec.as_ref()?.node_name.as_ref()) {
         load.entry(node.clone()).and_modify(|n| *n += 1);
     }
@@ -132,7 +136,7 @@ async fn bind_waiting(client: &Client, pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
-fn is_ready(node: &Node) -> bool {
+pub fn node_is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
@@ -193,7 +197,7 @@ impl Watcher {
                     seen.cordoned.remove(&node.name_any());
                 }
                 seen.most_cordoned = seen.most_cordoned.max(seen.cordoned.len());
-                if is_cordoned(&node) || !is_ready(&node) {
+                if is_cordoned(&node) || !node_is_ready(&node) {
                     seen.ever_disrupted.insert(node.name_any());
                     seen.disrupted.insert(node.name_any());
                 } else {
@@ -292,7 +296,8 @@ impl Fleet {
         let patch_file = files.path().join("kubelet.json");
         fs::write(&patch_file, patch.to_string())?;
         let server = control_plane.server();
-        let args = ["--api-server", &server, "--kubelet-config-patch", &patch_file.display().to_string()];
+        let patch_file = patch_file.display().to_string();
+        let args = ["--api-server", &server, "--loopback-hosts", "--kubelet-config-patch", &patch_file];
         let world = World::on(control_plane, options, &payload, Some(wicd.clone()), &args).await?;
         world.operator.leads().await?;
         wine.authorize(&world.key.public_key().to_openssh()?)?;

@@ -1,0 +1,568 @@
+//! A random walk over the real operator, API server and simulated hosts: people edit lists, swap and rename entries, restart, cut, mend,
+//! cordon, hold, pause and delete, in any order and at any moment, and the operator is killed in between. Whatever they do:
+//!
+//! * no container of a Ready node ends without a drain,
+//! * no host is deconfigured whose name is listed,
+//! * no host changes from one Node name to another without having been deconfigured,
+//! * no more nodes of a pool than `maxUnavailable` are cordoned by the operator,
+//! * when the world is left alone, every host becomes a Ready node.
+//!
+//! `WALK_SEED` repeats a walk as far as people are concerned, `WALK_STEPS` sets its length.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use api::{
+    Host, WindowsInstance, WindowsNodePoolSpec,
+    host::{Marker, ServiceState},
+    names::key,
+};
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{
+    Api, ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+    runtime::{WatchStreamExt as _, watcher},
+};
+use rand::{Rng as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use serde_json::{Value, json};
+use testbed::sim::{Fault, SimHost, SimOptions};
+use tokio::task::JoinHandle;
+
+use crate::{
+    fleet::{World, entry, is_cordoned, is_cordoned_by_us, is_ready, spec_with},
+    rollout::{node_is_ready, schedule, workload},
+};
+
+const POOLS: [&str; 2] = ["east", "west"];
+/// Hosts of each pool.
+const HOSTS: usize = 3;
+/// Steps of the walk with the fixed seed, and of the one with a fresh seed. Both are short, because each step is minutes of a fleet's life.
+const STEPS: [usize; 2] = [50, 20];
+/// How often the hosts are read.
+const POLL: Duration = Duration::from_millis(10);
+/// A host whose name has been listed for this long is deconfigured for no reason that was there when it began.
+const LISTED: Duration = Duration::from_secs(30);
+/// What a person did to a host explains for this long that its containers end.
+const EXPLAINED: Duration = Duration::from_secs(15);
+/// A watch has caught up after this time.
+const CAUGHT_UP: Duration = Duration::from_secs(5);
+
+/// What people want now.
+struct Model {
+    /// For each pool the entries: name, and which host its address leads to.
+    lists: [BTreeMap<String, usize>; 2],
+    /// A change of it takes a drain.
+    downloads: [i32; 2],
+    paused: [bool; 2],
+    renamed: usize,
+    off: BTreeSet<usize>,
+}
+
+/// What independent watchers have seen.
+#[derive(Default)]
+struct Seen {
+    nodes: BTreeMap<String, Node>,
+    ready_since: BTreeMap<String, Instant>,
+    /// Pods that run and are not asked to end, by UID: their Node and name.
+    pods: BTreeMap<String, (String, String)>,
+    /// Since when each name is listed.
+    listed: BTreeMap<String, Instant>,
+    /// Hosts that a person has rebuilt by deleting an instance.
+    rebuilt: BTreeSet<String>,
+    /// When a person last did something to each host that ends its containers.
+    explained: BTreeMap<usize, Instant>,
+    /// Pods that were there when containers of a host ended: since when, what happened, and their UIDs.
+    suspects: Vec<(Instant, String, Vec<String>)>,
+    violations: Vec<String>,
+}
+
+type Shared = Arc<Mutex<Seen>>;
+
+/// Ends its tasks when it is dropped.
+struct Tasks(Vec<JoinHandle<()>>);
+
+impl Drop for Tasks {
+    fn drop(&mut self) {
+        self.0.iter().for_each(JoinHandle::abort);
+    }
+}
+
+fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
+    let nodes = watcher(Api::<Node>::all(world.client.clone()), watcher::Config::default()).default_backoff();
+    tokio::spawn(async move {
+        let mut nodes = std::pin::pin!(nodes);
+        while let Some(event) = nodes.next().await {
+            let mut seen = seen.lock().unwrap();
+            match event {
+                Ok(watcher::Event::Apply(node) | watcher::Event::InitApply(node)) => {
+                    let name = node.name_any();
+                    if node_is_ready(&node) {
+                        seen.ready_since.entry(name.clone()).or_insert_with(Instant::now);
+                    } else {
+                        seen.ready_since.remove(&name);
+                    }
+                    seen.nodes.insert(name, node);
+                }
+                Ok(watcher::Event::Delete(node)) => {
+                    seen.nodes.remove(&node.name_any());
+                    seen.ready_since.remove(&node.name_any());
+                }
+                _ => {}
+            }
+            for pool in POOLS {
+                let of_pool = |n: &&Node| n.labels().get(key::POOL).is_some_and(|p| p == pool);
+                let cordoned: Vec<String> = seen
+                    .nodes
+                    .values()
+                    .filter(of_pool)
+                    .filter(|n| is_cordoned_by_us(n) && is_cordoned(n))
+                    .map(ResourceExt::name_any)
+                    .collect();
+                // One more may be on its way back: a Node that is not Ready costs nothing of the budget, and may become Ready.
+                let counted = cordoned.iter().filter(|n| seen.ready_since.contains_key(*n)).count();
+                if counted > 1 {
+                    seen.violations.push(format!("pool {pool}: {cordoned:?} are cordoned at once"));
+                }
+            }
+        }
+    })
+}
+
+fn watch_pods(world: &World, seen: Shared) -> JoinHandle<()> {
+    let pods =
+        watcher(Api::<Pod>::default_namespaced(world.client.clone()), watcher::Config::default()).default_backoff();
+    tokio::spawn(async move {
+        let mut pods = std::pin::pin!(pods);
+        while let Some(event) = pods.next().await {
+            let mut seen = seen.lock().unwrap();
+            match event {
+                Ok(watcher::Event::Apply(pod) | watcher::Event::InitApply(pod)) => {
+                    let uid = pod.uid().unwrap_or_default();
+                    let node = pod.spec.as_ref().and_then(|s| s.node_name.clone());
+                    let runs = pod.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Running");
+                    match node.filter(|_| runs && pod.metadata.deletion_timestamp.is_none()) {
+                        Some(node) => seen.pods.insert(uid, (node, pod.name_any())),
+                        None => seen.pods.remove(&uid),
+                    };
+                }
+                Ok(watcher::Event::Delete(pod)) => {
+                    seen.pods.remove(&pod.uid().unwrap_or_default());
+                }
+                _ => {}
+            }
+        }
+    })
+}
+
+/// What is read of a host, again and again.
+#[derive(Clone, Default, PartialEq)]
+struct Look {
+    runs: bool,
+    starts: u32,
+    boots: u32,
+    node: Option<String>,
+}
+
+impl Look {
+    fn at(host: &SimHost) -> Self {
+        let (runs, starts) = {
+            let state = host.windows().state();
+            let runs = state.services.get("containerd").is_some_and(|s| s.state == ServiceState::Running);
+            (runs, state.starts.get("containerd").copied().unwrap_or_default())
+        };
+        let marker = std::fs::read(host.drive_c().join("k/wicd/state.json")).ok();
+        let node = marker.and_then(|m| Some(serde_json::from_slice::<Marker>(&m).ok()?.node_name));
+        Self { runs, starts, boots: host.boots(), node }
+    }
+}
+
+/// Watches the hosts themselves.
+fn watch_hosts(hosts: Vec<SimHost>, seen: Shared) -> JoinHandle<()> {
+    tokio::spawn(async move {
+        let mut before: Vec<Look> = hosts.iter().map(Look::at).collect();
+        loop {
+            for (number, host) in hosts.iter().enumerate() {
+                let mut now = Look::at(host);
+                // A marker that is being replaced cannot be read for a moment.
+                if now.node.is_none() && host.drive_c().join("k/wicd/state.json").exists() {
+                    now.node.clone_from(&before[number].node);
+                }
+                if now != before[number] {
+                    judge(&mut seen.lock().unwrap(), number, host.name(), &before[number], &now);
+                    before[number] = now;
+                }
+            }
+            settle_suspects(&mut seen.lock().unwrap());
+            tokio::time::sleep(POLL).await;
+        }
+    })
+}
+
+fn judge(seen: &mut Seen, number: usize, host: &str, before: &Look, now: &Look) {
+    let ended = before.runs && (!now.runs || now.starts > before.starts || now.boots > before.boots);
+    let explained = seen.explained.get(&number).is_some_and(|at| at.elapsed() < EXPLAINED);
+    if let Some(node) = before.node.as_ref().filter(|_| ended && !explained) {
+        let was_ready = seen.ready_since.get(node).is_some_and(|at| at.elapsed() > CAUGHT_UP);
+        let there: Vec<(String, String)> = seen
+            .pods
+            .iter()
+            .filter(|(_, (on, _))| on == node)
+            .map(|(uid, (_, name))| (uid.clone(), name.clone()))
+            .collect();
+        if was_ready && !there.is_empty() {
+            let names: Vec<&String> = there.iter().map(|(_, name)| name).collect();
+            let what = format!("containers of {host} (Node {node}) ended under {names:?}");
+            seen.suspects.push((Instant::now(), what, there.into_iter().map(|(uid, _)| uid).collect()));
+        }
+    }
+    match (&before.node, &now.node) {
+        (Some(a), Some(b)) if a != b => {
+            seen.violations.push(format!("{host} went from Node {a} to {b} without having been deconfigured"));
+        }
+        (Some(name), None) => {
+            let listed = seen.listed.get(name).is_some_and(|since| since.elapsed() > LISTED);
+            if listed && !seen.rebuilt.contains(name) {
+                seen.violations.push(format!("{host} was deconfigured, though {name} is listed"));
+            }
+        }
+        (None, Some(name)) => {
+            seen.rebuilt.remove(name);
+        }
+        _ => {}
+    }
+}
+
+/// Pods that are still there when the watch has caught up were not drained.
+fn settle_suspects(seen: &mut Seen) {
+    let (over, wait): (Vec<_>, Vec<_>) =
+        std::mem::take(&mut seen.suspects).into_iter().partition(|(since, ..)| since.elapsed() > CAUGHT_UP);
+    seen.suspects = wait;
+    for (_, what, uids) in over {
+        if uids.iter().any(|uid| seen.pods.contains_key(uid)) {
+            seen.violations.push(what);
+        }
+    }
+}
+
+struct Walk {
+    world: World,
+    hosts: Vec<SimHost>,
+    model: Model,
+    rng: StdRng,
+    journal: Vec<String>,
+    seen: Shared,
+    _tasks: Tasks,
+}
+
+impl Walk {
+    async fn new(seed: u64) -> Result<Self> {
+        let termination = Duration::from_millis(100);
+        let sim = SimOptions { termination, restart: Duration::from_millis(200), ..SimOptions::default() };
+        // What a person waits for, a walk has no time for.
+        let world = World::new(sim, &["--register-timeout", "60s"]).await?;
+        let hosts = world.hosts("w", HOSTS * POOLS.len()).await?;
+        let list = |range: std::ops::Range<usize>| range.map(|n| (hosts[n].name().to_owned(), n)).collect();
+        let model = Model {
+            lists: [list(0..HOSTS), list(HOSTS..2 * HOSTS)],
+            downloads: [3, 3],
+            paused: [false, false],
+            renamed: 0,
+            off: BTreeSet::new(),
+        };
+        let seen = Shared::default();
+        let tasks = Tasks(vec![
+            watch_nodes(&world, seen.clone()),
+            watch_pods(&world, seen.clone()),
+            watch_hosts(hosts.clone(), seen.clone()),
+            schedule(world.client.clone()),
+        ]);
+        let rng = StdRng::seed_from_u64(seed);
+        let mut walk = Self { world, hosts, model, rng, journal: Vec::new(), seen, _tasks: tasks };
+        walk.apply(0).await?;
+        walk.apply(1).await?;
+        walk.converges().await?;
+        workload(&walk.world.client, "shop", 8).await?;
+        Ok(walk)
+    }
+
+    fn spec(&self, pool: usize) -> WindowsNodePoolSpec {
+        let mut spec = spec_with(
+            &[],
+            json!({
+                "template": {"spec": {"containerd": {"maxConcurrentDownloads": self.model.downloads[pool]}}},
+                "rollout": {"maxUnavailable": 1, "paused": self.model.paused[pool], "maxFailures": 100},
+            }),
+        );
+        let entries = self.model.lists[pool].iter();
+        let named = entries.map(|(name, host)| Host { name: name.clone(), ..entry(&self.hosts[*host]) });
+        spec.inventory.hosts = Some(named.collect());
+        spec
+    }
+
+    async fn apply(&mut self, pool: usize) -> Result<()> {
+        let names: BTreeSet<String> = self.model.lists.iter().flat_map(|l| l.keys().cloned()).collect();
+        {
+            let mut seen = self.seen.lock().unwrap();
+            seen.listed.retain(|name, _| names.contains(name));
+            for name in names {
+                seen.listed.entry(name).or_insert_with(Instant::now);
+            }
+        }
+        self.world.apply(POOLS[pool], &self.spec(pool)).await
+    }
+
+    fn explain(&self, host: usize) {
+        self.seen.lock().unwrap().explained.insert(host, Instant::now());
+    }
+
+    /// A name that is listed, and the pool that lists it.
+    fn any_name(&mut self) -> Option<(usize, String)> {
+        let pool = self.rng.random_range(0..2);
+        let names: Vec<&String> = self.model.lists[pool].keys().collect();
+        names.choose(&mut self.rng).map(|name| (pool, (*name).clone()))
+    }
+
+    /// Something that a person does, or that happens.
+    async fn act(&mut self) -> Result<String> {
+        let host = self.rng.random_range(0..self.hosts.len());
+        let pool = self.rng.random_range(0..2);
+        Ok(match self.rng.random_range(0..20) {
+            0 | 1 => {
+                self.model.downloads[pool] = 11 - self.model.downloads[pool] % 8;
+                self.apply(pool).await?;
+                format!("{}: a change that takes a drain", POOLS[pool])
+            }
+            2 | 3 if self.model.lists[pool].len() > 1 => {
+                let Some(name) = self.model.lists[pool].keys().next().cloned() else { return Ok("nothing".into()) };
+                self.model.lists[pool].remove(&name);
+                self.apply(pool).await?;
+                format!("{name} is taken out of {}", POOLS[pool])
+            }
+            4..=6 => {
+                let listed: BTreeSet<usize> = self.model.lists.iter().flat_map(|l| l.values().copied()).collect();
+                let Some(free) = (0..self.hosts.len()).find(|n| !listed.contains(n)) else {
+                    return Ok("nothing".into());
+                };
+                let name = self.hosts[free].name().to_owned();
+                self.model.lists[pool].insert(name.clone(), free);
+                self.apply(pool).await?;
+                format!("{name} is listed by {}", POOLS[pool])
+            }
+            7 => {
+                let Some((from, name)) = self.any_name() else { return Ok("nothing".into()) };
+                if self.model.lists[from].len() < 2 {
+                    return Ok("nothing".into());
+                }
+                let Some(host) = self.model.lists[from].remove(&name) else { return Ok("nothing".into()) };
+                self.model.lists[1 - from].insert(name.clone(), host);
+                let first = self.rng.random_range(0..2);
+                self.apply(first).await?;
+                self.apply(1 - first).await?;
+                format!("{name} moves to {}, {} is applied first", POOLS[1 - from], POOLS[first])
+            }
+            8 => {
+                let Some((pool, name)) = self.any_name() else { return Ok("nothing".into()) };
+                let Some(host) = self.model.lists[pool].remove(&name) else { return Ok("nothing".into()) };
+                self.model.renamed += 1;
+                let other = format!("r-{}", self.model.renamed);
+                self.model.lists[pool].insert(other.clone(), host);
+                self.apply(pool).await?;
+                format!("{name} is renamed to {other}")
+            }
+            9 if self.model.lists[pool].len() > 1 => {
+                let names: Vec<String> = self.model.lists[pool].keys().take(2).cloned().collect();
+                let list = &mut self.model.lists[pool];
+                let (a, b) = (list[&names[0]], list[&names[1]]);
+                list.extend([(names[0].clone(), b), (names[1].clone(), a)]);
+                self.apply(pool).await?;
+                format!("the addresses of {names:?} are swapped")
+            }
+            10 | 11 => {
+                self.explain(host);
+                self.hosts[host].reboot();
+                format!("{} is restarted by a person", self.hosts[host].name())
+            }
+            12 => {
+                self.explain(host);
+                let name = self.hosts[host].name().to_owned();
+                if self.model.off.remove(&host) {
+                    self.hosts[host].power_on();
+                    format!("{name} is switched on")
+                } else {
+                    self.model.off.insert(host);
+                    self.hosts[host].power_off();
+                    format!("{name} is switched off")
+                }
+            }
+            13 => {
+                let Some((_, name)) = self.any_name() else { return Ok("nothing".into()) };
+                let cordon = self.rng.random_bool(0.5);
+                let patched = self.world.edit_node(&name, json!({"spec": {"unschedulable": cordon}})).await;
+                format!("Node {name}: unschedulable {cordon} ({})", if patched.is_ok() { "done" } else { "not there" })
+            }
+            14 => {
+                let faults = [
+                    Fault::Refuse,
+                    Fault::Hang,
+                    Fault::WrongKey,
+                    Fault::ChangedHostKey,
+                    Fault::DiskFull,
+                    Fault::ClockAhead(Duration::from_mins(20)),
+                    Fault::CutAfterBytes { bytes: 30_000, once: true },
+                ];
+                let fault = faults.choose(&mut self.rng).context("a fault")?.clone();
+                let text = format!("{}: {fault:?}", self.hosts[host].name());
+                self.hosts[host].fault(fault);
+                text
+            }
+            15 => {
+                self.hosts[host].mend();
+                format!("{} is mended", self.hosts[host].name())
+            }
+            16 => {
+                self.model.paused[pool] = !self.model.paused[pool];
+                self.apply(pool).await?;
+                format!("{}: paused {}", POOLS[pool], self.model.paused[pool])
+            }
+            17 => {
+                let Some((_, name)) = self.any_name() else { return Ok("nothing".into()) };
+                let hold = self.rng.random_bool(0.5).then_some("true");
+                let done = self.annotate(&name, key::HOLD, &json!(hold)).await;
+                format!("{name}: hold {hold:?} ({done})")
+            }
+            18 => {
+                let Some((_, name)) = self.any_name() else { return Ok("nothing".into()) };
+                if self.rng.random_bool(0.5) {
+                    let _ = Api::<Node>::all(self.world.client.clone()).delete(&name, &DeleteParams::default()).await;
+                    // Kubernetes deletes the pods of a Node that is gone.
+                    format!("Node {name} is deleted by a person")
+                } else {
+                    self.seen.lock().unwrap().rebuilt.insert(name.clone());
+                    let instances = Api::<WindowsInstance>::all(self.world.client.clone());
+                    let _ = instances.delete(&name, &DeleteParams::default()).await;
+                    format!("WindowsInstance {name} is deleted by a person")
+                }
+            }
+            _ => {
+                self.world.operator.signal("KILL")?;
+                self.world.new_operator().await?;
+                "the operator is killed and started".into()
+            }
+        })
+    }
+
+    async fn annotate(&self, name: &str, key: &str, value: &Value) -> &'static str {
+        let patch = json!({"metadata": {"annotations": {key: value}}});
+        let instances = Api::<WindowsInstance>::all(self.world.client.clone());
+        let done = instances.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await;
+        if done.is_ok() { "done" } else { "not there" }
+    }
+
+    fn check(&self) -> Result<()> {
+        let seen = self.seen.lock().unwrap();
+        if let Some(violation) = seen.violations.first() {
+            bail!("{violation}\nwhat was done:\n{}", self.journal.join("\n"));
+        }
+        Ok(())
+    }
+
+    /// Everything is mended and left alone.
+    async fn converges(&mut self) -> Result<()> {
+        for number in 0..self.hosts.len() {
+            self.hosts[number].mend();
+            if self.model.off.remove(&number) {
+                self.explain(number);
+                self.hosts[number].power_on();
+            }
+        }
+        // Each entry leads to its own host again: by the marker, or by any order where there is none.
+        let mut free: BTreeSet<usize> = (0..self.hosts.len()).collect();
+        let mut lists = self.model.lists.clone();
+        let named: BTreeMap<String, usize> =
+            self.hosts.iter().enumerate().filter_map(|(n, h)| Some((Look::at(h).node?, n))).collect();
+        for host in lists.iter_mut().flat_map(BTreeMap::iter_mut) {
+            if let Some(own) = named.get(host.0).filter(|n| free.remove(n)) {
+                *host.1 = *own;
+            } else {
+                *host.1 = usize::MAX;
+            }
+        }
+        for host in lists.iter_mut().flat_map(BTreeMap::values_mut).filter(|h| **h == usize::MAX) {
+            *host = free.pop_first().context("more entries than hosts")?;
+        }
+        self.model.lists = lists;
+        self.model.paused = [false, false];
+        for pool in 0..2 {
+            self.apply(pool).await?;
+        }
+        for node in Api::<Node>::all(self.world.client.clone()).list(&kube::api::ListParams::default()).await? {
+            if is_cordoned(&node) && !is_cordoned_by_us(&node) {
+                let _ = self.world.edit_node(&node.name_any(), json!({"spec": {"unschedulable": null}})).await;
+            }
+        }
+        let instances = Api::<WindowsInstance>::all(self.world.client.clone());
+        for instance in instances.list(&kube::api::ListParams::default()).await? {
+            self.annotate(&instance.name_any(), key::HOLD, &Value::Null).await;
+            let now = json!(format!("{:?}", Instant::now()));
+            self.annotate(&instance.name_any(), key::RETRY, &now).await;
+        }
+        for (number, pool) in POOLS.iter().enumerate() {
+            let count = i32::try_from(self.model.lists[number].len())?;
+            let done = self
+                .world
+                .until(pool, "left alone, all are Ready", |p| {
+                    is_ready(p)
+                        && p.status.as_ref().is_some_and(|s| s.ready_nodes == count && s.up_to_date_nodes == count)
+                })
+                .await;
+            done.with_context(|| format!("what was done:\n{}", self.journal.join("\n")))?;
+        }
+        self.check()
+    }
+}
+
+async fn walk(seed: u64, steps: usize) -> Result<()> {
+    println!("WALK_SEED={seed} WALK_STEPS={steps}");
+    let mut walk = Box::pin(Walk::new(seed)).await.with_context(|| format!("seed {seed}"))?;
+    for step in 0..steps {
+        let what = walk.act().await.with_context(|| format!("seed {seed}, step {step}"))?;
+        walk.journal.push(format!("{step}: {what}"));
+        walk.check().with_context(|| format!("seed {seed}, step {step}"))?;
+        // Sometimes the next thing happens at once, and sometimes the operator has reacted before.
+        if walk.rng.random_bool(0.5) {
+            let pool = POOLS[walk.rng.random_range(0..2)];
+            let observed = |p: &api::WindowsNodePool| {
+                p.status.as_ref().and_then(|s| s.observed_generation) == p.metadata.generation
+            };
+            walk.world.until(pool, "the operator has seen the last change", observed).await?;
+        }
+        if step % 50 == 49 {
+            walk.converges().await.with_context(|| format!("seed {seed}, step {step}"))?;
+            walk.journal.push("all was mended, and became Ready".into());
+        }
+    }
+    walk.converges().await.with_context(|| format!("seed {seed}"))?;
+    let seen = walk.seen.lock().unwrap();
+    ensure!(!seen.nodes.is_empty() && !seen.pods.is_empty(), "the watchers saw nothing");
+    Ok(())
+}
+
+fn steps(default: usize) -> usize {
+    std::env::var("WALK_STEPS").ok().and_then(|s| s.parse().ok()).unwrap_or(default)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_people_do_nothing_is_lost() -> Result<()> {
+    Box::pin(walk(7, steps(STEPS[0]))).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_people_do_this_time_nothing_is_lost() -> Result<()> {
+    let seed = std::env::var("WALK_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    Box::pin(walk(seed, steps(STEPS[1]))).await
+}
