@@ -15,7 +15,7 @@ use crate::{deny, execute, fuzz, r#gen, rights, workspace_root};
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 
 /// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests, the operator's rights, fuzz targets for a
-/// minute each.
+/// half a minute each.
 #[derive(clap::Args)]
 pub struct Args {}
 
@@ -30,7 +30,7 @@ const STEPS: &[Step] = &[
     ("clippy for Windows", clippy_for_windows),
     ("tests", tests),
     ("the operator's rights", || rights::run(&rights::Args { logs: rights::logs(), partial: false })),
-    ("fuzz targets", || fuzz::run(&fuzz::Args { seconds: 60, input: None, targets: Vec::new() })),
+    ("fuzz targets", || fuzz::run(&fuzz::Args { seconds: 30, input: None, targets: Vec::new() })),
 ];
 
 /// Runs every step; the first that fails ends it.

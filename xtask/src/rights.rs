@@ -29,6 +29,14 @@ const UNSEEN: &[(&str, &str)] = &[
         "update windowsmachineconfig.openshift.io windowsinstances/finalizers",
         "asked for where OwnerReferencesPermissionEnforcement is on (OpenShift)",
     ),
+    (
+        "get cluster.x-k8s.io machines",
+        "asked for as with machine.openshift.io, whose Machines tests delete and replace",
+    ),
+    (
+        "delete cluster.x-k8s.io machines",
+        "asked for as with machine.openshift.io, whose Machines tests delete and replace",
+    ),
     ("bind rbac.authorization.k8s.io clusterroles", "a condition of writing the ClusterRoleBinding, and no request"),
     ("approve certificates.k8s.io signers", "a condition of approving a certificate request, and no request"),
 ];

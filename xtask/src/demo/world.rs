@@ -65,7 +65,12 @@ impl World {
         if with_wine {
             let patch = files.path().join("kubelet.json");
             std::fs::write(&patch, WINE_KUBELET)?;
-            args.extend(["--kubelet-config-patch".to_owned(), patch.display().to_string()]);
+            // Simulated hosts stay at loopback addresses, though Wine hosts need the API server at another one.
+            args.extend([
+                "--loopback-hosts".to_owned(),
+                "--kubelet-config-patch".to_owned(),
+                patch.display().to_string(),
+            ]);
         }
         let options = OperatorOptions {
             program,
