@@ -129,6 +129,9 @@ pub struct Run {
     /// given several times.
     #[arg(long = "artifact-host")]
     pub artifact_hosts: Vec<String>,
+    /// Let hosts be at loopback addresses, as simulated ones are, although the API server is not. For tests.
+    #[arg(long, hide = true)]
+    pub loopback_hosts: bool,
     /// Where `POST /hooks/git` listens for Git servers that report a push. The port is open only while there is a token.
     #[arg(long, default_value = "0.0.0.0:9184")]
     pub webhook_listen: SocketAddr,

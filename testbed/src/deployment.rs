@@ -88,7 +88,6 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
         MachineApi::OpenShift => ("machine-api.yaml", "machine.openshift.io"),
         MachineApi::ClusterApi => ("cluster-api.yaml", "cluster.x-k8s.io"),
     };
-    control_plane.apply_file(&crate::source_dir().join("crds").join(file)).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": api.namespace()}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
     let rights = match api {
@@ -96,6 +95,8 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
         MachineApi::ClusterApi => "cluster-api",
     };
     apply(control_plane, rights).await?;
+    // The operator uses its rights as soon as it finds the kinds.
+    control_plane.apply_file(&crate::source_dir().join("crds").join(file)).await?;
     let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client().await?);
     for plural in ["machines", "machinesets"] {
         await_condition(crds.clone(), &format!("{plural}.{group}"), conditions::is_crd_established()).await?;
@@ -129,7 +130,7 @@ async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
         "subjects": [{"apiGroup": group, "kind": "User", "name": "probe"}],
     }));
-    let dry_run = PatchParams { dry_run: true, ..PatchParams::apply("probe") };
+    let dry_run = PatchParams { dry_run: true, ..PatchParams::apply("probe").force() };
     eventually("the policies are in force", || async {
         match bindings.patch(name, &dry_run, &probe).await {
             Err(kube::Error::Api(status)) => status.message.contains("windows-node-pools-operator-rbac"),

@@ -200,7 +200,7 @@ fn is_unwanted(slot: &Slot, limits: &Limits) -> bool {
         Some(GrantType::Reboot) => slot.wants_reboot,
         _ => true,
     };
-    slot.held || limits.paused || !limits.open || !wanted
+    slot.held || slot.withheld || limits.paused || !limits.open || !wanted
 }
 
 /// What is so of every decision.
@@ -228,7 +228,8 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
     }
     // What nobody wants any more is given up, as long as nothing was changed on the host.
-    for (old, new) in pairs().filter(|(old, _)| old.begun && !old.past_return && !old.leaving) {
+    let is_reversible = |old: &Slot| old.begun && !old.past_return && !old.leaving && !old.vanishing;
+    for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
         let is_change = matches!(old.grant, Some(GrantType::Update | GrantType::Reboot));
         let is_kept = !decision.changes.contains_key(&old.name) && new.grant == old.grant;
         prop_assert!(!(is_change && is_kept && is_unwanted(old, limits)), "{old:?}");

@@ -212,7 +212,7 @@ async fn wicd_reads_the_services_in_use_and_no_other_configuration() -> Result<(
 #[tokio::test]
 async fn wicd_asks_one_signer_and_decides_nothing() -> Result<()> {
     let control_plane = shared().await?;
-    let wicd = wicd(control_plane, "access-3").await?;
+    let wicd = host(control_plane, "access-3").await?;
     let request = |name: &str, signer: &str| {
         let pem = Forged::new("system:wicd-node:access-3", &["system:wicd-nodes"]).pem();
         let usage = if signer.ends_with("serving") { "server auth" } else { "client auth" };

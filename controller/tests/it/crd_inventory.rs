@@ -61,10 +61,10 @@ async fn fields_of_a_host() -> Result<()> {
     {
         add("port", json!(port), verdict);
     }
-    for user in ["Administrator", r"FACTORY\svc", "svc@factory.example.com", "Büro"] {
+    for user in ["Administrator", r"FACTORY\svc", "svc@factory.example.com", "Büro", "Local Admin"] {
         add("username", json!(user), Taken);
     }
-    for user in ["a b", "a:b", "a\"b", "a/b"] {
+    for user in [" a", "a:b", "a\"b", "a/b"] {
         add("username", json!(user), Refused("should match"));
     }
     add("username", json!(""), Refused("should be at least 1 chars"));

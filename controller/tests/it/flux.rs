@@ -244,11 +244,13 @@ async fn artifacts_of_each_kind_are_followed_and_what_cannot_be_used_touches_nob
     try_join_all(scenes.iter().map(is_not_ready)).await?;
     try_join_all(scenes.iter().map(is_verified)).await?;
     for (scene, (_, plural)) in scenes.iter().zip(KINDS) {
-        ensure!(watches(&world, plural).await? == 1, "there is not one watch of {plural}");
+        // The garbage collector of Kubernetes opens one, too, some time after a kind appears.
+        let open = watches(&world, plural).await?;
+        ensure!((1..=2).contains(&open), "{open} watches of {plural} are open");
         let list: Vec<_> = scene.hosts.iter().map(entry).collect();
         world.apply(&scene.pool, &spec(json!({"hosts": list}))?).await?;
-        let what = format!("no one watches {plural}");
-        world.eventually(&what, || async { watches(&world, plural).await.is_ok_and(|n| n == 0) }).await?;
+        let what = format!("the operator does not watch {plural} any more");
+        world.eventually(&what, || async { watches(&world, plural).await.is_ok_and(|n| n < open) }).await?;
         let own = |p: &WindowsNodePool| is_ready(p) && pool_status(p).inventory.is_none();
         world.until(&scene.pool, "the pool's own list is in force", own).await?;
     }

@@ -280,8 +280,8 @@ async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
         ("half of the hosts", "MassRemovalBlocked", "2 of 4", &scene.list(2)),
         (
             "none",
-            "MassRemovalBlocked",
-            "4 of 4",
+            "InventoryEmpty",
+            "4 hosts of the pool stay",
             "kind: WindowsHostInventory\napiVersion: windowsmachineconfig.openshift.io/v1alpha1\nhosts: []\n",
         ),
     ] {

@@ -15,7 +15,10 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
-use testbed::sim::{HostOptions, SimHost, SimOptions};
+use testbed::{
+    deployment::operator_client,
+    sim::{HostOptions, SimHost, SimOptions},
+};
 
 use crate::{
     fleet::{World, entry, has, is_cordoned, spec, spec_with, status},
@@ -253,7 +256,7 @@ async fn instances(world: &World) -> Result<Vec<WindowsInstance>> {
 /// What a backup does not bring back.
 async fn lose_all_status(world: &World) -> Result<()> {
     let nothing = Patch::Merge(json!({"status": null}));
-    let all: Api<WindowsInstance> = Api::all(world.client.clone());
+    let all: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
     for instance in instances(world).await? {
         all.patch_status(&instance.name_any(), &PatchParams::default(), &nothing).await?;
         let left = all.get(&instance.name_any()).await?.status;

@@ -211,6 +211,11 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
     let stats = || hosts.iter().map(SimHost::stats).collect::<Vec<_>>();
     let plain = json!({});
 
+    // The operator binds the role of wicd when it starts, whatever its pools want.
+    let bindings: Api<ClusterRoleBinding> = Api::all(world.client.clone());
+    let is_bound = || async { bindings.get_opt("windows-node-pools-wicd").await.is_ok_and(|b| b.is_some()) };
+    world.eventually("the role of wicd is bound", is_bound).await?;
+
     // A new pool: it need not even be there.
     let new = pool(&hosts, "Plan", &plain);
     let (before, untouched) = (at_rest(&world).await?, stats());

@@ -253,6 +253,11 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
 
     // It comes back, with all that is still on it, and is forgiven.
     host.power_on();
+    world
+        .eventually("kubelet has made its Node again", || async { matches!(world.node("lost").await, Ok(Some(_))) })
+        .await?;
+    // No record says which key the host of that Node has.
+    Api::<Node>::all(world.client.clone()).delete("lost", &DeleteParams::default()).await?;
     world.join("lost", &spec(std::slice::from_ref(&host))).await?;
     world.until("lost", "it is forgiven", |p| unclean(p).is_empty()).await
 }

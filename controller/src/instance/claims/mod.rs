@@ -48,7 +48,13 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Co
     build(
         instance,
         status,
-        &cx.beside(instance, status, &Reserved::of(&cx.release.cluster), &Neighbours::default(), None),
+        &cx.beside(
+            instance,
+            status,
+            &Reserved::of(&cx.release.cluster, cx.args.loopback_hosts),
+            &Neighbours::default(),
+            None,
+        ),
     )
 }
 
@@ -133,7 +139,7 @@ pub struct Hosts {
 impl Hosts {
     /// Those of this operator.
     pub fn new(cx: Arc<Context>) -> Self {
-        Self { reserved: Reserved::of(&cx.release.cluster), neighbours: Recent::default(), cx }
+        Self { reserved: Reserved::of(&cx.release.cluster, cx.args.loopback_hosts), neighbours: Recent::default(), cx }
     }
 }
 
@@ -174,12 +180,15 @@ mod tests {
     use serde_json::json;
 
     fn reserved() -> Reserved {
-        Reserved::of(&crate::render::Cluster {
-            api_server: "https://10.1.0.5:6443".into(),
-            service_cidr: "10.96.0.0/16".into(),
-            cluster_domain: "cluster.local".into(),
-            ..crate::render::Cluster::default()
-        })
+        Reserved::of(
+            &crate::render::Cluster {
+                api_server: "https://10.1.0.5:6443".into(),
+                service_cidr: "10.96.0.0/16".into(),
+                cluster_domain: "cluster.local".into(),
+                ..crate::render::Cluster::default()
+            },
+            false,
+        )
     }
 
     fn status() -> WindowsInstanceStatus {
@@ -234,7 +243,7 @@ mod tests {
             status.facts.as_mut().unwrap().hostname = hostname.into();
             status
         };
-        for (about, name, status, machine, says, proven, left) in [
+        for (about, name, status, machine, says, proven, left) in vec![
             ("as it is", "win-1", status(), &[][..], &["10.0.0.1", "win-1"][..], "10.0.0.1 win-1", ""),
             ("its list of addresses", "win-1", status(), &[], &["10.0.0.7"], "10.0.0.1 win-1", "10.0.0.7"),
             ("an address of a Service", "win-1", status(), &[], &["10.96.0.1"], "10.0.0.1 win-1", ""),

@@ -19,8 +19,8 @@ pub struct Reserved {
 }
 
 impl Reserved {
-    /// What belongs to this cluster.
-    pub fn of(cluster: &Cluster) -> Self {
+    /// What belongs to this cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
+    pub fn of(cluster: &Cluster, loopback_hosts: bool) -> Self {
         let url = cluster.api_server.split_once("://").map_or(cluster.api_server.as_str(), |(_, rest)| rest);
         let authority = url.split('/').next().unwrap_or_default();
         let host = match authority.strip_prefix('[') {
@@ -34,7 +34,7 @@ impl Reserved {
             addresses: dns.chain(api_server).map(|ip| ip.to_canonical()).collect(),
             api_server: host.to_ascii_lowercase(),
             domain: cluster.cluster_domain.to_ascii_lowercase(),
-            on_one_machine: api_server.is_some_and(|ip| ip.is_loopback()),
+            on_one_machine: loopback_hosts || api_server.is_some_and(|ip| ip.is_loopback()),
         }
     }
 
@@ -93,13 +93,16 @@ mod tests {
     use proptest::prelude::*;
 
     fn reserved(api_server: &str) -> Reserved {
-        Reserved::of(&Cluster {
-            api_server: api_server.into(),
-            service_cidr: "10.96.0.0/12,fd02::/112".into(),
-            cluster_dns: vec!["169.254.20.10".into(), "10.200.0.53".into()],
-            cluster_domain: "cluster.local".into(),
-            ..Cluster::default()
-        })
+        Reserved::of(
+            &Cluster {
+                api_server: api_server.into(),
+                service_cidr: "10.96.0.0/12,fd02::/112".into(),
+                cluster_dns: vec!["169.254.20.10".into(), "10.200.0.53".into()],
+                cluster_domain: "cluster.local".into(),
+                ..Cluster::default()
+            },
+            false,
+        )
     }
 
     #[test]
@@ -170,7 +173,7 @@ mod tests {
         #[test]
         fn no_network_and_no_name_is_too_strange(cidr in ".{0,40}", url in ".{0,40}", name in ".{0,40}", ip: IpAddr) {
             let cluster = Cluster { service_cidr: cidr, api_server: url, ..Cluster::default() };
-            let reserved = Reserved::of(&cluster);
+            let reserved = Reserved::of(&cluster, false);
             reserved.allows_address(ip);
             reserved.allows_name(&name);
         }
@@ -180,7 +183,7 @@ mod tests {
             let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
             let ip = IpAddr::from((network & mask | offset & !mask).to_be_bytes());
             let cluster = Cluster { service_cidr: format!("{}/{length}", std::net::Ipv4Addr::from(network)), ..Cluster::default() };
-            prop_assert!(!Reserved::of(&cluster).allows_address(ip));
+            prop_assert!(!Reserved::of(&cluster, false).allows_address(ip));
         }
     }
 }
