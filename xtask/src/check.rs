@@ -14,7 +14,7 @@ use crate::{deny, execute, fuzz, r#gen, rights, workspace_root};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 
-/// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests, the operator's rights, fuzz targets for a
+/// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests, the operator's rights, fuzz targets for
 /// half a minute each.
 #[derive(clap::Args)]
 pub struct Args {}
