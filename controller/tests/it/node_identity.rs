@@ -9,7 +9,7 @@ use k8s_openapi::api::{
 };
 use kube::{
     Api, ResourceExt,
-    api::{DeleteParams, ListParams, PostParams},
+    api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
 use testbed::sim::{Fault, HostOptions, SimOptions};
@@ -86,9 +86,9 @@ async fn a_node_that_is_made_again_is_drained_again(world: &World) -> Result<()>
     let nodes: Api<Node> = Api::all(world.client.clone());
     nodes.delete("again", &DeleteParams::default()).await?;
     let created = nodes.create(&PostParams::default(), &made_again()).await?;
-    nodes
-        .replace_status("again", &PostParams::default(), &Node { status: node.status.clone(), ..created.clone() })
-        .await?;
+    // A patch: the operator and the kubelet write the new Node at the same time.
+    let status_of_old = Patch::Merge(json!({"status": node.status}));
+    nodes.patch_status("again", &PatchParams::default(), &status_of_old).await?;
     ensure!(created.uid() != node.uid(), "it is the same Node");
     world
         .until_instance("again", "is drained as the Node that it is now", |i| {

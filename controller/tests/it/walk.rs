@@ -10,7 +10,8 @@
 //! `WALK_SEED` repeats a walk as far as people are concerned, `WALK_STEPS` sets its length.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    fmt,
     sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
@@ -78,7 +79,47 @@ struct Seen {
     explained: BTreeMap<usize, Instant>,
     /// Pods that were there when containers of a host ended: since when, what happened, and their UIDs.
     suspects: Vec<(Instant, String, Vec<String>)>,
+    /// The last state of each object, and what changed in the last while, with the second of the walk.
+    history: History,
     violations: Vec<String>,
+}
+
+impl Seen {
+    fn violation(&mut self, what: &str) {
+        self.violations.push(format!("{what}\nthe last changes:\n{}", self.history));
+    }
+}
+
+/// What a person needs to find out why a walk failed.
+struct History {
+    begin: Instant,
+    states: BTreeMap<String, String>,
+    changes: VecDeque<String>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self { begin: Instant::now(), states: BTreeMap::new(), changes: VecDeque::new() }
+    }
+}
+
+impl History {
+    fn record(&mut self, of: String, state: String) {
+        if self.states.get(&of) == Some(&state) {
+            return;
+        }
+        self.changes.push_back(format!("{:>6.1} {of}: {state}", self.begin.elapsed().as_secs_f32()));
+        if self.changes.len() > 150 {
+            self.changes.pop_front();
+        }
+        self.states.insert(of, state);
+    }
+}
+
+impl fmt::Display for History {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.changes.iter().try_for_each(|change| writeln!(f, "{change}"))
+    }
 }
 
 type Shared = Arc<Mutex<Seen>>;
@@ -106,9 +147,18 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                     } else {
                         seen.ready_since.remove(&name);
                     }
+                    let state = format!(
+                        "pool {:?}, Ready {}, unschedulable {}, cordoned by the operator {}",
+                        node.labels().get(key::POOL),
+                        node_is_ready(&node),
+                        is_cordoned(&node),
+                        is_cordoned_by_us(&node),
+                    );
+                    seen.history.record(format!("Node {name}"), state);
                     seen.nodes.insert(name, node);
                 }
                 Ok(watcher::Event::Delete(node)) => {
+                    seen.history.record(format!("Node {}", node.name_any()), "deleted".into());
                     seen.nodes.remove(&node.name_any());
                     seen.ready_since.remove(&node.name_any());
                 }
@@ -126,9 +176,34 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                 // One more may be on its way back: a Node that is not Ready costs nothing of the budget, and may become Ready.
                 let counted = cordoned.iter().filter(|n| seen.ready_since.contains_key(*n)).count();
                 if counted > 1 {
-                    seen.violations.push(format!("pool {pool}: {cordoned:?} are cordoned at once"));
+                    seen.violation(&format!("pool {pool}: {cordoned:?} are cordoned at once"));
                 }
             }
+        }
+    })
+}
+
+fn watch_instances(world: &World, seen: Shared) -> JoinHandle<()> {
+    let instances = watcher(Api::<WindowsInstance>::all(world.client.clone()), watcher::Config::default());
+    tokio::spawn(async move {
+        let mut instances = std::pin::pin!(instances.default_backoff());
+        while let Some(event) = instances.next().await {
+            let (instance, deleted) = match event {
+                Ok(watcher::Event::Apply(instance) | watcher::Event::InitApply(instance)) => (instance, ""),
+                Ok(watcher::Event::Delete(instance)) => (instance, ", deleted"),
+                _ => continue,
+            };
+            let status = instance.status.clone().unwrap_or_default();
+            let state = format!(
+                "pool {}, leaving {}, grant {:?}, operation {:?}, version {:?}, retry {:?}{deleted}",
+                instance.spec.pool_ref.name,
+                instance.is_leaving(),
+                instance.spec.grant.as_ref().map(|g| g.type_),
+                status.operation.as_ref().map(|o| (o.type_, o.step.as_str())),
+                status.current_version,
+                status.failures.map(|f| f.next_retry_time),
+            );
+            seen.lock().unwrap().history.record(format!("WindowsInstance {}", instance.name_any()), state);
         }
     })
 }
@@ -222,12 +297,12 @@ fn judge(seen: &mut Seen, number: usize, host: &str, before: &Look, now: &Look) 
     }
     match (&before.node, &now.node) {
         (Some(a), Some(b)) if a != b => {
-            seen.violations.push(format!("{host} went from Node {a} to {b} without having been deconfigured"));
+            seen.violation(&format!("{host} went from Node {a} to {b} without having been deconfigured"));
         }
         (Some(name), None) => {
             let listed = seen.listed.get(name).is_some_and(|since| since.elapsed() > LISTED);
             if listed && !seen.rebuilt.contains(name) {
-                seen.violations.push(format!("{host} was deconfigured, though {name} is listed"));
+                seen.violation(&format!("{host} was deconfigured, though {name} is listed"));
             }
         }
         (None, Some(name)) => {
@@ -244,7 +319,7 @@ fn settle_suspects(seen: &mut Seen) {
     seen.suspects = wait;
     for (_, what, uids) in over {
         if uids.iter().any(|uid| seen.pods.contains_key(uid)) {
-            seen.violations.push(what);
+            seen.violation(&what);
         }
     }
 }
@@ -277,6 +352,7 @@ impl Walk {
         let seen = Shared::default();
         let tasks = Tasks(vec![
             watch_nodes(&world, seen.clone()),
+            watch_instances(&world, seen.clone()),
             watch_pods(&world, seen.clone()),
             watch_hosts(hosts.clone(), seen.clone()),
             schedule(world.client.clone()),
@@ -532,6 +608,7 @@ async fn walk(seed: u64, steps: usize) -> Result<()> {
     for step in 0..steps {
         let what = walk.act().await.with_context(|| format!("seed {seed}, step {step}"))?;
         walk.journal.push(format!("{step}: {what}"));
+        walk.seen.lock().unwrap().history.record(format!("step {step}"), what);
         walk.check().with_context(|| format!("seed {seed}, step {step}"))?;
         // Sometimes the next thing happens at once, and sometimes the operator has reacted before.
         if walk.rng.random_bool(0.5) {
