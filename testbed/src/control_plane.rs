@@ -48,6 +48,8 @@ pub struct ControlPlaneOptions {
     pub network: Option<Arc<HostNetwork>>,
     /// `--feature-gates` of all three, such as `KubeletSomething=true`.
     pub feature_gates: Vec<String>,
+    /// Write an audit log of what the operator requests and of who approves certificate requests, also without [`AUDIT_DIR`].
+    pub audit: bool,
     /// More flags for kube-apiserver.
     pub apiserver_flags: Vec<String>,
     /// More flags for kube-controller-manager.
@@ -259,18 +261,33 @@ impl ControlPlane {
         self.start_component("kube-apiserver", command)
     }
 
-    /// Where [`AUDIT_DIR`] says so, what the operator asks for is written there, without contents. Who collects it has it after the control
-    /// plane is gone.
+    /// The audit log, if there is one. With [`AUDIT_DIR`], it outlives the control plane.
+    pub fn audit_log(&self) -> Option<PathBuf> {
+        match std::env::var_os(AUDIT_DIR).map(PathBuf::from) {
+            Some(dir) => Some(dir.join(format!("{}-{}.log", std::process::id(), self.address.port()))),
+            None => self.options.audit.then(|| self.dir.path().join("audit.log")),
+        }
+    }
+
+    /// Metadata alone: no contents.
     fn audit_flags(&self) -> Result<Vec<String>> {
-        let Some(dir) = std::env::var_os(AUDIT_DIR).map(PathBuf::from) else { return Ok(Vec::new()) };
+        let Some(log) = self.audit_log() else { return Ok(Vec::new()) };
         let policy = self.dir.path().join("audit-policy.yaml");
-        let of_operator = json!({
+        let approvals = json!([{"group": "certificates.k8s.io", "resources": ["certificatesigningrequests/approval"]}]);
+        let rules = json!({
             "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
-            "rules": [{"level": "Metadata", "users": [crate::deployment::OPERATOR]}, {"level": "None"}],
+            "rules": [
+                {"level": "Metadata", "users": [crate::deployment::OPERATOR]},
+                {"level": "Metadata", "resources": approvals},
+                {"level": "None"},
+            ],
         });
-        fs::write(&policy, of_operator.to_string())?;
-        let log = dir.join(format!("{}-{}.log", std::process::id(), self.address.port()));
-        Ok(vec![format!("--audit-policy-file={}", policy.display()), format!("--audit-log-path={}", log.display())])
+        fs::write(&policy, rules.to_string())?;
+        Ok(vec![
+            format!("--audit-policy-file={}", policy.display()),
+            format!("--audit-log-path={}", log.display()),
+            "--audit-log-mode=blocking".to_owned(),
+        ])
     }
 
     fn start_controller_manager(&self) -> Result<Daemon> {

@@ -50,7 +50,7 @@ impl World {
         let files = tempfile::tempdir()?;
         let control_plane = ControlPlane::start(ControlPlaneOptions {
             network: Some(Arc::new(HostNetwork::create()?)),
-            apiserver_flags: audit(files.path())?,
+            audit: true,
             ..ControlPlaneOptions::default()
         })
         .await?;
@@ -148,25 +148,6 @@ impl World {
 }
 
 const ENVIRONMENT: &str = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment";
-
-/// Has the API server write down who decided certificate requests.
-fn audit(dir: &Path) -> Result<Vec<String>> {
-    let policy = json!({
-        "apiVersion": "audit.k8s.io/v1",
-        "kind": "Policy",
-        "omitStages": ["RequestReceived"],
-        "rules": [{"level": "Metadata", "resources": [
-            {"group": "certificates.k8s.io", "resources": ["certificatesigningrequests/approval"]}
-        ]}],
-    });
-    let file = dir.join("audit-policy.yaml");
-    fs::write(&file, serde_yaml::to_string(&policy)?)?;
-    Ok(vec![
-        format!("--audit-policy-file={}", file.display()),
-        format!("--audit-log-path={}", dir.join("audit.log").display()),
-        "--audit-log-mode=blocking".to_owned(),
-    ])
-}
 
 fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
     let kubelet =
@@ -285,12 +266,13 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
 
 /// By what the API server wrote down, not by what a condition claims.
 async fn requests_were_approved_by_the_operator(world: &World) -> Result<()> {
-    let log = fs::read_to_string(world.files.path().join("audit.log"))?;
+    let log = fs::read_to_string(world.control_plane.audit_log().context("there is an audit log")?)?;
     let mut approvers = BTreeMap::new();
     for line in log.lines() {
         let entry: Value = serde_json::from_str(line)?;
         let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        if entry["responseStatus"]["code"] == 200 {
+        let is_approval = entry["objectRef"]["subresource"] == "approval" && entry["verb"] != "get";
+        if is_approval && entry["responseStatus"]["code"] == 200 {
             approvers.insert(text(&entry["objectRef"]["name"]), text(&entry["user"]["username"]));
         }
     }
