@@ -2,7 +2,7 @@
 //! the place of others.
 
 use std::{
-    collections::HashMap,
+    collections::VecDeque,
     net::IpAddr,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -27,7 +27,7 @@ const MAX_HEAD: usize = 16 << 10;
 pub struct Limits {
     /// Connections that may be open at once.
     pub connections: usize,
-    /// Connections that may be open at once from one address. Others still get through when one address opens as many as it can.
+    /// Connections that may be open at once from one address.
     pub per_address: usize,
     /// Time in which the head of a request must arrive.
     pub head: Duration,
@@ -35,7 +35,8 @@ pub struct Limits {
     pub connection: Duration,
 }
 
-/// Serves until `stop`. A connection over the limit is closed without an answer.
+/// Serves until `stop`. When as many connections are open as may be, a new one takes the place of the oldest: a client that opens many and
+/// sends nothing does not keep out a probe of kubelet, which takes milliseconds.
 pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
     let places = Places::default();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
@@ -47,7 +48,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
                 continue;
             }
         };
-        let Some(place) = places.take(peer.ip().to_canonical(), &limits) else { continue };
+        let place = places.take(peer.ip().to_canonical(), &limits);
         let service = TowerToHyperService::new(router.clone());
         let stop = stop.clone();
         tokio::spawn(async move {
@@ -57,43 +58,47 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
                 .max_buf_size(MAX_HEAD)
                 .serve_connection(TokioIo::new(stream), service);
             // How it ends is the client's affair.
-            let _ = stop.run_until_cancelled(timeout(limits.connection, connection)).await;
+            let until_taken = place.taken.run_until_cancelled(timeout(limits.connection, connection));
+            let _ = stop.run_until_cancelled(until_taken).await;
             drop(place);
         });
     }
 }
 
-/// Open connections, by address.
+/// Open connections, the oldest first.
 #[derive(Clone, Default)]
-struct Places(Arc<Mutex<HashMap<IpAddr, usize>>>);
+struct Places(Arc<Mutex<VecDeque<(IpAddr, CancellationToken)>>>);
 
 /// A connection that counts until it is dropped.
 struct Place {
     places: Places,
-    address: IpAddr,
+    /// Cancelled when another connection takes its place.
+    taken: CancellationToken,
 }
 
 impl Places {
-    fn take(&self, address: IpAddr, limits: &Limits) -> Option<Place> {
+    fn take(&self, address: IpAddr, limits: &Limits) -> Place {
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let from_here = open.get(&address).copied().unwrap_or_default();
-        if from_here >= limits.per_address || open.values().sum::<usize>() >= limits.connections {
-            return None;
+        let from_here = open.iter().filter(|(from, _)| *from == address).count();
+        let oldest = if from_here >= limits.per_address {
+            open.iter().position(|(from, _)| *from == address)
+        } else {
+            (open.len() >= limits.connections).then_some(0)
+        };
+        if let Some((_, token)) = oldest.and_then(|oldest| open.remove(oldest)) {
+            token.cancel();
         }
-        open.insert(address, from_here + 1);
-        Some(Place { places: self.clone(), address })
+        let taken = CancellationToken::new();
+        open.push_back((address, taken.clone()));
+        Place { places: self.clone(), taken }
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut open = self.places.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = open.get_mut(&self.address) {
-            *count -= 1;
-            if *count == 0 {
-                open.remove(&self.address);
-            }
-        }
+        // What is not cancelled is still in the list. Tokens have no identity: cancelling this one marks its entry.
+        self.taken.cancel();
+        self.places.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, token)| !token.is_cancelled());
     }
 }
 
@@ -137,30 +142,31 @@ mod tests {
     async fn one_address_cannot_take_the_places_of_others() {
         let limits = Limits { connections: 3, per_address: 2, head: PATIENT, connection: PATIENT };
         let address = server(limits).await;
-        let silent = [connect("127.0.0.1", address).await, connect("127.0.0.1", address).await];
-        // It is accepted in the order of arrival, so the two above have their places.
+        let mut first = connect("127.0.0.1", address).await;
+        let _second = connect("127.0.0.1", address).await;
+        let _of_another = connect("127.0.0.2", address).await;
+        // It is accepted in the order of arrival, so the three above have their places.
         let mut third = connect("127.0.0.1", address).await;
-        assert_eq!(answer(&mut third).await, "", "more than an address may open");
-        let mut other = connect("127.0.0.2", address).await;
-        other.write_all(RIGHT).await.unwrap();
-        assert!(answer(&mut other).await.ends_with("\r\n\r\n3"), "another address was not served");
-        drop(silent);
-        // As soon as the server sees that they have ended, their places are free.
-        loop {
-            let mut again = connect("127.0.0.1", address).await;
-            let sent = again.write_all(RIGHT).await;
-            if sent.is_ok() && answer(&mut again).await.ends_with("\r\n\r\n3") {
-                break;
-            }
-        }
+        assert_eq!(answer(&mut first).await, "", "the oldest of this address has made room");
+        third.write_all(RIGHT).await.unwrap();
+        assert!(answer(&mut third).await.ends_with("\r\n\r\n3"), "a new connection was not served");
     }
 
     #[tokio::test]
-    async fn no_more_are_open_than_fit() {
-        let limits = Limits { connections: 2, per_address: 2, head: PATIENT, connection: PATIENT };
+    async fn silent_connections_do_not_keep_a_probe_out() {
+        let limits = Limits { connections: 4, per_address: 2, head: PATIENT, connection: PATIENT };
         let address = server(limits).await;
-        let _silent = [connect("127.0.0.1", address).await, connect("127.0.0.2", address).await];
-        assert_eq!(answer(&mut connect("127.0.0.3", address).await).await, "");
+        let mut silent = Vec::new();
+        for n in 0..40 {
+            silent.push(connect(&format!("127.0.0.{}", 2 + n % 20), address).await);
+        }
+        // From an address of its own, and from one that is used up.
+        for from in ["127.0.0.99", "127.0.0.2"] {
+            let mut probe = connect(from, address).await;
+            probe.write_all(RIGHT).await.unwrap();
+            assert!(answer(&mut probe).await.ends_with("\r\n\r\n3"), "{from}");
+        }
+        assert_eq!(answer(&mut silent[0]).await, "", "no more are open than fit");
     }
 
     #[tokio::test]

@@ -4,7 +4,10 @@
 //! it answers, by its addresses, and by what it has proven. Only a host that is found nowhere gets the name that it calls itself, not the
 //! one that DNS has for it. That name is the host's own word and wins against nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet},
+};
 
 use api::{FirstContact, Host};
 
@@ -155,6 +158,8 @@ struct Search<'a> {
     /// Names of hosts of this pool that no entry has been found to mean.
     free: BTreeSet<&'a str>,
     given: BTreeSet<String>,
+    /// By the name of a Node: how many entries without a name have an address of it.
+    rivals: OnceCell<BTreeMap<String, usize>>,
 }
 
 impl<'a> Search<'a> {
@@ -168,7 +173,17 @@ impl<'a> Search<'a> {
         for host in names.existing {
             at.entry(&host.place).or_default().push(host);
         }
-        Self { entries, places, names, at, is_pending: vec![false; entries.len()], found, free, given }
+        Self {
+            entries,
+            places,
+            names,
+            at,
+            is_pending: vec![false; entries.len()],
+            found,
+            free,
+            given,
+            rivals: OnceCell::new(),
+        }
     }
 
     fn settle(&mut self, n: usize, name: String) {
@@ -221,7 +236,19 @@ impl<'a> Search<'a> {
         only(same.into_iter()).or_else(|| only(foreign.into_iter().filter(is_same).map(|e| e.name.clone())))
     }
 
+    /// A kubelet writes the addresses of its Node: they name no entry beside another that the Node may mean just as well.
     fn by_node(&mut self, n: usize) -> Option<String> {
+        let name = self.node_of(n).filter(|name| !self.given.contains(name))?;
+        let rivals = self.rivals.get_or_init(|| {
+            let mut rivals = BTreeMap::new();
+            let open = (0..self.entries.len()).filter(|n| self.found[*n].is_none());
+            open.filter_map(|n| self.node_of(n)).for_each(|name| *rivals.entry(name).or_default() += 1);
+            rivals
+        });
+        (rivals.get(&name) == Some(&1)).then_some(name)
+    }
+
+    fn node_of(&self, n: usize) -> Option<String> {
         let addresses = self.addresses(&self.places[n].0)?;
         only(addresses.iter().flat_map(|a| (self.names.nodes_at)(a)))
     }
@@ -244,7 +271,12 @@ impl<'a> Search<'a> {
             return (names.failure)(&self.places[n]).map_or(Ok(None), Err);
         };
         let address = &entry.host.address;
-        let nodes: BTreeSet<String> = (names.nodes_at)(&contact.dialed).into_iter().collect();
+        let mut nodes: BTreeSet<String> = (names.nodes_at)(&contact.dialed).into_iter().collect();
+        nodes.retain(|node| !self.given.contains(node));
+        // Each Node reports its own addresses, so that any may name those of another. The one that has the name of the host, too, is meant.
+        if let Some(node) = nodes.get(&hostname.to_ascii_lowercase()) {
+            return Ok(Some(node.clone()));
+        }
         if nodes.len() > 1 {
             let nodes = nodes.into_iter().collect::<Vec<_>>().join(" and ");
             let message = format!(

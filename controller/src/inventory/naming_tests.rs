@@ -197,6 +197,20 @@ fn what_a_host_says_of_its_name_wins_against_nothing() {
 }
 
 #[test]
+fn a_node_that_claims_the_addresses_of_others_takes_no_name_from_them() {
+    // The Node `old` has 10.0.0.2, and its kubelet reports the address of another host, too.
+    let nodes = vec![("old", "10.0.0.2"), ("old", "10.0.0.1")];
+    let silent = World { nodes: nodes.clone(), ..World::default() };
+    assert_eq!(silent.seen(&["10.0.0.1", "10.0.0.2"], 22), (String::new(), String::new(), 2, 2));
+    let contacts = vec![("10.0.0.1", calls_itself("NEW", "10.0.0.1")), ("10.0.0.2", calls_itself("OLD", "10.0.0.2"))];
+    let both = vec![("old", "10.0.0.2"), ("old", "10.0.0.1"), ("new", "10.0.0.1")];
+    let known = World { nodes: both, contacts, ..World::default() };
+    assert_eq!(known.seen(&["10.0.0.1", "10.0.0.2"], 22), ("new old".into(), String::new(), 0, 0));
+    let listed = World { existing: vec![existing("old", "10.0.0.2")], nodes, ..World::default() };
+    assert_eq!(listed.seen(&["10.0.0.2", "10.0.0.1"], 22), ("old".into(), String::new(), 1, 1));
+}
+
+#[test]
 fn a_host_that_must_not_be_asked_is_not() {
     let strict = World { is_strict: true, nodes: vec![("old", "10.0.0.2")], ..World::default() };
     assert_eq!(strict.seen(&["10.0.0.1"], 22), (String::new(), "HostKeyUnknown".into(), 1, 0));
@@ -217,6 +231,7 @@ proptest! {
         hosts in proptest::collection::vec(0_u8..6, 0..6),
         listed in proptest::collection::btree_set(0_u8..9, 0..7),
         told in proptest::collection::vec("[a-c]", 9),
+        nodes in proptest::collection::vec(("[a-d]", 0_u8..9), 0..6),
     ) {
         let address = |n: u8| format!("10.0.0.{n}");
         let mut unique: Vec<u8> = hosts;
@@ -229,7 +244,7 @@ proptest! {
         };
         let names = Names {
             existing: &existing,
-            nodes_at: &|_| Vec::new(),
+            nodes_at: &|at| nodes.iter().filter(|(_, n)| address(*n) == at).map(|(node, _)| node.clone()).collect(),
             resolved: &|_| None,
             forbidden: &|_| None,
             contact: &contact,

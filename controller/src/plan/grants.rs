@@ -19,7 +19,8 @@ use sha2::{Digest, Sha256};
 use super::{
     rollout::{Gate, Hold},
     slot::{
-        count, disturbs, has, is_busy, is_dead_change, is_granted, is_quiet_change, is_seated, is_silent, later, waits,
+        count, disturbs, has, has_pods, is_busy, is_dead_change, is_disturbed, is_granted, is_quiet_change,
+        is_revocable, is_seated, is_silent, later, waits,
     },
 };
 
@@ -133,6 +134,10 @@ struct Plan<'a> {
     budget: u32,
     /// Places for nodes that count already because of a grant that has not begun.
     seats: u32,
+    /// Nodes with pods that may still be disturbed, whether they are available or not.
+    hands: u32,
+    /// Nodes that were unavailable when their operations were granted, work again, and are too many now.
+    revived: BTreeSet<&'a str>,
     /// Nodes that are unavailable already and may still be changed.
     dead: u32,
     /// Nodes that may still be changed without disturbing anybody.
@@ -144,8 +149,11 @@ impl<'a> Plan<'a> {
         let lost = lost(slots, limits.ignore_lost_after, limits.max_unhealthy, now);
         let base = |s: &Slot| s.joined && !s.held && !lost.names.contains(&s.name);
         let cap = limits.max_unavailable.of(count(slots, base));
-        let busy = count(slots, |s| base(s) && is_busy(s));
-        let fixed = count(slots, |s| base(s) && is_busy(s) && !is_seated(s));
+        // A hold in the middle of an operation takes back neither the cordon nor its price.
+        let pays = |s: &Slot| base(s) || (s.joined && s.held && is_disturbed(s));
+        let busy = count(slots, |s| pays(s) && is_busy(s));
+        let fixed = count(slots, |s| pays(s) && is_busy(s) && !is_seated(s));
+        let (hands, revived) = disturbed(slots, cap);
         let budget = cap.saturating_sub(busy).min(limits.others.unwrap_or(u32::MAX));
         // When so many are down at once, they may all come back at any moment: no more are in the middle of a change then than
         // might be if they worked.
@@ -162,6 +170,8 @@ impl<'a> Plan<'a> {
             cap,
             budget,
             seats: cap.saturating_sub(fixed),
+            hands,
+            revived,
             too_many_down,
             dead: dead.saturating_sub(count(slots, |s| is_dead_change(s) && !waits(s, now))),
             quiet: limits.max_concurrent.saturating_sub(count(slots, |s| is_quiet_change(s) && !waits(s, now))),
@@ -202,7 +212,11 @@ impl<'a> Plan<'a> {
         let is_stopped = slot.grant == Some(GrantType::Update)
             && matches!(self.limits.gate.hold, Hold::FailureLimit { rolled_back: false, .. });
         let goes_on = is_wanted && !is_stopped && self.may_change() && !slot.held && !slot.withheld;
-        !slot.past_return && !slot.leaving && !goes_on
+        !slot.past_return && !slot.leaving && (!goes_on || self.is_revived(slot))
+    }
+
+    fn is_revived(&self, slot: &Slot) -> bool {
+        self.revived.contains(slot.name.as_str())
     }
 
     fn is_base(&self, slot: &Slot) -> bool {
@@ -246,14 +260,23 @@ impl<'a> Plan<'a> {
     /// Takes what disturbing this node costs.
     fn pay(&mut self, slot: &Slot, disruption: Disruption) -> bool {
         if disruption < Disruption::Restart {
-            is_quiet_change(slot) || take(&mut self.quiet)
-        } else if !slot.available {
+            return is_quiet_change(slot) || take(&mut self.quiet);
+        }
+        let takes_hand = takes_hand(slot);
+        if self.is_revived(slot) || (takes_hand && self.hands == 0) {
+            return false;
+        }
+        let paid = if !slot.available {
             is_dead_change(slot) || take(&mut self.dead)
         } else if is_seated(slot) {
             take(&mut self.seats)
         } else {
             take(&mut self.budget)
+        };
+        if paid && takes_hand {
+            take(&mut self.hands);
         }
+        paid
     }
 
     /// Joining: a host that waits after a failure gives its slot to the next one, and gets another after those that were never tried.
@@ -287,7 +310,7 @@ impl<'a> Plan<'a> {
             }
             let orphan = self.limits.orphan || slot.let_go;
             let wanted = if orphan { GrantType::Orphan } else { GrantType::Remove };
-            let held = slot.held && !orphan;
+            let held = (slot.held || self.is_revived(slot)) && !orphan;
             if !held && slot.grant == Some(wanted) {
                 self.keep(slot);
                 continue;
@@ -299,11 +322,16 @@ impl<'a> Plan<'a> {
             } else if slot.joined && slot.available && !(slot.begun && disturbs(slot.grant, slot.grant_disruption)) {
                 self.pay(slot, Disruption::Drain)
             } else {
-                take(&mut undisturbed)
+                let takes_hand = takes_hand(slot);
+                let may = (!takes_hand || self.hands > 0) && take(&mut undisturbed);
+                if may && takes_hand {
+                    take(&mut self.hands);
+                }
+                may
             };
             if may {
                 self.give(slot, wanted);
-            } else if slot.begun && slot.grant.is_some() {
+            } else if slot.begun && slot.grant.is_some() && !self.is_revived(slot) {
                 self.keep(slot);
             }
         }
@@ -527,6 +555,24 @@ fn is_too_many_down(slots: &[Slot], max_unhealthy: IntOrPercent) -> bool {
     let joined = |s: &Slot| s.joined && !s.held;
     let down = count(slots, |s| joined(s) && !s.leaving && !s.ready && !s.begun);
     down > max_unhealthy.of(count(slots, joined))
+}
+
+/// Of the nodes with pods that may be disturbed: how many more, and which are too many. What was granted to a node while it was not Ready
+/// cost nothing, and it may have become Ready since: then it is uncordoned, and waits for its turn.
+fn disturbed(slots: &[Slot], cap: u32) -> (u32, BTreeSet<&str>) {
+    let counts = |s: &&Slot| has_pods(s) && is_disturbed(s) && !is_seated(s) && !is_quiet_change(s);
+    let (mut revocable, fixed): (Vec<&Slot>, Vec<&Slot>) = slots.iter().filter(counts).partition(|s| is_revocable(s));
+    let left = (cap as usize).saturating_sub(fixed.len());
+    // What has not begun is taken back first.
+    revocable.sort_by_key(|s| (!(s.begun || s.removing), &s.name));
+    let kept = revocable.len().min(left);
+    let revived = revocable[kept..].iter().map(|s| s.name.as_str()).collect();
+    (u32::try_from(left - kept).unwrap_or(u32::MAX), revived)
+}
+
+/// Whether to disturb a node takes one of the nodes with pods that may be disturbed: if it is not one of them already.
+fn takes_hand(slot: &Slot) -> bool {
+    has_pods(slot) && (!is_disturbed(slot) || is_seated(slot) || is_quiet_change(slot))
 }
 
 fn take(of: &mut u32) -> bool {

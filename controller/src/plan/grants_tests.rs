@@ -436,6 +436,58 @@ fn updates() {
     ]);
 }
 
+/// It has been cordoned by the operator: Ready, and not available.
+fn cordoned(slot: Slot) -> Slot {
+    Slot { ready: true, available: false, down_since: None, ..slot }
+}
+
+#[test]
+fn nodes_that_come_back_in_the_middle_are_not_too_many() {
+    use GrantType::{Remove, Update};
+    let drains = |name: &str| Slot { removing: true, ..granted(leaving(cordoned(node(name))), Remove) };
+    let update = |name: &str| begun(to(V2, Update, cordoned(ready_to_go(name))));
+    let wiped = |name: &str| Slot { deconfiguring: true, ..drains(name) };
+    check(vec![
+        (
+            "of two that are drained at once, one is let alone",
+            vec![drains("a"), drains("b")],
+            limits(),
+            vec![("b", None)],
+        ),
+        ("it waits while its own cordon is there", vec![drains("a"), leaving(cordoned(node("b")))], limits(), vec![]),
+        ("what is wiped goes on", vec![wiped("b"), drains("a")], limits(), vec![("a", None)]),
+        ("a change makes way, too", vec![update("a"), drains("b")], limits(), vec![("b", None)]),
+        ("what is changed does not", vec![changed(update("b")), changed(update("a"))], limits(), vec![]),
+        (
+            "a node that is still down costs nothing",
+            vec![drains("a"), granted(leaving(dead("b")), Remove)],
+            limits(),
+            vec![],
+        ),
+        (
+            "and is not begun with when it is up again",
+            vec![drains("a"), leaving(cordoned(node("b")))],
+            limits(),
+            vec![],
+        ),
+    ]);
+}
+
+#[test]
+fn a_hold_does_not_make_room() {
+    use GrantType::{Remove, Update};
+    let held_change = held(changed(to(V2, Update, cordoned(ready_to_go("a")))));
+    let held_removal = held(granted(leaving(node("a")), Remove));
+    let being_removed_as = |name| Slot { removing: true, ..leaving(node(name)) };
+    let being_removed = being_removed_as("a");
+    check(vec![
+        ("a change goes on under its hold", vec![held_change, ready_to_go("b")], limits(), vec![]),
+        ("a removal ends before its place is free", vec![held_removal, ready_to_go("b")], limits(), vec![("a", None)]),
+        ("without its grant, too", vec![being_removed, held(ready_to_go("b"))], limits(), vec![]),
+        ("and it counts", vec![held(being_removed_as("a")), ready_to_go("b")], limits(), vec![]),
+    ]);
+}
+
 #[test]
 fn the_gate() {
     use GrantType::{Reboot, Stage, Update};

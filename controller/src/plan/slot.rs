@@ -23,6 +23,8 @@ pub struct Slot {
     pub begun: bool,
     /// Whether that operation has changed something on the host, so that its grant is not taken back any more.
     pub past_return: bool,
+    /// Whether its removal has begun, which may have cordoned its Node.
+    pub removing: bool,
     /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
     /// Whether it is let go as it is when it leaves, whatever its pool says.
@@ -105,14 +107,33 @@ pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>)
     }
 }
 
+/// Whether the operator disturbs a node, or may at any moment.
+pub(super) fn is_disturbed(slot: &Slot) -> bool {
+    slot.begun || slot.removing || disturbs(slot.grant, slot.grant_disruption)
+}
+
 /// Whether a node takes one of those that may be unavailable.
 pub(super) fn is_busy(slot: &Slot) -> bool {
-    !slot.available || slot.begun || disturbs(slot.grant, slot.grant_disruption)
+    !slot.available || is_disturbed(slot)
+}
+
+/// Whether its pods depend on what the operator does with it: a node that is not Ready, or that a person has cordoned, has none to lose.
+pub(super) fn has_pods(slot: &Slot) -> bool {
+    slot.joined && slot.ready && !slot.cordoned
+}
+
+/// Whether the operator disturbs it, and can still leave off and lift the cordon.
+pub(super) fn is_revocable(slot: &Slot) -> bool {
+    match slot.grant {
+        Some(GrantType::Remove) => slot.leaving && !slot.deconfiguring,
+        Some(GrantType::Update | GrantType::Reboot) => !slot.past_return && disturbs(slot.grant, slot.grant_disruption),
+        _ => false,
+    }
 }
 
 /// Whether it does so only because of a grant that can still be taken back, or replaced.
 pub(super) fn is_seated(slot: &Slot) -> bool {
-    slot.available && !slot.begun && slot.grant != Some(GrantType::Remove) && is_busy(slot)
+    slot.available && !slot.begun && !slot.removing && slot.grant != Some(GrantType::Remove) && is_busy(slot)
 }
 
 /// Whether it is being changed without being disturbed.

@@ -78,6 +78,7 @@ pub(crate) fn member(
         grant_version: instance.spec.grant.as_ref().and_then(|g| g.version.clone()),
         grant_disruption: instance.spec.grant.as_ref().and_then(|g| g.disruption),
         begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
+        removing: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Remove),
         vanishing: false,
         let_go: false,
         deconfiguring: is_past_return(instance),

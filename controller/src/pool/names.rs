@@ -59,7 +59,7 @@ impl Naming {
             cx.asking.look_up(all.filter(|a| a.parse::<std::net::IpAddr>().is_err()).collect()).await;
         }
         let owners = Owners::of(&said, cx).await;
-        let nodes = NodesByAddress::of(&cx.nodes.state());
+        let nodes = NodesByAddress::of(&cx.nodes.state(), &|node| cx.instances.get(&ObjectRef::new(node)));
         let names = Names {
             existing: &existing,
             nodes_at: &|address| nodes.0.get(address).cloned().unwrap_or_default(),
@@ -90,7 +90,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
     if cx.looks_once {
         cx.asking.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
     }
-    let nodes = NodesByAddress::of(&cx.nodes.state());
+    let nodes = NodesByAddress::of(&cx.nodes.state(), &|node| cx.instances.get(&ObjectRef::new(node)));
     let mut next = None;
     for (name, address) in new {
         let addresses =
@@ -167,15 +167,28 @@ fn identity(instance: &WindowsInstance) -> Option<Identity> {
 struct NodesByAddress(BTreeMap<String, Vec<String>>);
 
 impl NodesByAddress {
-    fn of(nodes: &[Arc<Node>]) -> Self {
+    /// Kubelets write the addresses of their Nodes. Of a Node with an instance, only the addresses at which that was proven count.
+    fn of(nodes: &[Arc<Node>], instance: &dyn Fn(&str) -> Option<Arc<WindowsInstance>>) -> Self {
         let mut all: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for node in nodes.iter().filter(|n| is_made_by_an_operator(n)) {
-            for address in node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default() {
-                all.entry(canonical(&address.address)).or_default().push(node.name_any());
+            let addresses = match instance(&node.name_any()) {
+                Some(instance) => {
+                    let proven = instance.status.as_ref().and_then(|s| s.proven_address.clone());
+                    proven.into_iter().chain([instance.spec.host.address.clone()]).collect()
+                }
+                None => reported(node),
+            };
+            for address in addresses.iter().map(|a| canonical(a)).collect::<BTreeSet<_>>() {
+                all.entry(address).or_default().push(node.name_any());
             }
         }
         Self(all)
     }
+}
+
+fn reported(node: &Node) -> Vec<String> {
+    let addresses = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    addresses.iter().map(|a| a.address.clone()).collect()
 }
 
 /// Whether an operator has made this Node of a host: this one, or the legacy one.
@@ -234,6 +247,7 @@ async fn owner(name: &str, cx: &Context) -> Result<Option<String>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use api::{InstanceHost, WindowsInstanceSpec, WindowsInstanceStatus};
     use serde_json::json;
 
     #[test]
@@ -245,12 +259,24 @@ mod tests {
             });
             Arc::new(serde_json::from_value::<Node>(node).unwrap())
         };
-        let nodes = NodesByAddress::of(&[
+        let nodes = [
             node("byoh", json!({key::BYOH: "true"}), json!({}), "10.0.0.1"),
             node("ours", json!({key::POOL: "p"}), json!({}), "fd00:0::1"),
             node("machine", json!({}), json!({key::VERSION: "10.19.0-a"}), "10.0.0.1"),
             node("theirs", json!({}), json!({}), "10.0.0.9"),
-        ]);
+            node("joined", json!({key::POOL: "p"}), json!({}), "10.0.0.1"),
+        ];
+        let joined = |name: &str| {
+            (name == "joined").then(|| {
+                let host = InstanceHost { address: "joined.example.com".into(), ..InstanceHost::default() };
+                let spec = WindowsInstanceSpec { host, ..WindowsInstanceSpec::default() };
+                let mut instance = WindowsInstance::new(name, spec);
+                let proven_address = Some("10.0.0.4".into());
+                instance.status = Some(WindowsInstanceStatus { proven_address, ..WindowsInstanceStatus::default() });
+                Arc::new(instance)
+            })
+        };
+        let nodes = NodesByAddress::of(&nodes, &joined);
         for (name, addresses, expected) in [
             ("new", Some(vec!["10.0.0.8"]), Second::No),
             ("new", Some(vec!["10.0.0.9"]), Second::No),
@@ -265,9 +291,13 @@ mod tests {
             let second = second_node(name, addresses.as_deref(), &nodes, &|node| node == "ours");
             assert_eq!(second, expected, "{name} {addresses:?}");
         }
-        for (address, expected) in
-            [("10.0.0.1", &["byoh", "machine"][..]), ("fd00::1", &["ours"]), ("byoh", &["byoh"]), ("10.0.0.9", &[])]
-        {
+        for (address, expected) in [
+            ("10.0.0.1", &["byoh", "machine"][..]),
+            ("fd00::1", &["ours"]),
+            ("byoh", &["byoh"]),
+            ("10.0.0.9", &[]),
+            ("10.0.0.4", &["joined"]),
+        ] {
             assert_eq!(nodes.0.get(address).map(Vec::as_slice).unwrap_or_default(), expected, "{address}");
         }
     }

@@ -251,11 +251,11 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     let control_plane = shared().await?;
     let operator = operator(control_plane).await?;
     let admin = control_plane.client().await?;
-    let why = "edit its WindowsNodePool instead";
+    let why = "edit the spec of the WindowsNodePool instead";
     eventually(|| async { create::<WindowsInstance>(&operator, instance("inst-1")).await.is_ok() }).await?;
     refused(create::<WindowsInstance>(&admin, instance("inst-2")).await, why);
 
-    let instances: Api<WindowsInstance> = Api::all(admin);
+    let instances: Api<WindowsInstance> = Api::all(admin.clone());
     let address = json!({"spec": {"host": {"address": "10.0.0.2"}}});
     refused(merge(&instances, "inst-1", address.clone()).await, why);
     refused(merge(&instances, "inst-1", json!({"spec": {"poolRef": {"name": "other"}}})).await, why);
@@ -265,8 +265,18 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     let facts = json!({"status": {"stagedVersion": "1"}});
     let (params, status) = (PatchParams::default(), Patch::Merge(facts));
     refused(instances.patch_status("inst-1", &params, &status).await, why);
-    Api::<WindowsInstance>::all(operator).patch_status("inst-1", &params, &status).await?;
+    Api::<WindowsInstance>::all(operator.clone()).patch_status("inst-1", &params, &status).await?;
     refused(instances.patch_status("inst-1", &params, &Patch::Merge(json!({"status": null}))).await, why);
+    // The status of a pool has host keys of first contacts, and how far its rollout is.
+    let pool = json!({"metadata": {"name": "access-status"}, "spec": {"inventory": {"hosts": []}}});
+    create::<WindowsNodePool>(&admin, pool).await?;
+    let pools: Api<WindowsNodePool> = Api::all(admin);
+    let contact = json!({"address": "10.0.0.9", "port": 22, "dialed": "10.0.0.9", "hostKey": "SHA256:forged"});
+    let forged = Patch::Merge(json!({"status": {"contacts": [contact]}}));
+    refused(pools.patch_status("access-status", &params, &forged).await, why);
+    let progress = Patch::Merge(json!({"status": {"nodes": 1}}));
+    Api::<WindowsNodePool>::all(operator).patch_status("access-status", &params, &progress).await?;
+    pools.delete("access-status", &DeleteParams::default()).await?;
     instances.delete("inst-1", &DeleteParams::default()).await?;
     Ok(())
 }

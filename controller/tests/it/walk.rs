@@ -69,6 +69,8 @@ struct Model {
 struct Seen {
     nodes: BTreeMap<String, Node>,
     ready_since: BTreeMap<String, Instant>,
+    /// Nodes that were Ready when the operator cordoned them.
+    cordoned_while_ready: BTreeSet<String>,
     /// Pods that run and are not asked to end, by UID: their Node and name.
     pods: BTreeMap<String, (String, String)>,
     /// Since when each name is listed.
@@ -155,12 +157,18 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                         is_cordoned_by_us(&node),
                     );
                     seen.history.record(format!("Node {name}"), state);
+                    if !is_cordoned(&node) {
+                        seen.cordoned_while_ready.remove(&name);
+                    } else if node_is_ready(&node) && seen.nodes.get(&name).is_some_and(|before| !is_cordoned(before)) {
+                        seen.cordoned_while_ready.insert(name.clone());
+                    }
                     seen.nodes.insert(name, node);
                 }
                 Ok(watcher::Event::Delete(node)) => {
                     seen.history.record(format!("Node {}", node.name_any()), "deleted".into());
                     seen.nodes.remove(&node.name_any());
                     seen.ready_since.remove(&node.name_any());
+                    seen.cordoned_while_ready.remove(&node.name_any());
                 }
                 _ => {}
             }
@@ -173,8 +181,10 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                     .filter(|n| is_cordoned_by_us(n) && is_cordoned(n))
                     .map(ResourceExt::name_any)
                     .collect();
-                // One more may be on its way back: a Node that is not Ready costs nothing of the budget, and may become Ready.
-                let counted = cordoned.iter().filter(|n| seen.ready_since.contains_key(*n)).count();
+                // One that was not Ready when it was cordoned cost nothing of the budget. When it becomes Ready, its operation is taken back,
+                // which takes a moment.
+                let ready = |n: &&String| seen.ready_since.contains_key(*n) && seen.cordoned_while_ready.contains(*n);
+                let counted = cordoned.iter().filter(ready).count();
                 if counted > 1 {
                     seen.violation(&format!("pool {pool}: {cordoned:?} are cordoned at once"));
                 }
