@@ -87,6 +87,11 @@ impl Unreadable {
         ))
     }
 
+    /// Objects of a kind that cannot be read.
+    pub fn names(&self, kind: &str) -> Vec<String> {
+        self.lock().objects.keys().filter(|(k, _)| k == kind).map(|(_, name)| name.clone()).collect()
+    }
+
     /// Pools that have such an object.
     pub fn pools(&self) -> Vec<String> {
         self.lock().objects.values().filter_map(|o| o.pool.clone()).collect()
@@ -116,8 +121,10 @@ mod tests {
     #[test]
     fn a_pool_with_an_instance_that_cannot_be_read_is_known_until_it_can() {
         let unreadable = Unreadable::default();
-        assert_eq!(unreadable.of_pool("a"), None);
+        assert_eq!((unreadable.of_pool("a"), unreadable.names(KIND)), (None, Vec::new()));
         unreadable.note(KIND, &meta("win-1", "a"), "unknown variant `Reimage`\u{1b}");
+        assert_eq!(unreadable.names(KIND), ["win-1"]);
+        assert_eq!(unreadable.names("WindowsNodePool"), Vec::<String>::new());
         let message = unreadable.of_pool("a").unwrap();
         assert!(message.contains("win-1") && message.contains("`Reimage`") && !message.contains('\u{1b}'), "{message}");
         assert_eq!((unreadable.of_pool("b"), unreadable.pools()), (None, vec!["a".to_owned()]));

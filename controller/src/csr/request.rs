@@ -75,8 +75,16 @@ pub(super) enum ExtendedUsage {
 }
 
 impl Request {
-    /// Reads the PEM of `spec.request`.
+    /// Reads the PEM of `spec.request`. A fault of a parser is one of this request: it must not stop the approval of all others.
     pub fn read(pem: &[u8]) -> Self {
+        std::panic::catch_unwind(|| Self::parse(pem)).unwrap_or_else(|_| {
+            let mut request = Self::default();
+            request.fault("BadEncoding", "cannot be parsed");
+            request
+        })
+    }
+
+    fn parse(pem: &[u8]) -> Self {
         let mut request = Self::default();
         let Some((der, clean)) = unarmour(pem) else {
             request.fault("BadEncoding", "is not a PEM block of type CERTIFICATE REQUEST");

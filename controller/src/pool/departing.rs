@@ -78,7 +78,10 @@ impl List {
         self.vanishing = seen.departures.as_ref().map(|d| d.vanishing.clone()).unwrap_or_default();
 
         // A command that looks once has seen no other list.
-        let unread = if cx.looks_once { Unread::default() } else { cx.claims.unread(&name, &names, &cx.pools.state()) };
+        let mut unread =
+            if cx.looks_once { Unread::default() } else { cx.claims.unread(&name, &names, &cx.pools.state()) };
+        // Such a pool is in no cache, and may list any host.
+        unread.unknown.extend(cx.unreadable.names("WindowsNodePool"));
         for pending in &unread.pending {
             cx.wake.pool(pending);
         }

@@ -19,10 +19,12 @@ use kube::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::object::resource;
-use crate::{context::Context, watch::Changes};
+use crate::{context::Context, supervision::catch, watch::Changes};
 
 /// Pools that come together are looked at together.
 const TOGETHER: usize = 64;
+/// Time after which a watch that has ended is begun again.
+const RESTART: std::time::Duration = std::time::Duration::from_secs(10);
 
 /// An object, by kind, namespace and name.
 type Key = (SourceKind, String, String);
@@ -50,9 +52,19 @@ pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
         cx.flux.keep_only(&names);
         watches.retain(|key, _| wanted.contains(key));
         for key in wanted {
-            let begin = || AbortOnDropHandle::new(tokio::spawn(watch(cx.clone(), key.clone())));
+            let begin = || AbortOnDropHandle::new(tokio::spawn(keep_watching(cx.clone(), key.clone())));
             watches.entry(key.clone()).or_insert_with(begin);
         }
+    }
+}
+
+/// A fault of the operator's own ends a watch, and not the pools that depend on it.
+async fn keep_watching(cx: Arc<Context>, key: Key) {
+    loop {
+        if let Err(fault) = catch(watch(cx.clone(), key.clone())).await {
+            tracing::error!(namespace = key.1, name = key.2, %fault, "a watch is begun again");
+        }
+        tokio::time::sleep(RESTART).await;
     }
 }
 

@@ -28,7 +28,11 @@ use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
 use super::{Asked, Listing, Trouble, Wake, flux::server::shown};
-use crate::{args::Run, metrics::Metrics};
+use crate::{
+    args::Run,
+    metrics::Metrics,
+    supervision::{Panicked, catch},
+};
 use evaluate::{Task, evaluate, source, trouble};
 
 /// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
@@ -313,7 +317,9 @@ struct Looker {
 
 /// Looks at a server once, and wakes the pools.
 async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
-    let result = fetch(&looker, &key, &remote, &git).await;
+    let result = catch(fetch(&looker, &key, &remote, &git))
+        .await
+        .unwrap_or_else(|fault| Err(Trouble { reason: Panicked::REASON, message: fault.to_string(), stalls: false }));
     let now = Timestamp::now();
     let pools = {
         let mut state = remote.lock();

@@ -27,7 +27,7 @@ use super::{
     replacing::{Restrictions, replace},
     served,
 };
-use crate::{context::Context, events::Level};
+use crate::{context::Context, events::Level, supervision::catch};
 
 /// Changes that come together are looked at together.
 const DEBOUNCE: Duration = Duration::from_millis(200);
@@ -39,7 +39,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
     loop {
         for (group, ..) in APIS {
             match served(&cx.client, group).await {
-                Ok(Some(found)) if watches.get(&group).is_some_and(|(before, _)| *before == found) => {}
+                Ok(Some(found)) if watches.get(&group).is_some_and(|(before, w)| *before == found && w.runs()) => {}
                 Ok(Some(found)) => {
                     tracing::info!(api = found.machines.api_version, "Machines are watched");
                     let watch = Watch::start(cx.clone(), group, &found);
@@ -81,6 +81,10 @@ impl Drop for Watch {
 }
 
 impl Watch {
+    fn runs(&self) -> bool {
+        !self.0.is_finished()
+    }
+
     fn start(cx: Arc<Context>, group: MachineGroup, served: &Served) -> Self {
         let (machines, follow_machines) = follow(cx.clone(), &served.machines, group);
         let (sets, follow_sets) = follow(cx.clone(), &served.sets, group);
@@ -95,7 +99,13 @@ impl Watch {
                 }
                 future::pending::<()>().await;
             };
-            tokio::join!(follow_machines, follow_sets, filled);
+            let watching = async { tokio::join!(follow_machines, follow_sets, filled) };
+            if let Err(fault) = catch(watching).await {
+                // What is in the caches is not true any more.
+                tracing::error!(?group, %fault, "the watch of Machines is begun again");
+                cx.machines.set(group, None);
+                wake_pools(&cx, |s| s.group == group);
+            }
         });
         Self(task.abort_handle())
     }
