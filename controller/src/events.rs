@@ -94,7 +94,7 @@ impl Events {
         tokio::spawn(async move {
             metrics.wrote("Event");
             if let Err(error) = api.create(&PostParams::default(), &event).await {
-                tracing::warn!(%error, reason, "an event could not be written");
+                tracing::warn!(%error, reason, "failed to write an event");
             }
         });
     }

@@ -32,11 +32,11 @@ pub enum LegacyError {
     #[error("the user name could not be encrypted for the username annotation")]
     Encrypt,
     /// The annotation is not what any release writes.
-    #[error("the username annotation is damaged: remove it from the Node, and it is written anew")]
+    #[error("the username annotation is damaged: remove it from the Node, and the operator writes it again")]
     Malformed,
     /// It was made with another key, or changed since.
     #[error(
-        "the username annotation was made with another private key: remove it from the Node, and it is written anew"
+        "the username annotation was made with another private key: remove it from the Node, and the operator writes it again"
     )]
     WrongKey,
 }

@@ -53,7 +53,7 @@ impl LegacyHostKeys {
         if let Some((_, entries)) = remembered.filter(|(at, _)| at.elapsed() < REMEMBER_FOR) {
             return Ok(entries);
         }
-        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(StepError::api("show the known host keys"))?;
+        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(StepError::api("get the known host keys"))?;
         let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), entries.clone()));
         Ok(entries)

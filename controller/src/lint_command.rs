@@ -110,7 +110,10 @@ impl Reading<'_> {
         } else if self.files.len() >= self.limits.files {
             self.find(path, format!("there are more than {} files: use several pools", self.limits.files));
         } else if self.total > self.limits.total {
-            self.find(path, format!("all files have more than {} bytes: use several pools", self.limits.total));
+            self.find(
+                path,
+                format!("the files have more than {} bytes in total: use several pools", self.limits.total),
+            );
         } else {
             self.files.push(File { path: path.to_string_lossy().into_owned(), bytes });
         }
@@ -156,12 +159,12 @@ mod tests {
             (
                 "large together",
                 vec![("b.yaml", "name: b\naddress: b\n# 34567890\n"), ("c.yaml", &"x".repeat(60))],
-                vec!["./c.yaml: all files have more than 80 bytes: use several pools"],
+                vec!["./c.yaml: the files have more than 80 bytes in total: use several pools"],
             ),
             (
                 "nothing there",
                 vec![("README.md", "x")],
-                vec!["no *.yaml, *.yml or *.json file: an inventory that is meant to be empty says `hosts: []`"],
+                vec!["no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"],
             ),
         ] {
             assert_eq!(found(&files, &limits), lines, "{about}");

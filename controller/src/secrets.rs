@@ -21,7 +21,7 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// There is no such Secret.
-    #[error("there is no Secret {namespace}/{name}; create it, or name another in the pool's ssh settings")]
+    #[error("the Secret {namespace}/{name} does not exist; create it, or name another in the pool's ssh settings")]
     Missing {
         /// Namespace.
         namespace: String,

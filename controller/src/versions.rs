@@ -31,7 +31,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
     /// The API server did not do what was asked.
-    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked.
         doing: &'static str,
@@ -40,7 +40,7 @@ pub enum VersionError {
         source: Box<kube::Error>,
     },
     /// Somebody else has made it.
-    #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator makes it again")]
+    #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator creates it again")]
     Unreadable {
         /// Its name.
         name: String,
@@ -126,7 +126,7 @@ impl Versions {
             return Ok(Some(known.stored));
         }
         let name = name(version);
-        let Some(config_map) = self.api.get_opt(&name).await.map_err(failed("show a services ConfigMap"))? else {
+        let Some(config_map) = self.api.get_opt(&name).await.map_err(failed("get a services ConfigMap"))? else {
             return Ok(None);
         };
         match Rendered::verify(version, &config_map) {
@@ -193,7 +193,7 @@ impl Versions {
         for version in collectable(&old, needed) {
             let name = name(&version);
             match self.api.delete(&name, &DeleteParams::default()).await {
-                Ok(_) => tracing::info!(name, "deleted a services ConfigMap that nobody needs any more"),
+                Ok(_) => tracing::info!(name, "deleted an unused services ConfigMap"),
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 Err(error) => return Err(failed("delete a services ConfigMap")(error)),
             }
@@ -221,7 +221,7 @@ impl Versions {
                 Err(error) => return Err(failed("store the services ConfigMap")(error)),
             }
             let there = self.api.get_opt(&self::name(version)).await;
-            let Some(there) = there.map_err(failed("show a services ConfigMap"))? else { continue };
+            let Some(there) = there.map_err(failed("get a services ConfigMap"))? else { continue };
             match Rendered::verify(version, &there) {
                 Ok(()) => return Ok(there),
                 Err(problem) => self.discard(&there, problem).await?,
@@ -234,14 +234,16 @@ impl Versions {
     async fn discard(&self, config_map: &ConfigMap, problem: UnverifiedError) -> Result<(), VersionError> {
         // A command that looks once leaves it to the operator.
         let Some(events) = &self.events else { return Ok(()) };
-        let note = format!("the ConfigMap is not used: {problem}. It is deleted, and stored again if it is needed");
+        let note = format!(
+            "the ConfigMap is not used: {problem}. The operator deletes it, and stores it again if it is needed"
+        );
         events.say(config_map, Level::Warning, "ServicesReplaced", "Verify", &note);
         let only_this = Preconditions { uid: config_map.metadata.uid.clone(), ..Preconditions::default() };
         let params = DeleteParams::default().preconditions(only_this);
         match self.api.delete(&config_map.name_any(), &params).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-            Err(error) => Err(failed("delete a services ConfigMap that somebody else has written")(error)),
+            Err(error) => Err(failed("delete a services ConfigMap that another client has written")(error)),
         }
     }
 

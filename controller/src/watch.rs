@@ -59,7 +59,7 @@ where
             Ok(Event::InitDone) => seen.state(),
             Ok(Event::Init | Event::InitApply(_)) => Vec::new(),
             Err(error) => {
-                tracing::warn!(%error, kind = %K::kind(&()), "a watch broke; it is begun anew");
+                tracing::warn!(%error, kind = %K::kind(&()), "a watch failed; it restarts");
                 Vec::new()
             }
         };

@@ -90,7 +90,7 @@ impl fmt::Display for Mismatch {
             }
             Self::Unmarked => write!(
                 f,
-                "no operator has marked it as a node that it looks after; give the host another name, delete that Node if it is a leftover, \
+                "no operator has marked it as its node; give the host another name, delete that Node if it is a leftover, \
                  or label it {}=true if it is this host's",
                 key::BYOH
             ),

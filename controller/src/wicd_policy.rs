@@ -76,7 +76,7 @@ pub enum PolicyFault {
         name: String,
     },
     /// Somebody has changed it, or it is of another release.
-    #[error("the {kind} {name} is not that of this release: {what} differs")]
+    #[error("the {kind} {name} does not match this release: {what} differs")]
     Differs {
         /// Kind.
         kind: &'static str,

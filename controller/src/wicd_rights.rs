@@ -49,15 +49,14 @@ impl RightsProblem {
 
     pub(crate) fn policy(fault: &wicd_policy::PolicyFault) -> Self {
         let message = format!(
-            "{fault}; until it is as shipped, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
+            "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
              joined or changed. Apply deploy/base of this release again"
         );
         Self { reason: "PolicyMissing", message }
     }
 
     fn write(doing: &str, error: &kube::Error) -> Self {
-        let message =
-            format!("the API server did not {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
+        let message = format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
         Self { reason: "RightsNotStored", message }
     }
 }
@@ -331,7 +330,7 @@ where
             Ok(Some(object)) => Some(Observed::There(Box::new(object))),
             Ok(None) => Some(Observed::Missing),
             Err(error) => {
-                tracing::debug!(kind = %K::kind(&()), %error, "a watch broke; it is begun again");
+                tracing::debug!(kind = %K::kind(&()), %error, "a watch failed; it restarts");
                 refusal(&error).map(Observed::Unreadable)
             }
         })

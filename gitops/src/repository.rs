@@ -141,7 +141,7 @@ impl Repository {
         let attempt = |anew| {
             // gix is written for servers that keep to the protocol: a panic in it is the answer to one that does not.
             let attempt = AssertUnwindSafe(|| self.attempt(&link, &place, &wanted, request, anew));
-            catch_unwind(attempt).unwrap_or_else(|_| Err(link.failed("its answer cannot be understood")))
+            catch_unwind(attempt).unwrap_or_else(|_| Err(link.failed("its answer cannot be parsed")))
         };
         match attempt(false) {
             // What is here does not fit what is sent, so it is no help.
@@ -298,7 +298,7 @@ fn bring<T: Transport>(talk: &mut Talk<'_, T>, store: &Store, found: &Found) -> 
     let before = store.tip(&found.key);
     talk.fetch(store, found.id, exchange::DEPTH)?;
     let repo = store.open()?;
-    let missing = || GitError::Damaged { problem: "the server did not send what it was asked for".to_owned() };
+    let missing = || GitError::Damaged { problem: "the server did not send the requested objects".to_owned() };
     let peeled = store::peel(&repo, found.id)?.ok_or_else(missing)?;
     if let Some(before) = before
         && history::follows(&repo, peeled.commit, before)?.is_none()

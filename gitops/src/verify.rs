@@ -64,19 +64,17 @@ impl fmt::Display for Signer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
     /// No such key.
-    #[error(
-        "this key is not in the Secret: add it if its owner is to be believed, and have it signed by somebody else if not"
-    )]
+    #[error("this key is not in the Secret: add it if you trust its owner, otherwise sign with a key of the Secret")]
     Unknown,
     /// The signature is of something else, or was changed.
-    #[error("the signature does not fit what was signed: sign it again")]
+    #[error("the signature does not match the signed content: sign it again")]
     Bad,
     /// The key was revoked.
     #[error("the key was revoked: sign with another key")]
     Revoked,
     /// The key's time was over when it signed, or had not begun.
     #[error(
-        "the key was not valid when it signed: sign with another key, or prolong it and put the new public key into the Secret"
+        "the key was not valid at the time of the signature: sign with another key, or extend its validity and add the new public key to the Secret"
     )]
     Expired,
     /// The signature says that it does not hold any more.
@@ -94,7 +92,7 @@ pub enum Doubt {
     )]
     NotForSigning,
     /// It is a signature of something other than a Git object.
-    #[error("the signature was made for something else than Git: sign the commit or tag itself")]
+    #[error("the signature is not for Git: sign the commit or tag itself")]
     OtherUse,
 }
 
@@ -103,7 +101,7 @@ pub enum Doubt {
 pub enum VerifyError {
     /// The Secret has no keys.
     #[error(
-        "the Secret has no public keys: put SSH public keys into a key that ends in .sshpub, OpenPGP public keys into one that ends in .asc"
+        "the Secret has no public keys: add SSH public keys under a key that ends in .sshpub, OpenPGP public keys under one that ends in .asc"
     )]
     NoKeys,
     /// A key of the Secret cannot be used.
@@ -174,7 +172,7 @@ fn verify_at(signed: &Signed, keys: &Keys, now: SystemTime) -> Result<Signer, Ve
     } else if text.starts_with(b"-----BEGIN PGP SIGNATURE-----") {
         openpgp::verify(text, &signed.data, &keys.openpgp, now)
     } else if text.starts_with(b"-----BEGIN SIGNED MESSAGE-----") {
-        Err(VerifyError::Malformed("X.509 signatures are not understood: sign with an SSH or OpenPGP key"))
+        Err(VerifyError::Malformed("X.509 signatures are not supported: sign with an SSH or OpenPGP key"))
     } else {
         Err(VerifyError::Malformed("it is neither an SSH nor an OpenPGP signature: sign with one of them"))
     }

@@ -204,7 +204,7 @@ pub enum HostError {
         path: String,
     },
     /// A directory above a path is a link.
-    #[error("{path} is not touched: {link} is a link, and what lies behind it is not ours; remove the link")]
+    #[error("{path} is left unchanged: {link} is a link to a place that the operator does not own; remove the link")]
     Link {
         /// What was meant.
         path: String,
@@ -221,7 +221,7 @@ pub enum HostError {
     },
     /// The record of what is ours is gone though the rest is there.
     #[error(
-        "{path}, the record of what was put on the host, is gone or cannot be read, and so is its copy; remove what is on the host by hand: the services of ours, then C:\\k"
+        "{path}, the record of what was put on the host, is missing or cannot be read, and so is its copy; clean the host by hand: remove the operator's services, then C:\\k"
     )]
     RecordLost {
         /// The record.
@@ -239,7 +239,7 @@ pub enum HostError {
         source: std::io::Error,
     },
     /// Something did not happen in time.
-    #[error("gave up waiting for {what} after {seconds} s")]
+    #[error("timed out waiting for {what} after {seconds} s")]
     Timeout {
         /// What was waited for, as `service kubelet to stop`.
         what: String,

@@ -6,7 +6,7 @@ use api::host::Verb;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "wicd", version, about = "Configures a Windows host as a node and keeps it so")]
+#[command(name = "wicd", version, about = "Configures a Windows host as a node and maintains its configuration")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -69,7 +69,7 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     use anyhow::Context;
     use wicd::windows::{WindowsHost, library, service};
 
-    library::from_system_only().context("cannot keep libraries of others out")?;
+    library::from_system_only().context("cannot restrict the search path of libraries")?;
     // One TLS provider for the process. A second call cannot happen here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Some((verb, operation)) = command.verb() {

@@ -93,7 +93,7 @@ pub async fn run<H, W, F>(
                 Ok(Some(watcher::Event::Delete(object))) => approver.gone(&object.name_any()),
                 // A watcher does not end by itself.
                 Ok(None) => return,
-                Err(error) => warn!(error = &error as &dyn std::error::Error, "watching certificate requests failed, trying again"),
+                Err(error) => warn!(error = &error as &dyn std::error::Error, "failed to watch certificate requests, retrying"),
             },
             () = poke.notified() => approver.judge_all(),
             _ = sweep.tick() => {
@@ -109,7 +109,7 @@ fn readable<T>(object: Result<T, kube::core::error_boundary::InvalidObject>) -> 
     object
         .inspect_err(|invalid| {
             let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            warn!(name, error = invalid.error, "leaving alone a certificate request that cannot be read");
+            warn!(name, error = invalid.error, "ignoring a certificate request that cannot be read");
         })
         .ok()
 }
@@ -279,7 +279,7 @@ where
             }
             Err(kube::Error::Api(status)) if status.is_not_found() => self.gone(&name),
             Err(kube::Error::Api(status)) if status.is_conflict() => {
-                debug!(name, "certificate request changed meanwhile, judging it again");
+                debug!(name, "certificate request has changed, evaluating it again");
                 // The version that was in the way is either here already or comes by the watch, which has it judged.
                 if self.open.get(&name).is_some_and(|known| known.resource_version() != judged.resource_version()) {
                     self.judge(&name);
@@ -289,7 +289,7 @@ where
                 warn!(
                     name,
                     error = &error as &dyn std::error::Error,
-                    "deciding a certificate request failed, trying again soon"
+                    "failed to decide a certificate request, retrying soon"
                 );
             }
         }
@@ -325,7 +325,7 @@ pub(super) async fn decide(
 ) -> kube::Result<CertificateSigningRequest> {
     let (type_, reason, message) = match verdict {
         Verdict::Approve(_) => {
-            ("Approved", APPROVED_REASON, "right in every point for a proven host of a WindowsNodePool")
+            ("Approved", APPROVED_REASON, "valid in every check for a proven host of a WindowsNodePool")
         }
         Verdict::Deny { reason, message } => ("Denied", *reason, message.as_str()),
         Verdict::NotOurs | Verdict::Wait { .. } => return Ok(csr.clone()),

@@ -577,7 +577,7 @@ fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denie
     ] {
         let verdict = judge(&serving(W1, NODES, node("win-1").names(names).pem()));
         let Verdict::Wait { message } = verdict else { panic!("{verdict:?}") };
-        assert!(message.contains("172") && message.contains("is not proven to be of node win-1"), "{message}");
+        assert!(message.contains("172") && message.contains("is not proven to belong to node win-1"), "{message}");
     }
 }
 

@@ -40,7 +40,7 @@ pub enum CsrError {
         message: String,
     },
     /// The API server said no, or nothing.
-    #[error("could not {doing} certificate request {name}: check the API server and the operator's rights")]
+    #[error("failed to {doing} certificate request {name}: check the API server and the operator's rights")]
     Api {
         /// What was being done.
         doing: &'static str,
@@ -51,14 +51,14 @@ pub enum CsrError {
         source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// There is an object of that name and it asks for something else.
-    #[error("certificate request {name} exists and asks for something else: delete it")]
+    #[error("certificate request {name} exists with other content: delete it")]
     NameTaken {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
     /// The object was replaced while it was waited for.
     #[error(
-        "certificate request {name} was replaced by another while it was being approved: find out who deletes and creates certificate requests"
+        "certificate request {name} was replaced by another during its approval: find the client that deletes and creates certificate requests"
     )]
     Replaced {
         /// Name of the `CertificateSigningRequest`.
@@ -81,7 +81,7 @@ pub enum CsrError {
         name: String,
     },
     /// The signer issued something else than what was asked for.
-    #[error("the certificate issued for {name} {what}: check who signs for this cluster")]
+    #[error("the certificate issued for {name} {what}: check the signer of this cluster")]
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.
         name: String,
@@ -89,7 +89,7 @@ pub enum CsrError {
         what: &'static str,
     },
     /// The API server would not say who the operator is.
-    #[error("could not learn the operator's own user name from a SelfSubjectReview")]
+    #[error("failed to get the operator's own user name from a SelfSubjectReview")]
     Identity(#[source] Option<Box<kube::Error>>),
 }
 
@@ -259,8 +259,8 @@ fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
 
 /// Whether the first certificate of `chain` is for the key and subject of `request` and valid at `now` (seconds since 1970).
 fn check_certificate(chain: &[u8], request: &Request, now: i64) -> Result<(), &'static str> {
-    let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is no PEM") };
-    let Ok(certificate) = pem.parse_x509() else { return Err("is no X.509 certificate") };
+    let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is not PEM") };
+    let Ok(certificate) = pem.parse_x509() else { return Err("is not an X.509 certificate") };
     let texts = |attributes: Vec<&[u8]>| attributes.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
     let subject = certificate.subject();
     let names = texts(subject.iter_common_name().map(|a| a.attr_value().data).collect());

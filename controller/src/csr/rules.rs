@@ -38,9 +38,7 @@ pub fn verdict(
         Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
         Assessment::Open { message } => Verdict::Wait { message },
         Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
-            Some(older) => {
-                Verdict::Wait { message: format!("request {older} for the same host is to be issued first") }
-            }
+            Some(older) => Verdict::Wait { message: format!("request {older} for the same host must be issued first") },
             None => Verdict::Approve(kind),
         },
     }
@@ -88,13 +86,13 @@ pub(super) fn assess(
     match check(spec, &request, claims, operator_user) {
         Ok((_, claim)) if !claim.proven => {
             let node = claim.node_name;
-            Assessment::Open { message: format!("host {node} has to be proven over SSH before it gets a certificate") }
+            Assessment::Open { message: format!("host {node} must be proven over SSH before it gets a certificate") }
         }
         Ok((kind, claim)) => match unproven_name(&request, &claim) {
             Some(name) => {
                 let node = &claim.node_name;
                 let message = format!(
-                    "{name} is not proven to be of node {node}: approve the request if it is, or list the host by that address"
+                    "{name} is not proven to belong to node {node}: approve the request if it does, or list the host by that address"
                 );
                 Assessment::Open { message }
             }
@@ -176,7 +174,7 @@ fn check(
     let kind = Kind::of_signer(&spec.signer_name).ok_or_else(|| {
         Fault::new(
             "WrongSigner",
-            format!("signer {} issues no certificate of a Windows host", quoted(&spec.signer_name)),
+            format!("signer {} does not issue certificates of Windows hosts", quoted(&spec.signer_name)),
         )
     })?;
     let node = check_subject(kind, request)?;
@@ -191,8 +189,7 @@ fn check(
     check_names(kind, request, &claim)?;
     check_lifetime(kind, spec, &claim)?;
     if claim.ended {
-        let message =
-            format!("host {} is being taken out and has no pods any more: it needs no certificate", quoted(node));
+        let message = format!("host {} is being removed and has no pods left: it needs no certificate", quoted(node));
         return Err(Fault::new("HostLeaves", message));
     }
     Ok((kind, claim))
@@ -290,7 +287,10 @@ fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault
             AlternativeName::Dns(dns) => format!("DNS name {}", quoted(dns)),
             AlternativeName::Ip(ip) => format!("IP address {ip}"),
         };
-        return Err(Fault::new("ForeignName", format!("{foreign} is not proven to be of node {}", claim.node_name)));
+        return Err(Fault::new(
+            "ForeignName",
+            format!("{foreign} is not proven to belong to node {}", claim.node_name),
+        ));
     }
     Ok(())
 }

@@ -40,7 +40,7 @@ impl Pass<'_> {
                     come_back_in(self.patience());
                 }
                 Verdict::WaitCompleted { .. } => {
-                    self.block(pod, "runs to its end first");
+                    self.block(pod, "waits for the pod to complete");
                     come_back_in(self.patience());
                 }
                 Verdict::Skip(_) | Verdict::Refuse(_) => {}
@@ -108,7 +108,7 @@ impl Pass<'_> {
         let own = u32::try_from(own.unwrap_or(DEFAULT_GRACE_SECONDS)).unwrap_or_default();
         let grace = self.grace().unwrap_or(own).max(1);
         // Said before it is done: the answer may be lost.
-        tracing::warn!(pod = %target, blocker, grace, "deleting the pod past its budget: the drain's time is over");
+        tracing::warn!(pod = %target, blocker, grace, "deleting the pod without regard to its disruption budget: the drain has exceeded its timeout");
         let answer = read(evict::delete(&self.cx.client, target, grace).await, "delete", target)?;
         if answer == Answer::Evicting {
             self.forced.push(format!("{target}: {blocker}"));

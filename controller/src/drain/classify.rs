@@ -110,10 +110,10 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
     if orphan && must_ask {
         if !options.evict_unmanaged {
             return Verdict::Refuse(
-                "its DaemonSet is gone and nothing will recreate it; delete it, or allow drain.evictUnmanaged",
+                "its DaemonSet does not exist and no controller recreates it; delete it, or allow drain.evictUnmanaged",
             );
         }
-        warnings.push("its DaemonSet is gone; nothing recreates it");
+        warnings.push("its DaemonSet does not exist; no controller recreates it");
     }
     if pod.annotations().contains_key(MIRROR_POD) {
         return Verdict::Skip(Skip::Mirror);
@@ -328,7 +328,7 @@ mod tests {
                 pod(of_daemon_set()),
                 orphan,
                 &free,
-                evict(&["its DaemonSet is gone; nothing recreates it"]),
+                evict(&["its DaemonSet does not exist; no controller recreates it"]),
             ),
             (
                 "orphan of a DaemonSet, leaving",

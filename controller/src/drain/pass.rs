@@ -147,8 +147,10 @@ impl<'a> Pass<'a> {
         if overdue && on_timeout == OnTimeout::Force {
             for (_, verdict) in &mut verdicts {
                 if let Verdict::WaitCompleted { order } = *verdict {
-                    *verdict =
-                        Verdict::Evict { order, warnings: vec!["stopped before its end: the drain's time is over"] };
+                    *verdict = Verdict::Evict {
+                        order,
+                        warnings: vec!["stopped before completion: the drain has exceeded its timeout"],
+                    };
                 }
             }
         }
@@ -282,7 +284,7 @@ impl<'a> Pass<'a> {
             self.resume().remove(&self.drain.node.name_any());
         }
         if self.recordoned {
-            self.warnings.push("the node had been uncordoned by somebody; it is cordoned again".into());
+            self.warnings.push("another client had uncordoned the node; the operator has cordoned it again".into());
         }
         self.blockers.sort();
         self.blockers.dedup();
@@ -321,7 +323,8 @@ impl<'a> Pass<'a> {
                     self.warnings.extend(warnings.iter().map(|warning| format!("{target}: {warning}")));
                 }
                 Verdict::Skip(Skip::DeletedLongAgo) => {
-                    self.warnings.push(format!("{target}: its deletion is not confirmed; it is no longer waited for"));
+                    self.warnings
+                        .push(format!("{target}: its deletion is not confirmed; the drain no longer waits for it"));
                 }
                 _ => {}
             }

@@ -336,7 +336,7 @@ async fn an_unreachable_node_is_not_waited_for() {
     api.on("GET", NODE, 200, node(true, Some("op-1"), "Unknown")).on("GET", PODS, 200, pods(&[gone]));
     let progress = Bed::bare(api).pass().await;
     assert_eq!(progress.state, State::Drained);
-    assert_eq!(progress.warnings, ["shop/a: its deletion is not confirmed; it is no longer waited for"]);
+    assert_eq!(progress.warnings, ["shop/a: its deletion is not confirmed; the drain no longer waits for it"]);
 }
 
 #[tokio::test]
@@ -358,7 +358,7 @@ async fn lower_orders_leave_first() {
     bed.api.on("POST", &eviction("plain"), 201, success());
     let progress = bed.pass().await;
     assert_eq!((progress.remaining, bed.evictions()), (3, vec!["plain".to_owned()]));
-    assert_eq!(progress.blockers, ["shop/runs: runs to its end first"]);
+    assert_eq!(progress.blockers, ["shop/runs: waits for the pod to complete"]);
 
     bed.api.forget("GET", PODS).on("GET", PODS, 200, pods(&[pod("late")]));
     bed.api.on("POST", &eviction("late"), 201, success());

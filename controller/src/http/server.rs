@@ -42,7 +42,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }

@@ -51,7 +51,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
     match look(work, Purpose::Keep).await {
         Ok(()) => {
             work.reached();
-            let note = format!("the host was found at {place}, with the host key and the machine id that it had");
+            let note = format!("the host answers at {place} with its known host key and machine id");
             work.cx.events.say(&work.instance, Level::Normal, "AddressVerified", STEP, &note);
             Ok(None)
         }
@@ -62,7 +62,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
             work.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
             work.not_reached(&error);
             work.cx.metrics.failed(&reason);
-            let note = format!("{reason}: the host was not found at {place}, which is new in its list: {error}");
+            let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
             work.cx.events.say(&work.instance, Level::Warning, "AddressRefused", STEP, &note);
             Ok(Some(wait))
         }

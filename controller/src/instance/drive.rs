@@ -322,8 +322,7 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
         // Nothing to say.
     } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
         let note = format!(
-            "the name {name} is longer than the 15 characters that Windows takes for a computer's name; the host calls itself {}. \
-             Its Node is named {name} all the same",
+            "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
             facts.hostname
         );
         work.cx.events.say(&work.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
@@ -427,7 +426,8 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
     if let Some(operation) = &mut work.status.operation {
         operation.boot_id_before = Some(boot_id.clone());
     }
-    let why = StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("it was asked for")).to_string();
+    let why =
+        StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("a restart was requested")).to_string();
     work.begin(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
     work.cx.events.say(
         &work.instance,
@@ -444,7 +444,7 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
 }
 
 async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> {
-    work.begin(Step::Certify.as_str(), "having certificates issued").await?;
+    work.begin(Step::Certify.as_str(), "requesting certificates").await?;
     work.claim_name(None).await?;
     let claim = super::claims::claim(&work.instance, &work.status, &work.cx);
     // Without the policies that hold wicd its identity could change every Node.

@@ -48,15 +48,13 @@ pub enum StepError {
     #[error("{0}")]
     Version(#[from] VersionError),
     /// A version is not stored, or was not made by this operator.
-    #[error(
-        "there is no ConfigMap windows-services-{version} of this operator, so the host cannot be brought to that version"
-    )]
+    #[error("the operator has no ConfigMap windows-services-{version}, so the host cannot follow that version")]
     NoVersion {
         /// The version.
         version: String,
     },
     /// A file of the operator's own image cannot be read.
-    #[error("the operator's own wicd.exe cannot be read; its image is broken")]
+    #[error("the operator's own wicd.exe cannot be read; replace the operator's image, which is broken")]
     OwnFile {
         /// Why.
         #[source]
@@ -64,7 +62,7 @@ pub enum StepError {
     },
     /// What was sent to the host is not what lies there.
     #[error(
-        "the host gives back other bytes of {path} than were sent; it was not started: look whether an antivirus changes files, and at the disk"
+        "the host returns other bytes of {path} than the operator sent; the operator did not start it: check whether an antivirus changes files, and check the disk"
     )]
     ProgramDamaged {
         /// Where it lies.
@@ -74,19 +72,19 @@ pub enum StepError {
     #[error("{0}")]
     Drain(DrainError),
     /// Pods were not gone in time, and the pool says to give up.
-    #[error("the node was not empty in time (drain.timeoutSeconds), the cordon was lifted: {blockers}")]
+    #[error("the drain exceeded drain.timeoutSeconds, the cordon was lifted: {blockers}")]
     DrainTimedOut {
         /// What was in the way.
         blockers: String,
     },
     /// The pool's drain.podSelector means nothing.
-    #[error("drain.podSelector cannot be used: {problem}; mend it in the pool")]
+    #[error("drain.podSelector cannot be used: {problem}; correct it in the pool")]
     DrainSelector {
         /// What is wrong with it.
         problem: String,
     },
     /// The API server did not do what was asked.
-    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked of it.
         doing: &'static str,
@@ -99,7 +97,7 @@ pub enum StepError {
     Outdated,
     /// The machine at the address is no Windows host.
     #[error(
-        "the machine at {address} has no C:\\Windows: it is no Windows host, or its SSH server does not serve files; check the address"
+        "the machine at {address} has no C:\\Windows: it is not a Windows host, or its SSH server does not serve files; check the address"
     )]
     NotWindows {
         /// Address of the host.
@@ -107,7 +105,7 @@ pub enum StepError {
     },
     /// The clock of the host is far off.
     #[error(
-        "the clock of the host is {seconds} s {direction}; certificates would not be valid: set the host's time service right"
+        "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
     )]
     ClockSkew {
         /// By how much.
@@ -119,7 +117,7 @@ pub enum StepError {
     #[error("{0}")]
     Identity(#[from] Refusal),
     /// A Node of that name is somebody else's.
-    #[error("there is a Node named {name} that is not proven to be this host's: {why}")]
+    #[error("the Node {name} exists and is not proven to belong to this host: {why}")]
     NodeNameTaken {
         /// The name.
         name: String,
@@ -127,7 +125,7 @@ pub enum StepError {
         why: Mismatch,
     },
     /// The user is no administrator.
-    #[error("user {user} is no administrator of the host; log in as one")]
+    #[error("user {user} is not an administrator of the host; log in as an administrator")]
     NotAdministrator {
         /// The user.
         user: String,
@@ -147,7 +145,7 @@ pub enum StepError {
         names: String,
     },
     /// The host told no address that a node could have.
-    #[error("the host told no address that its node could have")]
+    #[error("the host reported no address that its node can use")]
     NoAddress,
     /// wicd did not answer.
     #[error("wicd {verb} ended with {status} and no answer{log}")]
@@ -160,7 +158,7 @@ pub enum StepError {
         log: String,
     },
     /// wicd answered something that cannot be an answer.
-    #[error("wicd {verb} gave an answer that cannot be read; the host may run another version of it")]
+    #[error("wicd {verb} returned an answer that cannot be read; the host may run another version of it")]
     BadAnswer {
         /// What it was asked.
         verb: &'static str,
@@ -178,7 +176,7 @@ pub enum StepError {
     NotRegistered(String),
     /// Somebody deleted the Node in the middle of a change, and it has not come back.
     #[error(
-        "the Node {name} was deleted while the host was changed, and kubelet has not registered it again for {seconds} s"
+        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s"
     )]
     NodeDeleted {
         /// The Node.
@@ -188,7 +186,7 @@ pub enum StepError {
     },
     /// The line of the key that the host takes was not found.
     #[error(
-        "the host takes the key {key}, whose line is in none of {files}; put the first key of the list where its SSH server reads keys"
+        "the host accepts the key {key}, whose line is in none of {files}; add the first key of the list to the file from which its SSH server reads keys"
     )]
     KeyLineNotFound {
         /// Fingerprint.
@@ -197,7 +195,9 @@ pub enum StepError {
         files: String,
     },
     /// The host does not take a key that was put beside the one that it takes.
-    #[error("the host does not take the key {key}, which is in {files} now; the log of its SSH server says why")]
+    #[error(
+        "the host does not accept the key {key}, which is now in {files}; see the log of its SSH server for the cause"
+    )]
     KeyNotTaken {
         /// Fingerprint.
         key: String,
@@ -205,7 +205,7 @@ pub enum StepError {
         files: String,
     },
     /// The host did not come back.
-    #[error("the host did not come back within {minutes} min after it was restarted; look at its console")]
+    #[error("the host did not answer within {minutes} min after its restart; check its console")]
     NotRestarted {
         /// How long was waited.
         minutes: u64,
@@ -413,7 +413,7 @@ mod tests {
             (StepError::Drain(DrainError::NodeGone { node: text() }), Cluster),
             (StepError::DrainTimedOut { blockers: text() }, Cluster),
             (StepError::DrainSelector { problem: text() }, Cluster),
-            (StepError::api("show the Node")(no_api()), Cluster),
+            (StepError::api("get the Node")(no_api()), Cluster),
             (StepError::Outdated, Cluster),
             (StepError::NodeDeleted { name: text(), seconds: 1 }, Cluster),
             (StepError::NotRegistered(text()), Version),

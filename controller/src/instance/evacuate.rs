@@ -59,7 +59,7 @@ pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> 
         Some(operation) => operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned,
         None => {}
     }
-    work.begin(CORDON, "keeping new pods away").await?;
+    work.begin(CORDON, "cordoning the node").await?;
     work.cx.metrics.wrote("Node");
     cordon(work).take(&work.cx.client, node).await.map_err(StepError::Drain)?;
     Ok(())
@@ -74,7 +74,7 @@ fn lifted(work: &mut Work, now: Timestamp) {
             drain.cordoned_time = Some(now.to_string());
         }
     }
-    let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
+    let note = "another client uncordoned the node during the drain; the operator cordoned it again";
     work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
 }
 
@@ -87,8 +87,7 @@ pub async fn left_behind(work: &mut Work) -> Result<Option<Flow>, StepError> {
     let pods = pods.await.map_err(StepError::Drain)?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
-        "the Node was deleted, and pods are still bound to it ({} of them, as {first}); waiting until the cluster has removed them or the \
-         Node is back",
+        "the Node was deleted, and {} pods are still bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
         pods.len()
     );
     work.begin(DRAIN, &what).await?;
@@ -108,7 +107,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
         if let Some(operation) = &mut work.status.operation {
             operation.drain = Some(DrainStatus { start_time: started.to_string(), ..DrainStatus::default() });
         }
-        work.begin(DRAIN, "moving pods away").await?;
+        work.begin(DRAIN, "evicting pods").await?;
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
@@ -131,7 +130,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
             Level::Warning,
             "DrainForced",
             "Drain",
-            &format!("deleted against its budget: {forced}"),
+            &format!("deleted without regard to its disruption budget: {forced}"),
         );
     }
     let mut blockers = progress.blockers.join("; ");
@@ -151,7 +150,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
         State::Waiting | State::Refused => {}
     }
     let what = match (progress.remaining, blockers.is_empty()) {
-        (0, true) => "no pod left; waiting until no new one can be on its way".to_string(),
+        (0, true) => "no pod left; waiting until no new pod can be in transit".to_string(),
         (1, true) => "1 pod left".to_string(),
         (n, true) => format!("{n} pods left"),
         (n, false) => format!("{n} left; {blockers}"),

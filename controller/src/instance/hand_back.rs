@@ -49,7 +49,7 @@ pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
 
 /// Lifts a cordon of ours, and says what the legacy operator would miss.
 pub async fn hand_back(work: &mut Work) -> Result<String, StepError> {
-    const NOTE: &str = "the host was let go as it is; its node goes on running";
+    const NOTE: &str = "the host was released as it is; its node continues to run";
     let Some(node) = work.find_node().await?.node() else { return Ok(NOTE.into()) };
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = work.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);

@@ -45,7 +45,7 @@ async fn adopted(work: &mut Work, found: FoundNode) -> Result<Flow, StepError> {
     let node = work.cx.node(&work.name());
     work.status.node_ref = node.as_ref().map(|n| super::node::reference(n));
     is_node(work, node.as_deref(), version.clone()).await?;
-    let note = format!("the host is a node already, of version {version}; it was taken over as it is");
+    let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
     work.cx.events.say(&work.instance, Level::Normal, "Adopted", "Join", &note);
     Ok(Flow::Rest)
 }

@@ -71,7 +71,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 const MACHINE_POLL: Duration = Duration::from_secs(5);
 
 /// What a host of a pool in mode Plan waits for.
-const PLANNED: &str = "waits because its pool is in mode Plan: nothing is begun";
+const PLANNED: &str = "waits because its pool is in mode Plan: no operation begins";
 
 /// Looks at one instance and does what is to be done.
 pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
@@ -89,7 +89,7 @@ pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Resu
 
 /// What to do after an error that could not be stored as the instance's own.
 pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
-    tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is looked at again");
+    tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is reconciled again");
     cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
     Action::requeue(API_RETRY)
 }
@@ -154,7 +154,7 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
             let why = if work.is_plan() {
                 PLANNED
             } else if held.is_some() {
-                "waits until the admission policies that hold wicd are in force again; its pool says which is not"
+                "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
             } else {
                 "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)"
             };
@@ -212,9 +212,9 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
     let why = if work.is_plan() {
         PLANNED
     } else if machine.is_some() {
-        "waits until its Machine is gone, or until its turn has come to be deconfigured (rollout.maxUnavailable, rollout.paused)"
+        "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable, rollout.paused)"
     } else {
-        "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)"
+        "waits until another node may be disrupted (rollout.maxUnavailable, rollout.paused)"
     };
     work.say(&Situation::Waiting { leaving: true, why });
     // Nobody tells that a Machine is gone of which the Node went before.
@@ -273,7 +273,7 @@ async fn believe_host(work: &mut Work) {
         return;
     }
     let before = work.status.current_version.replace(follows.clone()).unwrap_or_default();
-    let note = format!("the host follows version {follows}, not {before} as was stored");
+    let note = format!("the host follows version {follows}, not the stored version {before}");
     work.cx.events.say(&work.instance, Level::Normal, "VersionCorrected", "Keep", &note);
 }
 
@@ -289,13 +289,13 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         // Somebody deleted the Node: the host has to register again.
         work.status.current_version = None;
         work.status.holds_node_name |= work.status.node_ref.take().is_some();
-        let why = "its Node was deleted; the host will be made to register again";
+        let why = "its Node was deleted; the operator has the host register again";
         say_of_node(work, &Situation::Waiting { leaving: false, why });
         return Ok(Flow::Rest);
     };
     // A host may get another address; its Node is still the one that it made.
     if let Whose::Others(why) = whose(Some(&node), &work.evidence()) {
-        let says = format!("the Node of this name is not this host's any more: {why}");
+        let says = format!("the Node of this name no longer belongs to this host: {why}");
         say_of_node(work, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(Flow::Rest);
     }
@@ -347,7 +347,7 @@ fn tell_of_host(work: &mut Work, node: &Node) {
         message.is_some() && before.as_deref() != message
     };
     let reboot = annotation(key::REBOOT_REQUIRED)
-        .map(|_| "the host has to be restarted; that is done in its turn (rollout.maxUnavailable)");
+        .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
     tell(kind::REBOOT_REQUIRED, "RestartPending", reboot);
     // It is the host's word.
     let drift = annotation(key::DRIFT).map(|text| StepError::host("Drifted", &text).to_string());

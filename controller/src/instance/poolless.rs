@@ -27,7 +27,7 @@ pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, S
     match pools.get_opt(name).await {
         Ok(Some(_)) => return Ok(Flow::After(AGAIN)),
         Ok(None) => {}
-        Err(error) => return Err(StepError::api("show the pool")(error)),
+        Err(error) => return Err(StepError::api("get the pool")(error)),
     }
     // It stands for the one that is not there: nothing is read of it but its name.
     let stand_in = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
@@ -60,13 +60,12 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
 fn message(name: &str, instance: &WindowsInstance, deconfiguring: bool) -> String {
     let pool = &instance.spec.pool_ref.name;
     let state = match (deconfiguring, instance.is_deleting()) {
-        (true, _) => "it was being deconfigured, which goes on when the pool is there again",
-        (false, true) => "nothing is done with the host, though this instance is being deleted",
-        (false, false) => "nothing is done with the host",
+        (true, _) => "the operator was deconfiguring it, and continues when the pool exists again",
+        (false, true) => "the operator does not change the host, although this instance is being deleted",
+        (false, false) => "the operator does not change the host",
     };
     format!(
-        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays the node that it is; \
-         or forget the host, which deletes its Node and leaves on the host what is there: kubectl annotate wi {name} {}=true",
+        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays a node; or forget the host, which deletes its Node and leaves the services and files on the host: kubectl annotate wi {name} {}=true",
         key::ABANDON
     )
 }

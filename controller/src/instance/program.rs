@@ -44,7 +44,7 @@ pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<
     if let Ok(own) = own
         && own? != *wicd
     {
-        let source = std::io::Error::other("it is another file than when the operator was started");
+        let source = std::io::Error::other("it has changed since the operator started");
         return Err(StepError::OwnFile { source });
     }
     Err(StepError::ProgramDamaged { path })

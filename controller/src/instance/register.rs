@@ -47,7 +47,7 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
     let what = match node {
         None => format!("waiting for the Node {} to appear", wanted.node_name),
         Some(node) => match ready(node) {
-            (true, ..) => format!("waiting for the host to follow version {} completely", wanted.version),
+            (true, ..) => format!("waiting for the host to follow version {} fully", wanted.version),
             (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
         },
     };

@@ -41,7 +41,7 @@ pub async fn recover(work: &mut Work) -> Result<(), StepError> {
         let follows = node.annotations().get(key::VERSION).filter(|v| !v.is_empty());
         work.status.current_version = Some(follows.unwrap_or(&marker.version).clone());
         work.status.failures = None;
-        let note = "nothing was stored of the host; by its own record and its Node it is the node that it was";
+        let note = "the instance had no stored state; the host's own record and its Node show that it is the same node as before";
         work.cx.events.say(&work.instance, Level::Normal, "Recovered", "Connect", note);
     }
     session.close().await;

@@ -160,7 +160,7 @@ async fn add(
 /// Takes the old key out. `session` was made with the new one.
 async fn retire(work: &mut Work, session: &Session, change: &Change, files: &[String]) -> Result<(), StepError> {
     let old = &change.old.identity;
-    work.begin(RETIRE, &format!("taking out the key {}", old.fingerprint())).await?;
+    work.begin(RETIRE, &format!("removing the key {}", old.fingerprint())).await?;
     let connection = session.connection();
     let mut problem = None;
     for file in files {
@@ -173,7 +173,7 @@ async fn retire(work: &mut Work, session: &Session, change: &Change, files: &[St
         };
         if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
             connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
-            let note = format!("the key {} ({}) was taken out of {file}", old.fingerprint(), old.name());
+            let note = format!("the key {} ({}) was removed from {file}", old.fingerprint(), old.name());
             work.cx.events.say(&work.instance, Level::Normal, "KeyRetired", RETIRE, &note);
         }
     }

@@ -109,10 +109,10 @@ pub fn describe(
                 (true, _) => (reason::UP_TO_DATE, String::new()),
                 (false, Some(version)) => (
                     "UpdateFailed",
-                    format!("version {version} did not work on this host and was taken back; see its events"),
+                    format!("version {version} did not work on this host and was rolled back; see its events"),
                 ),
                 (false, None) if again => (reason::OUTDATED, failed(&failures.unwrap_or_default(), now)),
-                (false, None) => (reason::OUTDATED, "the host follows another version than its pool wants".into()),
+                (false, None) => (reason::OUTDATED, "the host does not follow the version of its pool".into()),
             };
             put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)

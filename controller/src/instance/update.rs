@@ -105,7 +105,7 @@ async fn empty_first(work: &mut Work) -> Result<Flow, StepError> {
     if let Some(stored) = &mut work.status.operation {
         stored.disruption = Some(Disruption::Reboot);
     }
-    work.begin(Step::Cordon.as_str(), "the host has to be restarted: its pods are moved away first").await?;
+    work.begin(Step::Cordon.as_str(), "the host must be restarted: its pods are evicted first").await?;
     Ok(Flow::After(Duration::ZERO))
 }
 
@@ -186,7 +186,7 @@ async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Re
     if next(seen) == Next::Do(Step::Uncordon)
         && let Some(fresh) = &fresh
     {
-        work.begin(Step::Uncordon.as_str(), "letting pods come again").await?;
+        work.begin(Step::Uncordon.as_str(), "uncordoning the node").await?;
         work.cx.metrics.wrote("Node");
         cordon(work).release(&work.cx.client, fresh).await.map_err(StepError::Drain)?;
     }
@@ -227,7 +227,7 @@ fn told(operation: &Operation, target: &Target) -> (&'static str, Level, String)
             ("RolledBack", Level::Warning, format!("the node follows version {} again", target.version))
         }
         GrantType::Reboot => ("Rebooted", Level::Normal, "the host was restarted, and its node is Ready again".into()),
-        GrantType::Repair => ("Repaired", Level::Normal, "the host was put right, and its node is Ready again".into()),
+        GrantType::Repair => ("Repaired", Level::Normal, "the host was repaired, and its node is Ready again".into()),
         _ => ("Updated", Level::Normal, format!("the node follows version {}", target.version)),
     }
 }
@@ -284,7 +284,7 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
     }
     work.retry_now();
     let back = operation.from_version.unwrap_or_default();
-    let note = format!("version {to} does not work on this host, which goes back to {back}: {error}");
+    let note = format!("version {to} does not work on this host, which returns to {back}: {error}");
     work.cx.events.say(&work.instance, Level::Warning, "RollingBack", "Update", &note);
     Ok(true)
 }

@@ -50,7 +50,7 @@ async fn add_user(wanted: &mut Wanted, work: &Work, node: &Node) {
     }
     let keys = match work.cx.secrets.keys(&host.private_keys).await {
         Ok((keys, _)) => keys,
-        Err(error) => return tracing::debug!(%error, "the legacy user annotation is left for later"),
+        Err(error) => return tracing::debug!(%error, "the legacy user annotation is written later"),
     };
     let is_taken =
         |k: &&Arc<Key>| work.status.public_key_hash.as_ref().is_some_and(|h| *h == k.identity.public_key_hash());
@@ -72,7 +72,7 @@ async fn add_user(wanted: &mut Wanted, work: &Work, node: &Node) {
                 wanted.annotations_if_missing.insert(key::USERNAME.into(), text);
             }
         }
-        Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out"),
+        Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was not written"),
     }
 }
 

@@ -399,7 +399,7 @@ impl Work {
 
     /// Something of the instance has changed. If it is the status, somebody else is at work on the host.
     async fn see_again(&mut self, api: &Api<WindowsInstance>) -> Result<(), StepError> {
-        let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("show the instance"))?;
+        let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("get the instance"))?;
         let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;
         // As JSON, in which times have the same precision on both sides.
         if json!(fresh.status.unwrap_or_default()) != json!(self.stored) {

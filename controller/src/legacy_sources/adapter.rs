@@ -86,7 +86,7 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kub
     });
     cx.metrics.wrote("WindowsNodePool");
     api.patch(name, &PatchParams::apply(MANAGER_ADAPTER), &Patch::Apply(pool)).await?;
-    tracing::info!(pool = name, "a pool was made for its source of hosts");
+    tracing::info!(pool = name, "created a pool for its source of hosts");
     Ok(())
 }
 
@@ -101,7 +101,7 @@ pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
     cx.metrics.wrote("WindowsNodePool");
     match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
         Ok(_) => {
-            tracing::info!(pool = name, "the source of hosts of this pool is gone, and so is the pool");
+            tracing::info!(pool = name, "the pool was deleted because its source of hosts does not exist any more");
             Ok(())
         }
         // Its change brings us here again.

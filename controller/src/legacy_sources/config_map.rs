@@ -49,7 +49,7 @@ pub async fn ask(name: &str, cx: &Context) -> Asked {
         }
         Ok(None) => {
             let message = format!(
-                "there is no ConfigMap {}/{name}: create it, or name another in inventory.configMapRef",
+                "the ConfigMap {}/{name} does not exist: create it, or name another in inventory.configMapRef",
                 cx.args.namespace
             );
             Asked::Missing(Trouble { reason: "ConfigMapMissing", message, stalls: true })

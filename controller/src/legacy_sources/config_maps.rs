@@ -46,7 +46,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             event = events.next() => match event {
                 Some(Ok(event)) => changed(cx, &maps, event, &mut is_filled).await,
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "the watch of ConfigMaps broke; it is begun anew");
+                    tracing::warn!(%error, "the watch of ConfigMaps failed; it restarts");
                     false
                 }
                 None => return,
@@ -61,7 +61,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             let result = keep_pool(cx, &maps).await;
             must_retry = result.is_err();
             if let Err(error) = result {
-                tracing::warn!(%error, "the pool of the ConfigMap {WINDOWS_INSTANCES} is looked at again");
+                tracing::warn!(%error, "the pool of the ConfigMap {WINDOWS_INSTANCES} is reconciled again");
             }
         }
     }
@@ -123,7 +123,7 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
         (Step::Drop, _) => drop_pool(cx, WINDOWS_INSTANCES).await,
         (Step::Taken, Some(map)) => {
             let note = format!(
-                "nobody reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
+                "no pool reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
                  of a pool to it, or delete the ConfigMap"
             );
             cx.events.say_of(reference(&map), Level::Warning, "PoolTaken", "AdaptSource", &note);

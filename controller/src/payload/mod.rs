@@ -22,7 +22,7 @@ pub use wicd::Wicd;
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     /// A file cannot be read.
-    #[error("cannot read {path}; see that the payload is whole and readable, or make it again with `cargo xtask payload`", path = path.display())]
+    #[error("cannot read {path}; check that the payload is complete and readable, or make it again with `cargo xtask payload`", path = path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -57,14 +57,14 @@ pub enum PayloadError {
         found: u64,
     },
     /// The content of a compressed file is not what the manifest says.
-    #[error("the content of {path} is not what the manifest says; make the payload again with `cargo xtask payload`", path = path.display())]
+    #[error("the content of {path} does not match the manifest; make the payload again with `cargo xtask payload`", path = path.display())]
     WrongContent {
         /// The file.
         path: PathBuf,
     },
     /// A host lacks something that is not in the payload.
     #[error(
-        "the payload has no file with the hash {sha256}; the host was asked about another payload, so ask it again"
+        "the payload has no file with the hash {sha256}; the host's answer is about another payload, so the operator asks it again"
     )]
     NotInPayload {
         /// The hash.

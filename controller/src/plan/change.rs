@@ -85,7 +85,7 @@ pub fn unknown() -> Change {
     Change {
         disruption: Disruption::Drain,
         services: BTreeSet::new(),
-        why: vec!["what the host follows now is not known".to_owned()],
+        why: vec!["the version that the host follows is unknown".to_owned()],
     }
 }
 
@@ -135,7 +135,7 @@ impl Differences {
             }
         }
         for service in old.iter().filter(|(key, _)| !new.contains_key(*key)).map(|(_, service)| service) {
-            self.add(presence(service), [], format!("the service {} goes", service.name));
+            self.add(presence(service), [], format!("removal of the service {}", service.name));
         }
     }
 
@@ -148,13 +148,13 @@ impl Differences {
             self.add(of_service(name), [name], format!("the command of {name}"));
         }
         if sorted(from.dependencies.iter().cloned()) != sorted(to.dependencies.iter().cloned()) {
-            self.add(of_service(name), [name], format!("what {name} depends on"));
+            self.add(of_service(name), [name], format!("the dependencies of {name}"));
         }
         if (&from.prepare, scripts(from)) != (&to.prepare, scripts(to)) {
             self.add(of_service(name), [name], format!("the preparation of {name}"));
         }
         if (from.priority, from.bootstrap) != (to.priority, to.bootstrap) {
-            self.add(Disruption::None, [], format!("when {name} is started"));
+            self.add(Disruption::None, [], format!("the start order of {name}"));
         }
     }
 

@@ -64,7 +64,7 @@ impl Loss {
             }
             Self::Flag(name, _) if name.starts_with("image-credential") => "add the credential provider to the payload",
             Self::Flag(..) => "the operator sets no such flag",
-            Self::Unreadable(_) => "mend or restore the ConfigMap",
+            Self::Unreadable(_) => "correct or restore the ConfigMap",
         }
     }
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Loss {
             Self::Service(name) => write!(f, "service {}", short(name)),
             Self::Variable(name) => write!(f, "variable {}", short(name)),
             Self::Flag(name, value) => write!(f, "kubelet's --{name}={}", short(value)),
-            Self::Unreadable(why) => write!(f, "what it has cannot be compared: {why}"),
+            Self::Unreadable(why) => write!(f, "its settings cannot be compared: {why}"),
         }
     }
 }
@@ -137,8 +137,7 @@ pub fn message(losses: &[Loss]) -> Option<String> {
     let each: Vec<String> = losses.iter().map(|l| format!("{l} ({})", l.remedy())).collect();
     (!losses.is_empty()).then(|| {
         format!(
-            "the node stays as it was taken over, because the change would lose settings that it has: {}. Provide them, or accept \
-             the loss with the annotation {}: \"{}\" on the pool or the instance",
+            "the adopted node stays unchanged, because the change would lose settings that it has: {}. Provide them, or accept the loss with the annotation {}: \"{}\" on the pool or the instance",
             each.join(", "),
             key::ACCEPT_LOST_SETTINGS,
             names.join(",")

@@ -49,9 +49,9 @@ pub fn meaning(seen: Seen<'_>, at_least: Duration) -> Meaning {
     }
     match seen.taken {
         _ if !seen.is_node => Meaning::LockedOut,
-        None => Meaning::Unclear("nobody has written down which key it took before"),
+        None => Meaning::Unclear("the key that it accepted before is not on record"),
         Some(taken) if listed.iter().any(|key| key == taken) => {
-            Meaning::Unclear("it took one of them before, so that something on the host has changed, and not the key")
+            Meaning::Unclear("it accepted one of them before, so the host has changed, and not the key")
         }
         Some(_) => Meaning::LockedOut,
     }
@@ -96,8 +96,8 @@ mod tests {
         let (new, newer) = (keys(&["new"]), keys(&["newer"]));
         let (two, with_old) = (keys(&["new", "newer"]), keys(&["new", "old"]));
         let node = Seen { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
-        let unknown = Unclear("nobody has written down which key it took before");
-        let broke = Unclear("it took one of them before, so that something on the host has changed, and not the key");
+        let unknown = Unclear("the key that it accepted before is not on record");
+        let broke = Unclear("it accepted one of them before, so the host has changed, and not the key");
         for (about, seen, expected) in [
             ("took another key before", node, LockedOut),
             ("the operator before us meant to replace it", Seen { taken: Some(""), ..node }, LockedOut),

@@ -36,7 +36,7 @@ impl Step {
 }
 
 /// What is seen.
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is seen or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Whether the Node is there and is this host's.

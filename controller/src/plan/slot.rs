@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 /// What counts of one host of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is so or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 pub struct Slot {
     /// Name of the instance.
     pub name: String,
@@ -60,7 +60,7 @@ pub struct Slot {
     pub down_since: Option<Timestamp>,
     /// Whether the host did not answer over SSH when it was last tried.
     pub unreachable: bool,
-    /// Whether it takes another SSH key than the first of its list, or has an old one to give up.
+    /// Whether it accepts another SSH key than the first of its list, or has an old one to give up.
     pub wants_key: bool,
     /// Whether its keys are being worked on.
     pub rotating: bool,

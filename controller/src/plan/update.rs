@@ -54,7 +54,7 @@ pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
 }
 
 /// What is seen.
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is seen or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Whether the pods are to be moved away.
@@ -120,7 +120,7 @@ pub enum Blame {
 }
 
 /// What is known of a failure in the middle of changing a node.
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is so or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
     /// The kind of the operation.

@@ -35,7 +35,7 @@ pub struct Windows {
 pub enum WindowError {
     /// The schedule has more or fewer than five fields.
     #[error(
-        "the schedule {schedule:?} of the maintenance window {window} has {fields} fields; write five, minute, hour, day of month, month and day of week, as in \"0 22 * * FRI\""
+        "the schedule {schedule:?} of the maintenance window {window} has {fields} fields; write five (minute, hour, day of month, month and day of week), for example \"0 22 * * FRI\""
     )]
     Fields {
         /// The window.
@@ -47,7 +47,7 @@ pub enum WindowError {
     },
     /// A field of the schedule cannot be read.
     #[error(
-        "{value:?} in the schedule {schedule:?} of the maintenance window {window} is no {field}; write {expected}, a list as 1,3, a range as 1-5, steps as */2 or 1-9/2, or *"
+        "{value:?} in the schedule {schedule:?} of the maintenance window {window} is not a valid {field}; write {expected}, a list (1,3), a range (1-5), steps (*/2 or 1-9/2), or *"
     )]
     Field {
         /// The window.
@@ -63,7 +63,7 @@ pub enum WindowError {
     },
     /// Nobody knows the time zone.
     #[error(
-        "the time zone {time_zone:?} of the maintenance window {window} is unknown; write a name of the IANA database, as Europe/Paris, or leave it out for UTC"
+        "the time zone {time_zone:?} of the maintenance window {window} is unknown; write a name of the IANA database, for example Europe/Paris, or leave it out for UTC"
     )]
     TimeZone {
         /// The window.
@@ -73,7 +73,7 @@ pub enum WindowError {
     },
     /// The days of the schedule do not exist.
     #[error(
-        "the maintenance window {window} never opens: no day of the next five years is one of its schedule {schedule:?}; write days that exist"
+        "the maintenance window {window} never opens: its schedule {schedule:?} matches no day of the next five years; write days that exist"
     )]
     Never {
         /// The window.

@@ -79,7 +79,7 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
-    let cache = tempfile::tempdir().context("no place for Git repositories")?;
+    let cache = tempfile::tempdir().context("no directory for Git repositories")?;
     let cx = context(Run { cache: cache.path().into(), ..args.run }).await?;
 
     let (mut answers, mut others) = (Vec::new(), Vec::new());
@@ -115,31 +115,22 @@ fn read(file: &Path) -> std::io::Result<String> {
 
 /// What the controllers would have, as it is now.
 async fn context(args: Run) -> anyhow::Result<Context> {
-    let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
+    let config =
+        Config::infer().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
     let cluster = Cluster::new(config).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();
     let windows = ListParams::default().labels(WINDOWS_NODES);
     let unreadable = Unreadable::default();
     let (pools, instances, nodes) = tokio::try_join!(
-        async {
-            watch::list(client.clone(), &all, &unreadable)
-                .await
-                .context("the API server does not show the WindowsNodePools")
-        },
-        async {
-            watch::list(client.clone(), &all, &unreadable)
-                .await
-                .context("the API server does not show the WindowsInstances")
-        },
-        async {
-            watch::list(client.clone(), &windows, &unreadable).await.context("the API server does not show the Nodes")
-        },
+        async { watch::list(client.clone(), &all, &unreadable).await.context("failed to list the WindowsNodePools") },
+        async { watch::list(client.clone(), &all, &unreadable).await.context("failed to list the WindowsInstances") },
+        async { watch::list(client.clone(), &windows, &unreadable).await.context("failed to list the Nodes") },
     )?;
-    let version = client.apiserver_version().await.context("the API server does not tell its version")?;
+    let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
-    let cluster_id = cluster.id().await.context("the cluster cannot be told from others")?;
-    let release = cluster.release(&args).await.context("hosts could be given nothing")?;
+    let cluster_id = cluster.id().await.context("failed to identify the cluster")?;
+    let release = cluster.release(&args).await.context("failed to render the services of hosts")?;
     let process = Process {
         args,
         identity: "plan".to_owned(),
@@ -166,7 +157,9 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &Context) -> a
     match dry_run(&cx.client, document, there.is_some()).await? {
         Verdict::Taken => {}
         Verdict::Refused(message) => return refuse(answer, "Refused", message),
-        Verdict::NotAsked(message) => answer.notes.push(format!("the rules of the CRD were not checked: {message}")),
+        Verdict::NotAsked(message) => {
+            answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"))
+        }
     }
     let pool = merged(&document.pool, there.as_deref());
     let planned = match pool::plan(&pool, others, cx, Timestamp::now()).await {
@@ -238,7 +231,7 @@ async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::
         Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
             Ok(Verdict::Refused(status.message.clone()))
         }
-        Err(error) => Err(error).context("the API server does not check the pool"),
+        Err(error) => Err(error).context("failed to validate the pool at the API server"),
     }
 }
 

@@ -17,8 +17,7 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
     let is_withheld = |m: &Member| m.slot.withheld && !m.slot.leaving && !m.slot.held && m.slot.change.is_some();
     let names = names(members, is_withheld);
     let message = format!(
-        "{} not updated, because the change would lose settings that the operator before has made: {}. The condition {} of each \
-         instance names them, and what to do",
+        "{} not updated, because the change would lose settings of the previous operator: {}. The condition {} of each instance names them and the remedy",
         number(&names),
         some(&names),
         kind::UPDATE_WITHHELD

@@ -116,8 +116,8 @@ impl Keys {
 /// What else can be done about a host that refuses every key.
 fn todo(instance: &WindowsInstance) -> String {
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
-    let machine = machine.map(|m| format!("; events of its Machine {m} tell whether that is replaced"));
-    format!("; or list the key that it takes, after the first one{}", machine.unwrap_or_default())
+    let machine = machine.map(|m| format!("; events of its Machine {m} report whether it is replaced"));
+    format!("; or list the key that it accepts, after the first one{}", machine.unwrap_or_default())
 }
 
 /// How it stands with the keys of a pool.
@@ -211,11 +211,10 @@ mod tests {
         };
         let rotation = KeyRotation { retiring_key_hash: None, failures: Some(refused) };
         for (machine, expected) in [
-            (None, "Connect: add it; or list the key that it takes, after the first one"),
+            (None, "Connect: add it; or list the key that it accepts, after the first one"),
             (
                 Some("ns/m"),
-                "Connect: add it; or list the key that it takes, after the first one; events of its Machine ns/m tell whether that is \
-                 replaced",
+                "Connect: add it; or list the key that it accepts, after the first one; events of its Machine ns/m report whether it is replaced",
             ),
         ] {
             let mut member = member("a", Some("1"), Some(rotation.clone()));

@@ -225,8 +225,7 @@ impl List {
     fn say_if_too_long(&mut self) {
         let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
         let message = format!(
-            "{} hosts of the list have no name that is known, and {MAX_ASKED} of them are asked; {} and those behind it are asked as others \
-             become nodes: take hosts out that do not answer, or use several pools",
+            "the names of {} hosts of the list are unknown, and the operator asks {MAX_ASKED} of them; it asks {} and the following ones as others become nodes: remove hosts that do not answer, or use several pools",
             self.to_ask.len(),
             place.0
         );
@@ -255,7 +254,7 @@ impl List {
             };
             if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {
                 let message = format!(
-                    "host {name} is listed by pool {to} now, which is in mode Plan: it stays here until that pool is in mode Apply"
+                    "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply"
                 );
                 self.problems.push(Problem { host: name.clone(), reason: "HandOverWaits", message });
             }

@@ -56,7 +56,7 @@ use members::{Member, soonest_available};
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The API server did not do what was asked.
-    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked.
         doing: &'static str,
@@ -94,7 +94,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 
 /// What to do after an error.
 pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<Context>) -> Action {
-    tracing::warn!(pool = pool.name_any(), %error, "the pool is looked at again");
+    tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
     cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
     Action::requeue(API_RETRY)
 }
@@ -227,11 +227,11 @@ fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Con
     let same = before.is_some_and(|b| b.to_version == now.to_version);
     let from = now.from_version.as_deref().unwrap_or("another version");
     if !same && !now.completed {
-        let note = format!("nodes shall go from {from} to version {}", now.to_version);
+        let note = format!("nodes change from {from} to version {}", now.to_version);
         cx.events.say(pool, Level::Normal, "RolloutStarted", "Rollout", &note);
     }
     if same && now.rolled_back && !before.is_some_and(|b| b.rolled_back) {
-        let note = format!("too many nodes could not follow version {}; all go back to {from}", now.to_version);
+        let note = format!("too many nodes failed to follow version {}; all return to {from}", now.to_version);
         cx.events.say(pool, Level::Warning, "RolledBack", "Rollout", &note);
     }
     if same && now.completed && !before.is_some_and(|b| b.completed) {
@@ -285,7 +285,7 @@ async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Res
             Ok(true)
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
-        Err(error) => Err(failed("take away an annotation of the pool")(error)),
+        Err(error) => Err(failed("remove an annotation of the pool")(error)),
     }
 }
 

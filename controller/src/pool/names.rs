@@ -100,8 +100,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
             Second::Unknown => {}
             Second::Of(node) => {
                 let message = format!(
-                    "host {name}: its address {address} is that of the Node {node}, which an operator has made of it: name the entry {node}, or delete \
-                     that Node if it is left over"
+                    "host {name}: its address {address} belongs to the Node {node}, which an operator created for it: name the entry {node}, or delete that Node if it is a leftover"
                 );
                 resolved.problems.push(Problem { host: name.clone(), reason: "HostConflict", message });
                 next = Timestamp::now().checked_add(ASK_AGAIN).ok();
@@ -201,7 +200,7 @@ impl Owners {
     }
 
     fn owner(&self, name: &str) -> Result<Option<String>, String> {
-        self.0.get(name).cloned().unwrap_or_else(|| Err(format!("who has the name {name} is not known yet")))
+        self.0.get(name).cloned().unwrap_or_else(|| Err(format!("the owner of the name {name} is not known yet")))
     }
 
     /// When to look again, at the latest.
@@ -227,7 +226,7 @@ async fn owner(name: &str, cx: &Context) -> Result<Option<String>, String> {
     }
     match Api::<Node>::all(cx.client.clone()).get_metadata_opt(name).await {
         Ok(node) => Ok(node.map(|_| format!("the Node {name}"))),
-        Err(error) => Err(format!("the API server did not show the Node {name}: {}", crate::errors::said(&error))),
+        Err(error) => Err(format!("failed to get the Node {name}: {}", crate::errors::said(&error))),
     }
 }
 

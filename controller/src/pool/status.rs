@@ -57,7 +57,7 @@ fn count(n: usize) -> i32 {
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
     if let (None, Some(version)) = (&status.failures, &status.failed_version) {
-        return Some(format!("{}: version {version} did not work and was taken back", member.slot.name));
+        return Some(format!("{}: version {version} did not work and was rolled back", member.slot.name));
     }
     let failures = status.failures.as_ref()?;
     Some(format!("{}: {}: {}", member.slot.name, failures.step, failures.last_message))
@@ -154,7 +154,7 @@ pub(crate) fn next(
             Verdict::Verified => (Status::True, reason::SUCCEEDED),
             Verdict::NotAsked => (Status::False, "NotVerified"),
         };
-        let signer = status.signer.as_deref().unwrap_or("nobody");
+        let signer = status.signer.as_deref().unwrap_or("an unknown key");
         let revision = status.revision.as_deref().unwrap_or_default();
         put(kind::SOURCE_VERIFIED, is_so, why, &format!("{revision} was signed by {signer}"));
     }
@@ -219,11 +219,11 @@ pub(crate) fn next(
     let mut doing: Vec<String> = updating.first().and_then(|first| step_of(seen.members, first)).into_iter().collect();
     for (names, verb) in [
         (&updating, "updating"),
-        (&staging, "being sent what comes next"),
+        (&staging, "staging"),
         (&to_update, "to be updated"),
         (&joining, "joining"),
         (&leaving, "leaving"),
-        (&failing, "tried again later"),
+        (&failing, "waiting to retry"),
         (&waiting, "waiting to join"),
     ] {
         if !names.is_empty() {
@@ -329,7 +329,7 @@ fn told_of_strays(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
         n => format!(
-            "; {n} nodes have the label {} and are in no list: {}. Nothing is done with them: list them, or remove the label",
+            "; {n} nodes have the label {} and are in no list: {}. The operator ignores them: list them, or remove the label",
             key::BYOH,
             some(strays)
         ),
@@ -338,11 +338,11 @@ fn told_of_strays(strays: &[String]) -> String {
 
 /// Who takes an old key still, and why. It is told beside all others: the nodes work, whichever key their hosts take.
 fn told_of_keys(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
-    let of = format!("{} of {} hosts take an old key: {}", keys.old.len(), keys.total, some(&keys.old));
+    let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, some(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
         (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
         (true, ..) => {
-            (Status::True, "AllKeysCurrent", format!("{} hosts take the first key of their list", keys.total))
+            (Status::True, "AllKeysCurrent", format!("{} hosts accept the first key of their list", keys.total))
         }
         (false, Some((name, why)), _) => {
             let more =
@@ -371,10 +371,9 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
     if let Hold::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
         let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
         let (what, todo) = if *rolled_back {
-            ("all nodes get their previous version back", "Change the template or the operator".to_string())
+            ("all nodes return to their previous version", "Change the template or the operator".to_string())
         } else {
-            let again =
-                format!("or ask the instances for another attempt with the annotation {}", api::names::key::RETRY);
+            let again = format!("or retry the instances with the annotation {}", api::names::key::RETRY);
             ("no further node is changed", format!("Change the template or the operator, {again}"))
         };
         let message = format!("version {tried} failed on {}; {what}. {todo}", number(*failed, "node"));
@@ -420,7 +419,7 @@ fn stalled(seen: &Seen<'_>, held: Option<&Held>, trouble: Option<&(String, Strin
         return Some((held.reason.into(), held.message.clone()));
     }
     if let Some((why, message)) = trouble.filter(|(why, _)| why == reason::TOO_MANY_UNHEALTHY) {
-        let todo = "none is repaired: when so many are not Ready at once, look for what they have in common (network, API server, a change)";
+        let todo = "no node is repaired: when so many are not Ready at once, look for a common cause (network, API server, a change)";
         return Some((why.clone(), format!("{message}; {todo}")));
     }
     let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
@@ -472,7 +471,7 @@ pub(crate) fn planned(
     let mut put = |type_, s: Status, why: &str, message: &str| {
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
-    let message = format!("mode Plan, nothing is done: {}", plan.summary);
+    let message = format!("mode Plan, no operation begins: {}", plan.summary);
     match problems.first() {
         None => {
             put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{hosts} hosts"));

@@ -202,7 +202,7 @@ impl Wishes {
         match current.and_then(|c| self.changes.get(c)) {
             Some((change, _)) => change.why.join(", "),
             None if instance.status.as_ref().is_some_and(|s| s.wicd.as_ref() == Some(&self.wicd)) => {
-                "wicd's certificate has ended".into()
+                "wicd's certificate has expired".into()
             }
             None => "wicd".into(),
         }

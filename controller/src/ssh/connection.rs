@@ -387,7 +387,7 @@ async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &See
     for identity in &target.keys {
         let hash = if identity.is_rsa() { rsa_hash(handle).await } else { Some(HashAlg::Sha512) };
         let Some(hash) = hash else {
-            tried.push(format!("{} (the host takes RSA with SHA-1 only)", identity.fingerprint()));
+            tried.push(format!("{} (the host accepts RSA with SHA-1 only)", identity.fingerprint()));
             continue;
         };
         match handle.authenticate_publickey(&target.username, identity.signing(hash)).await {
@@ -400,7 +400,7 @@ async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &See
                     }
                     break;
                 }
-                let note = if partial_success { " (accepted, but the host wants another factor)" } else { "" };
+                let note = if partial_success { " (accepted, but the host requires another factor)" } else { "" };
                 tried.push(format!("{}{note}", identity.fingerprint()));
                 if !remaining_methods.contains(&MethodKind::PublicKey) {
                     break;

@@ -133,7 +133,7 @@ impl Connection {
             address: self.address().to_owned(),
             action: doing.action,
             path: path.to_owned(),
-            why: "the host has other bytes of it than were written".to_owned(),
+            why: "the host stored other bytes than the operator wrote".to_owned(),
         })
     }
 

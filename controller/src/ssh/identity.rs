@@ -69,7 +69,7 @@ impl Identity {
         if pem.len() > MAX_PEM {
             return Err(unusable("it is larger than 64 KiB", None));
         }
-        let text = str::from_utf8(pem).map_err(|_| unusable("it is not text in PEM form (-----BEGIN …)", None))?;
+        let text = str::from_utf8(pem).map_err(|_| unusable("it is not PEM text (-----BEGIN …)", None))?;
         // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
         let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
         for line in text.lines().map(str::trim) {

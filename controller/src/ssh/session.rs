@@ -125,7 +125,7 @@ pub(super) fn why(error: &Error) -> String {
     match error {
         Error::Status(Status { status_code: StatusCode::PermissionDenied, .. }) => PERMISSION_DENIED.to_owned(),
         Error::Status(Status { status_code: StatusCode::NoSuchFile, .. }) => "no such file or directory".to_owned(),
-        Error::Status(status) => format!("the host says {:?}", tail::excerpt(&status.error_message)),
+        Error::Status(status) => format!("the host reports {:?}", tail::excerpt(&status.error_message)),
         Error::Timeout => "the host did not answer in time".to_owned(),
         other => tail::excerpt(&other.to_string()),
     }

@@ -285,7 +285,7 @@ async fn epochs_go_up(world: &mut World, host: &SimHost) -> Result<()> {
     std::fs::write(&seen, (i64::from(after) + 1000).to_string())?;
     world.empty(host.name()).await?;
     let message = world.until_failed(host.name(), "StaleEpoch").await?;
-    ensure!(message.contains("has taken over"), "{message}");
+    ensure!(message.contains("has already sent requests"), "{message}");
     std::fs::write(&seen, mine)?;
     world.until_gone(host).await
 }

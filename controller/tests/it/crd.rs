@@ -233,7 +233,7 @@ async fn rollout_and_drain() -> Result<()> {
         ));
     }
     let drain = |drain: Value| json!({"drain": drain});
-    let force = "onTimeout Force deletes pods against their budgets";
+    let force = "onTimeout Force deletes pods against their disruption budgets";
     cases.extend(specs(&[
         ("a fraction", json!({"rollout": {"maxUnavailable": 1.5}}), Refused("must be of type integer")),
         ("wait for ever", drain(json!({"onTimeout": "Wait", "timeoutSeconds": 0})), Taken),

@@ -73,7 +73,7 @@ impl World {
             args: ["--backoff-base", "1s", "--backoff-max", "4s"].iter().chain(args).map(ToString::to_string).collect(),
         };
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
-        std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only look at its hash")?;
+        std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
         Ok(Self { operator, sim, client, control_plane, options, key, files })
     }

@@ -359,11 +359,11 @@ async fn is_verified(scene: &Scene<'_>) -> Result<()> {
     let (source, reason) = (&scene.source, "VerificationError");
     if source.kind == "ExternalArtifact" {
         let refused = scene.apply(true).await.unwrap_err().to_string();
-        ensure!(refused.contains("nobody verifies an ExternalArtifact"), "{refused}");
+        ensure!(refused.contains("Flux does not verify an ExternalArtifact"), "{refused}");
         return Ok(());
     }
     scene.apply(true).await?;
-    scene.refuses("never verified", reason, "set spec.verify there", None, Then::Stalls).await?;
+    scene.refuses("never verified", reason, "set its spec.verify", None, Then::Stalls).await?;
     let says = |status| json!({"conditions": [{"type": "SourceVerified", "status": status, "message": "no key"}]});
     source.says(says("True")).await?;
     scene.until_ready(3, "main@sha1:d2").await?;

@@ -141,9 +141,9 @@ async fn what_a_repository_hides_is_told_and_touches_nobody() -> Result<()> {
     // The pool itself names a place that cannot be.
     let used = origin.git(&["rev-parse", "main"]);
     let refused = world.apply(POOL, &scene.spec(json!({"path": "halls/../../x"}))).await.unwrap_err();
-    ensure!(refused.to_string().contains("`..` leads out of it"), "{refused}");
+    ensure!(refused.to_string().contains("must not contain `..`"), "{refused}");
     world.apply(POOL, &scene.spec(json!({"path": "halls\n"}))).await?;
-    refuses(&scene, "a path in two lines", "PathInvalid", "is not one inside the repository").await?;
+    refuses(&scene, "a path in two lines", "PathInvalid", "is outside the repository").await?;
     world.apply(POOL, &scene.spec(json!({}))).await?;
     scene.until_used(&used).await?;
     scene.until_ready(2).await?;

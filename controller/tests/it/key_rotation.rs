@@ -239,8 +239,8 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
         .until("factory", "it is told who is left", |p| {
             told(p).is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
-                    && c.message.starts_with("2 of 3 hosts take an old key: win-1, win-2; win-1: Connect: ")
-                    && c.message.contains("or list the key that it takes, after the first one")
+                    && c.message.starts_with("2 of 3 hosts accept an old key: win-1, win-2; win-1: Connect: ")
+                    && c.message.contains("or list the key that it accepts, after the first one")
             }) && is_ready(p)
         })
         .await?;
@@ -313,7 +313,7 @@ async fn a_host_that_cannot_be_changed_is_told_and_the_others_go_on() -> Result<
         .until("factory", "it is told who is left", |p| {
             told(p).is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
-                    && c.message.starts_with("2 of 3 hosts take an old key: win-0, win-1; win-0: AddKey: ")
+                    && c.message.starts_with("2 of 3 hosts accept an old key: win-0, win-1; win-0: AddKey: ")
             }) && is_ready(p)
         })
         .await?;

@@ -161,8 +161,8 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
             let told = conditions::find(&pool_status(p).conditions, kind::KEYS_CURRENT).cloned();
             told.is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
-                    && c.message.starts_with("3 of 3 hosts take an old key: old-0, old-1, old-2; old-0: Connect: ")
-                    && c.message.contains("events of its Machine openshift-machine-api/old-0 tell whether")
+                    && c.message.starts_with("3 of 3 hosts accept an old key: old-0, old-1, old-2; old-0: Connect: ")
+                    && c.message.contains("events of its Machine openshift-machine-api/old-0 report whether")
             })
         })
         .await?;
@@ -177,7 +177,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     deployment::store_key_as(&world.control_plane, "elsewhere", &deployment::new_key()?).await?;
     let elsewhere = json!({"privateKeySecretRefs": [{"name": "elsewhere"}]});
     edit_pool(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
-    world.until_note("old-0", RESTRICTED, |note| note.contains("lets none of its keys in")).await?;
+    world.until_note("old-0", RESTRICTED, |note| note.contains("admits none of its keys")).await?;
     maker.set_provider_spec(POOL, json!({"value": {"userDataSecret": {"name": "mine"}}})).await?;
     world.until_note("old-0", RESTRICTED, |note| note.contains("of its own, in the Secret mine")).await?;
     let with_window = json!({"maintenanceWindows": window});
@@ -280,7 +280,7 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
 
     // One that refuses it is replaced. Of one that has taken it, who knows what is wrong with it.
     until_deleted(&world, &maker, refuses).await?;
-    world.until_note(broken.name(), RESTRICTED, |note| note.contains("it took one of them before")).await?;
+    world.until_note(broken.name(), RESTRICTED, |note| note.contains("it accepted one of them before")).await?;
     // Of a Node that was never ours, who has made the machine takes care.
     Api::<Node>::all(world.client.clone()).delete(refuses.name(), &DeleteParams::default()).await?;
     let_go(&world, &maker, refuses).await?;

@@ -228,7 +228,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
     world.apply(POOL, &new).await?;
     ensure!(rows(&planned(&world).await?) == joins, "{}", world.show().await);
     let shown = world.show().await;
-    ensure!(shown.contains("mode Plan, nothing is done: 3 join"), "{shown}");
+    ensure!(shown.contains("mode Plan, no operation begins: 3 join"), "{shown}");
     let mut expected = before.clone();
     expected.insert(format!("WindowsNodePool {POOL}"), "[]".into());
     nothing_was_written(&world, &expected, "mode Plan, for a new pool").await?;
@@ -270,7 +270,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
             "a host is gone",
             &hosts[..2],
             plain.clone(),
-            vec![["win-2", "Remove", "Drain", "not in the inventory any more"]],
+            vec![["win-2", "Remove", "Drain", "no longer in the inventory"]],
         ),
     ] {
         let wanted = file(&pool(hosts_left, "Apply", &template))?;
@@ -355,7 +355,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     // Who may not create pools is told that nobody checked.
     let_look(&world).await?;
     let said = plan(&world, By::Auditor, &other(&good), &[]).await?;
-    ensure!(said.out.contains("Note: the rules of the CRD were not checked: "), "{said:?}");
+    ensure!(said.out.contains("Note: the validation rules of the CRD were not checked: "), "{said:?}");
     ensure!(said.status == Some(2), "{said:?}");
 
     // Two pools in one file want the same hosts: the second gets none.
@@ -370,10 +370,10 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
 
     // What is no pool at all.
     for (about, text, args, expected) in [
-        ("no YAML", "a: [", &[][..], "document 1 is no YAML"),
-        ("nothing", "", &[], "there is no WindowsNodePool in it"),
+        ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
+        ("nothing", "", &[], "it has no WindowsNodePool"),
         ("a field is missing", &good.replace("address", "addres"), &[], "spec.inventory.hosts[0]"),
-        ("the same pool twice", &format!("{good}---\n{good}"), &[], "the pool factory is there twice"),
+        ("the same pool twice", &format!("{good}---\n{good}"), &[], "the pool factory is defined twice"),
         ("no such file", &good, &["--kubelet-config-patch", "/nowhere"], "/nowhere"),
         ("no such option", &good, &["--nonsense"], "--nonsense"),
     ] {

@@ -331,7 +331,7 @@ async fn until_restarted(r: &Rollout, name: &str, operation: &str) -> Result<()>
     ensure!(now.last_operation.as_deref() == Some(operation) && now.failures.is_none(), "{now:?}");
     ensure!(now.current_version.as_ref() == Some(&r.to), "{now:?}");
     r.world
-        .eventually("the request is gone", || async {
+        .eventually("the request was deleted", || async {
             let node = r.world.node(name).await.ok().flatten();
             node.is_some_and(|n| !n.annotations().contains_key(key::REBOOT_REQUIRED) && !is_cordoned_by_us(&n))
         })
@@ -369,9 +369,9 @@ async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
     world.edit_node(name, json!({"spec": {"unschedulable": false}})).await?;
     pod(world, "late", name, &[]).await?;
     let note = world.until_event(name, "ExternalUncordon").await?;
-    ensure!(note.contains("taken again"), "{note}");
+    ensure!(note.contains("cordoned it again"), "{note}");
     world
-        .eventually("it is cordoned again", || async {
+        .eventually("cordoned it again", || async {
             let node = world.node(name).await.ok().flatten();
             node.is_some_and(|n| is_cordoned(&n) && is_cordoned_by_us(&n))
         })

@@ -238,8 +238,8 @@ async fn story(world: &mut World) -> Result<()> {
     }
     requests_were_approved_by_the_operator(world).await?;
     done("both joined as they should");
-    services_are_kept(world, b).await.context("services are kept")?;
-    done("services are kept");
+    services_are_kept(world, b).await.context("services keep")?;
+    done("services keep");
     changes(world).await.context("both nodes change")?;
     done("both nodes have changed twice");
     // From here on nobody helps.
@@ -379,7 +379,7 @@ async fn changes(world: &mut World) -> Result<()> {
         assert_eq!(host.boots(), 2, "{} was restarted", host.name());
     }
     let log = world.operator.as_ref().map(Operator::log).unwrap_or_default();
-    ensure!(log.contains("moving pods away"), "nothing was drained for another kubelet");
+    ensure!(log.contains("evicting pods"), "nothing was drained for another kubelet");
     Ok(())
 }
 

@@ -25,7 +25,7 @@ pub enum AccessError {
         key: &'static str,
     },
     /// Two ways to log in.
-    #[error("it has both {one} and {other}: keep the one that is meant")]
+    #[error("it has both {one} and {other}: remove one")]
     Ambiguous {
         /// One way.
         one: &'static str,
@@ -146,7 +146,7 @@ impl Proxy {
             return Err(unusable("write http://host:port or https://host:port"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(unusable("there is a user name in it: put it into username and password"));
+            return Err(unusable("it has a user name: move it to username and password"));
         }
         let (username, password) = pair(data, "username", "password")?;
         Ok(Self { address: address.to_string(), username: username.map(|name| name.to_string()), password })
@@ -195,7 +195,7 @@ mod tests {
             (https, &[("username", "me"), ("password", "\n")], "add password"),
             (https, &[("tls.crt", "c")], "add tls.key"),
             (https, &[("tls.key", "k")], "add tls.crt"),
-            (https, &[("username", "me"), ("password", "p"), ("bearerToken", "t")], "keep the one"),
+            (https, &[("username", "me"), ("password", "p"), ("bearerToken", "t")], "remove one"),
             (ssh, &[("known_hosts", "h")], "needs identity"),
             (ssh, &[("identity", "i")], "needs known_hosts"),
             (ssh, &[("username", "me"), ("password", "p")], "needs identity"),

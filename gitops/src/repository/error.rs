@@ -29,7 +29,7 @@ pub enum GitError {
         problem: String,
     },
     /// The Secret cannot be used.
-    #[error("the Secret to log in with cannot be used: {0}")]
+    #[error("the Secret with the credentials cannot be used: {0}")]
     AccessInvalid(#[from] AccessError),
     /// The known hosts cannot be used.
     #[error("{0}")]
@@ -61,9 +61,7 @@ pub enum GitError {
         problem: String,
     },
     /// There is no such repository, or it is hidden from who we are.
-    #[error(
-        "{host} has no repository there, or does not show it to who logs in: check the URL and what the Secret may read"
-    )]
+    #[error("{host} has no such repository, or these credentials may not read it: check the URL and the Secret")]
     RepositoryNotFound {
         /// The server.
         host: String,
@@ -87,7 +85,7 @@ pub enum GitError {
         problem: String,
     },
     /// It took too long.
-    #[error("fetching from {host} was given up after {}s: the server is slow or silent; a longer timeout may help", .after.as_secs_f32())]
+    #[error("fetching from {host} timed out after {}s: the server is slow or does not answer; try a longer timeout", .after.as_secs_f32())]
     Timeout {
         /// The server.
         host: String,
@@ -118,13 +116,13 @@ pub enum GitError {
         what: String,
     },
     /// The path is not one inside the repository.
-    #[error("the path {path:?} is not one inside the repository: write it from the repository's root, without `..`")]
+    #[error("the path {path:?} is outside the repository: write it from the repository's root, without `..`")]
     PathInvalid {
         /// The path.
         path: String,
     },
     /// An entry of a directory that could be taken for one of another directory.
-    #[error("the commit has an entry {path:?}, a name that no file of hosts may have: remove it")]
+    #[error("the commit has an entry {path:?}, which is not a valid name for a file of hosts: remove it")]
     NameInvalid {
         /// Where.
         path: String,
@@ -165,7 +163,7 @@ pub enum GitError {
     },
     /// A tag under another name than it was signed for.
     #[error(
-        "the tag {name:?} was made for the name {made_for:?}: a signed tag counts only under its own name; sign one of this name"
+        "the tag {name:?} was made for the name {made_for:?}: a signed tag is valid only under its own name; sign a tag with this name"
     )]
     TagRenamed {
         /// Of the reference.
@@ -174,7 +172,7 @@ pub enum GitError {
         made_for: String,
     },
     /// What was fetched is not on disk any more, or cannot be read.
-    #[error("what was fetched cannot be read any more ({problem}): it is fetched anew")]
+    #[error("the fetched data can no longer be read ({problem}): the operator fetches them again")]
     Damaged {
         /// What is known.
         problem: String,

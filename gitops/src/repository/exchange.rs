@@ -61,7 +61,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         match format.map(|name| name.to_vec()).as_deref() {
             None | Some(b"sha1") => Ok(gix::hash::Kind::Sha1),
             Some(b"sha256") => Ok(gix::hash::Kind::Sha256),
-            Some(_) => Err(self.link.failed("its ids are of a kind that is not supported: neither SHA-1 nor SHA-256")),
+            Some(_) => Err(self.link.failed("its object ids are neither SHA-1 nor SHA-256")),
         }
     }
 

@@ -79,7 +79,7 @@ pub(super) fn read(repo: &Repository, listed: &[Listed], limits: &Limits) -> Res
         }
         total = total.saturating_add(size);
         if total > limits.total {
-            return Err(too_large(format!("with it all files have more than {} bytes", limits.total)));
+            return Err(too_large(format!("with it the files have more than {} bytes in total", limits.total)));
         }
         let mut object = repo.find_object(*blob).map_err(|error| GitError::damaged(error.error()))?;
         let bytes = std::mem::take(&mut object.data);

@@ -20,7 +20,7 @@ const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
 /// Certificates: one or several, in one or several armors, or binary.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
-    let bad = "it is no OpenPGP public key: put what `gpg --export --armor` prints here";
+    let bad = "it is not an OpenPGP public key: add the output of `gpg --export --armor`";
     let armored = str::from_utf8(bytes).ok().filter(|text| text.contains(ARMOR));
     let keys: Result<Vec<_>, _> = match armored {
         Some(text) => {
@@ -51,7 +51,7 @@ pub(super) fn verify(
         return Err(VerifyError::Malformed("it is not exactly one OpenPGP signature"));
     };
     let Some(fingerprint) = issuer(signature) else {
-        return Err(VerifyError::Malformed("it does not say whose it is"));
+        return Err(VerifyError::Malformed("it does not name its key"));
     };
     let key = keys.iter().find_map(|key| SigningKey::find(key, signature));
     let fingerprint = key.map_or(fingerprint, |key| key.fingerprint());

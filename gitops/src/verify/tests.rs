@@ -167,12 +167,12 @@ fn secrets() {
     }
     let options = [b"restrict ".to_vec(), fixture("ed25519.sshpub")].concat();
     for (name, bytes, part) in [
-        ("us.sshpub", options, "line 1: it is no SSH public key"),
-        ("us.sshpub", [lines, b"x\n".to_vec()].concat(), "line 5: it is no SSH public key"),
+        ("us.sshpub", options, "line 1: it is not an SSH public key"),
+        ("us.sshpub", [lines, b"x\n".to_vec()].concat(), "line 5: it is not an SSH public key"),
         ("us.sshpub", vec![0xff], "it is not text"),
-        ("us.asc", fixture("ed25519.sshpub"), "it is no OpenPGP public key"),
-        ("us.asc", Vec::new(), "it is no OpenPGP public key"),
-        ("us", fixture("primary.pgp.sig"), "it is no OpenPGP public key"),
+        ("us.asc", fixture("ed25519.sshpub"), "it is not an OpenPGP public key"),
+        ("us.asc", Vec::new(), "it is not an OpenPGP public key"),
+        ("us", fixture("primary.pgp.sig"), "it is not an OpenPGP public key"),
     ] {
         let error = read(&[(name, bytes)]).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains(name), "{name}: {error}");

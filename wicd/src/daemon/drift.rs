@@ -118,7 +118,7 @@ impl Drift {
     pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
-            warn!(what, "somebody has changed this; it is left so");
+            warn!(what, "this was changed on the host; it is left so");
         }
         self.healed(healed, now);
     }
@@ -126,7 +126,7 @@ impl Drift {
     /// Notes what was put right.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
-            warn!(what, "somebody had changed this; it is put right");
+            warn!(what, "this was changed on the host; it is restored");
             self.healed.insert(what, now);
         }
     }

@@ -36,7 +36,7 @@ pub enum FollowError {
     #[error("the desired version {0:?} of the Node cannot be the end of an object's name")]
     Version(String),
     /// There is no such ConfigMap.
-    #[error("there is no ConfigMap {0:?}; the operator makes it")]
+    #[error("the ConfigMap {0:?} does not exist; the operator creates it")]
     NoConfigMap(String),
     /// It does not hold what its name says.
     #[error("the ConfigMap {name:?} is not used: {problem}; the operator stores it again")]
@@ -50,7 +50,7 @@ pub enum FollowError {
     #[error(transparent)]
     Services(#[from] ServicesError),
     /// The operator is at work on the host.
-    #[error("an operation of the operator is going on on this host")]
+    #[error("an operation of the operator is in progress on this host")]
     Busy,
     /// The API server cannot be used.
     #[error(transparent)]
@@ -95,7 +95,10 @@ pub async fn follow(
         if let Err(e) = ended {
             let text = chain(&e);
             if text != last {
-                warn!(reason = e.reason(), "the API server cannot be used; services are kept as they shall be: {text}");
+                warn!(
+                    reason = e.reason(),
+                    "the API server is unavailable; services keep their last desired state: {text}"
+                );
                 last = text;
             }
         }
@@ -256,7 +259,7 @@ fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<
         files::write_json(host, path::STATE, &marker, Access::Inherited)?;
     }
     if files::write_json(host, path::DESIRED, &desired, Access::Protected)? {
-        info!(version, "the Node asks for another version");
+        info!(version, "the Node names another desired version");
     }
     Ok(())
 }

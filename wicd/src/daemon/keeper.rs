@@ -256,7 +256,7 @@ impl Keeper {
                     warn!(
                         service = service.name,
                         failures = backoff.failures,
-                        "ended unasked; starting it in {wait} s"
+                        "ended unexpectedly; starting it in {wait} s"
                     );
                 }
                 _ => {}
@@ -341,7 +341,7 @@ impl Keeper {
     fn tell_waiting(&mut self, plan: &Plan) {
         for (service, why) in plan.waiting.iter().filter(|(s, why)| self.waiting.get(*s) != Some(why)) {
             match why {
-                Waiting::Pending => info!(service, "waiting: it is on its way up or down"),
+                Waiting::Pending => info!(service, "waiting: it is starting or stopping"),
                 Waiting::Dependency => info!(service, "waiting: a service that it depends on does not run yet"),
                 Waiting::Variable => info!(service, "waiting: a variable in its command is not known yet"),
                 // What for has been said where it was found missing.
@@ -349,7 +349,7 @@ impl Keeper {
                 Waiting::Failing => warn!(service, "waiting: it keeps failing; see its own log"),
                 Waiting::Foreign => error!(
                     service,
-                    "somebody else has made a service of this name; it is left alone: remove it, then ours is made"
+                    "a service of this name that the operator did not install exists and is left unchanged: remove it, and the operator's service is installed"
                 ),
             }
         }
@@ -396,7 +396,7 @@ impl Keeper {
                 }
             }
             Action::Delete(service) => {
-                info!(service, "removing: it is not wanted any more");
+                info!(service, "removing: the desired state does not include it");
                 self.host.delete_service(service)?;
                 Owned::update(&*self.host, |owned| {
                     owned.services.remove(service);
@@ -412,7 +412,7 @@ impl Keeper {
                     warn!(
                         service = spec.name,
                         command = read.command,
-                        "the service manager keeps it otherwise than it was written"
+                        "the service manager stores another configuration than was written"
                     );
                     self.odd.insert(spec.name.clone(), (spec.clone(), read));
                 }

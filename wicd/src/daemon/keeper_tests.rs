@@ -273,7 +273,7 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     passes(&mut bed);
     assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
     let said = &bed.keeper.complaints["network of kube-proxy"];
-    assert!(said.contains("has not made the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
+    assert!(said.contains("has not created the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
     assert_eq!((bed.state("kube-proxy"), bed.state("kubelet")), (ServiceState::Stopped, ServiceState::Running));
     assert_eq!(bed.keeper.backoffs["kube-proxy"].failures, 0);
 

@@ -159,7 +159,7 @@ fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> 
         let body = json!({"Name": ENDPOINT, "VirtualNetwork": network.id}).to_string();
         return Ok(Next::MakeEndpoint(HnsRequest { method: "POST", path: "/endpoints".into(), body }));
     };
-    let untold = |what| format!("HNS does not tell the {what} of its endpoint {ENDPOINT}");
+    let untold = |what| format!("HNS does not report the {what} of its endpoint {ENDPOINT}");
     let mac = endpoint["MacAddress"].as_str().and_then(mac).ok_or_else(|| untold("MAC address"))?;
     let Some(adapter) = seen.adapters.iter().find(|a| a.mac == mac) else {
         // 2 and 3: attached. The adapter comes a moment later.
@@ -188,9 +188,9 @@ struct Network {
 impl Network {
     fn find(networks: &Value) -> Result<Self, String> {
         let network = list(networks).find(|n| n["Name"] == HNS_NETWORK).ok_or_else(|| {
-            format!("hybrid-overlay-node has not made the network {HNS_NETWORK} yet (its log tells why)")
+            format!("hybrid-overlay-node has not created the network {HNS_NETWORK} yet (see its log)")
         })?;
-        let untold = |what| format!("HNS does not tell the {what} of the network {HNS_NETWORK} yet");
+        let untold = |what| format!("HNS does not report the {what} of the network {HNS_NETWORK} yet");
         let id = network["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;
         let subnet = list(&network["Subnets"]).find_map(|s| Ipv4Network::parse(s["AddressPrefix"].as_str()?));
         let provider = network["ManagementIP"].as_str().and_then(|ip| ip.parse().ok());
@@ -241,7 +241,8 @@ impl Ipv4Network {
     /// `what` says where the text is from.
     fn expect(text: &str, what: &str) -> Result<Self, String> {
         let start: String = text.chars().take(50).collect();
-        Self::parse(text).ok_or_else(|| format!("a usable {what}: {start:?} is no IPv4 network as 10.132.0.0/24"))
+        Self::parse(text)
+            .ok_or_else(|| format!("a usable {what}: {start:?} is not an IPv4 network such as 10.132.0.0/24"))
     }
 
     fn contains(self, ip: Ipv4Addr) -> bool {

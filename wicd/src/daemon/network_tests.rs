@@ -101,7 +101,7 @@ fn where_the_subnet_of_kube_proxy_is_from() {
 #[test]
 fn table() {
     type Change = fn(&mut Seen);
-    const NO_NETWORK: &str = "hybrid-overlay-node has not made the network OVNKubernetesHybridOverlayNetwork yet";
+    const NO_NETWORK: &str = "hybrid-overlay-node has not created the network OVNKubernetesHybridOverlayNetwork yet";
     // What is waited for or done, and whether the configuration of CNI is there already.
     let cases: [(&str, Change, &str, bool); 20] = [
         ("complete", |_| (), "write", true),

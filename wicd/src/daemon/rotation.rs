@@ -35,7 +35,7 @@ const DEFAULT_SECONDS: i32 = 24 * 3600;
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
     /// Nobody has answered.
-    #[error("nobody has approved the certificate request {0:?}; look whether the operator runs")]
+    #[error("the certificate request {0:?} is not approved; check that the operator runs")]
     Unanswered(String),
     /// It was denied.
     #[error("the certificate request {request:?} was refused ({why})")]
@@ -46,7 +46,7 @@ pub enum RotationError {
         why: String,
     },
     /// What came is not what was asked for.
-    #[error("the certificate that came is not for our key")]
+    #[error("the issued certificate does not match the key of the request")]
     Mismatch,
     /// No key could be made.
     #[error("cannot make a key or a certificate request")]
@@ -137,7 +137,9 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
             let now = jiff::Timestamp::now().as_second();
             match current.due(now) {
                 Due::Over if told_over != Some(current.seed) => {
-                    error!("wicd's certificate has ended; the services go on, and the operator must bring a new one");
+                    error!(
+                        "wicd's certificate has expired; the services continue to run, and the operator must bring a new one"
+                    );
                     told_over = Some(current.seed);
                 }
                 Due::Now if now >= next => match renew(&host, &*connect).await {
@@ -179,7 +181,7 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), Rotati
 /// Asks for a certificate and waits for it.
 async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<String, RotationError> {
     let name = cluster.request_certificate(request, seconds).await?;
-    info!(request = name, "asked for a new certificate");
+    info!(request = name, "requested a new certificate");
     let wait = async {
         loop {
             match cluster.certificate(&name).await {

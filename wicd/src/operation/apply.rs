@@ -125,7 +125,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure
     let foreign = foreign(&host.services()?, owned, names);
     if !foreign.is_empty() {
         let message = format!(
-            "services that this operator did not make are in the way: {}; remove them, or take the host out of the pool",
+            "services that this operator did not install exist: {}; remove them, or remove the host from the pool",
             foreign.join(", ")
         );
         return Err(Failure::new("ForeignService", message));
@@ -133,7 +133,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure
     secure::check_state(host, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
-        let message = format!("{} payload files are not there, {first} is the first; stage them", missing.len());
+        let message = format!("{} payload files are missing, {first} is the first; stage them", missing.len());
         return Err(Failure::new("PayloadMissing", message));
     }
     Ok(())

@@ -54,7 +54,11 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         failures.note(files::remove(host, file));
     }
     if !failures.0.is_empty() {
-        let message = format!("{} things of ours are still on the host: {}", failures.0.len(), failures.0.join("; "));
+        let message = format!(
+            "{} of the operator's files and services are still on the host: {}",
+            failures.0.len(),
+            failures.0.join("; ")
+        );
         return Err(Failure::new("CleanupIncomplete", message));
     }
     Owned::forget(host)?;
@@ -73,13 +77,16 @@ fn remove_services(host: &dyn Host, owned: &Owned, report: &mut Report, failures
     let Some(services) = failures.note(host.services()) else { return };
     let (ours, others): (Vec<_>, Vec<_>) = services.into_iter().partition(|s| owned.is_ours(s));
     for other in others.iter().filter(|s| owned.services.contains(&s.name)) {
-        report.warn(format!("service {} stays: its description says that it is not ours", other.name));
+        report
+            .warn(format!("service {} stays: its description shows that the operator did not install it", other.name));
     }
     let names: BTreeSet<String> = ours.iter().map(|s| s.name.clone()).collect();
     for name in removal_order(ours) {
         let Some(stopped) = failures.note(host.stop_service(&name)) else { continue };
         for dependent in stopped.iter().filter(|dependent| !names.contains(*dependent)) {
-            report.warn(format!("service {dependent}, which is not ours, was stopped because it depends on {name}"));
+            report.warn(format!(
+                "service {dependent}, which the operator did not install, was stopped because it depends on {name}"
+            ));
         }
         failures.note(host.delete_service(&name));
     }
@@ -135,7 +142,7 @@ fn remove_files(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &
     directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
     for directory in directories {
         if failures.unless_link(files::remove_empty(host, directory), report) == Some(false) {
-            report.warn(format!("directory {directory} stays: it holds files that are not ours"));
+            report.warn(format!("directory {directory} stays: it holds files that the operator did not write"));
         }
     }
 }

@@ -161,7 +161,10 @@ fn services_of_others_that_are_stopped_with_ours_are_told() {
     let bed = joined();
     bed.host.state().services.insert("theirs".into(), service("theirs", "x", &["kubelet"]));
     let answer = bed.run(BODY);
-    assert_eq!(answer.warnings, ["service theirs, which is not ours, was stopped because it depends on kubelet"]);
+    assert_eq!(
+        answer.warnings,
+        ["service theirs, which the operator did not install, was stopped because it depends on kubelet"]
+    );
     assert!(bed.host.state().services.contains_key("theirs"));
 }
 
@@ -171,7 +174,7 @@ fn a_service_that_somebody_else_made_since_stays() {
     bed.join("1");
     bed.host.state().services.insert("kubelet".into(), service("kubelet", "somebody's", &[]));
     let answer = bed.run(BODY);
-    assert_eq!(answer.warnings, ["service kubelet stays: its description says that it is not ours"]);
+    assert_eq!(answer.warnings, ["service kubelet stays: its description shows that the operator did not install it"]);
     assert_eq!(bed.host.state().services["kubelet"].state, ServiceState::Running);
 }
 

@@ -32,21 +32,21 @@ pub(super) fn meant(request: &Request) -> Owner {
 fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result<(), Failure> {
     let meant = meant(request);
     if meant.cluster_id.is_empty() || meant.node_name.is_empty() {
-        let message = "the request does not say which Node of which cluster it is meant for";
+        let message = "the request names no Node and no cluster as its recipient";
         return Err(Failure::new("NoRecipient", message));
     }
     if let Body::Apply(body) = &request.body
         && (&body.desired.cluster_id, &body.desired.node_name) != (&meant.cluster_id, &meant.node_name)
     {
         let message = format!(
-            "the request is meant for Node {}, but would make the host Node {} of cluster {}",
+            "the recipient of the request is Node {}, but its content would make the host Node {} of cluster {}",
             meant.node_name, body.desired.node_name, body.desired.cluster_id
         );
         return Err(Failure::new("NoRecipient", message));
     }
     if let Some(wanted) = request.recipient.machine_id.as_ref().filter(|id| *id != machine_id) {
         let message = format!(
-            "the request is meant for the machine {wanted}, this one is {machine_id}; correct the host's address"
+            "the recipient of the request is the machine {wanted}, but this one is {machine_id}; correct the host's address"
         );
         return Err(Failure::new("NotThisMachine", message));
     }

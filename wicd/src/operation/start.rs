@@ -46,7 +46,7 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
 pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Result<Outcome, Failure> {
     place_exe(host, &body.wicd_sha256)?;
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
-        return Err(Failure::new("NotApplied", "there is no desired state on the host; apply it first"));
+        return Err(Failure::new("NotApplied", "the host has no desired state; apply it first"));
     };
     let now = host.machine()?.clock_ms / 1000;
     for (&kind, chain) in &body.certificates {
@@ -86,7 +86,7 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     let is_right = |content: &Vec<u8>| hex::encode(Sha256::digest(content)) == sha256;
     let sent = if is_sha256(sha256) { files::read(host, &from)?.filter(is_right) } else { None };
     let Some(content) = sent else {
-        return Err(Failure::new("ExeMissing", format!("{from} is not there, or is not whole; send it again")));
+        return Err(Failure::new("ExeMissing", format!("{from} is missing or incomplete; send it again")));
     };
     files::write(host, &to, &content, Access::Inherited)?;
     files::remove_old(host, &to)?;
@@ -97,7 +97,9 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
 fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure> {
     for dependent in host.stop_service(name)? {
         if !host.service(&dependent)?.is_some_and(|s| is_tagged(&s)) {
-            report.warn(format!("service {dependent}, which is not ours, was stopped because it depends on {name}"));
+            report.warn(format!(
+                "service {dependent}, which the operator did not install, was stopped because it depends on {name}"
+            ));
         }
     }
     Ok(())

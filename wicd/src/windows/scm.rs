@@ -442,7 +442,7 @@ pub fn delete_service(name: &str) -> Result<(), HostError> {
     while open(name, win::SERVICE_QUERY_STATUS)?.is_some() {
         if Instant::now() > end {
             return Err(HostError::Timeout {
-                what: format!("service {name} to be deleted; some program, as services.msc, still has it open"),
+                what: format!("service {name} to be deleted; a program, for example services.msc, still has it open"),
                 seconds: SETTLE_LIMIT.as_secs(),
             });
         }

@@ -81,7 +81,7 @@ fn service_main(_arguments: Vec<OsString>) {
     service.set(ServiceState::Running, 0, 0);
     info!(version = env!("CARGO_PKG_VERSION"), "started");
     runtime.block_on(keep_host(stop));
-    info!("stopping; the services that it keeps go on");
+    info!("stopping; the services that it manages continue to run");
     stop_runtime(runtime, service);
     info!("stopped");
     service.set(ServiceState::Stopped, 0, 0);
@@ -131,7 +131,7 @@ impl Status {
             process_id: None,
         };
         if let Err(e) = self.0.set_service_status(status) {
-            error!("cannot tell the service manager our state: {}", daemon::chain(&e));
+            error!("cannot report the state of wicd to the service manager: {}", daemon::chain(&e));
         }
     }
 }

@@ -79,7 +79,7 @@ impl World {
             args,
         };
         if !options.wicd.exists() {
-            std::fs::write(&options.wicd, "wicd, for hosts that only look at its hash")?;
+            std::fs::write(&options.wicd, "wicd, for hosts that only compare its hash")?;
         }
         let to = options.payload.clone();
         spawn_blocking(move || {

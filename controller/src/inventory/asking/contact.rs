@@ -42,7 +42,7 @@ pub async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failu
         return result.map_err(|error| failure(ask, &error));
     }
     let message = format!(
-        "the host at {} has not told its name within {} s: check that the host is well and its network is fast enough",
+        "the host at {} has not reported its name within {} s: check that the host is healthy and its network is fast enough",
         ask.entry.host.address,
         LIMIT.as_secs()
     );
@@ -57,8 +57,7 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
             if ask.stored.is_some() && ask.entry.host.host_key.is_none() =>
         {
             let message = format!(
-                "the host at {address} shows the host key {offered}, and showed {} at its first contact: somebody may be in between. If the \
-                 new key is right, take the entry out of the list, and put it in again",
+                "the host at {address} shows the host key {offered}, and showed {} at its first contact: another machine may intercept the connection. If the new key is right, remove the entry from the list, and add it again",
                 expected.join(" or ")
             );
             Failure { reason: "HostKeyMismatch", message }
@@ -69,7 +68,9 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
         StepError::Ssh(SshError::HostKeyUnknown { .. }) => {
             Failure { reason: "HostKeyUnknown", message: error.to_string() }
         }
-        error => Failure { reason: "HostnameUnknown", message: format!("the host has not told its name yet: {error}") },
+        error => {
+            Failure { reason: "HostnameUnknown", message: format!("the host has not reported its name yet: {error}") }
+        }
     }
 }
 

@@ -213,7 +213,7 @@ async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Resu
         revision: Some(artifact.revision.clone()),
         time: artifact.last_update_time.clone(),
         verdict: if is_verified { Verdict::Verified } else { Verdict::NotAsked },
-        signer: is_verified.then(|| "somebody whom Flux believes".into()),
+        signer: is_verified.then(|| "a key that Flux trusts".into()),
         ..InventoryStatus::default()
     };
     // An artifact has no history: which commit has made an entry what it is, nobody can tell.
@@ -238,7 +238,7 @@ fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::Fil
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()
-        .map_err(|_| said("could not be asked for"))?;
+        .map_err(|_| said("could not be requested"))?;
     let answer =
         client.get(url).send().map_err(|e| said(&format!("could not be fetched: {}", root(&e.without_url()))))?;
     if !answer.status().is_success() {

@@ -39,7 +39,10 @@ fn an_artifact_is_used_if_it_is_there_and_verified_if_asked() {
             Some(true),
             Some("sha256:1"),
             object(&there, &no, false),
-            Some(("nothing newer than main@sha1:a of GitRepository f/n is used: Flux has not verified it: no", false)),
+            Some((
+                "no revision newer than main@sha1:a of GitRepository f/n is used: Flux has not verified it: no",
+                false,
+            )),
         ),
         (
             "never looked at",
@@ -47,7 +50,7 @@ fn an_artifact_is_used_if_it_is_there_and_verified_if_asked() {
             Some(true),
             Some("sha256:0"),
             object(&there, &[], false),
-            Some(("set spec.verify there, or drop inventory.sourceRef.requireVerified", true)),
+            Some(("set its spec.verify, or remove inventory.sourceRef.requireVerified", true)),
         ),
         (
             "no url",

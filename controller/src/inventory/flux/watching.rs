@@ -71,7 +71,7 @@ async fn watch(cx: Arc<Context>, key: Key) {
             }
             // There is no Flux, or not this kind of it. The pool says so; it may come.
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {}
-            Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch broke; it is begun anew"),
+            Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch failed; it restarts"),
         }
     }
 }

@@ -125,7 +125,7 @@ enum Distrust {
     #[error("{0}")]
     Git(#[from] GitError),
     #[error(
-        "inventory.git.verify asks for a signed tag, and there is none: name an annotated tag in inventory.git.ref"
+        "inventory.git.verify requires a signed tag, and the revision has none: name an annotated tag in inventory.git.ref"
     )]
     NoTag,
 }

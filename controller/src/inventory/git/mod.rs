@@ -253,9 +253,9 @@ fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> Asked {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let (reason, message) = if suspended {
-            (reason::SUSPENDED, "inventory.git.suspend is set, and this operator has not looked at the repository")
+            (reason::SUSPENDED, "inventory.git.suspend is set, and this operator has not fetched the repository")
         } else {
-            (reason::FETCHING, "the repository is being looked at for the first time")
+            (reason::FETCHING, "the repository is being fetched for the first time")
         };
         let nothing_yet = || Trouble { reason, message: message.into(), stalls: false };
         return Asked::Unknown(trouble.unwrap_or_else(nothing_yet), next);
@@ -418,7 +418,7 @@ async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Ve
     let secret = found.ok_or_else(|| Trouble {
         reason,
         message: format!(
-            "there is no Secret {name} in the operator's namespace; create it, or name another in inventory.git"
+            "the Secret {name} does not exist in the operator's namespace; create it, or name another in inventory.git"
         ),
         stalls: false,
     })?;

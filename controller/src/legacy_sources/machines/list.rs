@@ -50,7 +50,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
         };
         if !is_host_name(&name) {
             let message = format!(
-                "the host of Machine {} would be called {name:?}: a name of at most 63 lower-case letters, digits, `-` and `.` is needed",
+                "the host of Machine {} would get the name {name:?}: the name must have at most 63 lower-case letters, digits, `-` and `.`",
                 machine.key()
             );
             refuse("InvalidHostname", message);

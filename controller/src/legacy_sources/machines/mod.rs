@@ -132,7 +132,7 @@ pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context
             Ok(Some(machines)) => machines,
             Ok(None) => {
                 let message = format!(
-                    "{source} cannot be read because this cluster has no such API: name another source, or install it; hosts that are there stay"
+                    "{source} cannot be read because this cluster has no such API: name another source, or install it; present hosts stay"
                 );
                 return Asked::Unknown(Trouble { reason: "MachineApiMissing", message, stalls: true }, None);
             }

@@ -193,7 +193,7 @@ impl<'a> Found<'a> {
         cx.metrics.wrote("Machine");
         match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
             Ok(_) => {
-                self.tell(cx, Level::Normal, "MachineDeleted", "it was deleted, for its MachineSet to make another");
+                self.tell(cx, Level::Normal, "MachineDeleted", "it was deleted, so that its MachineSet replaces it");
             }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => self.failed(cx, &error),
@@ -227,12 +227,12 @@ impl<'a> Found<'a> {
         }
         if let Some(other) = set.and_then(|s| s.user_data.as_deref()).filter(|name| *name != USER_DATA_SECRET) {
             return Ok(Objection::Of(format!(
-                "its MachineSet has user data of its own, in the Secret {other}: see that it lets the key in, and delete it yourself"
+                "its MachineSet has user data of its own, in the Secret {other}: check that this user data admits the key, and delete the Machine yourself"
             )));
         }
         if !user_data::lets_in(cx, &source.namespace, keys).await? {
             return Ok(Objection::Of(format!(
-                "the user data in {}/{USER_DATA_SECRET} lets none of its keys in, so that another host would refuse them, too",
+                "the user data in {}/{USER_DATA_SECRET} admits none of its keys, so a new host would refuse them, too",
                 source.namespace
             )));
         }

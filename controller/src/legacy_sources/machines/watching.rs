@@ -41,7 +41,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
             match served(&cx.client, group).await {
                 Ok(Some(found)) if watches.get(&group).is_some_and(|(before, _)| *before == found) => {}
                 Ok(Some(found)) => {
-                    tracing::info!(api = found.machines.api_version, "Machines are watched");
+                    tracing::info!(api = found.machines.api_version, "watching Machines");
                     let watch = Watch::start(cx.clone(), group, &found);
                     watches.insert(group, (found, watch));
                 }
@@ -51,7 +51,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
                         wake_pools(cx, |s| s.group == group);
                     }
                 }
-                Err(error) => tracing::warn!(%error, "whether there are Machines is asked again"),
+                Err(error) => tracing::warn!(%error, "failed to discover the APIs of Machines, retrying"),
             }
         }
         if !watches.is_empty() && user_data::keep(cx).await {
@@ -129,7 +129,7 @@ fn follow(
                 cx.machines.stir();
             }
             Ok(Event::Init | Event::InitApply(_)) => {}
-            Err(error) => tracing::warn!(%error, "a watch of Machines broke; it is begun anew"),
+            Err(error) => tracing::warn!(%error, "a watch of Machines failed; it restarts"),
         }
         future::ready(())
     });
@@ -168,7 +168,7 @@ async fn keep_pools(cx: &Context) {
             }
         };
         if let Err(error) = result {
-            tracing::warn!(%error, ?act, "a pool for Machines is looked at again");
+            tracing::warn!(%error, ?act, "a pool for Machines is reconciled again");
         }
     }
 }

@@ -70,7 +70,7 @@ pub(super) async fn keep(cx: &Context) -> bool {
         // Who has no such key has pools with keys of their own.
         Err(SecretError::Missing { .. }) => return false,
         Err(error) => {
-            tracing::warn!(%error, "the user data of Machines stays as it is");
+            tracing::warn!(%error, "the user data of Machines is left unchanged");
             return false;
         }
     };
@@ -80,7 +80,7 @@ pub(super) async fn keep(cx: &Context) -> bool {
             Ok(written) => changed |= written,
             Err(error) => {
                 let error = crate::errors::said(&error);
-                tracing::warn!(error, namespace, "the user data of Machines could not be kept");
+                tracing::warn!(error, namespace, "failed to reconcile the user data of Machines");
             }
         }
     }
@@ -99,8 +99,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
         && let Some(text) = text(before).filter(|text| carries(text, public_key))
     {
         if lets_passwords_in(text) {
-            let note = "new Machines take passwords over SSH, because this user data does not switch them off; it is left alone, \
-                        because it carries the key in force. Delete the Secret, and it is written anew; Machines that run are not replaced";
+            let note = "new Machines accept passwords over SSH, because this user data does not disable them; the operator leaves it unchanged, because it carries the key in force. Delete the Secret, and the operator writes it again; running Machines are not replaced";
             cx.events.say(before, Level::Warning, "PasswordLogInAllowed", "KeepUserData", note);
         }
         return Ok(false);
@@ -121,7 +120,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
                 namespace,
                 name = written.name_any(),
                 is_new = before.is_none(),
-                "user data of Machines written"
+                "wrote the user data of Machines"
             );
             Ok(true)
         }
