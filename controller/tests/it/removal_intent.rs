@@ -1,4 +1,4 @@
-//! Removal needs intent, and can be taken back: what nobody wants removed stays the node that it is.
+//! Removal needs intent, and can be revoked: what nobody wants removed stays the node that it is.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
