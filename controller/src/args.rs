@@ -1,4 +1,4 @@
-//! Command line and environment. Nothing else in the operator reads the environment.
+//! Command line and environment. No other module of the operator reads the environment.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 

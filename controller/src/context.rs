@@ -33,7 +33,7 @@ use crate::{
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
 /// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
-/// Which Nodes are looked at.
+/// Which Nodes are watched.
 pub const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
 /// The cluster, as this process reaches it.

@@ -1,4 +1,4 @@
-//! How errors of the API server are told to people.
+//! Messages for errors of the API server.
 
 /// As much of it as a condition has room for.
 const MOST: usize = 2000;

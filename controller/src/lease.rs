@@ -38,7 +38,7 @@ pub enum LeaseError {
     Lost {
         /// Name of the Lease.
         name: String,
-        /// Who has it now; empty if nobody could be asked.
+        /// Present holder; empty if unknown.
         holder: String,
     },
 }
@@ -58,7 +58,7 @@ enum Move {
     Take(i32),
     /// Renew it.
     Renew,
-    /// Somebody else has it.
+    /// Another process holds it.
     Wait,
 }
 

@@ -62,7 +62,7 @@ impl Reading<'_> {
         self.findings.push(Finding { file: path.to_string_lossy().into_owned(), line: None, message });
     }
 
-    /// Takes a file, or what is below a directory. Whoever names a file means it, whatever it is called.
+    /// Takes a file, or what is below a directory. A file that is named explicitly is read whatever its extension.
     fn add(&mut self, path: &Path, is_named: bool) {
         let kind = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata.file_type(),

@@ -51,14 +51,14 @@ use crate::{
     webhook, wicd_rights,
 };
 
-/// A release that cannot be used is looked at again after this time.
+/// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
 /// An object whose reconcile is not possible is reconciled again after this time, though nothing of it has changed.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
-/// What has begun may take this long to end when the process is told to stop.
+/// Time for operations to end when the process receives a stop signal.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Runs until it is told to stop, or has lost the Lease.
+/// Runs until it receives a stop signal, or has lost the Lease.
 pub async fn run(args: Run) -> anyhow::Result<()> {
     let level = telemetry::init(args.log_format, &args.log_level)?;
     tracing::info!(version = crate::args::version(), namespace = args.namespace, "starting");
@@ -99,7 +99,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
             result
         }
         lost = election.hold(epoch) => {
-            // Nothing is ended gracefully: somebody else may act already.
+            // Nothing is ended gracefully: another operator may act already.
             bail!(lost)
         }
     }
@@ -198,7 +198,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Loads and publishes the release. While that is impossible every pool says so. `None` when told to stop.
+    /// Loads and publishes the release. While that is impossible every pool reports it. `None` after a stop signal.
     async fn release(&self) -> Option<(String, Release)> {
         loop {
             let found = async { Ok((self.cluster.id().await?, self.cluster.release(&self.process.args).await?)) };

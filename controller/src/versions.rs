@@ -1,9 +1,9 @@
 //! The versions of what hosts get, as ConfigMaps `windows-services-<version>`: immutable, shared by all pools that render to the
 //! same, kept for as long as a pool or a host needs them.
 //!
-//! What is read back may have been written by anybody with a right to ConfigMaps. It is used only if it fits the digest that its name carries
-//! ([`api::services_version`]), and what does not fit is deleted and stored again. ConfigMaps of WMCO carry none: they are read to know what
-//! a node that it has made is like, and given to no host.
+//! Any client with a right to ConfigMaps may have written the stored data. It is used only if it matches the digest
+//! that its name carries ([`api::services_version`]), and what does not fit is deleted and stored again. ConfigMaps of
+//! WMCO carry none: they are read to know what a node that it has made is like, and given to no host.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -39,7 +39,7 @@ pub enum VersionError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// Somebody else has made it.
+    /// Another client has created it.
     #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator creates it again")]
     Unreadable {
         /// Its name.
@@ -47,7 +47,7 @@ pub enum VersionError {
         /// What is wrong with it.
         problem: StoredError,
     },
-    /// Something else is stored under the name, and stays.
+    /// Other content is stored under the name, and stays.
     #[error("the ConfigMap {name} is not used: {problem}. It cannot be replaced; delete it")]
     Unverified {
         /// Its name.
@@ -72,7 +72,7 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> VersionError {
     move |source| VersionError::Api { doing, source: Box::new(source) }
 }
 
-/// How often something is stored against somebody who stores something else.
+/// Number of attempts to store a version while another client stores other content.
 const ATTEMPTS: usize = 3;
 
 /// A version that was read and verified, or that this process has stored.
@@ -162,8 +162,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Deletes versions of ours that nobody needs and that are older than this: one that was stored a moment ago may not be named
-    /// anywhere yet. Those that are needed, and that somebody else has deleted or replaced, are stored again.
+    /// Deletes unused versions of the operator that are older than this: one that was stored a moment ago may not be
+    /// referenced yet. Used versions that another client has deleted or replaced are stored again.
     pub async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
         let mut live = self.live().await?;
@@ -204,7 +204,7 @@ impl Versions {
         if changed { self.permit(&live).await } else { Ok(()) }
     }
 
-    /// Stores this, if it is not stored. What is stored under its name and is something else is deleted first.
+    /// Stores this, if it is not stored. Other content under its name is deleted first.
     async fn create(&self, version: &str, wanted: &ConfigMap) -> Result<ConfigMap, VersionError> {
         let unverified = |problem| VersionError::Unverified { name: name(version), problem };
         Rendered::verify(version, wanted).map_err(unverified)?;
@@ -262,7 +262,7 @@ impl Versions {
         Ok(all.items.iter().filter_map(live).collect())
     }
 
-    /// Lets the hosts' daemons read these, and nothing else. They follow none that carries no digest.
+    /// Allows the hosts' daemons to read only these. They follow none that carries no digest.
     async fn permit(&self, live: &[Live]) -> Result<(), VersionError> {
         let followed = live.iter().filter(|l| services_version::carried(&l.version).is_some());
         let names = followed.map(|l| name(&l.version)).collect();

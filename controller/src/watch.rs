@@ -25,7 +25,7 @@ use crate::unreadable::Unreadable;
 pub type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
 /// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
-/// it all. Managed fields are not kept, because nobody reads them.
+/// it all. Managed fields are not kept, because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub fn watch<K, const LISTENERS: usize>(

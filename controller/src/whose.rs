@@ -1,7 +1,7 @@
 //! Whose a Node is: the one place that decides it.
 //!
-//! The name of a Node proves nothing: names are chosen by whoever writes a list, or by a host itself. What a host says of itself proves
-//! nothing either. A Node is a host's if
+//! The name of a Node proves nothing: names are chosen by the author of a list, or by a host itself. The report of a
+//! host proves nothing either. A Node is a host's if
 //!
 //! - it has the UID that is on record for the host ([`By::Uid`]);
 //! - or the host holds the name, because there was no Node of that name when the host was given its identity, and what appeared then runs
@@ -9,8 +9,8 @@
 //! - or it runs Windows, this operator or the legacy one has marked it, and it has an address at which the host was reached
 //!   ([`By::Mark`]).
 //!
-//! Every other Node is somebody else's, one that runs Linux in any case. The API server is asked ([`ask`]) wherever something is issued,
-//! moved away or deleted: the operator's cache has Windows Nodes only.
+//! Every other Node has another owner; a Node that runs Linux always does. The API server is asked ([`ask`]) wherever
+//! something is issued, moved away or deleted: the operator's cache has Windows Nodes only.
 
 use std::{fmt, net::IpAddr};
 
@@ -29,7 +29,7 @@ pub struct Evidence {
     pub holds_name: bool,
     /// Addresses at which it was reached with its pinned host key, or that its Machine has.
     pub proven: Vec<IpAddr>,
-    /// Addresses that it says it has. They count for a Node that appears under a name that the host holds, and for nothing else.
+    /// Addresses that it reports. They count only for a Node that appears under a name that the host holds.
     pub told: Vec<IpAddr>,
 }
 
@@ -40,7 +40,7 @@ pub enum Whose {
     Nobodys,
     /// The host's.
     Hosts(By),
-    /// Somebody else's, or it cannot be told.
+    /// Another owner's, or unknown.
     Others(Mismatch),
 }
 

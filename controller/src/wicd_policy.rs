@@ -75,7 +75,7 @@ pub enum PolicyFault {
         /// Name.
         name: String,
     },
-    /// Somebody has changed it, or it is of another release.
+    /// It was changed, or belongs to another release.
     #[error("the {kind} {name} does not match this release: {what} differs")]
     Differs {
         /// Kind.

@@ -271,7 +271,7 @@ async fn settle(cx: &Context, watched: &Watched) -> Option<Duration> {
     }
 }
 
-/// Notes how it stands, and has everybody know whom it concerns.
+/// Records the state of the rights, and notifies the affected controllers.
 fn stand(cx: &Context, standing: Standing) {
     if !cx.wicd_rights.set(standing.clone()) {
         return;

@@ -1,7 +1,7 @@
-//! What the operator finds out about the cluster, so that nobody has to write it down.
+//! Facts about the cluster that the operator detects, so that users need not configure them.
 //!
 //! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
-//! address is the one that the operator uses itself, unless it is told another.
+//! address is the one that the operator uses itself, unless another is configured.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -38,7 +38,8 @@ const MAX_WRITES: usize = 16;
 ///
 /// - `hosts` tells what is known about the host of a node name. Start this only when the caches behind it are filled.
 /// - `hold` says why no certificate of a kind is to be issued now, if it is not. Right requests for it wait.
-/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits for something else.
+/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
+///   for another cause.
 /// - `operator_user` comes from [`super::operator_user`].
 /// - `poke` (by `notify_one`) has everything judged again at once, for when a host has been proven.
 ///
@@ -145,7 +146,7 @@ struct Approver<H, W, F> {
     hold: W,
     on_verdict: F,
     operator_user: Arc<str>,
-    /// The requests that somebody still has to decide or to issue.
+    /// The requests that are neither decided nor issued yet.
     open: BTreeMap<String, CertificateSigningRequest>,
     outstanding: Outstanding,
     /// What each waiting request was last said to wait for.
@@ -264,7 +265,8 @@ where
         let name = judged.name_any();
         self.busy.remove(&name);
         match result {
-            // The API server knows more than the caches: it is left alone, and judged again with everything else that is open.
+            // The API server knows more than the caches: the request is left unchanged, and evaluated again with all
+            // open ones.
             Ok((Verdict::NotOurs, _)) => {}
             Ok((verdict @ Verdict::Wait { .. }, _)) => self.wait(&name, verdict),
             Ok((verdict, csr)) => {
@@ -272,7 +274,7 @@ where
                 let requester = csr.spec.username.as_deref().unwrap_or_default();
                 info!(name, requester, signer = csr.spec.signer_name, ?verdict, "decided a certificate request");
                 (self.on_verdict)(&verdict, &csr);
-                // The watch may have been faster and told of the certificate already.
+                // The watch may have been faster and have delivered the certificate already.
                 if self.open.get(&name).is_some_and(|known| !is_decided(known)) {
                     self.observe(csr);
                 }

@@ -29,7 +29,7 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Hosts that have joined, one that has not, one that is not proven. `win-1x` is nobody's.
+/// Hosts that have joined, one that has not, one that is not proven. `win-1x` belongs to no host.
 fn claims(node: &str) -> Option<Claim> {
     let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let (addresses, joined, proven) = match node {

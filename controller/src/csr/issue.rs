@@ -20,7 +20,7 @@ use super::{Claim, Kind, Outstanding, Verdict, approver::decide, request::Reques
 
 /// How long a signer may take. kube-controller-manager takes milliseconds.
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
-/// From the approval to the first look at what the signer did; doubled with each look, up to the last.
+/// Delay from the approval to the first check for the certificate; doubled with each check, up to the last.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(2);
 /// How often an approval is tried against someone who changes the same object.
@@ -31,7 +31,7 @@ const OPERATOR: &str = "the operator";
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CsrError {
-    /// The request of the host is wrong: the host, or somebody on it, is not what was proven.
+    /// The request of the host is wrong: the host, or a process on it, is not what was proven.
     #[error("the host's certificate request is refused: {message}")]
     Refused {
         /// The reason of the verdict.
@@ -50,7 +50,7 @@ pub enum CsrError {
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// There is an object of that name and it asks for something else.
+    /// An object of that name exists with other content.
     #[error("certificate request {name} exists with other content: delete it")]
     NameTaken {
         /// Name of the `CertificateSigningRequest`.
@@ -64,7 +64,7 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// Denied by somebody, or given up by the signer.
+    /// Denied by a client, or failed by the signer.
     #[error("certificate request {name} has been denied or has failed: {message}")]
     NotIssued {
         /// Name of the `CertificateSigningRequest`.
@@ -80,7 +80,7 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// The signer issued something else than what was asked for.
+    /// The signer issued another certificate than was requested.
     #[error("the certificate issued for {name} {what}: check the signer of this cluster")]
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.

@@ -15,8 +15,8 @@
 //! operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a request is approved or denied.
 //! All others are left alone, also those that a host's kubelet identity sends to other signers: network plug-ins obtain
 //! certificates of their own in that way, and have approvers of their own. Left alone, too, is what may be right and cannot be judged: a
-//! bootstrap identity that asks for a host which nobody has proven yet, and a serving certificate with an address that the Node has and
-//! nothing proves. A denial is final, and a person or another approver may know more.
+//! bootstrap identity that asks for a host which is not proven yet, and a serving certificate with an address that the
+//! Node has and nothing proves. A denial is final, and a person or another approver may know more.
 //!
 //! A denial is a statement in public, so the reason is a fixed word and the message quotes the request only in short and escaped.
 
@@ -72,14 +72,14 @@ pub trait Hosts: Send + Sync + 'static {
     fn lookup(&self, node: &str) -> Option<Claim>;
 
     /// The same with the API server asked for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if
-    /// the Node is somebody else's.
+    /// the Node does not belong to the host.
     fn confirm(&self, node: &str, kind: Option<Kind>) -> impl Future<Output = kube::Result<Option<Claim>>> + Send;
 }
 
 /// What to do with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Somebody else's, or already decided: leave it alone.
+    /// Not a request of a host, or already decided: ignore it.
     NotOurs,
     /// Right in every point.
     Approve(Kind),
@@ -90,7 +90,7 @@ pub enum Verdict {
         /// What is wrong, for people.
         message: String,
     },
-    /// Right as far as can be told, but not to be approved now.
+    /// Valid as far as is known, but not to be approved now.
     Wait {
         /// What for.
         message: String,

@@ -53,7 +53,7 @@ pub(super) struct Request {
     pub extended_key_usage: Option<ExtendedUsage>,
     /// `SubjectPublicKeyInfo`, DER.
     pub public_key: Vec<u8>,
-    /// What is wrong with it, the first to be told first.
+    /// Faults of the request, in the order in which they are reported.
     pub faults: Vec<Fault>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Request {
 pub(super) enum AlternativeName {
     Dns(String),
     Ip(IpAddr),
-    /// An e-mail address, a URI, a malformed address or anything else that no node certificate has.
+    /// An e-mail address, a URI, a malformed address or any other name that no node certificate has.
     Other(String),
 }
 
@@ -110,7 +110,7 @@ impl Request {
         self.check_key(&info.subject_pki);
         let wrapper = Header::from_der(parsed.as_raw()).map(|(content, _)| content).unwrap_or_default();
         let algorithm = wrapper.strip_prefix(info.raw).unwrap_or_default();
-        // What follows is the signature and nothing else.
+        // Only the signature follows.
         let signature = |known: &&[u8]| algorithm.strip_prefix(*known).and_then(elements);
         let is_alone = |signature: Vec<Element<'_>>| matches!(signature.as_slice(), [only] if only.tag == BIT_STRING);
         let modern = SIGNATURE_ALGORITHMS.iter().filter_map(signature).any(is_alone);
@@ -235,7 +235,7 @@ impl AlternativeName {
     }
 }
 
-/// The bytes of the first request in `pem`, and whether the text is that one block and nothing else.
+/// The bytes of the first request in `pem`, and whether the text is that one block alone.
 ///
 /// `None` if there is no block of this type that can be decoded.
 fn unarmour(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
@@ -256,7 +256,8 @@ struct Element<'a> {
     content: &'a [u8],
 }
 
-/// The elements that `bytes` consist of, with definite and shortest lengths below 64 KiB; `None` if they consist of something else.
+/// The elements that `bytes` consist of, with definite and shortest lengths below 64 KiB; `None` if they have another
+/// structure.
 fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
     let mut found = Vec::new();
     while let [tag, first, rest @ ..] = bytes {
@@ -274,7 +275,7 @@ fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
 }
 
 /// Whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones
-/// and `[0]`, constructed where DER says so. What lies in an OCTET STRING or BIT STRING is not looked at.
+/// and `[0]`, constructed where DER requires it. The content of an OCTET STRING or BIT STRING is not checked.
 fn is_strict_der(bytes: &[u8]) -> bool {
     elements(bytes).is_some_and(|all| {
         all.iter().all(|element| match element.tag {

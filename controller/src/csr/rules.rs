@@ -59,7 +59,7 @@ pub(super) enum Assessment {
     },
 }
 
-/// Whether somebody has approved or denied it, or a signer has finished with it.
+/// Whether a client has approved or denied it, or a signer has finished with it.
 pub(super) fn is_decided(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let condition =
@@ -144,7 +144,7 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
 }
 
 /// Whether a bootstrap identity asks for a host of which nothing is known but that a list names it. It may be another machine of that name,
-/// which gets its identity in another way, and whoever gave it the token has an approver for it.
+/// which gets its identity in another way, and the issuer of the token has an approver for it.
 fn bootstraps_the_unproven(
     spec: &CertificateSigningRequestSpec,
     request: &Request,

@@ -47,7 +47,7 @@ impl Default for Treatment {
 /// What has to happen to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Stays, and nobody waits for it.
+    /// Stays, and the drain does not wait for it.
     Skip(Skip),
     /// Is to be evicted. The warnings say what is lost by that.
     Evict {

@@ -1,11 +1,12 @@
 //! Cordon, drain and uncordon of one Node.
 //!
-//! [`pass`] does one bounded round and comes back: it looks at what is there, asks the pods that may leave to leave, and says what is
-//! still there, why, and when to call again. It keeps nothing that matters between rounds, so that a crash costs nothing; the clocks
-//! (`started`, `cordoned_at`) and the [`Cordon`] are stored by the caller.
+//! [`pass`] performs one bounded round and returns: it lists the pods of the node, evicts those that may leave, and
+//! reports what is still there, why, and when to call again. It keeps nothing that matters between rounds, so that a
+//! crash costs nothing; the clocks (`started`, `cordoned_at`) and the [`Cordon`] are stored by the caller.
 //!
-//! Filters and defaults follow `kubectl drain`. On top: one look at the whole node before the first eviction (all or nothing), each
-//! eviction bound to the UID that was listed, budgets named in the report, and never a grace period of 0.
+//! Filters and defaults follow `kubectl drain`. In addition: one check of the whole node before the first eviction (all
+//! or nothing), each eviction bound to the UID that was listed, budgets named in the report, and never a grace period
+//! of 0.
 
 mod answer;
 mod ask;
@@ -110,7 +111,7 @@ pub struct Rule {
 pub enum Behavior {
     /// They are evicted.
     Drain,
-    /// They stay, and nobody waits for them.
+    /// They stay, and the drain does not wait for them.
     Skip,
     /// They run to their end, which is waited for.
     WaitCompleted,
@@ -153,8 +154,9 @@ pub struct Progress {
     pub forced: Vec<String>,
     /// What is lost or left behind, sorted: "shop/tool: no controller recreates it".
     pub warnings: Vec<String>,
-    /// Somebody had uncordoned the node, and it was cordoned again. The caller stores `now` as the new `cordoned_at` and, if the
-    /// cordon was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and this one is ours.
+    /// Another client had uncordoned the node, and it was cordoned again. The caller stores `now` as the new
+    /// `cordoned_at` and, if the cordon was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and
+    /// this one is ours.
     pub recordoned: bool,
 }
 
@@ -196,7 +198,7 @@ pub struct Drainer {
 
 impl Drainer {
     /// The client must be built with `Config::default_retry = false`: the default client repeats a 429, which is how a budget refuses,
-    /// for minutes before anybody learns of it.
+    /// for minutes before the status reports it.
     pub fn new(client: Client) -> Self {
         Self {
             evictor: Arc::new(PolicyV1 { client: client.clone() }),

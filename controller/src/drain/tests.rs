@@ -412,7 +412,7 @@ async fn at_the_deadline_abort_stops_and_wait_goes_on() {
     let progress = bed.pass().await;
     assert_eq!(progress.state, State::TimedOut);
     assert_eq!(progress.blockers, ["shop/cart: has not left in time"]);
-    assert_eq!(bed.evictions().len(), 1, "nobody is asked any more");
+    assert_eq!(bed.evictions().len(), 1, "no pod is evicted any more");
 
     bed.options.timeout = Some(Duration::ZERO);
     assert_eq!(bed.pass().await.state, State::Waiting, "zero is no deadline");
@@ -541,7 +541,7 @@ async fn a_foreign_cordon_stays() {
     assert!(cordon.pre_cordoned);
     cordon.take(&api.client(), &foreign).await.unwrap();
     cordon.release(&api.client(), &foreign).await.unwrap();
-    // Somebody else was quicker between the plan and the patch.
+    // Another client was faster between the plan and the patch.
     let cordon = Cordon { operation_id: "op-1".into(), pre_cordoned: false };
     cordon.take(&api.client(), &foreign).await.unwrap();
     cordon.release(&api.client(), &foreign).await.unwrap();

@@ -1,5 +1,5 @@
-//! Serves HTTP to clients that nobody vouches for: connections, heads and time are limited, so that none of them can take the memory or
-//! the place of others.
+//! Serves HTTP to untrusted clients: connections, heads and time are limited, so that none of them can take the memory
+//! or the place of others.
 
 use std::{
     collections::HashMap,

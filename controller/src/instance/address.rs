@@ -1,5 +1,5 @@
-//! Looks at a node's host soon after its address has changed, rather than with the next operation: a mistake in a list is said while
-//! the person who has made it still knows of it. Nothing on the host is changed.
+//! Verifies a node's host soon after its address has changed, rather than with the next operation: an error in a list
+//! is reported while the person who has made it still knows of it. Nothing on the host is changed.
 
 use std::time::Duration;
 

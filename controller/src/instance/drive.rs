@@ -200,7 +200,7 @@ fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: 
     }
 }
 
-/// Connects, checks that the host can be changed, sends what it lacks of the target, and leaves everything else as it is.
+/// Connects, checks that the host can be changed, sends the missing files of the target, and makes no other change.
 pub async fn look_and_stage(work: &mut Work, target: &Target, step: &str) -> Result<(), StepError> {
     let (session, state) = connect(work, target, step).await?;
     if !state.missing.is_empty() {
@@ -493,7 +493,7 @@ async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node:
 
 const KUBELET: &str = "kubelet";
 
-/// Services that are started afresh: those that the operation asks for, and kubelet where the Node is missing. It registers only when
+/// Services to restart: those of the operation, and kubelet where the Node is missing. It registers only when
 /// it starts, and may run all the while that wicd does not.
 fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool) -> Vec<String> {
     let runs = |s: &ServiceState| matches!(s, ServiceState::Running | ServiceState::Pending);

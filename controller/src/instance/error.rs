@@ -116,7 +116,7 @@ pub enum StepError {
     /// It is not the host that is meant.
     #[error("{0}")]
     Identity(#[from] Refusal),
-    /// A Node of that name is somebody else's.
+    /// A Node of that name belongs to another owner.
     #[error("the Node {name} exists and is not proven to belong to this host: {why}")]
     NodeNameTaken {
         /// The name.
@@ -144,7 +144,7 @@ pub enum StepError {
         /// Their names.
         names: String,
     },
-    /// The host told no address that a node could have.
+    /// The host reported no address that a node can use.
     #[error("the host reported no address that its node can use")]
     NoAddress,
     /// wicd did not answer.
@@ -174,7 +174,7 @@ pub enum StepError {
     /// The Node did not come.
     #[error("{0}")]
     NotRegistered(String),
-    /// Somebody deleted the Node in the middle of a change, and it has not come back.
+    /// The Node was deleted during a change, and has not been registered again.
     #[error(
         "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s"
     )]
@@ -281,7 +281,7 @@ impl StepError {
         .into()
     }
 
-    /// Whom it belongs to. Whether a version is blamed for a failure is decided by this and nothing else.
+    /// The part at fault. This alone decides whether a failure counts against a version.
     pub fn blame(&self) -> Blame {
         match self {
             // What the operator itself asked for in a wrong way, or could not read on its own side.

@@ -16,9 +16,9 @@ use crate::{
     events::Level,
 };
 
-/// What a drain refuses or a budget blocks for good is looked at again this often.
+/// Interval at which pods that a drain refuses or a budget blocks are checked again.
 const BLOCKED_POLL: Duration = Duration::from_secs(20);
-/// Pods of a Node that is gone are looked at again this often.
+/// Interval at which pods of a deleted Node are checked again.
 const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 /// The steps, as the status shows them.
 const CORDON: &str = "Cordon";
@@ -55,7 +55,8 @@ pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> 
     match &mut work.status.operation {
         // A drain begins only on a cordoned node.
         Some(operation) if operation.drain.is_some() => lifted(work, Timestamp::now()),
-        // Whether somebody else had cordoned it is stored first, so that a restart does not take that cordon for ours.
+        // Whether another client had cordoned it is stored first, so that a restart does not treat that cordon as the
+        // operator's.
         Some(operation) => operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned,
         None => {}
     }
@@ -65,7 +66,7 @@ pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> 
     Ok(())
 }
 
-/// Somebody lifted the cordon in the middle of the drain. Whose ever it was, the one that is taken now is ours, and the
+/// Another client lifted the cordon during the drain. Whatever its owner, the new cordon is the operator's, and the
 /// scheduler gets time to see it.
 fn lifted(work: &mut Work, now: Timestamp) {
     if let Some(operation) = &mut work.status.operation {
@@ -137,7 +138,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
     match progress.state {
         State::Drained => return Ok(None),
         State::TimedOut => {
-            // Nobody is asked any more when the time is over: what was in the way is what the last pass has found.
+            // No pod is evicted after the timeout: the blockers are those of the last pass.
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
@@ -155,7 +156,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
         (n, true) => format!("{n} pods left"),
         (n, false) => format!("{n} left; {blockers}"),
     };
-    // The same blockers are told once; how many pods are left would make each pass a new event.
+    // The same blockers are reported once; the number of remaining pods would make each pass a new event.
     if !blockers.is_empty() {
         let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
         work.cx.events.say(&work.instance, Level::Warning, "DrainBlocked", "Drain", &format!("{blockers}{overdue}"));

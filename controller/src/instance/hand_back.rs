@@ -11,7 +11,7 @@ use super::{
 };
 use crate::drain::Cordon;
 
-/// Annotations without which the legacy operator does nothing with a node, or configures it anew.
+/// Annotations without which the legacy operator ignores a node, or configures it again.
 const ANNOTATIONS: [&str; 6] =
     [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
 

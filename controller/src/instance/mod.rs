@@ -73,7 +73,7 @@ const MACHINE_POLL: Duration = Duration::from_secs(5);
 /// What a host of a pool in mode Plan waits for.
 const PLANNED: &str = "waits because its pool is in mode Plan: no operation begins";
 
-/// Looks at one instance and does what is to be done.
+/// Reconciles one instance.
 pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
     let stop = cx.stop.clone();
     // Ending in the middle is no different from a crash, which is allowed at any point.
@@ -109,7 +109,7 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
             work.save().await?;
             Ok(flow)
         }
-        // Somebody changed the instance before the operation began, and that change brings us here again.
+        // The instance was changed before the operation began, and that change triggers another reconcile.
         Err(StepError::Outdated) => Ok(Flow::Rest),
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
         Err(error) if rotate::is_at_it(&work) => rotate::failed(&mut work, &error).await.map(Flow::After),
@@ -122,7 +122,7 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
                 if is_change {
                     at_once = update::failed(&mut work, &error).await?;
                 } else {
-                    // The next attempt looks at the host anew.
+                    // The next attempt observes the host again.
                     work.status.operation = None;
                 }
                 work.save().await?;
@@ -217,11 +217,11 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
         "waits until another node may be disrupted (rollout.maxUnavailable, rollout.paused)"
     };
     work.say(&Situation::Waiting { leaving: true, why });
-    // Nobody tells that a Machine is gone of which the Node went before.
+    // No watch reports the deletion of a Machine whose Node was deleted before.
     Ok(if machine.is_some() { Flow::After(MACHINE_POLL) } else { Flow::Rest })
 }
 
-/// A host that is a node: it is changed as far as its pool has granted, and else kept as it is.
+/// A host that is a node: it is changed as far as its pool has granted, and otherwise kept in its state.
 async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
     let stored = work.status.operation.clone();
     if stored.is_none() {
@@ -230,7 +230,7 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
     let used = |g: &Grant| work.status.last_operation.as_ref() == Some(&g.id);
     let of_node = |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey);
     let grant = grant.filter(|g| !used(g) && of_node(g.type_));
-    // It was given when the status said something else, and its pool is about to take it back.
+    // It was given for an older status, and its pool is about to revoke it.
     let in_vain = |g: &Grant| {
         g.type_ == GrantType::Update
             && g.version == work.status.current_version
@@ -277,7 +277,7 @@ async fn believe_host(work: &mut Work) {
     work.cx.events.say(&work.instance, Level::Normal, "VersionCorrected", "Keep", &note);
 }
 
-/// A node that nothing is done with: its Node is kept as it shall look, and its health is told.
+/// A node without an operation: its Node keeps its desired metadata, and its health is reported.
 async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     // A person may ask for another attempt at what this host gave up.
     let _ = work.waits();
@@ -286,7 +286,7 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
         work.note_wicd_certificate(end);
     }
     let Some(node) = work.cx.node(&name) else {
-        // Somebody deleted the Node: the host has to register again.
+        // The Node was deleted: the host must register again.
         work.status.current_version = None;
         work.status.holds_node_name |= work.status.node_ref.take().is_some();
         let why = "its Node was deleted; the operator has the host register again";
@@ -301,7 +301,7 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     }
     work.status.node_ref = Some(node::reference(&node));
     if let Some(operation) = node::cordoned_by(&node) {
-        // Of an operation that is over, or that nobody knows any more.
+        // The mark of an operation that is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
         work.cx.metrics.wrote("Node");
         left.release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
@@ -331,7 +331,7 @@ fn say_of_node(work: &mut Work, situation: &Situation<'_>) {
     }
 }
 
-/// Says what the host's daemon has written in the Node: that the host has to be restarted, and what somebody has changed on it.
+/// Reports what the host's daemon has written to the Node: that the host must be restarted, and the drift of the host.
 fn tell_of_host(work: &mut Work, node: &Node) {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let generation = work.instance.metadata.generation;

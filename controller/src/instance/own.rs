@@ -18,7 +18,7 @@ pub enum Found {
     Node(Box<Node>),
     /// The host was a node, and there is no Node of its name now. Pods may still be bound to that name.
     Gone,
-    /// The host never was a node, or the Node of its name is somebody else's.
+    /// The host never was a node, or the Node of its name belongs to another owner.
     None,
 }
 
@@ -67,8 +67,8 @@ impl Work {
     }
 
     /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One that is
-    /// somebody else's is an error; one that is not there leaves the name to the host. `reached` is the address of the connection, if it
-    /// is not on record yet.
+    /// another owner is an error; a missing one leaves the name to the host. `reached` is the address of the
+    /// connection, if it is not on record yet.
     pub async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
         match self.ask_for_node(reached).await? {
             (_, Whose::Nobodys) => self.status.holds_node_name = true,
@@ -91,7 +91,8 @@ impl Work {
                 self.status.node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
-            // A mark says that some operator has made it a node. Who has only looked at the host has no say in that.
+            // A mark means that an operator has made it a node. An operator that has only observed the host does not
+            // decide that.
             _ => Found::None,
         })
     }

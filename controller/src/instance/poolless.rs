@@ -20,7 +20,7 @@ use crate::context::Context;
 /// A pool that was only just made is seen a moment later.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Looks at an instance whose pool is not seen.
+/// Reconciles an instance without a pool.
 pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
     let name = &cached.spec.pool_ref.name;
     let pools: Api<WindowsNodePool> = Api::all(cx.client.clone());

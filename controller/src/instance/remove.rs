@@ -41,7 +41,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 
 /// Goes on with taking the host out, until it is gone or there is something to wait for.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
-    // Whoever hands hosts back sets this policy last: it goes before a grant that was given under another.
+    // A user who hands hosts back sets this policy last: it takes precedence over a grant that was given under another.
     if work.pool.spec.deletion_policy() == DeletionPolicy::Orphan && !is_past_return(work) {
         return let_go(work, grant).await;
     }
@@ -313,7 +313,7 @@ async fn note_unclean(work: &Work) -> Result<(), StepError> {
     write_unclean(work, |list| {
         list.retain(|h| h.name != host.name);
         list.push(host);
-        // Only the newest fit; the events have told of all.
+        // Only the newest fit; the events have reported all.
         list.drain(..list.len().saturating_sub(100));
     })
     .await

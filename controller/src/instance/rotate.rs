@@ -23,9 +23,9 @@ use crate::{
     ssh::{Connection, HostKeyCheck, SshError},
 };
 
-/// Where the SSH server of Windows looks for keys of administrators, if its configuration says nothing else.
+/// File with the keys of administrators in the default configuration of the SSH server of Windows.
 const ADMINISTRATORS: &str = r"C:\ProgramData\ssh\administrators_authorized_keys";
-/// Where it looks else, in the user's profile.
+/// File with the keys of other users, in the user's profile.
 const PROFILE: &str = r".ssh\authorized_keys";
 /// More than any such file has.
 const MAX_FILE: usize = 1 << 20;
@@ -35,7 +35,7 @@ const ADD: &str = "AddKey";
 const VERIFY: &str = "VerifyKey";
 const RETIRE: &str = "RetireKey";
 
-/// Whether it is what is being done with a host that shall stay.
+/// Whether it is the operation of a host that must stay.
 pub fn is_at_it(work: &Work) -> bool {
     !work.leaving() && work.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
 }
@@ -194,7 +194,7 @@ fn rotation_over(work: &mut Work) {
     }
 }
 
-/// Notes a failure. The node goes on as it is, whatever else is to be done with it is done, and the key is tried again later.
+/// Notes a failure. The node continues unchanged, other operations on it proceed, and the key is retried later.
 pub async fn failed(work: &mut Work, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = work.status.key_rotation.clone().unwrap_or_default();
     let (failures, wait) = work.one_more(before.failures.as_ref(), error);

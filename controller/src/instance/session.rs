@@ -19,7 +19,7 @@ use crate::{
     ssh::{Connection, HostKeyCheck, SshError, Target},
 };
 
-/// A directory that every Windows has and nothing else.
+/// A directory that only Windows has.
 const WINDOWS: &str = r"C:\windows\system32";
 
 /// Further looks for an answer that must be there.
@@ -222,7 +222,7 @@ impl Session {
         Ok(self.connection.read(path, MAX_ANSWER).await?)
     }
 
-    /// Has the host look at itself.
+    /// Has the host report its facts.
     pub async fn look(&self, files: &[File]) -> Result<HostState, StepError> {
         self.ask(Body::Facts(host::Facts { files: files.to_vec() }))
             .await?
@@ -243,7 +243,7 @@ impl Session {
         match self.ask(body).await {
             Ok(answer) => answer.state.ok_or(StepError::BadAnswer { verb: Verb::Stage.as_str() }),
             Err(StepError::Host { reason, message }) if reason == "HashMismatch" => {
-                // Whose fault is it? Our own files are looked at before a host is blamed.
+                // Which side is at fault? The operator checks its own files before it blames a host.
                 for sha256 in &missing {
                     let (payload, sha256) = (self.cx.release.payload.clone(), sha256.clone());
                     tokio::task::spawn_blocking(move || payload.verify(&sha256)).await.unwrap_or(Ok(()))?;
@@ -285,7 +285,7 @@ impl Session {
         }
         directories.extend([host::path::LAUNCH, host::path::WICD, host::path::ROOT].map(str::to_owned));
         for directory in directories {
-            // What is not empty holds something of somebody else's.
+            // A directory that is not empty holds files of another owner.
             self.connection.remove_dir(&directory).await?;
         }
         Ok(())

@@ -72,7 +72,7 @@ pub fn describe(
                 Some(f) => format!("{step}: {what} (failed {} before: {})", times(f.count), f.last_reason),
                 None => format!("{step}: {what}"),
             };
-            // What disturbs nobody: the node goes on as it is.
+            // Operations that are not disruptive: the node continues unchanged.
             let quiet =
                 matches!(type_, GrantType::Stage | GrantType::RotateKey) || *step == update::Step::Check.as_str();
             let phase = match type_ {

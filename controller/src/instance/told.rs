@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::error::StepError;
 use crate::plan::node_ip::node_ip;
 
-/// Most addresses of a host that are looked at.
+/// Maximum number of addresses of a host that are considered.
 const MAX_ADDRESSES: usize = 64;
 const MINUTE_MS: i64 = 60_000;
 

@@ -65,7 +65,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         take_over_cordon(work).await?;
     }
     let begun = begun.or_else(|| work.status.operation.as_ref().map(|o| Step::parse(&o.step)));
-    // A version that is not there is found out before anybody is disturbed for it.
+    // A missing version is detected before any disruption.
     let target = target(work).await?;
     if let Some(flow) = evacuate(work, begun, &target).await? {
         return Ok(flow);
@@ -109,7 +109,7 @@ async fn empty_first(work: &mut Work) -> Result<Flow, StepError> {
     Ok(Flow::After(Duration::ZERO))
 }
 
-/// Asks for a restart as anybody may, in the Node.
+/// Requests a restart with the Node's annotation, as any client may.
 async fn request_restart(work: &Work) -> Result<(), StepError> {
     let nodes: Api<Node> = Api::all(work.cx.client.clone());
     let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
@@ -175,7 +175,7 @@ async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Re
     if !seen.proven {
         return Ok(Flow::After(hold.saturating_sub(work.in_step()).max(Duration::from_millis(200))));
     }
-    // The Node is asked for anew: whether our cordon is on it must be certain.
+    // The Node is fetched again: whether it has the operator's cordon must be certain.
     let operation = work.operation();
     let drained = drains(operation.type_, operation.disruption.unwrap_or_default());
     let id = operation.id.clone();

@@ -28,7 +28,7 @@ use crate::{
     ssh::{Connection, SshError},
 };
 
-/// Credentials are mended by a person who then looks at the pool: no point in letting them wait long.
+/// A person corrects credentials and then watches the pool: a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// One instance that is being worked on.
@@ -39,7 +39,7 @@ pub struct Work {
     pub instance: WindowsInstance,
     /// Its pool.
     pub pool: Arc<WindowsNodePool>,
-    /// Its status, as it shall be.
+    /// Its desired status.
     pub status: WindowsInstanceStatus,
     stored: WindowsInstanceStatus,
     /// Whether the operation is not stored yet: a grant that was taken back in the meantime must not be used.
@@ -61,7 +61,7 @@ pub struct Target {
 pub enum Flow {
     /// There is nothing to do until something changes.
     Rest,
-    /// To be looked at again after this time, if nothing changes before.
+    /// Time after which it is reconciled again, unless a change triggers that before.
     After(std::time::Duration),
 }
 
@@ -105,7 +105,7 @@ impl Work {
         !self.is_plan() || self.status.operation.as_ref().is_some_and(|o| o.id == grant.id)
     }
 
-    /// The operation of this grant: the one that is stored if it is the same, else a new one.
+    /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub fn take_up(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
         let (epoch, now) = (self.cx.epoch, Timestamp::now().to_string());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
@@ -133,7 +133,7 @@ impl Work {
         }
     }
 
-    /// The version that wicd shall follow, as the Node's annotation tells it: never one whose files are not in place.
+    /// The version that wicd must follow, in the Node's annotation: never one whose files are not in place.
     pub fn version_for_wicd(&self) -> Option<&str> {
         let operation = self.status.operation.as_ref().filter(|o| o.applied);
         let current = self.status.current_version.as_deref();
@@ -397,7 +397,7 @@ impl Work {
         Ok(())
     }
 
-    /// Something of the instance has changed. If it is the status, somebody else is at work on the host.
+    /// The instance has changed. If its status has, another operator works on the host.
     async fn see_again(&mut self, api: &Api<WindowsInstance>) -> Result<(), StepError> {
         let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("get the instance"))?;
         let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;

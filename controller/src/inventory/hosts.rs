@@ -45,8 +45,8 @@ pub struct Resolved {
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
-/// stops nobody but itself. `known` are the instances of all pools: who was there first keeps name and address. `has_key` says of which
-/// names a host key is known that no entry declares.
+/// stops only itself. `known` are the instances of all pools: the first owner keeps name and address. `has_key` reports
+/// of which names a host key is known that no entry declares.
 pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,

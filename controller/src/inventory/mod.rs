@@ -30,7 +30,7 @@ pub struct Entry {
     pub origin: Option<Origin>,
 }
 
-/// A whole list, read and checked as far as it can be without looking at other pools.
+/// A whole list, read and checked without the lists of other pools.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
     /// Entries that can be used.
@@ -41,7 +41,7 @@ pub struct Listing {
     pub status: Option<InventoryStatus>,
     /// Why something newer is not used, or is not known.
     pub trouble: Option<Trouble>,
-    /// When the source is looked at again by itself. `None`: when it tells that it has changed.
+    /// Time of the next read of the source. `None`: when it reports a change.
     pub next: Option<Timestamp>,
     /// For Machines: what they say of the hosts that leave. `None`: that an entry is taken out says it.
     pub departures: Option<Departures>,
@@ -72,7 +72,7 @@ pub struct Trouble {
 pub enum Asked {
     /// This list is in force.
     Listed(Box<Listing>),
-    /// There is no list: hosts that are there stay as they are until a person confirms that they shall leave.
+    /// There is no list: present hosts stay unchanged until a person confirms their removal.
     Missing(Trouble),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
     Unknown(Trouble, Option<Timestamp>),

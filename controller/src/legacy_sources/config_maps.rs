@@ -67,7 +67,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     }
 }
 
-/// Tells pools what has changed. Returns whether the pool of `windows-instances` has to be looked at.
+/// Notifies pools of changes. Returns whether the pool of `windows-instances` must be reconciled.
 async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled: &mut bool) -> bool {
     let names: BTreeSet<String> = match event {
         Event::Init | Event::InitApply(_) => return false,
@@ -90,7 +90,7 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
     names.contains(WINDOWS_INSTANCES)
 }
 
-/// Who edits a ConfigMap looks at its events, and not at those of a pool.
+/// An editor of a ConfigMap reads its events, and not those of a pool.
 async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
     let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);

@@ -144,7 +144,8 @@ impl Payload {
     }
 
     /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this says whose fault it
-    /// is: ours if it fails, else the way's or the host's. Blocks for as long as reading and unpacking takes.
+    /// is: the operator's if it fails, otherwise that of the network or the host. Blocks for as long as reading and
+    /// unpacking takes.
     pub fn verify(&self, sha256: &str) -> Result<(), PayloadError> {
         let blob = self.blob(sha256)?;
         let unreadable = |source| PayloadError::Unreadable { path: blob.path.clone(), source };

@@ -14,7 +14,7 @@
 //! | any other that none reads | None | |
 //! | kubelet's configuration | Restart | kubelet |
 //! | containerd's settings | Drain | containerd |
-//! | a service that is new or gone | Drain if bootstrap, else Restart | |
+//! | a new or removed service | Drain if bootstrap, otherwise Restart | |
 //! | machine-wide environment variables | Reboot | |
 //!
 //! As the service: Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for what
@@ -40,9 +40,9 @@ use crate::render::{CREDENTIAL_PROVIDER_CONFIG, Rendered, Stored, program};
 
 const KUBELET: &str = "kubelet";
 const CONTAINERD: &str = "containerd";
-/// CNI plugins are started anew for each pod; pods that are there keep the network that an older one made.
+/// CNI plugins are started for each new pod; running pods keep the network that an older one made.
 const CNI: &str = r"c:\k\cni\";
-/// Differences that are told; of the others only the number.
+/// Maximum number of differences in a message; the others are only counted.
 const TOLD: usize = 5;
 
 /// What a change does to a host.
@@ -56,7 +56,7 @@ pub struct Change {
     pub why: Vec<String>,
 }
 
-/// The change from what a host follows to what it shall follow.
+/// The change from the version that a host follows to the desired one.
 pub fn change(from: &Stored, to: &Rendered) -> Change {
     let mut seen = Differences::default();
     match from {
@@ -80,7 +80,7 @@ pub fn change(from: &Stored, to: &Rendered) -> Change {
     seen.change(&to.services.services)
 }
 
-/// The change of a host of which nobody knows what it follows now.
+/// The change of a host whose present version is unknown.
 pub fn unknown() -> Change {
     Change {
         disruption: Disruption::Drain,

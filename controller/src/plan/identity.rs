@@ -1,7 +1,8 @@
 //! Whether the host that answers is the one that is meant: the one place that proves it. Pure.
 //!
-//! The address was reached and the host key was believed before. What decides here is what nobody else can have said: the machine
-//! id that was recorded when the host joined, the record that the host keeps of whose it is, and this cluster's own objects.
+//! The address was reached and the host key was verified before. The decision uses values that no other host can
+//! report: the machine id that was recorded when the host joined, the record that the host keeps of whose it is, and
+//! this cluster's own objects.
 
 use api::{
     host::{HostState, Owner, ServiceState},
@@ -172,7 +173,7 @@ pub enum Refusal {
         /// Where it is to be.
         address: String,
     },
-    /// Somebody forgot to prove it.
+    /// The caller did not prove it.
     #[error("the operator does not change a host that is not proven; this is a fault of the operator")]
     NotProven,
 }
@@ -198,7 +199,7 @@ pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Othe
     let known = meant.machine_id.filter(|id| !id.is_empty());
     let same_machine = known.is_some_and(|id| id == found.machine_id);
     // A host that is no node yet may get another machine: its entry was corrected. One whose Node a person has deleted, too, as long as
-    // that machine is nobody's.
+    // that machine has no owner.
     let clean = found.owner.is_none() && !found.has_kubelet;
     let may_be_new =
         meant.node == NodeProof::Missing && (purpose == Purpose::Join || purpose == Purpose::Keep && clean);

@@ -1,8 +1,8 @@
 //! What a node of the legacy operator has that a version of this one would take from it. Pure.
 //!
-//! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this one is partly told them. Where it
-//! was not, a change of version would remove them without an error. So a node with such a difference stays as it was taken
-//! over, until the setting is provided or a person accepts the loss.
+//! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this one gets some of them as
+//! arguments. Where it was not, a change of version would remove them without an error. So a node with such a
+//! difference stays as it was taken over, until the setting is provided or a person accepts the loss.
 //!
 //! | what the legacy version has | is lost if the target has |
 //! |---|---|
@@ -118,7 +118,7 @@ fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
     found
 }
 
-/// The losses that nobody has accepted. `accepted` are the annotations of pool and instance: names with commas or spaces
+/// The losses that are not accepted. `accepted` are the annotations of pool and instance: names with commas or spaces
 /// between them, or `all`.
 pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
     let words: Vec<&str> = accepted

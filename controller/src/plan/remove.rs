@@ -41,7 +41,7 @@ impl Step {
 pub struct Seen {
     /// Whether the Node is there and is this host's.
     pub node: bool,
-    /// Whether it is cordoned, by this operation or by somebody before it.
+    /// Whether it is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
     pub drained: bool,
@@ -114,7 +114,11 @@ mod tests {
             ("marked before it was reached", Seen::default(), Delete),
             ("a node that a person deletes", node, Do(Cordon)),
             ("cordoned", Seen { cordoned: true, ..node }, Do(Drain)),
-            ("somebody lifts the cordon in the middle", Seen { drained: true, begun: Some(Drain), ..node }, Do(Cordon)),
+            (
+                "another client lifts the cordon in the middle",
+                Seen { drained: true, begun: Some(Drain), ..node },
+                Do(Cordon),
+            ),
             ("drained", Seen { cordoned: true, drained: true, ..node }, Do(Deconfigure)),
             (
                 "the operator died while deconfiguring",

@@ -56,7 +56,7 @@ pub enum Hold {
         /// When it is.
         until: Timestamp,
     },
-    /// The nodes of the step are there, and nobody has approved this version.
+    /// The nodes of the step follow the version, and it is not approved.
     Approval {
         /// The version.
         version: String,
@@ -75,7 +75,7 @@ pub enum Hold {
 pub struct Course {
     /// What is to be remembered.
     pub status: Option<RolloutStatus>,
-    /// Version that nodes shall follow, those that join too.
+    /// Version that nodes must follow, including those that join.
     pub target: String,
     /// How many may.
     pub gate: Gate,
@@ -84,9 +84,9 @@ pub struct Course {
 }
 
 impl Course {
-    /// The version that is in force: the one that hosts which join shall follow, if this operator has its files. That is the target only
-    /// as soon as all nodes may follow it: what waits for its trial, for a person or for a window, or has failed, is not given to a
-    /// host because it is new, or was rebuilt.
+    /// The version that is in force: the one that joining hosts must follow, if this operator has its files. That is
+    /// the target only as soon as all nodes may follow it: what waits for its trial, for a person or for a window, or
+    /// has failed, is not given to a host because it is new, or was rebuilt.
     pub fn in_force(&self, open: bool) -> &str {
         let Some(status) = &self.status else { return &self.target };
         let gated = !status.completed && (self.gate.limit.is_some() || !open);

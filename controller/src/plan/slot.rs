@@ -39,11 +39,12 @@ pub struct Slot {
     pub available: bool,
     /// Until when it waits after a failure. A time that has passed tells that nothing has succeeded since.
     pub waits_until: Option<Timestamp>,
-    /// Whether a person said that nothing shall begin here. It counts neither as one of the pool nor as unavailable.
+    /// Whether a person put the host on hold. It counts neither as one of the pool nor as unavailable.
     pub held: bool,
     /// What it takes to follow the target; `None`: it does.
     pub change: Option<Wanted>,
-    /// Whether the change would lose settings of the legacy operator's, which nobody has accepted. The node stays as it was taken over.
+    /// Whether the change would lose settings of the legacy operator's, which are not accepted. The adopted node stays
+    /// unchanged.
     pub withheld: bool,
     /// Whether its Node is cordoned, and not by this operator.
     pub cordoned: bool,
@@ -75,7 +76,7 @@ pub struct Wanted {
     pub version: String,
     /// How disruptive going there is.
     pub disruption: Disruption,
-    /// Services that are started afresh.
+    /// Services to restart.
     pub services: Vec<String>,
 }
 

@@ -61,13 +61,13 @@ pub struct Seen {
     pub drains: bool,
     /// Whether the host was found fit to be changed in this operation, with everything on it that the change needs.
     pub checked: bool,
-    /// Whether the Node is cordoned, by this operation or by somebody before it.
+    /// Whether the Node is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
     pub drained: bool,
     /// The step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
     pub begun: Option<Step>,
-    /// Whether the host is as it shall be and its Node Ready.
+    /// Whether the host is in its desired state and its Node Ready.
     pub works: bool,
     /// Whether that has been so for long enough.
     pub proven: bool,
@@ -88,7 +88,7 @@ pub enum Next {
 pub fn next(seen: Seen) -> Next {
     // Past the drain services on the host may be stopped: no pod can be moved any more, none must be waited for.
     if seen.drains && seen.begun < Some(Step::Host) {
-        // The cordon is stored only after the check, so whoever finds it begun need not check again.
+        // The cordon is stored only after the check, so an operator that finds it begun need not check again.
         if !seen.checked && seen.begun < Some(Step::Cordon) {
             return Next::Do(Step::Check);
         }
@@ -196,16 +196,16 @@ mod tests {
             ("pods are moved first", checked(full), Next::Do(Cordon)),
             ("a crash before the cordon was taken", past(Cordon, full), Next::Do(Cordon)),
             ("the cordon is there", checked(held), Next::Do(Drain)),
-            ("somebody else's cordon is as good", Seen { cordoned: true, ..checked(full) }, Next::Do(Drain)),
+            ("another client's cordon is sufficient", Seen { cordoned: true, ..checked(full) }, Next::Do(Drain)),
             ("empty", Seen { drained: true, ..checked(held) }, Next::Do(Host)),
-            ("somebody lifted the cordon", past(Drain, full), Next::Do(Cordon)),
+            ("another client lifted the cordon", past(Drain, full), Next::Do(Cordon)),
             ("a crash in the middle of the drain", past(Drain, held), Next::Do(Drain)),
             ("a crash past the drain", past(Host, held), Next::Do(Host)),
             ("nothing is drained again at the end", past(Verify, works(held)), Next::Do(Verify)),
             ("it stopped working while it was watched", past(Verify, held), Next::Do(Host)),
             ("proven", past(Verify, Seen { proven: true, ..works(held) }), Next::Do(Uncordon)),
             (
-                "the cordon was somebody else's",
+                "the cordon was another client's",
                 past(Verify, Seen { proven: true, our_cordon: false, ..works(held) }),
                 Next::Done,
             ),

@@ -1,7 +1,7 @@
 //! When changes may begin: maintenance windows.
 //!
-//! A window is open if some start of its schedule lies at most its duration in the past. That is asked anew each time, so that
-//! an operator that starts in the middle of a window, or was away at its start, finds it open all the same.
+//! A window is open if some start of its schedule lies at most its duration in the past. That is computed each time, so
+//! that an operator that starts in the middle of a window, or was away at its start, finds it open all the same.
 //!
 //! Starts are in local time. Where clocks are set forward, a start that the clock leaves out is at the first moment after;
 //! where they are set back, a start that the clock shows twice is at the first of both. So starts follow each other in the
@@ -61,7 +61,7 @@ pub enum WindowError {
         /// What it may be.
         expected: &'static str,
     },
-    /// Nobody knows the time zone.
+    /// The time zone is unknown.
     #[error(
         "the time zone {time_zone:?} of the maintenance window {window} is unknown; write a name of the IANA database, for example Europe/Paris, or leave it out for UTC"
     )]
@@ -114,7 +114,7 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// How windows stand. Without windows it is always open. One invalid window makes the answer an error, whether others are open
-/// or not: who wrote it shall not learn of it only later.
+/// or not: its author must learn of it at once.
 pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
     let mut closes: Option<Timestamp> = None;
     let mut opens: Option<(String, Timestamp)> = None;

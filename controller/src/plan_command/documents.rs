@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(super) struct Document {
     /// As it was understood.
     pub pool: WindowsNodePool,
-    /// Its spec as it was written, with fields that nobody knows.
+    /// Its spec as it was written, with unknown fields.
     pub spec: Value,
 }
 
@@ -49,7 +49,7 @@ pub(super) enum DocumentError {
 /// All pools in a text of YAML documents. Other kinds are left out, so that the output of kustomize or Helm can be given whole.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     let mut found = Vec::new();
-    // Read twice: only what is read from the text itself is told with the line and the field.
+    // Read twice: only errors of the text itself name the line and the field.
     let typed = serde_yaml::Deserializer::from_str(text);
     for (at, (raw, typed)) in serde_yaml::Deserializer::from_str(text).zip(typed).enumerate() {
         let number = at + 1;

@@ -206,7 +206,7 @@ enum Verdict {
 }
 
 /// Asks the API server whether it would take a pool, fields that it does not know included. Only the spec: labels and
-/// finalizers are nobody's business here.
+/// finalizers do not matter here.
 async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<Verdict> {
     const HOW: &str = "dryRun=All&fieldValidation=Strict";
     let (url, spec) = (WindowsNodePool::url_path(&(), None), &document.spec);

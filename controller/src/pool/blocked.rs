@@ -83,7 +83,7 @@ mod tests {
             ("it gave up", cordoned(Slot { change: change(), failed: true, ..plain.clone() }), 0, true),
             ("its change is withheld", cordoned(Slot { change: change(), withheld: true, ..plain.clone() }), 0, true),
             ("it does not count", cordoned(Slot { held: true, ..plain.clone() }), 0, false),
-            ("nobody has cordoned it", member("x", plain.clone()), 0, false),
+            ("no client has cordoned it", member("x", plain.clone()), 0, false),
             ("another is being changed", member("x", Slot { grant: Some(GrantType::Update), ..plain }), 0, false),
         ] {
             let decision =

@@ -33,7 +33,7 @@ pub(super) struct Seen {
 /// Entries without a known name, by their addresses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nameless {
-    /// Hosts that have not told their names, and are asked.
+    /// Hosts that have not reported their names, and are asked.
     pub unnamed: Vec<String>,
     /// Entries that cannot be read.
     pub broken: Vec<String>,

@@ -49,7 +49,7 @@ pub struct Update {
     pub returns: bool,
 }
 
-/// What has to be written. A host that has not joined yet shall follow `version`; a node gets another one with its grant.
+/// Required writes. A host that has not joined yet follows `version`; a node gets another one with its grant.
 pub fn changes(
     list: &List,
     mine: &[Arc<WindowsInstance>],

@@ -1,4 +1,4 @@
-//! Which SSH key the hosts of a pool shall take, and which of them do not yet.
+//! Which SSH key the hosts of a pool must accept, and which of them do not yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use super::members::Member;
 use crate::{context::Context, ssh::SshError};
 
-/// Nobody tells when a Secret changes.
+/// The operator does not watch Secrets.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Secrets that are read at once.
 const READS: usize = 16;
@@ -24,7 +24,7 @@ pub(crate) struct Keys {
     first: HashMap<Place, Result<String, String>>,
     /// What is to be said of keys that are too weak.
     weak: Vec<String>,
-    /// Where that of each host is. What the pool lists counts: its instances may not have been told yet.
+    /// The first key of each host. The pool's list applies: its instances may not have been updated yet.
     of_host: HashMap<String, Place>,
 }
 
@@ -78,7 +78,7 @@ impl Keys {
         taken.is_some_and(|taken| taken != first || retires)
     }
 
-    /// When to look at the Secrets again.
+    /// Time of the next read of the Secrets.
     pub fn look_again(&self) -> Option<Duration> {
         (!self.first.is_empty()).then(|| LOOK_AGAIN.max(may_be_old(self.first.len())))
     }
@@ -113,7 +113,7 @@ impl Keys {
     }
 }
 
-/// What else can be done about a host that refuses every key.
+/// Further remedies for a host that refuses every key.
 fn todo(instance: &WindowsInstance) -> String {
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
     let machine = machine.map(|m| format!("; events of its Machine {m} report whether it is replaced"));

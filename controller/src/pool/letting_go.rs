@@ -51,8 +51,8 @@ pub(super) fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>],
         || (is_deleted && (going.pools || is_orphaning() || is_deserted()))
 }
 
-/// Whether an instance was deleted by the way, without anybody having deleted it: with its kind, or by the garbage collector with an
-/// earlier pool of that name.
+/// Whether an instance was deleted as a side effect, without a deletion by a user: with its kind, or by the garbage
+/// collector with an earlier pool of that name.
 pub(super) fn is_let_go(pool: &WindowsNodePool, instance: &WindowsInstance, going: Going) -> bool {
     instance.is_deleting() && (going.instances || !is_owned_by(instance, pool))
 }

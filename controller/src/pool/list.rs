@@ -1,4 +1,5 @@
-//! The hosts that a pool shall have: what its source lists, with names, without what cannot be used, and with what must not go yet.
+//! The desired hosts of a pool: the entries of its source, with names, without unusable ones, and with hosts that must
+//! not leave yet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +29,7 @@ use crate::{
     },
 };
 
-/// The hosts that a pool shall have.
+/// The desired hosts of a pool.
 #[derive(Debug, Default)]
 pub(super) struct List {
     /// Hosts by name.

@@ -52,7 +52,7 @@ pub use withheld::{Legacies, adopted_version};
 use look::{Look, Purpose};
 use members::{Member, soonest_available};
 
-/// A pool could not be looked after.
+/// A pool could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The API server did not do what was asked.
@@ -64,10 +64,10 @@ pub enum PoolError {
         #[source]
         source: kube::Error,
     },
-    /// What its hosts shall get cannot be rendered.
+    /// The services of its hosts cannot be rendered.
     #[error("{0}")]
     Render(#[from] RenderError),
-    /// What its hosts shall get cannot be stored or read.
+    /// The services of its hosts cannot be stored or read.
     #[error("{0}")]
     Version(#[from] VersionError),
 }
@@ -87,7 +87,7 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> PoolError {
     move |source| PoolError::Api { doing, source }
 }
 
-/// A pool that cannot be followed is looked at again after this time, though nothing of it has changed.
+/// Time after which a pool with an error is reconciled again without a change.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -99,7 +99,7 @@ pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<Conte
     Action::requeue(API_RETRY)
 }
 
-/// Looks at one pool.
+/// Reconciles one pool.
 pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<Action, PoolError> {
     let now = Timestamp::now();
     let name = pool.name_any();
@@ -249,7 +249,7 @@ pub(crate) fn known(instance: &WindowsInstance) -> Known {
     }
 }
 
-/// What is gone, or was changed in between, is looked at again because of that very change.
+/// A deletion or a change in between triggers another reconcile by itself.
 fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     match result {
         Ok(_) => Ok(()),

@@ -24,7 +24,7 @@ use crate::{
 
 /// Nodes that are asked for at once.
 const REQUESTS: usize = 16;
-/// Nodes of other systems and Machines tell nobody that they are gone: whether a name is free is asked again after this time.
+/// No watch reports the deletion of Nodes of other systems and of Machines: a name is checked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -257,7 +257,7 @@ mod tests {
             ("new", None, Second::Unknown),
             ("new", Some(vec!["10.0.0.8", "10.0.0.1"]), Second::Of("byoh".into())),
             ("byoh", Some(vec!["10.0.0.1"]), Second::No),
-            // It has an instance, which is about to go, or is the same machine: that is told at the log-in.
+            // It has an instance, which is about to go, or is the same machine: the log-in distinguishes them.
             ("new", Some(vec!["fd00::1"]), Second::No),
         ] {
             let addresses = addresses.map(|a| a.into_iter().map(str::to_owned).collect::<Vec<_>>());

@@ -20,7 +20,7 @@ pub(crate) struct Sights<'a> {
     pub why: &'a dyn Fn(&Member) -> String,
     /// Hosts without an instance that are nodes already, and what is to be said of their next change.
     pub adoptable: &'a BTreeMap<String, Option<String>>,
-    /// What is changed of a node without another version, which disturbs nobody.
+    /// Changes of a node without another version, which are not disruptive.
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
 
@@ -177,7 +177,7 @@ mod tests {
         let down = Slot { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
         // Whether it is in the inventory, what is known of it, what changes beside the version, whether hosts are let go.
         for (about, listed, slot, beside, orphan, remediation, expected) in [
-            ("as it shall be", true, Some(free.clone()), "", false, heal, None),
+            ("in its desired state", true, Some(free.clone()), "", false, heal, None),
             ("new", true, None, "", false, heal, Some(("Join", "None", "new in the inventory"))),
             (
                 "not there yet",

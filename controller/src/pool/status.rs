@@ -20,11 +20,11 @@ use crate::{
     },
 };
 
-/// What a look at the pool has found.
+/// The observed state of the pool.
 pub(crate) struct Seen<'a> {
     /// Nodes that the legacy operator has put on its list, and that no list names.
     pub strays: &'a [String],
-    /// Hosts that it shall have.
+    /// Its desired hosts.
     pub list: &'a List,
     /// Instances.
     pub members: &'a [Member],
@@ -92,7 +92,7 @@ pub(crate) fn next(
     let ready = names(&|m| m.slot.ready && !m.slot.leaving);
     let updating = names(&|m| m.slot.grant.is_some_and(GrantType::is_change) && !m.slot.leaving);
     let staging = names(&|m| m.slot.grant == Some(GrantType::Stage) && !m.slot.staged && !m.slot.leaving);
-    // Also when all have been told to go back: that the version was tried and failed is what a person has to know.
+    // Also during a rollback of all nodes: a person must know that the version was tried and failed.
     let tried = seen.course.status.as_ref().map(|r| r.to_version.as_str());
     let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
     let taken_back = names(&|m| tried.is_some() && gave_up(m) && !m.slot.leaving);
@@ -336,7 +336,8 @@ fn told_of_strays(strays: &[String]) -> String {
     }
 }
 
-/// Who takes an old key still, and why. It is told beside all others: the nodes work, whichever key their hosts take.
+/// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
+/// either key.
 fn told_of_keys(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
     let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, some(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
@@ -461,7 +462,7 @@ pub(crate) fn planned(
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
     status.nodes = count(hosts);
-    // How nodes are goes on being told; what is done with them stands still.
+    // The state of nodes is still reported; operations on them stop.
     let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
     status.ready_nodes = of(&|m| m.slot.ready && !m.slot.leaving);
     status.available_nodes = of(&|m| m.slot.available && !m.slot.leaving);
@@ -511,7 +512,7 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutS
     let operation = status.and_then(|s| s.operation.as_ref()).filter(|o| member.slot.leaving || o.type_.is_change());
     let under_way = operation.and_then(|o| since(&o.start_time));
     let failing = if is_kept_waiting(member) {
-        // Operations that fail before they disturb anybody are short: the clock is that of the first failure in this rollout.
+        // Operations that fail before a disruption are short: the clock is that of the first failure in this rollout.
         let first = failures.and_then(|f| since(f.first_time.as_ref()?));
         first.max(rollout.and_then(|r| since(&r.start_time)))
     } else if member.slot.joined || member.slot.leaving {

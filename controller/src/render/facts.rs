@@ -32,7 +32,7 @@ pub struct Cluster {
     pub proxy: Proxy,
     /// What windows_exporter serves with. Without it, it serves plain HTTP.
     pub exporter_tls: Option<TlsPair>,
-    /// PEM certificates that hosts shall trust machine-wide.
+    /// PEM certificates that hosts must trust machine-wide.
     pub trusted_ca: Option<String>,
 }
 
@@ -78,7 +78,7 @@ impl Platform {
 /// Who makes the pod network on hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// Somebody else, as Calico or Flannel in its own pods. kube-proxy is theirs as well.
+    /// Another component, for example Calico or Flannel in its own pods, which also provides kube-proxy.
     #[default]
     External,
     /// OVN-Kubernetes with a hybrid overlay.

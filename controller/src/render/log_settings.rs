@@ -20,7 +20,7 @@ pub struct LogSettings {
 }
 
 impl Default for LogSettings {
-    /// WMCO does not rotate unless told to; hosts whose disks fill up are among its users' complaints.
+    /// WMCO does not rotate by default; hosts whose disks fill up are among its users' complaints.
     fn default() -> Self {
         Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None }
     }

@@ -1,7 +1,7 @@
 //! Rendered versions as they are stored: an immutable ConfigMap each. Its data is WMCO's format, so that wicd and WMCO can
 //! read it; all the rest is an annotation.
 //!
-//! Whatever is read back is outside input: whoever may write ConfigMaps in the namespace may have written it.
+//! Stored data is outside input: any client that may write ConfigMaps in the namespace may have written it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use kube::api::ObjectMeta;
 
 use super::{Rendered, Shared, kubelet};
 
-/// Label of objects that somebody manages.
+/// Label of managed objects.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The API server takes no more annotations than this, in bytes.
 const MAX_ANNOTATION: usize = 256 << 10;

@@ -134,7 +134,7 @@ impl SshError {
         }
     }
 
-    /// Whether it may work the next time with nobody's help. The others are retried as well, but someone must act.
+    /// Whether a retry may succeed without an action. The others are retried as well, but a person must act.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

@@ -291,7 +291,7 @@ impl Connection {
         }
         for directory in missing.into_iter().rev() {
             if let Err(error) = sftp.raw.mkdir(directory, FileAttributes::empty()).await {
-                // Someone else may have made it in between; SFTP version 3 has no code for that.
+                // Another process may have made it in between; SFTP version 3 has no code for that.
                 if !sftp.raw.stat(directory).await.is_ok_and(|attributes| attributes.attrs.is_dir()) {
                     return Err(self.write_failed(sftp, &error, directory, doing).await);
                 }

@@ -71,8 +71,8 @@ impl Sftp {
         let _ = self.raw.close_session();
     }
 
-    /// Puts `from` in the place of `to`, which may exist. In one step where the server can; else the file is missing for
-    /// the moment between a removal and a rename, as SFTP version 3 knows no other way.
+    /// Puts `from` in the place of `to`, which may exist. Atomic where the server supports it; otherwise the file is
+    /// missing for the moment between a removal and a rename, as SFTP version 3 knows no other way.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
         if self.posix_rename {
             let mut names = Vec::with_capacity(8 + from.len() + to.len());

@@ -164,7 +164,7 @@ async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
     let version = json!({"metadata": {"annotations": {api::names::key::VERSION: "1"}}});
     merge(&nodes, "wide-1", version.clone()).await?;
     refused(merge(&nodes, "wide-2", version).await, "its own Node and no other");
-    let nothing_else = "do nothing else with Nodes";
+    let nothing_else = "of its own Node only";
     let status = json!({"status": {"phase": "Running"}});
     refused(nodes.patch_status("wide-1", &PatchParams::default(), &Patch::Merge(status)).await, nothing_else);
     refused(nodes.delete("wide-1", &DeleteParams::default()).await, nothing_else);

@@ -19,7 +19,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for one look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a host has not told its name.
+/// Why a host has not reported its name.
 #[derive(Debug)]
 pub struct Failure {
     /// PascalCase.
@@ -36,7 +36,7 @@ pub async fn look_up(name: &str) -> Vec<IpAddr> {
     }
 }
 
-/// Looks at the key of a host that nothing is known of; asks one whose key is known what it is.
+/// Reads the key of an unknown host; asks a host with a known key for its facts.
 pub async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
     if let Ok(result) = tokio::time::timeout(LIMIT, try_contact(cx, ask)).await {
         return result.map_err(|error| failure(ask, &error));

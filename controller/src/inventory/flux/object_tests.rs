@@ -45,7 +45,7 @@ fn an_artifact_is_used_if_it_is_there_and_verified_if_asked() {
             )),
         ),
         (
-            "never looked at",
+            "never verified",
             GitRepository,
             Some(true),
             Some("sha256:0"),

@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::object::resource;
 use crate::{context::Context, watch::Changes};
 
-/// Pools that come together are looked at together.
+/// Delay that combines events of several pools into one reconcile.
 const TOGETHER: usize = 64;
 
 /// An object, by kind, namespace and name.

@@ -11,7 +11,7 @@ pub struct Newest<'a> {
     pub revision: &'a str,
     /// The revision that is in force.
     pub before: Option<&'a str>,
-    /// Whether it follows from that one; `None`: that cannot be told.
+    /// Whether it descends from that one; `None`: unknown.
     pub follows: Option<bool>,
     /// How its version compares with that one's, where the pool asks for a range of versions.
     pub version: Option<Ordering>,
@@ -105,7 +105,7 @@ mod tests {
             ("the first one", Newest { before: None, follows: None, ..newest.clone() }, None),
             ("the same", Newest { before: Some(new), follows: None, ..newest.clone() }, None),
             ("rewritten", Newest { follows: Some(false), ..newest.clone() }, Some("HistoryRewritten")),
-            ("not to be told", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
+            ("unknown", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
             ("rewritten, and allowed", Newest { follows: Some(false), may_jump: true, ..newest.clone() }, None),
             ("another branch", Newest { before: Some("old@sha1:0a"), follows: Some(false), ..newest.clone() }, None),
             ("a higher version", version(v1, v2, Ordering::Greater), None),

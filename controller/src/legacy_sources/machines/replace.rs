@@ -1,4 +1,5 @@
-//! Which Machines are replaced because nobody can log in to their hosts: a new one gets the key that is in force. Pure.
+//! Which Machines are replaced because the operator cannot log in to their hosts: a new one gets the key that is in
+//! force. Pure.
 
 use api::WindowsNodePool;
 use jiff::Timestamp;

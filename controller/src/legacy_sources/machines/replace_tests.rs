@@ -40,7 +40,7 @@ fn one_is_replaced_while_all_others_work() {
     let dying = MachineSet { deleting: true, ..set(1) };
     // Machines, whether their Nodes work, whether their hosts refuse.
     for (about, members, set, expected) in [
-        ("nobody refuses", vec![(&a, works, &no), (&young, down, &no)], Some(&one), vec![]),
+        ("no host refuses", vec![(&a, works, &no), (&young, down, &no)], Some(&one), vec![]),
         ("the only one", vec![(&bad, down, &new)], Some(&one), vec![("bad", "")]),
         ("all others work", vec![(&bad, down, &new), (&a, works, &no)], Some(&one), vec![("bad", "")]),
         ("another does not", vec![(&bad, down, &new), (&a, down, &no)], Some(&one), vec![("bad", "(a)")]),

@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{context::Context, events::Level};
 
-/// Changes that come together are looked at together.
+/// Delay that combines several changes into one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Runs until it is stopped from outside; what it has started ends with it.
@@ -55,7 +55,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
             }
         }
         if !watches.is_empty() && user_data::keep(cx).await {
-            // The key has changed, which pools would see only later: nobody tells them of Secrets.
+            // The key has changed, which pools would see only later: they do not watch Secrets.
             wake_pools(cx, |_| true);
         }
         let next = tokio::time::sleep(cx.args.machine_discovery_interval);
