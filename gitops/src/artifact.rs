@@ -99,7 +99,7 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
     let mut seen = BTreeSet::new();
     let mut long_name: Option<Vec<u8>> = None;
     let mut archive = Archive::new(tar);
-    // Raw, because names that are longer than a header would else be read into memory however long they are.
+    // Raw, because names longer than a header would otherwise be read into memory at any length.
     for entry in archive.entries().map_err(fail)?.raw(true) {
         let mut entry = entry.map_err(fail)?;
         let (kind, size) = (entry.header().entry_type(), entry.size());

@@ -1,7 +1,7 @@
 //! A Git repository on disk, and what a server adds to it.
 //!
-//! No program is started: gix speaks Git, reqwest and russh carry it. No setting of this machine counts, nobody is asked for a
-//! password, and credentials go to the URL's own server only.
+//! No program is started: gix speaks Git, reqwest and russh carry it. No setting of this machine applies, no prompt
+//! asks for a password, and credentials go to the URL's own server only.
 //!
 //! The server is not trusted with more than its own content:
 //! * Time, and the bytes that it sends, are bounded ([`Request`]); names of branches and tags, which are kept in memory, by less.
@@ -67,7 +67,7 @@ use self::{
 };
 use crate::{File, Limits, hosts::Entry, verify::Signed};
 
-/// Fetches after which a repository is made anew: each leaves a pack behind, and nothing is ever taken out.
+/// Fetches after which a repository is recreated: each leaves a pack behind, and no pack is ever removed.
 const PACKS: usize = 50;
 
 /// A bare repository in a directory. One process may use a directory, through one of these.

@@ -11,7 +11,7 @@ use x509_parser::{certificate::X509Certificate, pem::Pem, prelude::FromDer};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 
-/// A certificate that is valid for less than this is asked for anew, in seconds.
+/// Remaining validity below which a certificate is requested again, in seconds.
 pub const RENEW_BELOW: i64 = 3600;
 /// How many earlier certificates of wicd are kept.
 const KEEP: usize = 2;
@@ -28,7 +28,7 @@ pub enum CertificateError {
     /// The text holds none.
     #[error("the PEM text has no certificate")]
     Empty,
-    /// Somebody else's.
+    /// For another subject.
     #[error("the certificate is for {got:?}, not for {wanted:?}")]
     Name {
         /// Its common name.

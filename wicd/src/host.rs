@@ -92,7 +92,7 @@ pub enum Kind {
     Directory,
     /// A symbolic link or junction.
     Link,
-    /// Anything else.
+    /// Any other error.
     File,
 }
 
@@ -144,14 +144,14 @@ pub struct Adapter {
 pub enum StartType {
     /// With the host.
     Auto,
-    /// When somebody starts it.
+    /// On demand.
     #[default]
     Demand,
     /// Never.
     Disabled,
 }
 
-/// A service as it shall be. It runs as LocalSystem in a process of its own.
+/// Desired state of a service. It runs as LocalSystem in a process of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceSpec {
     /// Name, and display name.

@@ -1,4 +1,5 @@
-//! `wicd.exe`: the operator's hands on a Windows host, and the Windows service that keeps the host as it shall be.
+//! `wicd.exe`: performs the operator's requests on a Windows host, and is the Windows service that keeps the host in
+//! its desired state.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What wicd has put on the host, so that all of it and nothing else can be taken away again.
+//! What wicd has put on the host, so that a cleanup removes exactly that.
 //!
 //! An entry is written before the thing itself, so that nothing of ours is ever without one; an entry without a thing is
 //! harmless. What was there before (a variable's value, a trusted certificate, a directory) is never overwritten in the
@@ -70,8 +70,8 @@ pub struct Owned {
     pub env_vars: BTreeMap<String, Option<String>>,
     /// Certificates (lower-case hex of the DER) that were not trusted before.
     pub trusted: BTreeSet<String>,
-    /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator is not told which of them
-    /// the cluster still needs.
+    /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator does not know
+    /// which of them the cluster still needs.
     pub adopted_trust: BTreeSet<String>,
 }
 
@@ -98,7 +98,7 @@ impl Owned {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
 
-    /// As recorded; on a host of WMCO's, which has no record, what WMCO is known to put there; else nothing.
+    /// As recorded; on a host of WMCO's, which has no record, the known content of WMCO; otherwise empty.
     ///
     /// # Errors
     /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be taken for one of

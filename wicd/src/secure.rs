@@ -105,7 +105,7 @@ fn objection(place: &Place, directory: &str) -> Option<String> {
         Kind::Link => return Some("it is a link to another place; remove the link".into()),
         Kind::File => return Some("it is not a directory; move it".into()),
     }
-    // What is not ours alone may be anybody's.
+    // A directory that others may write may belong to any user.
     let trusted = SHARED.contains(&directory) || place.is_own || is_trusted(&place.owner);
     (!trusted).then(|| {
         format!(

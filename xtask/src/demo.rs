@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use self::{switches::Switches, table::Table, world::World};
 
-/// How often the table looks at the cluster.
+/// Interval at which the table reads the cluster.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Shows hosts becoming nodes: starts a control plane, hosts and the operator, applies a pool, and shows a live table. Then

@@ -204,7 +204,7 @@ fn wrong_requests_of_ours_are_denied() {
         ("host asks for another host", node_client(W1, NODES, p(node("win-2"))), "WrongRequester"),
         ("host asks for a Linux node", node_client(W1, NODES, p(node("linux-1"))), "UnknownHost"),
         ("a person", node_client("alice", &["system:authenticated"], p(one())), "WrongRequester"),
-        ("nobody", node_client("", &[], p(one())), "WrongRequester"),
+        ("no user name", node_client("", &[], p(one())), "WrongRequester"),
         ("wicd asks for kubelet's", node_client(D1, WICDS, p(one())), "WrongRequester"),
         (
             "another service account",

@@ -442,7 +442,7 @@ fn the_gate() {
     let wants = |slot| Slot { wants_reboot: true, ..slot };
     check(vec![
         ("as many as it lets pass", vec![old(node("a")), old(node("b"))], gated(1), vec![("a", Some(Stage))]),
-        ("nobody", vec![to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))], gated(0), {
+        ("no node", vec![to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))], gated(0), {
             vec![("a", None), ("b", None)]
         }),
         ("who follows counts", vec![node("a"), ready_to_go("b")], gated(1), vec![]),

@@ -52,7 +52,7 @@ impl World {
     }
 
     /// As [`World::without_leader`], on a control plane that runs, with another payload, and another wicd than one of which hosts
-    /// only look at the hash.
+    /// only compare the hash.
     pub async fn on(
         control_plane: ControlPlane,
         sim: SimOptions,
@@ -247,7 +247,7 @@ impl World {
         found.into_inner().unwrap().context("it was there a moment ago")
     }
 
-    /// What a person would look at.
+    /// Diagnostics for a person.
     pub async fn show(&self) -> String {
         let mut text = String::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {

@@ -1,4 +1,4 @@
-//! What a repository can hold that means no good: the pool says so, nobody is touched, and the next good commit mends it.
+//! Hostile content of a repository: the pool reports it, no host is changed, and the next good commit repairs it.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -37,7 +37,7 @@ fn directory(origin: &Origin, entries: &[(&str, &str, &str)]) -> String {
     store(origin, "tree", raw)
 }
 
-/// Commits a directory to the branch without a look at the files of whoever works there.
+/// Commits a directory to the branch without the work tree.
 fn commit_tree(origin: &Origin, tree: &str, about: &str) -> String {
     let commit = origin.git(&["commit-tree", tree, "-p", "main", "-m", about]);
     origin.git(&["update-ref", "refs/heads/main", &commit]);

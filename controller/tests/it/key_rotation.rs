@@ -31,8 +31,7 @@ use crate::{
     rollout::Watcher,
 };
 
-const FOREIGN: &str =
-    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB somebody else's";
+const FOREIGN: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB another user's";
 const NEW: &str = "new-key";
 
 /// A world in which hosts have files with keys, and a new key lies in a Secret.
@@ -63,7 +62,7 @@ impl Keys {
         Ok(Self { old: identity(&pem(&world.key)?)?, new: identity(&new_pem)?, new_pem, world })
     }
 
-    /// Hosts whose file has the old key and that of somebody else.
+    /// Hosts whose file has the old key and that of another user.
     async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
         let hosts = self.world.hosts(prefix, count).await?;
         for host in &hosts {
@@ -236,7 +235,7 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
     keys.check(&hosts[0]).await?;
     let told = |p: &api::WindowsNodePool| conditions::find(&pool_status(p).conditions, kind::KEYS_CURRENT).cloned();
     world
-        .until("factory", "it is told who is left", |p| {
+        .until("factory", "the remaining hosts are reported", |p| {
             told(p).is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
                     && c.message.starts_with("2 of 3 hosts accept an old key: win-1, win-2; win-1: Connect: ")
@@ -310,7 +309,7 @@ async fn a_host_that_cannot_be_changed_is_told_and_the_others_go_on() -> Result<
     keys.check(&hosts[2]).await?;
     let told = |p: &api::WindowsNodePool| conditions::find(&pool_status(p).conditions, kind::KEYS_CURRENT).cloned();
     world
-        .until("factory", "it is told who is left", |p| {
+        .until("factory", "the remaining hosts are reported", |p| {
             told(p).is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
                     && c.message.starts_with("2 of 3 hosts accept an old key: win-0, win-1; win-0: AddKey: ")
@@ -318,7 +317,7 @@ async fn a_host_that_cannot_be_changed_is_told_and_the_others_go_on() -> Result<
         })
         .await?;
     let instance = world.instance(left.name()).await?.context("no instance")?;
-    ensure!(status(&instance).failures.is_none(), "it holds up something else: {:?}", instance.status);
+    ensure!(status(&instance).failures.is_none(), "it delays another operation: {:?}", instance.status);
     ensure!(Keys::admits(left, &keys.old).await?, "{} is locked out", left.name());
     ensure!(std::fs::read_to_string(administrators(left))? == keys.before());
     ensure!(std::fs::read_to_string(administrators(held))? == keys.before(), "a host that is held was changed");

@@ -11,7 +11,7 @@ fn lint(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
         .arg("lint")
         .args(args)
         .current_dir(dir)
-        // Whoever asks for a cluster does not find one.
+        // A request for a cluster fails.
         .env("KUBECONFIG", "/nonexistent")
         .output()?;
     ensure!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -128,13 +128,13 @@ impl Said {
 enum By {
     Operator,
     Administrator,
-    /// May look, and nothing else.
+    /// Read-only access.
     Auditor,
 }
 
 const AUDITOR: &str = "an-auditor";
 
-/// Lets the auditor look at everything.
+/// Allows the auditor to read everything.
 async fn let_look(world: &World) -> Result<()> {
     let rbac = |kind: &str, rest: Value| {
         let mut object = json!({
@@ -282,14 +282,14 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
         nothing_was_written(&world, &rest, about).await?;
         ensure!(stats() == joined, "{about}: a host was touched: {:?}", stats());
 
-        // The host is looked at while its pool is in mode Plan, and still nothing is done.
+        // The host is reconciled while its pool is in mode Plan, and no operation begins.
         // What kubelet says stays, unlike what wicd would put right before the operator sees it.
         let note = format!("while {about} was planned");
         let says = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": note}]}});
         let nodes: Api<Node> = Api::all(world.client.clone());
         nodes.patch_status("win-2", &PatchParams::default(), &Patch::Strategic(&says)).await?;
         world
-            .until_instance("win-2", "it was looked at", |i| {
+            .until_instance("win-2", "it was reconciled", |i| {
                 api::conditions::find(&status(i).conditions, kind::READY).is_some_and(|c| c.message == note)
             })
             .await?;
@@ -352,7 +352,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
         ensure!(problem["message"].as_str().is_some_and(|m| m.contains(expected)), "{about}: {said:?}");
     }
 
-    // Who may not create pools is told that nobody checked.
+    // A user who may not create pools gets a note that the check was skipped.
     let_look(&world).await?;
     let said = plan(&world, By::Auditor, &other(&good), &[]).await?;
     ensure!(said.out.contains("Note: the validation rules of the CRD were not checked: "), "{said:?}");

@@ -1,5 +1,5 @@
-//! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes of which nobody
-//! knows what they follow.
+//! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes of
+//! which no object knows what they follow.
 
 use std::time::Duration;
 

@@ -113,15 +113,15 @@ async fn two_clones_are_not_asked_for_ever(world: &World) -> Result<()> {
     until_problem(world, POOL, "HostConflict", &[&loser.address().to_string(), "rename the host"]).await?;
     let before = (synced(&world.pool(POOL).await?), loser.stats());
 
-    // Another host joins, so that the pool is looked at many times.
+    // Another host joins, so that the pool is reconciled many times.
     edit(world, POOL, json!({addresses(&hosts[2..])[0].clone(): USER})).await?;
     world.until_joined(hosts[2].name()).await?;
     world.until(POOL, "both are Ready", |p| pool_status(p).ready_nodes == 2).await?;
     ensure!(before == (synced(&world.pool(POOL).await?), loser.stats()), "{before:?}, {:?}", loser.stats());
     ensure!(loser.stats().connections <= 2, "it was logged in to {} times", loser.stats().connections);
-    ensure!(world.operator.log().matches("HostConflict").count() > 0, "nobody was told");
+    ensure!(world.operator.log().matches("HostConflict").count() > 0, "no host was contacted");
 
-    // The answer is stored: the next operator asks nobody either.
+    // The answer is stored: the next operator asks no host either.
     let contacts = pool_status(&world.pool(POOL).await?).contacts;
     ensure!(contacts.len() == 1 && contacts[0].hostname.is_some(), "{contacts:?}");
     // Taken out, the one that is refused is forgotten.
@@ -246,7 +246,7 @@ async fn an_entry_that_is_rewritten_keeps_its_node() -> Result<()> {
     edit(&world, POOL, json!({"127.0.0.1": USER, "localhost": null})).await?;
     world.until_instance(name, "is known by its address", at("127.0.0.1", other_port)).await?;
     let after = world.until_joined(name).await?;
-    ensure!(after.uid() == joined.uid() && after.metadata.deletion_timestamp.is_none(), "it was made anew");
+    ensure!(after.uid() == joined.uid() && after.metadata.deletion_timestamp.is_none(), "it was recreated");
     ensure!(world.node(name).await?.context("the Node is gone")?.uid() == uid, "it registered again");
     Ok(())
 }

@@ -33,7 +33,7 @@ pub struct Entry {
 pub struct Finding {
     /// File; empty if it is about all of them.
     pub file: String,
-    /// Line, from 1, as near as it can be told.
+    /// Line, from 1, as exact as the parser reports it.
     pub line: Option<usize>,
     /// What is wrong, with what, and how to mend it.
     pub message: String,
@@ -261,7 +261,7 @@ impl List {
     }
 }
 
-/// As much of somebody's text as is fit for a message.
+/// The start of an untrusted text, for a message.
 fn excerpt(text: &str) -> String {
     const MOST: usize = 80;
     let more = if text.chars().nth(MOST).is_some() { "…" } else { "" };

@@ -24,7 +24,7 @@ pub(super) struct Node {
 pub(super) enum Kind {
     Scalar {
         text: String,
-        /// Without quotes, so that it may mean something else than text.
+        /// Without quotes, so it may have another type than text.
         is_plain: bool,
     },
     List(Vec<Node>),

@@ -49,7 +49,7 @@ impl AccessError {
     }
 }
 
-/// How to log in. Nothing in it: as nobody, believing the certificates that the system believes.
+/// Credentials. If empty: anonymous, with the certificates that the system trusts.
 #[derive(Clone, Default)]
 pub struct Access {
     /// For https.
@@ -96,7 +96,7 @@ impl fmt::Debug for Proxy {
 type Data = BTreeMap<String, Vec<u8>>;
 
 impl Access {
-    /// What a Secret says for a URL. Keys of the other kind of URL are not looked at.
+    /// The credentials of a Secret for a URL. Keys of the other kind of URL are ignored.
     pub fn from_secret(url: &str, data: &Data) -> Result<Self, AccessError> {
         if url.starts_with("ssh://") { ssh(data) } else { https(data) }
     }

@@ -66,7 +66,7 @@ pub enum GitError {
         /// The server.
         host: String,
     },
-    /// The server sends us to a place to which nothing may be told.
+    /// The server redirects to a place that must not get the credentials.
     #[error(
         "{host} redirects to {to}, which is not followed because it is another server or not https: if it is right, write it as the URL"
     )]
@@ -76,7 +76,7 @@ pub enum GitError {
         /// Scheme and host.
         to: String,
     },
-    /// Anything else between us and the server.
+    /// Any other failure between the operator and the server.
     #[error("fetching from {host} failed: {problem}")]
     Failed {
         /// The server.
@@ -92,7 +92,7 @@ pub enum GitError {
         /// The time limit.
         after: Duration,
     },
-    /// Whoever asked does not want it any more.
+    /// The caller cancelled the fetch.
     #[error("fetching was stopped")]
     Stopped,
     /// There is no such branch, tag or commit.
@@ -214,8 +214,8 @@ impl GitError {
         }
     }
 
-    /// Whether it lasts until a person acts: another look at the same thing gives the same. What a Secret, a network or a
-    /// server may mend by itself does not.
+    /// Whether it lasts until a person acts: another fetch of the same revision fails in the same way. What a Secret, a
+    /// network or a server may mend by itself does not.
     pub fn stalls(&self) -> bool {
         match self {
             Self::UrlInvalid { .. }

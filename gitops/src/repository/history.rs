@@ -15,7 +15,7 @@ use crate::{File, Limits, hosts::Entry};
 /// Commits at which the inventory is read, looking for changes.
 const READ: usize = 200;
 
-/// Commits that are looked at in all.
+/// Maximum number of commits that are read.
 const WALKED: usize = 20_000;
 
 /// What the API takes of an author and of a first line.

@@ -280,7 +280,7 @@ impl Write for PostBody<'_> {
     }
 }
 
-/// The headers of an answer, one a line. gix looks at the content type only.
+/// The headers of an answer, one a line. gix reads only the content type.
 pub(super) struct Headers<'a> {
     exchange: Rc<Exchange<'a>>,
     lines: Option<Cursor<Vec<u8>>>,

@@ -146,7 +146,7 @@ fn is_inventory(name: &str) -> bool {
 }
 
 /// Whether the name of an entry would make a path of it that reads as that of another file. Git makes no such names, but stores
-/// and sends what somebody else made. Nothing is ever written under them; people are told of them, and go by what they read.
+/// and sends foreign content. No file is ever written under these names; people read them in messages and act on them.
 fn leads_away(name: &str) -> bool {
     matches!(name, "" | "." | "..") || name.contains('/')
 }

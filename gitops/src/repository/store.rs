@@ -11,7 +11,7 @@ use gix::{ObjectId, objs::Kind};
 
 use super::GitError;
 
-/// What is told to a server of what is here.
+/// The local commits that are reported to a server.
 const HAVES: usize = 256;
 
 /// How deep tags of tags are followed.

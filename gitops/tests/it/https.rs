@@ -78,7 +78,7 @@ fn nothing_is_fetched_twice() {
     // Hello, and what main is.
     assert_eq!(server.asked() - asked, 2);
     assert!(again.received < 2048, "{}", again.received);
-    // A commit is what it is: nobody is asked.
+    // A commit is immutable: no server is asked.
     let asked = server.asked();
     assert_eq!(client.fetch_as(commit(&first.commit)).unwrap().received, 0);
     assert_eq!(server.asked(), asked);

@@ -26,7 +26,7 @@ pub enum Fault {
     ChangedHostKey,
     /// A restart takes this much longer. Mended, it ends at once.
     SlowReboot(Duration),
-    /// Containers do not end when they are told to, whatever the grace period of their Pod. They do when the fault is mended.
+    /// Containers ignore the request to end, whatever the grace period of their Pod, until the fault is removed.
     PodsLinger,
     /// kubelet runs and never makes a Node.
     NeverRegisters,

@@ -81,7 +81,7 @@ impl Link {
             }
             let _ = to.shutdown().await;
         };
-        // `give` ends after `take`, with what was still under way, or before it, when nobody reads any more.
+        // `give` ends after `take`, with what was still under way, or before it, when no reader is left.
         let (take, give) = (pin!(take), pin!(give));
         if let futures::future::Either::Left(((), give)) = futures::future::select(take, give).await {
             give.await;
@@ -95,7 +95,7 @@ impl Link {
     }
 }
 
-/// A connection whose received bytes are counted, and that breaks when it is told to or has received enough.
+/// A connection whose received bytes are counted, and that breaks on request or at a byte limit.
 pub(super) struct Metered {
     stream: TcpStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,

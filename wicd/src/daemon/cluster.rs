@@ -1,4 +1,4 @@
-//! What the service needs of the API server: its own Node, one ConfigMap, certificates. Nothing else may it have.
+//! What the service needs of the API server: its own Node, one ConfigMap, certificates. It has no other access.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -99,7 +99,7 @@ pub trait Cluster: Send + Sync {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>>;
-    /// Writes annotations of a Node or (`None`) takes them away, and nothing else of it.
+    /// Writes annotations of a Node or (`None`) removes them, and changes no other field.
     fn annotate<'a>(
         &'a self,
         node: &'a str,

@@ -33,14 +33,14 @@ impl Bed {
         bed
     }
 
-    /// One round, and what is told after it.
+    /// One round, and its report.
     fn round(&mut self, heal: bool) -> Vec<String> {
         self.contents.passes = None;
         self.contents.pass(&self.host, &self.files, heal, 24, &mut self.drift, Duration::ZERO);
         self.drift.texts(Duration::ZERO)
     }
 
-    /// As somebody does who puts another file in the place of this one.
+    /// Replaces this file with another one.
     fn replace(&self, path: &str, content: &str) {
         files::write(&self.host, path, content.as_bytes(), Access::Inherited).unwrap();
     }

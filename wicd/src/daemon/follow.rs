@@ -231,7 +231,7 @@ async fn obtain(
     written.unwrap_or(Err(FollowError::Busy))
 }
 
-/// What was written is on the Node, although the watch has not told of it yet: it is not written again meanwhile.
+/// What was written is on the Node, although the watch has not delivered it yet: it is not written again meanwhile.
 fn annotate(node: &mut Value, written: &Annotations) {
     let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let annotations = metadata.entry("annotations").or_insert(Value::Null);
@@ -285,8 +285,8 @@ fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
 /// What is to be changed of the Node's annotations.
 ///
 /// The version is said only when all services run, the Node is Ready, and no restart is waited for: neither by us nor by
-/// whoever put the annotation there. The annotation for a restart is taken away by the operator, which has seen it happen.
-/// That of drift is ours altogether; before the first pass over the host nothing is known of it.
+/// whatever client set the annotation. The operator removes the annotation for a restart once it has observed the
+/// restart. That of drift is ours altogether; before the first pass over the host nothing is known of it.
 fn annotations(node: &Value, report: &Report) -> Annotations {
     let mut change = Annotations::new();
     let drift = drift::annotation(&report.drift);

@@ -25,7 +25,7 @@ use crate::operation::{marker, pending_reboot};
 use crate::owned::Owned;
 use crate::{files, lock};
 
-/// Every so many quiet passes everything is looked at, not only our own services.
+/// Number of passes without a change after which all services are checked, not only those of the operator.
 const THOROUGH: u32 = 24;
 
 /// How a pass found the host.
@@ -33,12 +33,12 @@ const THOROUGH: u32 = 24;
 pub struct Report {
     /// The version that the host follows, if any.
     pub version: Option<String>,
-    /// Whether all was as it shall be, so that nothing had to be done.
+    /// Whether the host matched its desired state, without an action.
     pub settled: bool,
     /// Why the host must be restarted, if it must.
     pub reboot: Option<String>,
-    /// What somebody has changed on the host, as `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. What
-    /// was put right is told for ten minutes, what is left for as long as it is so.
+    /// Drift of the host, for example `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. Restored
+    /// entries are reported for ten minutes, entries that are left until they are restored.
     pub drift: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ pub struct Keeper {
     desired: Option<Desired>,
     /// Whether settings that cannot be seen have been written since the desired state last changed.
     assured: bool,
-    /// What was wanted when all was last found well, and how many passes ago everything was looked at.
+    /// The desired state of the last pass without a fault, and the number of passes since the last full check.
     settled: Option<(Vec<Wanted>, u32)>,
     waiting: BTreeMap<String, Waiting>,
     complaints: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ pub struct Keeper {
     operation: String,
     drift: Drift,
     contents: Contents,
-    /// Services that somebody has changed or deleted (`None`) and that are left so, as they were found.
+    /// Services that were changed or deleted (`None`) on the host and are left so, as they were found.
     left: BTreeMap<String, Option<ServiceInfo>>,
     moving: bool,
 }
@@ -133,7 +133,7 @@ impl Keeper {
         Ok(Report { settled, reboot, ..self.report(now) })
     }
 
-    /// Variables and certificates. Only what was right before can have been changed by somebody.
+    /// Variables and certificates. Only a value that was right before can drift.
     fn environment(&mut self, desired: &Desired, heals: bool, now: Duration) -> Result<(), HostError> {
         let was_right = self.drift.is_settled();
         let found = environment::keep(&*self.host, desired, heals || !was_right)?;
@@ -233,7 +233,7 @@ impl Keeper {
         Ok(true)
     }
 
-    /// Looks at all services and does what can be done at once. Returns whether there was nothing to do.
+    /// Checks all services and performs the actions that are possible at once. Returns whether no action was needed.
     fn services(
         &mut self,
         mut wanted: Vec<Wanted>,

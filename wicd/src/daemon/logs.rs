@@ -22,7 +22,7 @@ use super::variables::{self, HostFacts};
 use crate::files;
 use crate::host::{Host, HostError};
 
-/// How often logs are looked at.
+/// Interval of checks of logs.
 const EVERY: Duration = Duration::from_mins(1);
 /// The program that rotates the logs of what it runs.
 const LOG_RUNNER: &str = "kube-log-runner.exe";
@@ -56,7 +56,7 @@ pub enum Action {
     Delete(String),
 }
 
-/// Looks at the logs every minute, for ever. Without settings in the desired state nothing is done.
+/// Checks the logs every minute, for ever. Without settings in the desired state it makes no change.
 pub async fn keep(host: Arc<dyn Host>) {
     let mut said = BTreeMap::new();
     loop {

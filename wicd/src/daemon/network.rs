@@ -33,7 +33,7 @@ const CNI_DIRECTORY: &str = r"C:\k\cni\config";
 /// The compartment of the host, as opposed to those of containers.
 const HOST_COMPARTMENT: u16 = 1;
 
-/// What shall be made.
+/// The desired files and endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
     /// From the services ConfigMap.
@@ -81,7 +81,7 @@ pub enum Next {
 /// How far a call of [`prepare`] has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// All is as it shall be.
+    /// All files and the endpoint match the desired state.
     Ready,
     /// The configuration that kube-proxy runs with must change; stop it, then call again.
     Stale,

@@ -20,11 +20,11 @@ use crate::files;
 use crate::host::{Host, HostError};
 use crate::operation::{SETTINGS, Settings};
 
-/// Between two looks at the certificate: the operator may have brought another one, and clocks are set.
+/// Interval of checks of the certificate: the operator may have brought another one, and clocks are set.
 const LOOK: Duration = Duration::from_secs(30);
 /// Between two questions whether a certificate is there.
 const POLL: Duration = Duration::from_secs(5);
-/// A request that nobody has answered after this time is given up.
+/// Time after which an unanswered request is abandoned.
 const PATIENCE: Duration = Duration::from_mins(15);
 /// Between two attempts: at first, and at most.
 const AGAIN: (i64, i64) = (30, 600);
@@ -34,7 +34,7 @@ const DEFAULT_SECONDS: i32 = 24 * 3600;
 /// The certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
-    /// Nobody has answered.
+    /// The request has no decision.
     #[error("the certificate request {0:?} is not approved; check that the operator runs")]
     Unanswered(String),
     /// It was denied.
@@ -125,7 +125,7 @@ impl Current {
     }
 }
 
-/// Renews for ever, and says to `changed` whenever there is another certificate, whoever brought it.
+/// Renews for ever, and notifies `changed` of every new certificate, from any source.
 pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: watch::Sender<u64>) {
     let (mut next, mut failures, mut told_over) = (0, 0_u32, None);
     loop {

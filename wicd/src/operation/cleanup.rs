@@ -1,4 +1,4 @@
-//! `cleanup`: takes away what is on record as ours, and nothing else. One thing that fails does not keep the others.
+//! `cleanup`: removes exactly what is on record as the operator's. A failure does not stop the rest.
 //!
 //! `wicd.exe`, the lock and the epoch stay in `C:\k\wicd`, which the operator removes.
 
@@ -66,7 +66,8 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     Ok(Outcome::Done)
 }
 
-/// Takes back that the host follows something. Whose it is stays on record until it is clean: nobody else is to go on with it.
+/// Clears the version that the host follows. Its owner stays on record until it is clean: no other operator may
+/// continue with it.
 fn withdraw(host: &dyn Host) -> Result<(), HostError> {
     let Some(marker) = super::state::marker(host) else { return Ok(()) };
     let nothing = Marker { version: String::new(), payload: String::new(), configs: String::new(), ..marker };

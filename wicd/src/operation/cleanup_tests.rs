@@ -91,7 +91,7 @@ fn what_was_made_for_kube_proxy_goes_too() {
     assert!(!bed.exists(network::KUBE_PROXY_CONF) && !bed.exists(r"C:\k\cni"));
 }
 
-/// Whoever has put the link there: an administrator who has moved the logs to another disk, or a user who wants files to be
+/// Any owner of the link: an administrator who has moved the logs to another disk, or a user who wants files to be
 /// deleted that are not his.
 #[cfg(unix)]
 #[test]
@@ -172,7 +172,7 @@ fn services_of_others_that_are_stopped_with_ours_are_told() {
 fn a_service_that_somebody_else_made_since_stays() {
     let bed = Bed::new();
     bed.join("1");
-    bed.host.state().services.insert("kubelet".into(), service("kubelet", "somebody's", &[]));
+    bed.host.state().services.insert("kubelet".into(), service("kubelet", "a user's", &[]));
     let answer = bed.run(BODY);
     assert_eq!(answer.warnings, ["service kubelet stays: its description shows that the operator did not install it"]);
     assert_eq!(bed.host.state().services["kubelet"].state, ServiceState::Running);

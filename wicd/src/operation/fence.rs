@@ -90,7 +90,7 @@ mod tests {
             (7, None, "StaleEpoch"),
             (7, Some(8), "StaleEpoch"),
             (7, Some(MAX_EPOCH), "Done"),
-            // What was voided once lets nobody else back in.
+            // An epoch that was voided once admits no other operator.
             (6, Some(MAX_EPOCH), "StaleEpoch"),
             (7, Some(MAX_EPOCH), "Done"),
         ] {

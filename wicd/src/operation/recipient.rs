@@ -13,7 +13,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
 }
 
 /// Whose the host is by its own record: what it follows, or, where that is damaged, what its service keeps true. A record that is there
-/// and cannot be read just now is an error: the host may be anybody's.
+/// and cannot be read just now is an error: the host may have any owner.
 pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     let marker = files::read(host, path::STATE)?.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
     if let Some(marker) = marker {
@@ -51,7 +51,7 @@ fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result
         return Err(Failure::new("NotThisMachine", message));
     }
     let Some(owner) = owner else { return Ok(()) };
-    // What another has configured is never taken away; a record of before clusters had ids names nobody else.
+    // The configuration of another owner is never removed; a record from before clusters had ids names no other owner.
     let same_name = owner.cluster_id.is_empty() && owner.node_name == meant.node_name;
     let may_supersede = same_name || !matches!(request.body, Body::Cleanup(_));
     let superseded = may_supersede && request.supersedes.as_ref() == Some(owner);
@@ -225,7 +225,7 @@ mod tests {
         request.supersedes = Some(before);
         let answer = run(&bed.host, &request);
         assert_eq!(answer.outcome, Outcome::Done);
-        assert_eq!(answer.requests.len(), 2, "each is asked for anew");
+        assert_eq!(answer.requests.len(), 2, "each is requested again");
         assert_eq!(answer.state.unwrap().certificates.len(), 0);
     }
 }

@@ -13,18 +13,18 @@ use crate::files::{self, Access};
 use crate::host::{Host, Recovery, ServiceSpec, StartType};
 use crate::owned::{Owned, is_tagged};
 
-/// What the service is told by the operator besides [`path::DESIRED`]: [`Settings`].
+/// Settings of the service beside [`path::DESIRED`]: [`Settings`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
 /// WMCO's kubeconfig for a kubelet without a certificate.
 const LEGACY_BOOTSTRAP: &str = r"C:\k\bootstrap-kubeconfig";
-/// How long the service may take until it says that it runs. It says so before it does anything else.
+/// Time for the service to report that it runs. It does so first.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Content of [`SETTINGS`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// How long rotated certificates of wicd shall live, in seconds.
+    /// Validity of rotated certificates of wicd, in seconds.
     pub certificate_seconds: i32,
 }
 
@@ -59,7 +59,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     let mut owned = Owned::load_or_adopt(host)?;
     owned.services.insert(spec.name.clone());
     owned.save(host)?;
-    // It reads its command line, and looks at once which services to start, only when it starts.
+    // It reads its command line, and checks which services to start, only at its start.
     if !body.restart.is_empty() || host.service(WICD_SERVICE)?.is_some_and(|s| s.command != spec.command) {
         stop(host, WICD_SERVICE, report)?;
     }

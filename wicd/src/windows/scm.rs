@@ -60,7 +60,7 @@ fn open(name: &str, access: u32) -> Result<Option<Handle>, HostError> {
     }
 }
 
-/// All Win32 services. Of those that may not be opened, only name and state are told.
+/// All Win32 services. Of those that may not be opened, only name and state are returned.
 pub fn services() -> Result<Vec<ServiceInfo>, HostError> {
     let failed = || HostError::system("list", "the services");
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_ENUMERATE_SERVICE)?;
@@ -270,7 +270,7 @@ pub fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     loop {
         match create(spec, ACCESS) {
             Ok(()) => return Ok(true),
-            // Its predecessor is deleted, but somebody still has a handle to it.
+            // Its predecessor is deleted, but another process still has a handle to it.
             Err(e) if is(&e, ERROR_SERVICE_MARKED_FOR_DELETE) && Instant::now() < end => std::thread::sleep(POLL),
             Err(e) => return Err(HostError::system("make service", &spec.name)(e)),
         }

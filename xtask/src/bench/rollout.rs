@@ -166,7 +166,7 @@ enum Seen {
 enum Change<K> {
     Is(Box<K>),
     Gone(Box<K>),
-    /// All that there were have been told.
+    /// All existing objects have been delivered.
     Listed,
 }
 
@@ -193,7 +193,7 @@ where
 struct Watched {
     started: Instant,
     hosts: u32,
-    /// Watches that have told all that there was.
+    /// Watches that have delivered all existing objects.
     listed: [bool; 3],
     pools: Vec<WindowsNodePool>,
     tally: Tally,

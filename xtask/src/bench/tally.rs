@@ -23,7 +23,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Begins to count afresh: what was seen up to now is where it began.
+    /// Resets the counters: the present values become the baseline.
     pub(super) fn begin(&mut self, at: Duration) {
         (self.slots, self.status_writes, self.disruption) = (Slots::default(), 0, Duration::ZERO);
         self.granted.clear();

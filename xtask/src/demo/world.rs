@@ -57,7 +57,7 @@ impl World {
             let kubelet = spawn_blocking(|| binaries::host_kubelet(binaries::Platform::Windows)).await??;
             (Some(exe), Content::File(kubelet))
         } else {
-            // Simulated hosts only look at hashes. The size is that of a small part of a real payload.
+            // Simulated hosts only compare hashes. The size is that of a small part of a real payload.
             (None, Content::Random { size: 4 << 20, seed: 1 })
         };
         let files = tempfile::tempdir()?;
