@@ -74,7 +74,7 @@ impl Cluster {
     }
 }
 
-/// A client that asks the API server at most [`REQUESTS`] things at once. What is being watched does not count.
+/// A client that asks the API server with at most [`REQUESTS`] concurrent requests. Watches do not count.
 fn limited(config: Config) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS)).build())
 }
@@ -163,7 +163,7 @@ pub struct Context {
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
     pub connections: Arc<Semaphore>,
-    /// Tells the certificate approver that a host has been proven.
+    /// Notifies the certificate approver that a host has been proven.
     pub proven: Arc<Notify>,
     /// Certificates that wicd has renewed.
     pub renewals: Renewals,

@@ -1,7 +1,7 @@
 //! Events on our objects.
 //!
 //! kube's recorder keeps the first note for six minutes and drops changed ones (it does not count the note as part of an
-//! event), so the text on call would read the wrong thing. Ours tells notes apart and says the same thing once in ten
+//! event), so `kubectl` would show the wrong text. This one distinguishes notes and reports the same note once in ten
 //! minutes.
 
 use std::{
@@ -28,12 +28,12 @@ const NOTE_LIMIT: usize = 1000;
 /// What was said: of which object, the reason, the note.
 type Saying = (String, &'static str, String);
 
-/// Whether an event tells of trouble.
+/// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Tells of progress.
+    /// Progress.
     Normal,
-    /// Tells of trouble.
+    /// A problem.
     Warning,
 }
 

@@ -4,7 +4,7 @@
 //! An OpenPGP message (RFC 4880), symmetric, whose passphrase is the private key exactly as its Secret has it: a v4
 //! session key packet (AES-128; iterated and salted SHA-256) and an integrity-protected v1 data packet with the name as literal
 //! data. ASCII armor without its first and last line, and with `<wmcoMarker>` in place of newlines; old releases stored the
-//! whole block, labelled `ENCRYPTED DATA`. It hides nothing from anyone who may read the Secret.
+//! whole block, labelled `ENCRYPTED DATA`. It hides nothing from readers of the Secret.
 
 use std::io::Read as _;
 

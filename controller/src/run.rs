@@ -190,7 +190,7 @@ impl Leader {
             match found {
                 Ok(Some(_)) => {}
                 Ok(None) => bail!("the CRD {name} is not installed: kubectl apply -f crds/"),
-                // Without the right to look, the watch tells.
+                // Without the right to read it, the watch reports the error.
                 Err(kube::Error::Api(status)) if status.is_forbidden() => {}
                 Err(error) => return Err(error).context("failed to get the CRDs"),
             }

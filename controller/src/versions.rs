@@ -88,7 +88,7 @@ pub struct Versions {
     api: Api<ConfigMap>,
     roles: Api<Role>,
     namespace: String,
-    /// Tells of what was replaced. A command that looks once has none, and replaces nothing.
+    /// Reports replaced versions. A command that runs once has none, and replaces nothing.
     events: Option<Events>,
     /// What fits its digest never changes, so it is read once.
     known: Mutex<HashMap<String, Known>>,
@@ -230,7 +230,7 @@ impl Versions {
         Err(unverified(UnverifiedError::Differs))
     }
 
-    /// Deletes a ConfigMap that is not what its name says, and tells of it.
+    /// Deletes a ConfigMap whose content does not match its name, and reports it.
     async fn discard(&self, config_map: &ConfigMap, problem: UnverifiedError) -> Result<(), VersionError> {
         // A command that looks once leaves it to the operator.
         let Some(events) = &self.events else { return Ok(()) };

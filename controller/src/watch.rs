@@ -1,6 +1,6 @@
 //! One watch for each kind, shared by all controllers.
 //!
-//! kube's own shared streams tell nothing of deletions, which the pool controller lives by: a host that is gone frees a
+//! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
 //! slot. Here every change goes to every listener, after the cache has it.
 
 use std::{fmt::Debug, sync::Arc};

@@ -18,7 +18,7 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt};
 
-/// What is known of a host, to tell its Node from those of others.
+/// Known facts about a host, to distinguish its Node from those of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The name of its Node.

@@ -120,7 +120,8 @@ fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
     of_kind.filter_map(|d| serde_json::from_value(d.clone()).ok()).collect()
 }
 
-/// The first thing that is wrong with what is seen; `None` if all that ships is in force. Without anything shipped nothing is in force.
+/// The first difference from the release; `None` if all policies of the release are in force. Without anything shipped
+/// nothing is in force.
 pub fn fault(shipped: &[Shipped], seen: &[Seen]) -> Option<PolicyFault> {
     if shipped.is_empty() {
         return Some(missing::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes"));

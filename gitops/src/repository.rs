@@ -273,7 +273,7 @@ impl Repository {
         self.reading(|repo| read::read(repo, &read::list(repo, id, path, limits)?, limits))
     }
 
-    /// Whether a commit is another one, or comes after it. `None`: what was fetched of the history does not tell.
+    /// Whether a commit is another one, or comes after it. `None`: the fetched history does not show it.
     pub fn follows(&self, new: &str, old: &str) -> Result<Option<bool>, GitError> {
         let (new, old) = (parse(new, "commit")?, parse(old, "commit")?);
         self.reading(|repo| history::follows(repo, new, old))
@@ -304,8 +304,8 @@ fn bring<T: Transport>(talk: &mut Talk<'_, T>, store: &Store, found: &Found) -> 
         && history::follows(&repo, peeled.commit, before)?.is_none()
         && talk.can_ask_again()
     {
-        // A branch that went far ahead: some more of its history tells whether it did, or was replaced. If that does not work,
-        // it stays unknown.
+        // A branch that went far ahead: more of its history shows whether it did, or was replaced. If that does not
+        // work, it stays unknown.
         let _ = talk.fetch(store, found.id, exchange::FAR);
     }
     store.remember(&found.key, peeled.commit)?;

@@ -109,7 +109,7 @@ pub enum VerifyError {
     BadKey {
         /// Key in the Secret.
         name: String,
-        /// What is wrong and how to mend it.
+        /// The fault and the remedy.
         problem: String,
     },
     /// There is no signature.

@@ -123,7 +123,7 @@ pub fn forget_caller(cargo: &mut Command) {
     }
 }
 
-/// The first half of a SHA-256 over all inputs: enough to tell builds apart.
+/// The first half of a SHA-256 over all inputs: enough to distinguish builds.
 pub(crate) fn key(inputs: &[&str]) -> String {
     let mut hash = Sha256::new();
     for input in inputs {

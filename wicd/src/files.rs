@@ -218,7 +218,7 @@ pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
     }
 }
 
-/// What tells that a file has changed without reading it.
+/// Stamp that detects a change of a file without a read of its content.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Bytes.
@@ -470,7 +470,7 @@ mod tests {
             assert_eq!(list(&host, r"C:\theirs\a").unwrap(), ["b"], "{about}");
             assert_eq!(read(&host, r"C:\theirs\a\b").unwrap().unwrap(), b"1", "{about}");
         }
-        // The link itself is a thing like any other.
+        // The link itself is an entry like any other.
         remove_tree(&host, r"C:\link").unwrap();
         assert!(!exists(&host, r"C:\link").unwrap() && exists(&host, r"C:\theirs\a\b").unwrap());
     }

@@ -1,5 +1,5 @@
-//! What wicd needs of Windows, as a trait: thin over the real thing on Windows, a directory and a few maps in tests and on
-//! simulated hosts. Everything that decides is on this side of it.
+//! What wicd needs of Windows, as a trait: thin over the real interfaces on Windows, a directory and a few maps in
+//! tests and on simulated hosts. Everything that decides is on this side of it.
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
@@ -84,7 +84,7 @@ pub enum Guard {
     Volumes,
 }
 
-/// What kind of thing is at a place.
+/// Kind of the entry at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Kind {
     /// A directory.
@@ -109,7 +109,7 @@ impl From<fs::FileType> for Kind {
 /// What is at the place of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Place {
-    /// What kind of thing it is.
+    /// Its kind.
     pub kind: Kind,
     /// SID of its owner.
     pub owner: String,

@@ -1,8 +1,8 @@
 //! What wicd has put on the host, so that a cleanup removes exactly that.
 //!
-//! An entry is written before the thing itself, so that nothing of ours is ever without one; an entry without a thing is
-//! harmless. What was there before (a variable's value, a trusted certificate, a directory) is never overwritten in the
-//! record by what we made of it.
+//! An entry is written before the object itself, so that every object of the operator has one; an entry without an
+//! object is harmless. What was there before (a variable's value, a trusted certificate, a directory) is never
+//! overwritten in the record by what we made of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -140,7 +140,7 @@ impl Owned {
             }
         }
         let imported = files::read(host, LEGACY_IMPORTED_CERTS)?.unwrap_or_default();
-        // WMCO writes this copy after the store; one that is damaged tells nothing, and then nothing is taken away.
+        // WMCO writes this copy after the store; a damaged one has no information, and then nothing is removed.
         let certificates = crate::certificates::bundle(&imported).unwrap_or_default();
         owned.adopted_trust.extend(certificates.iter().map(hex::encode));
         Ok(owned)

@@ -27,7 +27,7 @@ use super::{
 
 /// Approved by this operator; the reason of the `Approved` condition.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
-/// How often everything that is open is judged again, for what no event tells.
+/// Interval at which all open requests are evaluated again, for changes without an event.
 const SWEEP: Duration = Duration::from_mins(1);
 /// Denials for one requester from one sweep to the next.
 const MAX_DENIALS: u32 = 10;
@@ -36,7 +36,7 @@ const MAX_WRITES: usize = 16;
 
 /// Watches all requests and approves or denies those that are ours, until `shutdown`.
 ///
-/// - `hosts` tells what is known about the host of a node name. Start this only when the caches behind it are filled.
+/// - `hosts` returns the known state of the host of a node name. Start this only when the caches behind it are filled.
 /// - `hold` says why no certificate of a kind is to be issued now, if it is not. Right requests for it wait.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
 ///   for another cause.

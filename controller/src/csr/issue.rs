@@ -23,7 +23,7 @@ const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Delay from the approval to the first check for the certificate; doubled with each check, up to the last.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(2);
-/// How often an approval is tried against someone who changes the same object.
+/// Number of attempts to approve while another client changes the same object.
 const APPROVAL_ATTEMPTS: usize = 5;
 /// Stands for the operator in the check before posting; the API server then writes the real one.
 const OPERATOR: &str = "the operator";

@@ -9,7 +9,7 @@ use super::{
     rules::{Assessment, assess},
 };
 
-/// When a request was made, and its name to tell those of one second apart.
+/// When a request was made, and its name, which orders those of the same second.
 type Place = (Option<Time>, String);
 
 /// The right requests without a certificate, in a queue for each host and kind, oldest first.

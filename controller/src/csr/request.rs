@@ -36,7 +36,7 @@ const SIGNATURE_ALGORITHMS: [&[u8]; 5] = [
     b"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0d\x05\x00",
 ];
 
-/// A certificate request: its names as far as they can be read, and everything about it that is wrong whatever it is for.
+/// A certificate request: its names as far as they can be read, and all faults that do not depend on its purpose.
 ///
 /// Reading never fails, because a broken request must still be recognised as one that names a host of ours.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -13,7 +13,7 @@ use super::{
 const MAX_WICD_LIFETIME: Duration = Duration::from_hours(24);
 /// The longest life that one for the legacy operator's daemon may ask for, which is what that daemon asks for.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
-/// Group of everyone who holds a bootstrap token; token users are named after the token's id.
+/// Group of all users of bootstrap tokens; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
 const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 /// Whom the ignition of an OpenShift node authenticates as.

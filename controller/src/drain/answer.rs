@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-/// Between two attempts when a budget is broken in a way that only its controller or a person mends.
+/// Interval of attempts when a budget has an error that only its controller or a person can correct.
 const SLOW_RETRY: Duration = Duration::from_secs(20);
 /// Longest wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);

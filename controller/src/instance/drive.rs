@@ -131,7 +131,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             (Step::Configure, Some(session), Some(seen)) => {
                 configure(work, session, target, seen).await?;
                 // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not
-                // tell it of the version before.
+                // report the version before.
                 if let Some(node) = &node {
                     dress(work, node).await?;
                 }
@@ -154,7 +154,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             }
             (Step::Certify, _, Some(seen)) => certify(work, seen).await?,
             (Step::Start, Some(session), Some(seen)) => {
-                // Where there is a Node, its annotation tells wicd which version to follow: it must not tell of an older one.
+                // Where there is a Node, its annotation names the version for wicd: it must not name an older one.
                 if let Some(node) = &node {
                     dress(work, node).await?;
                 }

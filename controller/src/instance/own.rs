@@ -32,7 +32,7 @@ impl Found {
     }
 }
 
-/// What is known of the host of an instance, to tell its Node.
+/// Known facts about the host of an instance, to identify its Node.
 pub fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, machines: &Machines) -> Evidence {
     let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
     let facts = status.facts.as_ref().filter(|_| uid.is_none() && status.holds_node_name);
@@ -61,7 +61,7 @@ pub fn proven_addresses(origin: Option<&Origin>, status: &WindowsInstanceStatus,
 }
 
 impl Work {
-    /// What is known of the host, to tell its Node.
+    /// Known facts about the host, to identify its Node.
     pub fn evidence(&self) -> Evidence {
         evidence(&self.instance, &self.status, &self.cx.machines)
     }

@@ -1,4 +1,4 @@
-//! What a host tells, read without trust. Pure.
+//! Parsers for the answers of a host, which are untrusted. Pure.
 
 use std::net::IpAddr;
 
@@ -57,7 +57,8 @@ pub fn short(text: &str, n: usize) -> String {
     text::line(text, n)
 }
 
-/// When the host was started, by its own clocks; to the minute, so that it is the same at each look. Clocks can tell anything.
+/// When the host was started, by its own clocks; to the minute, so that it is the same at each observation. Clocks may
+/// report any time.
 fn boot_time(machine: &Machine) -> Option<String> {
     let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
     let minute = Timestamp::from_millisecond(started.div_euclid(MINUTE_MS).checked_mul(MINUTE_MS)?).ok()?;

@@ -281,7 +281,7 @@ impl Work {
         let now = Timestamp::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
-            // What a person mends elsewhere is found mended soon.
+            // A correction by a person elsewhere is detected soon.
             StepError::Secret(_) | StepError::Rights(_) => CREDENTIALS_BACKOFF_MAX.min(self.cx.args.backoff_max),
             _ => self.cx.args.backoff_max,
         };

@@ -24,7 +24,7 @@ pub use wake::Wake;
 /// An entry of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What is said of the host. The name is empty where the source has no names: the host tells it itself.
+    /// The entry of the host. The name is empty where the source has no names: the host reports it.
     pub host: Host,
     /// Where the entry stands. `None` for the pool's own list.
     pub origin: Option<Origin>,

@@ -29,7 +29,8 @@ pub struct Existing {
     pub identity: Option<Identity>,
 }
 
-/// What tells a host from all others, clones of it included: they have the same key, name and machine id, but not the same run.
+/// Identity of a host, which distinguishes it even from its clones: they have the same key, name and machine id, but
+/// not the same run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Fingerprint of its host key.

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures::{Stream, stream};
 use tokio::sync::mpsc;
 
-/// Where a source tells that there is something new.
+/// Channel on which a source reports a change.
 #[derive(Clone)]
 pub struct Wake {
     sender: mpsc::UnboundedSender<String>,

@@ -16,7 +16,7 @@ use gitops::hosts::{Bad, windows_instances};
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// The list in a ConfigMap. Its hosts have no names: each tells its own.
+/// The list in a ConfigMap. Its hosts have no names: each reports its own.
 pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> Listing {
     let (entries, bad) = windows_instances(data);
     let source = format!("ConfigMap {name}");

@@ -1,5 +1,5 @@
-//! Watches ConfigMaps with hosts: wakes the pools that read one that has changed, tells of its bad entries, and keeps the pool of
-//! `windows-instances`.
+//! Watches ConfigMaps with hosts: triggers the pools that read a changed one, reports its bad entries, and keeps the
+//! pool of `windows-instances`.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -94,7 +94,7 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
 async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
     let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
-    // The pool tells if it cannot be read.
+    // The pool reports if it cannot be read.
     let Ok(Some(map)) = api.get_opt(name).await else { return };
     let listing = config_map::read(name, &map.data.unwrap_or_default(), None);
     for problem in listing.problems {

@@ -9,7 +9,8 @@
 //! | a service's place in the order of starting | None | |
 //! | command, dependencies or preparation of a service | as the service | that one |
 //! | a payload file that services read: other, new or gone | as the services | those |
-//! | kubelet's program: Kubernetes wants a drain for another minor version, and bytes do not tell which it is | Drain | kubelet |
+//! | kubelet's program: Kubernetes wants a drain for another minor version, and the bytes do not contain it | Drain |
+//! kubelet |
 //! | a payload file that no service reads, below `C:\k\cni` | Drain | |
 //! | any other that none reads | None | |
 //! | kubelet's configuration | Restart | kubelet |
@@ -256,7 +257,7 @@ fn presence(service: &Service) -> Disruption {
     if service.bootstrap { Disruption::Drain } else { Disruption::Restart }
 }
 
-/// Windows does not tell names apart by case.
+/// Windows ignores the case of names.
 fn by_name(config: &ServicesConfig) -> BTreeMap<String, &Service> {
     config.services.iter().map(|s| (s.name.to_ascii_lowercase(), s)).collect()
 }

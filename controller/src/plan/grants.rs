@@ -523,7 +523,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Nodes that are down because of an operation tell nothing about the others.
+/// Nodes that are down because of an operation are no sign of a fault of the others.
 fn is_too_many_down(slots: &[Slot], max_unhealthy: IntOrPercent) -> bool {
     let joined = |s: &Slot| s.joined && !s.held;
     let down = count(slots, |s| joined(s) && !s.leaving && !s.ready && !s.begun);

@@ -68,7 +68,7 @@ impl Host {
         self.slot.leaving ^= !self.slot.deconfiguring;
     }
 
-    /// Does the next thing that is granted.
+    /// Performs the next granted operation.
     fn act(&mut self, event: Event, target: &str, now: i64) {
         let waits = self.slot.waits_until.is_some_and(|until| until > time(now));
         let event = if self.broken && event == Event::GoesOn { Event::Fails } else { event };
@@ -203,7 +203,7 @@ fn is_unwanted(slot: &Slot, limits: &Limits) -> bool {
     slot.held || slot.withheld || limits.paused || !limits.open || !wanted
 }
 
-/// What is so of every decision.
+/// Invariants of every decision.
 fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
     let decision = decide(slots, limits, now);
     let base = |s: &&Slot| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);

@@ -84,7 +84,7 @@ impl fmt::Display for Loss {
 pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     let runs = |name: &str| to.services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
     let services = from.services.iter().filter(|s| !runs(&s.name)).map(|s| Loss::Service(s.name.clone()));
-    // Windows does not tell names of variables apart by case.
+    // Windows ignores the case of names of variables.
     let sets = |name: &str| to.environment_vars.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty());
     let variables = from.environment_vars.iter().filter(|(name, value)| !value.is_empty() && !sets(name));
     let variables = variables.map(|(name, _)| Loss::Variable(name.clone()));

@@ -79,7 +79,7 @@ pub struct Course {
     pub target: String,
     /// How many may.
     pub gate: Gate,
-    /// When to look again though nothing else happens.
+    /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
 }
 

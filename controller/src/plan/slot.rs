@@ -25,7 +25,7 @@ pub struct Slot {
     pub past_return: bool,
     /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
-    /// Whether it is let go as it is when it leaves, whatever its pool says.
+    /// Whether it is released as it is when it leaves, whatever its pool says.
     pub let_go: bool,
     /// Whether it is being deconfigured: its removal is not taken back any more.
     pub deconfiguring: bool,
@@ -37,7 +37,7 @@ pub struct Slot {
     pub ready: bool,
     /// Whether its Node is Ready, has been so for long enough, and takes pods.
     pub available: bool,
-    /// Until when it waits after a failure. A time that has passed tells that nothing has succeeded since.
+    /// Time of the retry after a failure. A time in the past means that no attempt has succeeded since.
     pub waits_until: Option<Timestamp>,
     /// Whether a person put the host on hold. It counts neither as one of the pool nor as unavailable.
     pub held: bool,
@@ -65,7 +65,7 @@ pub struct Slot {
     pub wants_key: bool,
     /// Whether its keys are being worked on.
     pub rotating: bool,
-    /// Until when that waits after a failure. A time that has passed tells that it has not succeeded since.
+    /// Time of its retry after a failure. A time in the past means that it has not succeeded since.
     pub key_waits_until: Option<Timestamp>,
 }
 
@@ -152,7 +152,7 @@ pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Ti
     since?.checked_add(SignedDuration::try_from(by?).ok()?).ok()
 }
 
-/// How many there are of which this is so.
+/// Number of candidates that match the predicate.
 pub(super) fn count(slots: &[Slot], which: impl Fn(&Slot) -> bool) -> u32 {
     u32::try_from(slots.iter().filter(|s| which(s)).count()).unwrap_or(u32::MAX)
 }

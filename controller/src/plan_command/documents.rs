@@ -70,7 +70,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
 }
 
-/// Two pools of one name would be two plans for one thing.
+/// Two pools of one name would be two plans for one pool.
 pub(super) fn distinct(documents: &[Document]) -> Result<(), DocumentError> {
     let mut names = BTreeSet::new();
     match documents.iter().find(|d| !names.insert(d.pool.name_any())) {

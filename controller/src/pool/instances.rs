@@ -291,7 +291,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                     cx.tell_of_host(&written, &Told::Admitted);
                     Ok(())
                 }
-                // Another pool was faster, or our cache is behind: the next look tells.
+                // Another pool was faster, or the cache is stale: the next reconcile observes it.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
                 Err(error) => Err(failed("create an instance")(error)),
             }

@@ -42,7 +42,7 @@ async fn is_going(plural: &str, cx: &Context) -> Result<bool, PoolError> {
 }
 
 /// Whether a pool lets all hosts that leave it go as they are. With `--cascade=orphan`, the garbage collector takes the pool's name off its
-/// instances, and then its own finalizer off the pool: either tells.
+/// instances, and then its own finalizer off the pool: either is a sign.
 pub(super) fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going: Going) -> bool {
     let is_orphaning = || pool.finalizers().iter().any(|f| f == ORPHAN_DEPENDENTS);
     let is_deserted = || mine.iter().any(|i| !i.is_deleting() && !is_owned_by(i, pool));

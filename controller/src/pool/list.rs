@@ -58,7 +58,7 @@ pub(super) struct List {
     pub status: Option<InventoryStatus>,
     /// When the source is to be asked again, if nothing of it is heard before.
     pub next: Option<Timestamp>,
-    /// Whether what is wrong with the source mends itself.
+    /// Whether the fault of the source is transient.
     pub mends_itself: bool,
 }
 

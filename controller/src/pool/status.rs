@@ -414,7 +414,7 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
     }
 }
 
-/// What only a person can mend.
+/// Faults that only a person can correct.
 fn stalled(seen: &Seen<'_>, held: Option<&Held>, trouble: Option<&(String, String)>) -> Option<(String, String)> {
     if let Some(held) = held.filter(|h| h.stalls) {
         return Some((held.reason.into(), held.message.clone()));

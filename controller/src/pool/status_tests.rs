@@ -291,7 +291,7 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     for (about, problems, mends_itself, ready, of_kstatus) in [
         ("all is well", vec![], false, "True", "Current"),
         ("it is asked again", vec![problem("GitOperationFailed")], true, "False", "InProgress"),
-        ("only a person mends it", vec![problem("VerificationError")], false, "False", "Failed"),
+        ("only a person can correct it", vec![problem("VerificationError")], false, "False", "Failed"),
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
         let (members, window) = (&members[..], Ok(&OPEN));

@@ -1,5 +1,5 @@
-//! Tells what became of a host because of the list: an event on its instance, and a line for auditors in the log, which has the same
-//! fields for every source.
+//! Records the effect of the list on a host: an event on its instance, and a line for auditors in the log, which has
+//! the same fields for every source.
 
 use api::{Origin, WindowsInstance};
 use kube::ResourceExt;
@@ -77,7 +77,7 @@ pub fn place(origin: &Origin) -> String {
 }
 
 impl Context {
-    /// Tells of a host.
+    /// Records an event of a host.
     pub(super) fn tell_of_host(&self, instance: &WindowsInstance, told: &Told) {
         let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
         let note = told.note(origin);

@@ -44,7 +44,7 @@ pub enum SshError {
         #[source]
         source: Box<russh::Error>,
     },
-    /// The host proved another key than the known one. Someone may be in between.
+    /// The host proved another key than the known one. Another machine may intercept the connection.
     #[error(
         "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its hostKey or known_hosts entry if it has one, otherwise annotate its WindowsInstance with {TRUST_HOST_KEY}={offered}",
         .expected.join(" or ")

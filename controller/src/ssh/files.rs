@@ -39,7 +39,7 @@ impl Connection {
         let opened = session::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
         let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
         let bytes = self.read_open(sftp, &handle.handle, limit, doing).await;
-        // Only after a read that failed may closing fail, and then that error is the one to tell.
+        // Only after a read that failed may closing fail, and then that error is the one to report.
         let closed = sftp.raw.close(handle.handle).await;
         let bytes = bytes?;
         closed.map_err(|error| self.failed(&error, doing))?;

@@ -74,7 +74,7 @@ async fn keys(world: &World) -> Result<()> {
                 kube::Api::namespaced(world.client.clone(), NAMESPACE);
             let _ = secrets.delete("mine", &kube::api::DeleteParams::default()).await;
             store(world, "mine", data).await?;
-            // A person who has mended something need not wait.
+            // A person who has corrected an error need not wait.
             world.annotate("keys", key::RETRY, &n.to_string()).await?;
         }
         world

@@ -344,14 +344,14 @@ async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Re
         assert!(matches!(other, Err(CsrError::NameTaken { .. })), "{other:?}");
     }
     // What would be denied is not even posted, so this client, which may not post, gets the same answer.
-    let nobody = control_plane.client_as("nobody", &[]).await?;
+    let stranger = control_plane.client_as("stranger", &[]).await?;
     for (kind, forged, reason) in [
         (Kind::KubeletClient, node("csr-1"), "WrongSubject"),
         (Kind::WicdClient, wicd_node("csr-1"), "UnknownHost"),
         (Kind::KubeletClient, Forged::new("system:node:first-1", &["system:masters"]), "WrongOrganisation"),
         (Kind::KubeletServing, node("first-1").names(&[Name::Dns("first-1")]), "WrongRequester"),
     ] {
-        let error = request_and_sign(nobody.clone(), &claim, kind, &forged.pem(), hour).await.unwrap_err();
+        let error = request_and_sign(stranger.clone(), &claim, kind, &forged.pem(), hour).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{error}");
     }
     Ok(())

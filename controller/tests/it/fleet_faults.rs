@@ -1,4 +1,5 @@
-//! A hundred hosts, four of them broken: the others do not notice, the four say what is wrong, and mend themselves.
+//! A hundred hosts, four of them broken: the others are not affected, the four report the fault, and recover by
+//! themselves.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{conditions::kind, names::key};
@@ -57,7 +58,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
     let mut broken: Vec<&str> = BROKEN.iter().map(|b| b.0).collect();
     broken.sort_unstable();
     world
-        .until("factory", "the pool tells of all four", |p| {
+        .until("factory", "the pool reports all four", |p| {
             let s = pool_status(p);
             s.failed_nodes == 4
                 && s.failed_node_names == broken

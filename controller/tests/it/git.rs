@@ -287,7 +287,7 @@ async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
     ] {
         origin.commit(LIST, text, about);
         refuses(&scene, about, reason, says).await?;
-        origin.commit(LIST, &good, "Mended");
+        origin.commit(LIST, &good, "Corrected");
         scene.until_ready(4).await?;
     }
     origin.git(&["mv", "halls", "elsewhere"]);
@@ -393,7 +393,7 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.world.until(POOL, "it has looked", has_looked).await?;
     ensure!(said(&scene).await? == before, "{:#?}\nbefore: {before:#?}", said(&scene).await?);
 
-    // The server is away. What is kept on disk was verified, and is so still.
+    // The server is away. What is kept on disk was verified, and still is.
     scene.world.apply(POOL, &scene.spec(json!({"verify": verify}))).await?;
     *scene.rule.lock().unwrap() = Some(Trick::Stall);
     scene.world.restart().await?;

@@ -133,7 +133,7 @@ async fn what_a_repository_hides_is_told_and_touches_nobody() -> Result<()> {
         if cure == Cure::Reset {
             origin.git(&["update-ref", "refs/heads/main", &healthy]);
         }
-        let mended = commit_tree(origin, &good, "Mended");
+        let mended = commit_tree(origin, &good, "Corrected");
         scene.until_used(&mended).await?;
         ensure!(scene.stats() == stats, "{about}: a host was worked on: {:?}", scene.stats());
     }

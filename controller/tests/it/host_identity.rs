@@ -100,7 +100,7 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
         ensure!(starts(host) == *before, "{}: {:?}", host.name(), starts(host));
         ensure!(marker(host)?.node_name == host.name(), "{:?}", marker(host)?);
     }
-    // The mistake is mended.
+    // The mistake is corrected.
     world.apply("swap", &pool_of(entries[1..].to_vec(), &json!({}))).await?;
     let found = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "True", "Connected");
     world.until_instance(hosts[1].name(), "is found again", found).await?;

@@ -121,7 +121,7 @@ impl Keys {
             .await
     }
 
-    /// What is so of a host that has got the new key.
+    /// State of a host with the new key.
     async fn check(&self, host: &SimHost) -> Result<()> {
         let name = host.name();
         ensure!(Self::admits(host, &self.new).await?, "{name} refuses the new key");
@@ -130,7 +130,7 @@ impl Keys {
         ensure!(self.takes_new(&instance), "{:?}", instance.status);
         let hash = self.new.public_key_hash();
         self.world
-            .eventually(&format!("the Node {name} tells of the new key"), || async {
+            .eventually(&format!("the Node {name} has the new key"), || async {
                 let Ok(Some(node)) = self.world.node(name).await else { return false };
                 let user = node.annotations().get(key::USERNAME).map(|u| decrypt_username(u, self.new_pem.as_bytes()));
                 node.annotations().get(key::PUB_KEY_HASH) == Some(&hash)

@@ -29,8 +29,8 @@ use crate::fleet::{World, entry, has, pool_status, spec_with, status};
 const POOL: &str = "factory";
 const HALL: &str = "example.com/hall";
 
-/// Everything that the operator writes, but for the pools' status, with what tells a write: of Nodes not the resource version,
-/// because kubelet writes them, too.
+/// Everything that the operator writes, but for the pools' status, with a sign of each write: of Nodes not the resource
+/// version, because kubelet writes them, too.
 type Written = BTreeMap<String, String>;
 
 async fn versions<K>(world: &World, into: &mut Written) -> Result<()>
@@ -326,7 +326,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     nothing_was_written(&world, &before, "the command").await?;
     world.apply(POOL, &with_clash("Plan")).await?;
     world
-        .until(POOL, "it tells the host that it cannot use", |p| {
+        .until(POOL, "it reports the host that it cannot use", |p| {
             has(&pool_status(p).conditions, kind::READY, "False", "HostConflict")
         })
         .await?;

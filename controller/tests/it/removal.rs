@@ -236,7 +236,7 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.empty("lost").await?;
     let message = world.until_failed("lost", "ConnectRefused").await?;
     ensure!(message.starts_with("Deconfigure: "), "{message}");
-    world.until("lost", "the pool tells of it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
+    world.until("lost", "the pool reports it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
 
     world.annotate("lost", key::ABANDON, "true").await?;
     world

@@ -1,4 +1,4 @@
-//! What goes wrong on hosts by itself: nodes that stop working, and people who change things.
+//! Faults on hosts: nodes that stop working, and people who change files and services.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -144,7 +144,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     };
     let both =
         |text: &str| text.contains(r"file C:\k\kubelet.exe (healed)") && text.contains("service kubelet: command");
-    world.eventually("the Node tells of both", || async { both(&on_node().await) }).await?;
+    world.eventually("the Node reports both", || async { both(&on_node().await) }).await?;
     let instance = world
         .until_instance(host.name(), "has drifted", |i| {
             let drifted = conditions::find(&status(i).conditions, kind::DRIFTED).cloned();

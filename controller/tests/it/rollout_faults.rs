@@ -104,7 +104,7 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
     let again: BTreeMap<_, _> = trials.iter().flat_map(Trial::stats).collect();
     ensure!(again == after, "hosts were touched: {again:?}, {after:?}");
 
-    world.give("mended", &entries(b"kubelet 2"))?;
+    world.give("corrected", &entries(b"kubelet 2"))?;
     world.restart().await?;
     for trial in &trials {
         until_updated(&world, trial.name).await?;

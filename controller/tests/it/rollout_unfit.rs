@@ -81,7 +81,7 @@ async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &Worl
             && has(&status.conditions, kind::DEGRADED, "True", "NodesFailed")
             && status.rollout.is_some_and(|r| !r.rolled_back)
     };
-    world.until(POOL, "it tells of both", tells).await?;
+    world.until(POOL, "it reports both", tells).await?;
     {
         let seen = watcher.seen.lock().unwrap();
         let drained: Vec<_> = seen.ever_cordoned.iter().collect();

@@ -15,7 +15,7 @@ const MAX_USERNAME: usize = 104;
 pub struct Bad {
     /// Its key.
     pub key: String,
-    /// What is wrong, with what, and how to mend it.
+    /// The fault, its location, and the remedy.
     pub message: String,
 }
 
@@ -40,23 +40,23 @@ pub(super) fn entry<'a>(key: &str, value: &'a str) -> Result<&'a str, String> {
     if !is_address(key.trim()) {
         return Err(format!("{:?} is neither an IPv4 or IPv6 address nor a DNS name", excerpt(key)));
     }
-    let mend = "write `username=<name>`";
+    let remedy = "write `username=<name>`";
     let value = value.trim();
     if value.is_empty() {
-        return Err(format!("{key}: the user name is missing: {mend}"));
+        return Err(format!("{key}: the user name is missing: {remedy}"));
     }
     if value.contains(['\n', '\r']) {
-        return Err(format!("{key}: the value has more than one line: {mend} alone"));
+        return Err(format!("{key}: the value has more than one line: {remedy} alone"));
     }
     let Some((_, username)) = value.split_once('=').filter(|(word, _)| word.trim() == "username") else {
-        return Err(format!("{key}: {:?} does not begin with `username=`: {mend}", excerpt(value)));
+        return Err(format!("{key}: {:?} does not begin with `username=`: {remedy}", excerpt(value)));
     };
     let username = username.trim();
     if username.is_empty() {
-        return Err(format!("{key}: the user name is empty: {mend}"));
+        return Err(format!("{key}: the user name is empty: {remedy}"));
     }
     if !is_username(username) {
-        return Err(format!("{key}: {:?} cannot be the name of a Windows user: {mend}", excerpt(username)));
+        return Err(format!("{key}: {:?} cannot be the name of a Windows user: {remedy}", excerpt(username)));
     }
     Ok(username)
 }

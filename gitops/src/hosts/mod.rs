@@ -20,7 +20,7 @@ use tree::{Fault, Kind, Node};
 /// A host in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What is said of it. Where the format has no names (the ConfigMap of WMCO), the name is empty: the host tells it itself.
+    /// The entry. Where the format has no names (the ConfigMap of WMCO), the name is empty: the host reports it.
     pub host: Host,
     /// File.
     pub file: String,
@@ -35,7 +35,7 @@ pub struct Finding {
     pub file: String,
     /// Line, from 1, as exact as the parser reports it.
     pub line: Option<usize>,
-    /// What is wrong, with what, and how to mend it.
+    /// The fault, its location, and the remedy.
     pub message: String,
 }
 

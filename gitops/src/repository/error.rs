@@ -1,4 +1,4 @@
-//! What can go wrong with a repository, in words that say how to mend it. A server's own words are cut and cleaned, and no
+//! Errors of a repository, with remedies. A server's own words are truncated and sanitised, and no
 //! secret and no user name of a URL is ever in them.
 
 use std::{io, time::Duration};
@@ -215,7 +215,7 @@ impl GitError {
     }
 
     /// Whether it lasts until a person acts: another fetch of the same revision fails in the same way. What a Secret, a
-    /// network or a server may mend by itself does not.
+    /// network or a server may recover from by itself does not.
     pub fn stalls(&self) -> bool {
         match self {
             Self::UrlInvalid { .. }

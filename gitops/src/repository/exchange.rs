@@ -25,7 +25,7 @@ use super::{GitError, link::Link, resolve::Wanted, store::Store};
 /// Commits of history that are fetched.
 pub(super) const DEPTH: u32 = 50;
 
-/// And if the commit that was fetched last is not among them, to tell whether the new one follows from it.
+/// And if the commit that was fetched last is not among them, to determine whether the new one descends from it.
 pub(super) const FAR: u32 = 1000;
 
 /// No object may be larger, nor what is kept in memory for one while a pack is read.
@@ -195,8 +195,8 @@ fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     link.failed(if all.is_empty() { words } else { all.join(": ") })
 }
 
-/// Asks for one object and tells what is here, all in one message: there are few commits here, so there is nothing to haggle
-/// about.
+/// Requests one object and reports the local commits, all in one message: there are few commits here, so there is
+/// nothing to haggle about.
 struct Ask {
     id: ObjectId,
     haves: Vec<ObjectId>,

@@ -24,7 +24,7 @@ const LINE: usize = 512;
 /// File, and the host's name, or its address if it has none.
 pub(super) type Key = (String, String);
 
-/// Whether a commit is another one, or comes after it. `None` if the history that was fetched does not tell.
+/// Whether a commit is another one, or comes after it. `None` if the fetched history does not show it.
 pub(super) fn follows(repo: &Repository, new: ObjectId, old: ObjectId) -> Result<Option<bool>, GitError> {
     let (mut seen, mut next, mut complete) = (HashSet::from([new]), VecDeque::from([new]), true);
     while let Some(id) = next.pop_front() {

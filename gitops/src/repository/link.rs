@@ -33,7 +33,7 @@ pub(super) struct Link<'a> {
     /// Most bytes for now, and what they are.
     ceiling: Cell<(u64, &'static str)>,
     limit: u64,
-    /// The first thing that went wrong. What gix makes of it says less.
+    /// The first error. The error of gix contains less.
     failure: RefCell<Option<GitError>>,
 }
 

@@ -162,7 +162,7 @@ fn secrets() {
     assert_eq!(count(&[("alice", both), ("ca.crt", b"x".to_vec())]), Ok((0, 2)));
     let binary = read(&[("alice", fixture("primary-binary.pgp"))]).unwrap();
     assert!(verify(&signed("primary.pgp.sig"), &binary).is_ok());
-    for none in [vec![], vec![("ca.crt", b"x".to_vec())], vec![("us.sshpub", b"# nobody\n".to_vec())]] {
+    for none in [vec![], vec![("ca.crt", b"x".to_vec())], vec![("us.sshpub", b"# no key\n".to_vec())]] {
         assert_eq!(count(&none), Err(VerifyError::NoKeys));
     }
     let options = [b"restrict ".to_vec(), fixture("ed25519.sshpub")].concat();

@@ -161,7 +161,7 @@ impl Fleet {
         self.client.request(request).await
     }
 
-    /// What the watch tells of a Node, from now on.
+    /// Events of the watch of a Node, from now on.
     pub(super) fn view(&self, node: &str) -> watch::Receiver<NodeView> {
         lock(&self.views).entry(node.to_string()).or_default().subscribe()
     }

@@ -51,7 +51,7 @@ impl Link {
             let (far_in, far_out) = tokio::io::split(far);
             let inward = pin!(self.carry(wire_in, far_out));
             let outward = pin!(self.carry(far_in, wire_out));
-            // Half-closed connections are not a thing that SSH uses.
+            // SSH does not use half-closed connections.
             futures::future::select(inward, outward).await;
         });
         near

@@ -240,7 +240,7 @@ impl SimHost {
         self.machine.change(|s| s.faults.push(fault));
     }
 
-    /// Mends everything.
+    /// Removes all faults.
     pub fn mend(&self) {
         self.machine.change(|s| s.faults.clear());
     }

@@ -27,7 +27,7 @@ use super::{
 const MAX_PACKET: u32 = 256 << 10;
 const MAX_DATA: u32 = MAX_PACKET - 1024;
 
-/// Tells how full the disk is.
+/// Reports the free space of the disk.
 const STATVFS: &str = "statvfs@openssh.com";
 
 /// One SFTP session.

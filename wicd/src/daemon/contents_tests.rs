@@ -66,7 +66,7 @@ fn or_only_told_of() {
     files::remove(&bed.host, PROXY).unwrap();
     let left = [format!("file {PROXY} (left)"), format!("file {KUBELET} (left)")];
     assert_eq!(bed.round(false), left);
-    assert_eq!(bed.round(false), left, "as long as it is so");
+    assert_eq!(bed.round(false), left, "until it is restored");
     assert_eq!((bed.read(KUBELET).as_deref(), bed.read(PROXY)), (Some("mine"), None));
     bed.replace(KUBELET, KUBELET);
     assert_eq!(bed.round(false), [format!("file {PROXY} (left)")]);

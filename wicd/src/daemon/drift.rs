@@ -1,6 +1,6 @@
 //! Drift: changes on a host that do not come from a change of the desired state.
 //!
-//! A difference is drift only if the thing has been right before under the same desired state. What was right is kept in
+//! A difference is drift only if the item has been right before under the same desired state. What was right is kept in
 //! [`FILE`], because a host that restarts must neither forget that it left a change alone nor take one for its own doing.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -144,7 +144,7 @@ fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
     files::write(host, path, content.as_bytes(), Access::Inherited).map(drop)
 }
 
-/// Decides what to do. Everything that HNS tells is checked before it goes into a file or a request.
+/// Decides what to do. All output of HNS is checked before it goes into a file or a request.
 pub fn steps(seen: &Seen, wish: Wish<'_>) -> Steps {
     match Network::find(&seen.networks).and_then(|network| Ok((cni_conf(&network, wish)?, network))) {
         Err(missing) => Steps { cni_conf: None, next: Next::Wait(missing) },
@@ -201,7 +201,8 @@ impl Network {
         })
     }
 
-    /// Whether an endpoint is in it. One of which HNS does not say so is taken for ours, lest another be made again and again.
+    /// Whether an endpoint is in it. If HNS does not report it, the endpoint is treated as the operator's, so that it
+    /// is not created repeatedly.
     fn has(&self, endpoint: &Value) -> bool {
         let digits = |id: &str| id.replace(['{', '}', '-'], "").to_ascii_lowercase();
         endpoint["VirtualNetwork"].as_str().is_none_or(|id| digits(id) == digits(&self.id))

@@ -60,7 +60,7 @@ pub fn recovery() -> Recovery {
     Recovery { delays: [10, 60, 300].map(Duration::from_secs).to_vec(), reset: Duration::from_hours(1) }
 }
 
-/// One thing to do.
+/// One action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Stop a service and those that depend on it.
@@ -118,8 +118,8 @@ impl Plan {
 
 /// Plans one pass.
 ///
-/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` tells ours from
-/// others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
+/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` distinguishes the
+/// operator's from others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
 pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Owned, assure: bool) -> Plan {
     let mut plan = Plan::default();
     // As they will be when the actions so far are done.

@@ -82,7 +82,7 @@ impl RotationError {
 struct Current {
     not_before: i64,
     not_after: i64,
-    /// Tells it from others.
+    /// Distinguishes it from others.
     seed: u64,
 }
 

@@ -5,7 +5,7 @@ use crate::operation::tests::{Bed, ca_pem, exe, message, reason, service, wanted
 
 const BODY: Body = Body::Cleanup(Cleanup {});
 
-/// A joined host whose services have run, with things of others around.
+/// A joined host whose services have run, with files and services of others around.
 fn joined() -> Bed {
     let bed = Bed::new();
     bed.write(r"C:\Temp\theirs.txt", b"");
@@ -185,7 +185,12 @@ fn one_failure_does_not_keep_the_others() {
     let answer = bed.run(BODY);
     assert_eq!(reason(&answer), "CleanupIncomplete");
     let text = message(&answer);
-    assert!(text.starts_with("2 things") && text.contains("kubelet") && text.contains("HTTP_PROXY"), "{text}");
+    assert!(
+        text.starts_with("2 of the operator's files and services")
+            && text.contains("kubelet")
+            && text.contains("HTTP_PROXY"),
+        "{text}"
+    );
     assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["kubelet", "spooler"]);
     assert!(!bed.exists(r"C:\k\kubelet.exe") && bed.exists(path::OWNED));
     bed.host.state().refused.clear();

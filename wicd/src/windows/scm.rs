@@ -123,7 +123,7 @@ pub fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     let status = status(&service).map_err(failed())?;
     let mut config = config(&service).map_err(failed())?;
     if config.dependencies.is_empty() {
-        // Wine keeps them and does not tell them; on Windows there is nothing more in the registry.
+        // Wine keeps them and does not report them; on Windows there is nothing more in the registry.
         config.dependencies = super::registry::dependencies(name);
     }
     let description = description(&service).map_err(failed())?;

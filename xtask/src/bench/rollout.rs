@@ -258,7 +258,7 @@ impl Watched {
         }
     }
 
-    /// A pool is so now. The answer to a change may be newer than what the watch tells next.
+    /// Records the present state of a pool. The answer to a change may be newer than the next event of the watch.
     fn pool(&mut self, pool: WindowsNodePool) {
         match self.pools.iter_mut().find(|p| p.name_any() == pool.name_any()) {
             Some(known) if known.metadata.generation > pool.metadata.generation => {}

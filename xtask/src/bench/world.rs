@@ -34,7 +34,7 @@ const FILES: [(&str, &str); 4] = [
     (r"C:\k\containerd\containerd-shim-runhcs-v1.exe", "containerd"),
 ];
 
-/// All that runs. The order is that in which things end.
+/// All that runs. The order is that of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     pub(super) hosts: Vec<SimHost>,

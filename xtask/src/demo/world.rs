@@ -25,7 +25,7 @@ const WINE_HOSTS: [&str; 2] = ["wine-1", "wine-2"];
 /// Wine takes a rooted path without a drive for one of Linux.
 const WINE_KUBELET: &str = r#"{"podLogsDir": "C:\\var\\log\\pods", "volumePluginDir": "C:\\k\\volume-plugins"}"#;
 
-/// All that runs. The order is that in which things end.
+/// All that runs. The order is that of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     wine: Vec<WineHost>,

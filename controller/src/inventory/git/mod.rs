@@ -71,7 +71,7 @@ struct Remote {
     state: Mutex<State>,
     /// Lock for readers and writers of the directory.
     disk: tokio::sync::Mutex<Option<Arc<Repository>>>,
-    /// Tells that a look is over.
+    /// Signals the end of a fetch.
     looked: tokio::sync::Notify,
 }
 
