@@ -4,27 +4,27 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// An operator that turns Windows hosts into nodes.
+/// Operator that turns Windows hosts into nodes.
 #[derive(Parser, Debug)]
 #[command(name = "windows-node-pools", version = version())]
 pub struct Cli {
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Command.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the operator.
     Run(Box<Run>),
-    /// Say what would be done for a pool, and do nothing. Exits with 0 if there is nothing to do, with 2 if something would be
-    /// done, and with 1 after an error, which is also a host that the pool could not use.
+    /// Show what the operator would do for a pool, without a change. Exits with 0 if no operation is needed, with 2 if
+    /// an operation is needed, and with 1 after an error, including a host that the pool cannot use.
     Plan(Box<Plan>),
-    /// Say where a node comes from: from the Node over its instance and pool to the entry, and for Git to the commit.
+    /// Show the origin of a node: from the Node over its instance and pool to the entry, and for Git to the commit.
     Explain(Explain),
-    /// Check files with hosts, as a Git repository or an artifact of Flux would have them, and say all that is wrong, by file and
-    /// line. Needs no cluster. Exits with 0 if nothing is wrong and with 1 if something is.
+    /// Check files with hosts, in the format of a Git repository or an artifact of Flux, and report every error by file
+    /// and line. Needs no cluster. Exits with 0 without errors and with 1 otherwise.
     Lint(Lint),
     /// Print the CRDs as YAML.
     Crds,
@@ -47,13 +47,13 @@ pub struct Run {
     /// Directory of the payload (see `cargo xtask payload`).
     #[arg(long, env = "PAYLOAD_DIR", default_value = "/payload")]
     pub payload: PathBuf,
-    /// The exe that is sent to hosts first.
+    /// The `wicd.exe` that is sent to hosts first.
     #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe")]
     pub wicd: PathBuf,
-    /// Where `/healthz`, `/readyz` and `/metrics` listen.
+    /// Address of `/healthz`, `/readyz` and `/metrics`.
     #[arg(long, default_value = "0.0.0.0:9182")]
     pub listen: SocketAddr,
-    /// Where the log level can be changed (`PUT /log-level`); loopback, because it asks for no password.
+    /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
     #[arg(long, default_value = "127.0.0.1:9183")]
     pub admin_listen: SocketAddr,
     /// Format of the log.

@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 const NOTE_LIMIT: usize = 1000;
 
-/// What was said: of which object, the reason, the note.
+/// Key of a reported event: object, reason and note.
 type Saying = (String, &'static str, String);
 
 /// Severity of an event.
@@ -52,8 +52,8 @@ impl Events {
         Self { client, identity: identity.into(), metrics, said: Arc::default() }
     }
 
-    /// Says something about an object. `reason` is a PascalCase word, `action` what was being done. Never fails: an event
-    /// that cannot be written is logged.
+    /// Reports an event of an object. `reason` is a PascalCase word, `action` what was being done. Never fails: an
+    /// event that cannot be written is logged.
     pub fn say<K: Resource<DynamicType = ()>>(
         &self,
         object: &K,

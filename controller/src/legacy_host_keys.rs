@@ -31,7 +31,7 @@ pub struct LegacyHostKeys {
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
 
-/// What the ConfigMap says: key and time of the last write, by address as it is written there.
+/// Content of the ConfigMap: key and time of the last write, by address as it is written there.
 type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
 impl LegacyHostKeys {

@@ -1,4 +1,5 @@
-//! The command `lint`: what is wrong with host lists, before they are merged. The same code says it that reads them in the operator.
+//! The command `lint`: reports errors of host lists, before they are merged. It uses the code that reads them in the
+//! operator.
 
 use std::{
     fs,
@@ -19,7 +20,7 @@ use crate::args::{Lint, LintOutput};
 /// Exit status when something is wrong.
 const FINDINGS: u8 = 1;
 
-/// Checks, prints, and says with the exit status what came of it.
+/// Checks, prints, and returns the exit status.
 pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
     let findings = check(&args.path, &Limits::default());
     let text = match args.output {

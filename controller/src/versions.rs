@@ -120,7 +120,8 @@ impl Versions {
         stored
     }
 
-    /// What a version stands for. `None` if it is not stored, or what is stored is not what the name says; that is deleted.
+    /// What a version stands for. `None` if it is not stored, or its content does not match the name; such a ConfigMap
+    /// is deleted.
     pub async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
         if let Some(known) = self.known(version) {
             return Ok(Some(known.stored));

@@ -55,7 +55,7 @@ pub enum By {
     Mark,
 }
 
-/// Why a Node is not taken for a host's. Its text says what to do.
+/// Why a Node does not count as a host's. Its text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// It does not run Windows.
@@ -129,7 +129,7 @@ pub async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<N
     Ok((node, whose))
 }
 
-/// The IP addresses that a Node says it has, each in its one form.
+/// The IP addresses that a Node reports, each in its canonical form.
 pub fn addresses(node: &Node) -> Vec<IpAddr> {
     let all = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
     all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()

@@ -92,7 +92,7 @@ pub enum PolicyFault {
         kind: &'static str,
         /// Name.
         name: String,
-        /// What the API server says.
+        /// The error of the API server.
         why: String,
     },
 }

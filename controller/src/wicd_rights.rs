@@ -2,7 +2,7 @@
 //!
 //! The rights of all hosts' daemons are one ClusterRole that ships with the operator (`deploy/base/wicd.yaml`). Its binding is made here:
 //! not before the policies of [`wicd_policy`] are seen in force, and it is deleted as soon as they are not. Meanwhile no
-//! certificate of a wicd is issued, nothing begins on a host that needs one, and every pool says so.
+//! certificate of a wicd is issued, no operation begins on a host that needs one, and every pool reports it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 

@@ -188,11 +188,7 @@ mod tests {
             ("f(\"no\\nNobody's, \\\n  told\")", Kind::Rust, vec![(1, "nobody"), (2, "told")]),
             ("f('\"'); told(); g('\\'', \"anew\")", Kind::Rust, vec![(1, "anew")]),
             ("f(r#\"a \"told\" b\"#, told)", Kind::Rust, vec![(1, "told")]),
-            (
-                "let told = nobody(\"{told} of {thing:?}\"); // `told` [`Told`] so_told pool/told.rs told.rs",
-                Kind::Rust,
-                vec![],
-            ),
+            ("told(\"{told} of {thing:?}\"); // `told` [`Told`] so_told pool/told.rs told.rs", Kind::Rust, vec![]),
             ("Run it, or else\n`told` waits. See [it](told.md#told).", Kind::Text, vec![(1, "or else")]),
             ("# A thing\nkey: told # Anew", Kind::Text, vec![(1, "thing"), (2, "told"), (2, "anew")]),
         ] {

@@ -29,12 +29,12 @@ pub enum ClusterError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// Something has to be said on the command line.
+    /// A value must be set on the command line.
     #[error("{what} cannot be detected in this cluster; set it with {flag}")]
     Unknown {
         /// What.
         what: &'static str,
-        /// How to say it.
+        /// The flag that sets it.
         flag: &'static str,
     },
     /// Something is not as it must be.

@@ -37,7 +37,7 @@ const MAX_WRITES: usize = 16;
 /// Watches all requests and approves or denies those that are ours, until `shutdown`.
 ///
 /// - `hosts` returns the known state of the host of a node name. Start this only when the caches behind it are filled.
-/// - `hold` says why no certificate of a kind is to be issued now, if it is not. Right requests for it wait.
+/// - `hold` returns why no certificate of a kind may be issued now, if so. Valid requests for it wait.
 /// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
 ///   for another cause.
 /// - `operator_user` comes from [`super::operator_user`].
@@ -126,7 +126,7 @@ impl Denials {
         self.0.clear();
     }
 
-    /// Counts one more, and says whether it may be written.
+    /// Counts one more, and returns whether it may be written.
     fn admit(&mut self, requester: &str) -> bool {
         let count = self.0.entry(requester.to_owned()).or_default();
         *count = count.saturating_add(1);
@@ -149,7 +149,7 @@ struct Approver<H, W, F> {
     /// The requests that are neither decided nor issued yet.
     open: BTreeMap<String, CertificateSigningRequest>,
     outstanding: Outstanding,
-    /// What each waiting request was last said to wait for.
+    /// The last reported cause of each waiting request.
     waiting: BTreeMap<String, Verdict>,
     /// Decisions in `queue` or `writes`.
     busy: BTreeSet<String>,

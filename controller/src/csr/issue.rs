@@ -39,14 +39,14 @@ pub enum CsrError {
         /// What is wrong.
         message: String,
     },
-    /// The API server said no, or nothing.
+    /// The API server refused the request, or did not answer.
     #[error("failed to {doing} certificate request {name}: check the API server and the operator's rights")]
     Api {
         /// What was being done.
         doing: &'static str,
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// What the API server said.
+        /// The error of the API server.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
@@ -69,7 +69,7 @@ pub enum CsrError {
     NotIssued {
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// What its conditions say.
+        /// The message of its conditions.
         message: String,
     },
     /// Approved, but no signer has issued it in time.
@@ -88,7 +88,7 @@ pub enum CsrError {
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The API server would not say who the operator is.
+    /// The API server did not return the operator's user name.
     #[error("failed to get the operator's own user name from a SelfSubjectReview")]
     Identity(#[source] Option<Box<kube::Error>>),
 }
@@ -249,7 +249,7 @@ fn certificate(csr: &CertificateSigningRequest) -> Option<&[u8]> {
     csr.status.as_ref()?.certificate.as_ref().map(|pem| pem.0.as_slice()).filter(|pem| !pem.is_empty())
 }
 
-/// What the condition says that ended the request without a certificate.
+/// The message of the condition that ended the request without a certificate.
 fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
     let conditions = csr.status.as_ref()?.conditions.as_ref()?;
     let ended = conditions.iter().find(|c| ["Denied", "Failed"].contains(&c.type_.as_str()))?;

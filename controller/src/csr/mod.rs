@@ -9,7 +9,8 @@
 //! | [`Kind::KubeletServing`] | `system:node:<node>` | the same | some, all of them proven |
 //! | [`Kind::WicdClient`] | the operator; `system:wicd-node:<node>`; the legacy daemon's service account for a node that it still keeps | `O=system:wicd-nodes, CN=system:wicd-node:<node>` | none |
 //!
-//! A verdict is given twice: on what the caches know, and, before it is written, on what the API server says of the Node ([`Hosts`]).
+//! A verdict is given twice: on what the caches know, and, before it is written, on the Node that the API server
+//! returns ([`Hosts`]).
 //!
 //! A request claims to be one of ours if its subject names a host of a pool, or lies in wicd's name space, which belongs to this
 //! operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a request is approved or denied.
@@ -51,7 +52,7 @@ pub struct Claim {
     pub addresses: Vec<IpAddr>,
     /// The DNS names that are proven.
     pub dns_names: Vec<String>,
-    /// IP addresses that its Node says it has, and that are neither proven nor known to be another's.
+    /// IP addresses that its Node reports, and that are neither proven nor known to be another's.
     pub reported_addresses: Vec<IpAddr>,
     /// DNS names of that sort.
     pub reported_names: Vec<String>,

@@ -1,4 +1,4 @@
-//! What a PKCS #10 request says, read without trust.
+//! Parser of PKCS #10 requests, which are untrusted.
 
 use std::net::IpAddr;
 

@@ -28,7 +28,7 @@ pub enum Answer {
         after: Option<Duration>,
         /// What is in the way, without the pod's name: "budget cart needs 3 healthy pods and has 3".
         blocker: String,
-        /// Who says no.
+        /// Origin of a refusal.
         by: Refusal,
     },
     /// Asking again alone will not help: a person must act.
@@ -42,7 +42,7 @@ pub enum Answer {
     Error(String),
 }
 
-/// Who says no to an eviction.
+/// Origin of the refusal of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may go over, with [`Answer::NeverWithoutHelp`].

@@ -23,7 +23,7 @@ pub struct Facts {
     pub now: Timestamp,
     /// Whether the DaemonSet that [`daemon_set`] names for this pod exists. Ignored for other pods.
     pub daemon_set_exists: bool,
-    /// What [`Rules::find`] says for this pod.
+    /// Result of [`Rules::find`] for this pod.
     pub rule: Treatment,
     /// Pods that are longer than this past their deletion time are not waited for.
     pub skip_deleted_after: Option<Duration>,
@@ -49,7 +49,7 @@ impl Default for Treatment {
 pub enum Verdict {
     /// Stays, and the drain does not wait for it.
     Skip(Skip),
-    /// Is to be evicted. The warnings say what is lost by that.
+    /// Must be evicted. The warnings name the data that are lost.
     Evict {
         /// Lower orders leave first.
         order: i32,
@@ -79,7 +79,7 @@ pub enum Skip {
     DaemonSet,
     /// It belongs to the kubelet; the API cannot remove it.
     Mirror,
-    /// A rule or the pod's label says so.
+    /// A rule or the pod's label requires it.
     Rule,
 }
 

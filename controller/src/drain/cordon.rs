@@ -1,9 +1,9 @@
 //! Whose cordon it is.
 //!
-//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] says that this operator set it, and for which operation; both are
-//! written in one patch under `resourceVersion`, so that neither is ever there without the other. A cordon without the annotation
-//! belongs to another client and is never lifted. One case cannot be detected: a person who cordons a node that is
-//! already cordoned changes nothing on it. [`KEEP_CORDONED`] is for that person.
+//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] records that this operator set it, and for which
+//! operation; both are written in one patch under `resourceVersion`, so that neither is ever there without the other. A
+//! cordon without the annotation belongs to another client and is never lifted. One case cannot be detected: a person
+//! who cordons a node that is already cordoned changes nothing on it. [`KEEP_CORDONED`] is for that person.
 
 use api::names::key::UPGRADING;
 use k8s_openapi::api::core::v1::Node;

@@ -65,7 +65,7 @@ pub struct Options {
     pub rules: Vec<Rule>,
 }
 
-/// The defaults of the pool's API: an hour, then go on waiting and say so.
+/// The defaults of the pool's API: an hour, then continue to wait and report it.
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -169,7 +169,7 @@ pub enum State {
     Waiting,
     /// The deadline has passed, and the drain stops. Only with [`OnTimeout::Abort`].
     TimedOut,
-    /// Some pod may not be evicted under these options, so none was. The blockers say which, and what to do.
+    /// Some pod may not be evicted under these options, so none was. The blockers name it and the remedy.
     Refused,
 }
 

@@ -308,7 +308,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn block_if_stuck(&mut self, pod: &Pod) {
-        // kubelet takes a moment to say that containers have ended.
+        // kubelet takes a moment to report that containers have ended.
         let late = |time: &Timestamp| self.drain.now.duration_since(*time) > STUCK_AFTER;
         if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| late(&time.0)) {
             self.block(pod, &format!("is still terminating, though its grace period ended at {}", deletion.0));

@@ -123,7 +123,7 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// What the server says before it closes the connection.
+    /// Output of the server before it closes the connection.
     async fn answer(stream: &mut TcpStream) -> String {
         let mut text = Vec::new();
         // A reset says as much as an orderly end: nothing more comes.

@@ -297,7 +297,7 @@ fn note_boot(work: &mut Work, state: &HostState) {
     }
 }
 
-/// What the host says of itself is checked before it is believed, and before anything is changed on it.
+/// Checks the facts that the host reports before the operator trusts them, and before the first change of the host.
 fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
     let host = work.instance.spec.host.clone();
@@ -319,7 +319,7 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
         return Err(StepError::ForeignServices { names });
     }
     if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
-        // Nothing to say.
+        // Nothing to report.
     } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
         let note = format!(
             "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
@@ -409,7 +409,7 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
     let digest = host::configs_digest(&configs(work, target)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
-        // It said that it is done; going on would ask it for ever.
+        // It reported success; a retry would repeat for ever.
         return Err(StepError::BadAnswer { verb: Verb::Apply.as_str() });
     }
     seen.requests = answer.requests;

@@ -16,11 +16,11 @@ use crate::{
     wicd_rights::RightsProblem,
 };
 
-/// What wicd says when content of a version cannot be put to use. Every other reason is the host's, also one that is not known here.
+/// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, also an unknown one.
 const OF_THE_VERSION: [&str; 5] =
     ["PathRefused", "PayloadInvalid", "ServiceFailed", "HostCallFailed", "HostCallTimeout"];
 
-/// Why a step on a host failed. Each has a message that says what to do and a stable reason.
+/// Why a step on a host failed. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The host could not be reached or the connection broke.
@@ -71,7 +71,7 @@ pub enum StepError {
     /// Pods could not be moved away.
     #[error("{0}")]
     Drain(DrainError),
-    /// Pods were not gone in time, and the pool says to give up.
+    /// Pods did not leave in time, and the pool aborts such drains.
     #[error("the drain exceeded drain.timeoutSeconds, the cordon was lifted: {blockers}")]
     DrainTimedOut {
         /// What was in the way.
@@ -88,7 +88,7 @@ pub enum StepError {
     Api {
         /// What was asked of it.
         doing: &'static str,
-        /// What it said.
+        /// Its output.
         #[source]
         source: kube::Error,
     },
@@ -168,7 +168,7 @@ pub enum StepError {
     Host {
         /// PascalCase.
         reason: String,
-        /// What wicd says.
+        /// Failure that wicd reported.
         message: String,
     },
     /// The Node did not come.
@@ -224,7 +224,7 @@ impl StepError {
         move |source| Self::Api { doing, source }
     }
 
-    /// What a host says of its failure. It is the host's word: cut, and made harmless to a terminal.
+    /// The failure that a host reports. It is untrusted: truncated and sanitised for a terminal.
     pub fn host(reason: &str, message: &str) -> Self {
         let is_reason = reason.len() <= 40
             && reason.starts_with(|c: char| c.is_ascii_uppercase())

@@ -47,7 +47,7 @@ pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     lacks
 }
 
-/// Lifts a cordon of ours, and says what the legacy operator would miss.
+/// Lifts a cordon of the operator, and reports what the legacy operator would miss.
 pub async fn hand_back(work: &mut Work) -> Result<String, StepError> {
     const NOTE: &str = "the host was released as it is; its node continues to run";
     let Some(node) = work.find_node().await?.node() else { return Ok(NOTE.into()) };

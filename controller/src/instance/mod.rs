@@ -260,7 +260,7 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
 }
 
 /// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
-/// backup. What its daemon says in the Node is believed if it is a version of ours.
+/// backup. The version that its daemon reports in the Node is trusted if it is one of this operator.
 async fn believe_host(work: &mut Work) {
     let Some(node) = work.cx.node(&work.name()) else { return };
     let ours = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
@@ -324,7 +324,7 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     Ok(address::verify(work).await?.map_or(Flow::Rest, Flow::After))
 }
 
-/// Says how a node is, unless something more is to be said of it: that it is to leave.
+/// Reports the health of a node, unless it must leave, which is reported instead.
 fn say_of_node(work: &mut Work, situation: &Situation<'_>) {
     if !work.leaving() {
         work.say(situation);
@@ -335,7 +335,7 @@ fn say_of_node(work: &mut Work, situation: &Situation<'_>) {
 fn tell_of_host(work: &mut Work, node: &Node) {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let generation = work.instance.metadata.generation;
-    // Whether it says something that it has not said before.
+    // Whether it reports a change.
     let mut tell = |type_: &'static str, reason: &'static str, message: Option<&str>| {
         let conditions = &mut work.status.conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
@@ -358,7 +358,7 @@ fn tell_of_host(work: &mut Work, node: &Node) {
     }
 }
 
-/// Says that the node keeps the version of the legacy operator, and why.
+/// Reports that the node keeps the version of the legacy operator, and why.
 async fn tell_of_lost_settings(work: &mut Work) {
     let target = work.pool.status.as_ref().and_then(|s| s.desired_version.clone());
     let message = match (adopted_version(&work.instance), target) {

@@ -25,7 +25,7 @@ pub struct Wanted {
     pub stale: Vec<&'static str>,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// The user name that the legacy annotation says then, if that is known.
+    /// The user name in the legacy annotation then, if it is known.
     pub username: Option<String>,
 }
 
@@ -157,7 +157,7 @@ pub fn boot_id(node: &Node) -> String {
     node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
 }
 
-/// Whether the Node is Ready, since when, and what kubelet says of it.
+/// Whether the Node is Ready, since when, and kubelet's message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == "Ready") {

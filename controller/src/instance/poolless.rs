@@ -1,7 +1,7 @@
 //! An instance whose pool does not exist: the pool's finalizer was taken away by hand, or its kind was deleted.
 //!
-//! Nothing says how to reach the host, and no one has asked for it to leave: nothing is done on it. An operation that had begun is ended
-//! as far as the cluster goes, and the instance says what a person can do.
+//! The operator has no settings to reach the host, and no user has requested its removal: it does not change the host.
+//! An operation that had begun is ended as far as the cluster goes, and the instance reports the remedies.
 
 use std::{sync::Arc, time::Duration};
 

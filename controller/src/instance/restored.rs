@@ -20,7 +20,7 @@ pub fn is_lost(work: &Work) -> bool {
     blank && work.cx.node(&work.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
 }
 
-/// Asks the host, and takes it for the node that it says it is if that is proven. Changes nothing on it.
+/// Asks the host for its facts, and adopts it as the node that it reports if that is proven. Does not change the host.
 pub async fn recover(work: &mut Work) -> Result<(), StepError> {
     let host = work.instance.spec.host.clone();
     let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));

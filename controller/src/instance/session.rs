@@ -291,7 +291,7 @@ impl Session {
         Ok(())
     }
 
-    /// Removes the files of all operations, and says in which directories they were.
+    /// Removes the files of all operations, and returns the directories in which they were.
     async fn empty_operations(&self) -> Result<Vec<String>, StepError> {
         let mut directories = Vec::new();
         for entry in self.connection.list(host::path::OPERATIONS).await? {

@@ -41,7 +41,7 @@ pub enum Situation<'a> {
     Node {
         /// Whether it is Ready.
         ready: bool,
-        /// What kubelet says of it.
+        /// Message of kubelet.
         says: &'a str,
         /// Whether it follows the version that is wanted.
         up_to_date: bool,
@@ -128,7 +128,7 @@ pub fn describe(
     status.phase = Some(phase);
 }
 
-/// Says whether the host answered at the last attempt.
+/// Reports whether the host answered at the last attempt.
 pub fn reached(
     status: &mut WindowsInstanceStatus,
     answer: Result<(), (&str, &str)>,

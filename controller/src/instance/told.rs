@@ -29,7 +29,7 @@ pub fn answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, StepE
     }
 }
 
-/// What the status says of a host. `named` is the address that a person gave it, `peer` the one that was reached.
+/// The facts of a host for its status. `named` is the address that a person gave it, `peer` the one that was reached.
 pub fn facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, StepError> {
     let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(MAX_ADDRESSES).collect();
     let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());

@@ -253,7 +253,7 @@ impl Work {
         });
         let taken = Some(connection.identity().public_key_hash());
         if self.status.public_key_hash != taken {
-            // What failed with the key before says nothing of this one.
+            // Failures of the previous key do not apply to this one.
             self.status.key_rotation = self.status.key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
         }
         self.status.public_key_hash = taken;

@@ -43,16 +43,16 @@ pub struct Listing {
     pub trouble: Option<Trouble>,
     /// Time of the next read of the source. `None`: when it reports a change.
     pub next: Option<Timestamp>,
-    /// For Machines: what they say of the hosts that leave. `None`: that an entry is taken out says it.
+    /// For Machines: the hosts that leave with them. `None`: the removal of an entry is the sign.
     pub departures: Option<Departures>,
 }
 
-/// Hosts of which their Machines say that they leave.
+/// Hosts that leave because of their Machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Departures {
     /// Instances whose Machine is being deleted, or is gone, and the host with it. The host is left alone.
     pub vanishing: BTreeSet<String>,
-    /// Instances whose Machine is no host of ours any more, because a person says so.
+    /// Instances whose Machine a person has excluded from the operator.
     pub dismissed: BTreeSet<String>,
 }
 

@@ -35,7 +35,7 @@ const CHANGES: u8 = 2;
 /// Exit status when a pool could not be planned, or not all of its hosts.
 const FAILED: u8 = 1;
 
-/// What is said of a pool.
+/// Report for a pool.
 #[derive(Serialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -69,7 +69,7 @@ struct Told {
     message: String,
 }
 
-/// Plans, prints, and says with the exit status what came of it.
+/// Plans, prints, and returns the exit status.
 pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
     telemetry::init(LogFormat::Text, "warn")?;
     let mut wanted = Vec::new();
@@ -194,7 +194,7 @@ fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsN
     pool
 }
 
-/// What the API server says of a pool.
+/// The answer of the API server for a pool.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// It would take it.

@@ -24,9 +24,9 @@ pub(super) struct Seen {
     pub trouble: Option<String>,
     /// Entries that may be any host.
     pub nameless: Nameless,
-    /// For Machines: what they say.
+    /// For Machines: their state.
     pub departures: Option<Departures>,
-    /// Whether the pool is being deleted, which says that all hosts leave.
+    /// Whether the pool is being deleted, which means that all hosts leave.
     pub deleting: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The instances of a pool: made, changed and deleted as the inventory says, and granted operations as the plan says.
+//! The instances of a pool: created, changed and deleted according to the inventory, and granted operations according
+//! to the plan.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -210,7 +211,7 @@ enum Write {
     Leave { name: String, patch: serde_json::Value, told: Told },
 }
 
-/// Writes what the inventory and the plan say.
+/// Writes the result of the inventory and the plan.
 pub async fn apply(
     changes: Changes,
     mine: &[Arc<WindowsInstance>],

@@ -22,7 +22,7 @@ const READS: usize = 16;
 pub(crate) struct Keys {
     /// The hash of each, or why it cannot be had, by Secret and key in it.
     first: HashMap<Place, Result<String, String>>,
-    /// What is to be said of keys that are too weak.
+    /// Warnings for keys that are too weak.
     weak: Vec<String>,
     /// The first key of each host. The pool's list applies: its instances may not have been updated yet.
     of_host: HashMap<String, Place>,
@@ -63,7 +63,7 @@ impl Keys {
         Self { first: read.into_iter().map(|(place, hash, _)| (place, hash)).collect(), weak, of_host }
     }
 
-    /// What is to be said of keys that are too weak.
+    /// Warnings for keys that are too weak.
     pub fn weak(&self) -> &[String] {
         &self.weak
     }

@@ -222,7 +222,7 @@ impl List {
         }
     }
 
-    /// Asks of no more hosts than can be asked, and says so.
+    /// Limits the number of hosts that are asked, and reports it.
     fn say_if_too_long(&mut self) {
         let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
         let message = format!(

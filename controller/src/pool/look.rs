@@ -36,7 +36,7 @@ use crate::{
 pub(super) enum Purpose {
     /// To carry it out: versions that are new are stored.
     Act,
-    /// To say what would be done: nothing is written.
+    /// To report what the operator would do, without a write.
     Tell,
 }
 
@@ -163,7 +163,8 @@ pub struct Planned {
     pub problems: Vec<Problem>,
 }
 
-/// Says what would be done for a pool, and writes nothing. `others` are hosts of pools that are not in the cluster either.
+/// Returns what the operator would do for a pool, without a write. `others` are hosts of pools that are not in the
+/// cluster either.
 ///
 /// # Errors
 /// When the API server does not answer, or the services of the hosts cannot be rendered.

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Node label that says in which zone it is.
+/// Node label with its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// One host of the pool, with what is seen of it.

@@ -220,7 +220,7 @@ fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstan
     strays::strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
-/// Says once when a change begins, is taken back and is through.
+/// Reports once when a change begins, is rolled back and is complete.
 fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Context) {
     let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
     let Some(now) = &next.rollout else { return };

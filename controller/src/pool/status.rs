@@ -36,7 +36,7 @@ pub(crate) struct Seen<'a> {
     pub window: Result<&'a Windows, &'a WindowError>,
     /// Whether the pool is being deleted.
     pub deleting: bool,
-    /// How it stands with the hosts' SSH keys, if there is something to say.
+    /// State of the hosts' SSH keys, if it must be reported.
     pub keys: Option<Standing>,
 }
 
@@ -324,7 +324,7 @@ pub(crate) fn next(
     status
 }
 
-/// What is said of Nodes that no list names: the legacy operator would deconfigure them.
+/// Report on Nodes that no list names: the legacy operator would deconfigure them.
 fn told_of_strays(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
@@ -449,7 +449,7 @@ fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     counts.into_iter().map(|(version, nodes)| VersionCount { version, nodes }).take(32).collect()
 }
 
-/// The status of a pool that nothing is done with but said.
+/// The status of a pool in mode Plan.
 pub(crate) fn planned(
     pool: &WindowsNodePool,
     list: &[PlannedHost],

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, session::Sftp, tail};
 
-/// A host that says nothing is asked every 15 s; after three questions without an answer it is gone.
+/// A silent host gets a keepalive every 15 s; after three without an answer the connection is closed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_MAX: usize = 3;
 
@@ -202,7 +202,7 @@ impl Connection {
         self.peer
     }
 
-    /// Says goodbye. A connection that is dropped instead ends as well, but not before its last bytes are gone.
+    /// Disconnects. A connection that is dropped instead ends as well, but not before its last bytes are gone.
     pub async fn close(self) {
         if let Some(sftp) = self.sftp.get() {
             sftp.close();

@@ -141,7 +141,7 @@ impl Identity {
         russh::keys::PrivateKeyWithHashAlg::new(Arc::clone(&self.key), Some(rsa_hash))
     }
 
-    /// What is to be said of a key that is too weak. It is used all the same.
+    /// Warning for a key that is too weak. The key is still used.
     pub fn weakness(&self) -> Option<String> {
         let n = self.key.public_key().key_data().rsa()?.n();
         // Without the zero that says that the number is positive.

@@ -1,4 +1,4 @@
-//! What may be said to a host: the paths of SFTP requests and the command lines of exec requests. Pure.
+//! Allowed input for a host: the paths of SFTP requests and the command lines of exec requests. Pure.
 
 /// Windows' `MAX_PATH` less its terminating NUL: longer paths need a prefix that Windows' sftp-server does not add.
 const MAX_PATH: usize = 259;

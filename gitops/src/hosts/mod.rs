@@ -39,7 +39,7 @@ pub struct Finding {
     pub message: String,
 }
 
-/// `file:line: message`, as compilers say it.
+/// `file:line: message`, as compilers print it.
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.file.as_str(), self.line) {
@@ -111,7 +111,7 @@ fn duplicates(entries: &[Entry]) -> Vec<Finding> {
     findings
 }
 
-/// What one file says.
+/// Content of one file.
 #[derive(Default)]
 struct List {
     hosts: Vec<(usize, Host)>,

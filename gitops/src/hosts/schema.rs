@@ -1,4 +1,4 @@
-//! What may be said of a host: the schema that the CRD has, checked line by line. Pure.
+//! The fields of a host: the schema that the CRD has, checked line by line. Pure.
 //!
 //! The rules are taken from the type, so that a host in a file and a host in a pool cannot be held to different ones.
 
@@ -119,7 +119,7 @@ pub fn json_schema() -> Value {
     })
 }
 
-/// Reads a host, and says all that is wrong with it.
+/// Reads a host, and reports all its errors.
 pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     let before = faults.len();
     let value = RULES.check(node, &RULES.host, "", faults);

@@ -1,4 +1,4 @@
-//! What a Secret says about how to log in.
+//! Credentials from a Secret.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -137,7 +137,7 @@ fn https(data: &Data) -> Result<Access, AccessError> {
 }
 
 impl Proxy {
-    /// What a Secret says about a proxy.
+    /// Proxy settings from a Secret.
     pub fn from_secret(data: &Data) -> Result<Self, AccessError> {
         let address = line(data, "address")?.ok_or(AccessError::Missing { url: "a proxy", key: "address" })?;
         let unusable = |problem| AccessError::Unusable { key: "address", problem };

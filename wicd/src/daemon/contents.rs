@@ -112,7 +112,7 @@ impl Contents {
         self.problems.remove(&file.path);
     }
 
-    /// Says what is wrong, once for each new problem.
+    /// Reports each new problem once.
     fn complain(&mut self, file: &str, text: String) {
         if self.problems.get(file) != Some(&text) {
             warn!(file, "{text}");

@@ -1,4 +1,4 @@
-//! Machine-wide variables and trusted certificates, kept as the desired state says.
+//! Machine-wide variables and trusted certificates, kept in the desired state.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! Follows the API server: gets the desired state that the Node's annotation names, and says on the Node how far the host is.
+//! Follows the API server: gets the desired state that the Node's annotation names, and reports the state of the host
+//! on the Node.
 //!
 //! Without the API server nothing here matters: the last good copy is kept true all the same.
 
@@ -38,7 +39,7 @@ pub enum FollowError {
     /// There is no such ConfigMap.
     #[error("the ConfigMap {0:?} does not exist; the operator creates it")]
     NoConfigMap(String),
-    /// It does not hold what its name says.
+    /// Its content does not match its name.
     #[error("the ConfigMap {name:?} is not used: {problem}; the operator stores it again")]
     Unverified {
         /// Its name.
@@ -284,9 +285,9 @@ fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
 
 /// What is to be changed of the Node's annotations.
 ///
-/// The version is said only when all services run, the Node is Ready, and no restart is waited for: neither by us nor by
-/// whatever client set the annotation. The operator removes the annotation for a restart once it has observed the
-/// restart. That of drift is ours altogether; before the first pass over the host nothing is known of it.
+/// The version is reported only when all services run, the Node is Ready, and no restart is waited for: neither by us
+/// nor by whatever client set the annotation. The operator removes the annotation for a restart once it has observed
+/// the restart. That of drift is ours altogether; before the first pass over the host nothing is known of it.
 fn annotations(node: &Value, report: &Report) -> Annotations {
     let mut change = Annotations::new();
     let drift = drift::annotation(&report.drift);

@@ -146,7 +146,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads the desired state. What cannot be used is said and not used.
+    /// Reads the desired state. An unusable one is reported and ignored.
     fn load(&mut self) {
         let read = files::read_json::<Desired>(&*self.host, path::DESIRED);
         let operation = marker(&*self.host).map(|m| m.operation).unwrap_or_default();
@@ -356,8 +356,8 @@ impl Keeper {
         self.waiting.clone_from(&plan.waiting);
     }
 
-    /// Does what is planned. What fails is said; the rest is done all the same. Returns the services with which something
-    /// failed.
+    /// Performs the planned actions. A failure is reported; the rest is still performed. Returns the services with
+    /// which something failed.
     fn execute(&mut self, plan: &Plan, now: Duration) -> Result<BTreeSet<String>, HostError> {
         let mut failed = BTreeSet::new();
         let made = plan.actions.iter().filter_map(|a| match a {
@@ -438,7 +438,7 @@ impl Keeper {
         actual
     }
 
-    /// Says what is wrong, once for each new problem.
+    /// Reports each new problem once.
     fn complain(&mut self, about: &str, error: &dyn std::error::Error) {
         let text = super::chain(error);
         if self.complaints.get(about) != Some(&text) {

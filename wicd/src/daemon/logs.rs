@@ -71,7 +71,7 @@ pub async fn keep(host: Arc<dyn Host>) {
     }
 }
 
-/// One pass. What fails is said once, and tried again in the next one.
+/// One pass. A failure is reported once, and retried in the next pass.
 fn pass(host: &dyn Host, now: Timestamp, said: &mut BTreeMap<String, String>) {
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED).ok().flatten() else { return };
     let Some(rotation) = desired.logs else { return };

@@ -1,11 +1,11 @@
 //! The Windows service `windows-instance-config-daemon`: keeps the host true to what its Node's annotation names.
 //!
-//! * [`keeper`]: makes services, variables and certificates as the last good copy of the desired state says.
+//! * [`keeper`]: brings services, variables and certificates to the last good copy of the desired state.
 //! * [`drift`]: distinguishes changes on the host from changes of the desired state.
 //! * [`contents`]: payload files, restored after a change on the host.
 //! * [`logs`]: puts the logs of services aside that do not do so themselves.
 //! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
-//! * [`follow`]: gets the desired state from the API server, and says there how far the host is.
+//! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
 //! * [`rotation`]: renews wicd's own certificate.
 
 pub mod backoff;

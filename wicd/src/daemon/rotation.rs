@@ -28,7 +28,7 @@ const POLL: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_mins(15);
 /// Between two attempts: at first, and at most.
 const AGAIN: (i64, i64) = (30, 600);
-/// If the operator has said nothing, in seconds.
+/// Default if the operator has not set it, in seconds.
 const DEFAULT_SECONDS: i32 = 24 * 3600;
 
 /// The certificate was not renewed.
@@ -42,7 +42,7 @@ pub enum RotationError {
     Refused {
         /// Name of the request.
         request: String,
-        /// What its condition says.
+        /// The message of its condition.
         why: String,
     },
     /// What came is not what was asked for.

@@ -66,7 +66,7 @@ pub enum ServeError {
     Reboot(#[source] HostError),
 }
 
-/// Why an operation was not done: what [`Outcome::Failed`] says.
+/// Why an operation failed, for [`Outcome::Failed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     reason: &'static str,
@@ -96,7 +96,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// What an operation has to say besides its outcome.
+/// Results of an operation beside its outcome.
 #[derive(Default)]
 pub(crate) struct Report {
     requests: BTreeMap<CertificateKind, String>,

@@ -14,7 +14,7 @@ use crate::{
 
 /// Most time that one contact may take, so that a host that is slow on purpose does not keep the place of others.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Most time for connecting, whatever the pool says.
+/// Maximum time to connect, independent of the pool.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for one look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);

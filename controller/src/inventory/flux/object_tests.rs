@@ -90,7 +90,7 @@ fn a_source_that_is_not_ready_says_why() {
     let (message, stalls) = says("False", false).unwrap();
     assert!(message.contains("OCIRepository f/n is not Ready") && message.ends_with("cannot clone"), "{message}");
     assert!(!stalls);
-    // Flux says Unknown while it looks.
+    // Flux reports Unknown during a fetch.
     for (status, suspend) in [("True", false), ("Unknown", false), ("False", true)] {
         assert_eq!(says(status, suspend), None, "{status} {suspend}");
     }

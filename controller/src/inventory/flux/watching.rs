@@ -69,7 +69,7 @@ async fn watch(cx: Arc<Context>, key: Key) {
                     cx.wake.pool(&pool.name_any());
                 }
             }
-            // There is no Flux, or not this kind of it. The pool says so; it may come.
+            // Flux, or this kind of it, is not installed. The pool reports it; it may be installed later.
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {}
             Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch failed; it restarts"),
         }

@@ -1,4 +1,4 @@
-//! Makes a list of what was fetched, or says why not. Looks into the repository on disk only.
+//! Makes a list of the fetched revision, or returns why not. Reads only the repository on disk.
 
 use std::collections::BTreeMap;
 
