@@ -68,7 +68,7 @@ pub mod path {
 
 /// Name of wicd's Windows service. Legacy.
 pub const WICD_SERVICE: &str = "windows-instance-config-daemon";
-/// Descriptions of services of ours begin so. Legacy.
+/// Start of the descriptions of the operator's services. Legacy.
 pub const SERVICE_DESCRIPTION_PREFIX: &str = "OpenShift managed ";
 
 /// Command that the operator gives to `wicd.exe`.

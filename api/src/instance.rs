@@ -215,7 +215,7 @@ pub enum Disruption {
     /// No running process is affected.
     #[default]
     None,
-    /// Services are restarted; pods go on running.
+    /// Services are restarted; pods continue to run.
     Restart,
     /// Pods are moved away first.
     Drain,

@@ -91,7 +91,7 @@ pub struct Caches {
     pub unreadable: Unreadable,
 }
 
-/// Who this process is.
+/// Identity of this process.
 pub struct Process {
     /// Settings.
     pub args: Run,
@@ -125,7 +125,7 @@ pub struct Context {
     pub instances: Store<WindowsInstance>,
     /// What this process has written of instances.
     pub written: Written,
-    /// The grants among it: who may be disturbed is decided on nothing older.
+    /// Grants require them: a decision about a disruption uses no older state.
     pub granted: Written,
     /// The stored versions of what hosts get.
     pub versions: Versions,

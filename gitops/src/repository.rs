@@ -248,7 +248,7 @@ impl Repository {
         result
     }
 
-    /// Who made a commit, when, and what they said.
+    /// Author, time and subject of a commit.
     pub fn commit(&self, id: &str) -> Result<api::Commit, GitError> {
         let id = parse(id, "commit")?;
         self.reading(|repo| history::commit(repo, id, false))

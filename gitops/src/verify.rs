@@ -40,7 +40,7 @@ pub enum SignerKind {
     OpenPgp,
 }
 
-/// Who has signed.
+/// The signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signer {
     /// How.
@@ -115,7 +115,7 @@ pub enum VerifyError {
     /// There is no signature.
     #[error("it is not signed: sign it with a key that is in the Secret")]
     Unsigned,
-    /// It cannot even be said who has signed.
+    /// The signer is unknown.
     #[error("the signature cannot be read: {0}")]
     Malformed(&'static str),
     /// The signer is not trusted.

@@ -26,7 +26,7 @@ enum Command {
     Start { operation: String },
     /// Restart the host
     Reboot { operation: String },
-    /// Take everything of ours away
+    /// Remove everything that the operator put on the host
     Cleanup { operation: String },
     /// Be the Windows service; started by the service manager
     Service,

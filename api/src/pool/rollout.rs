@@ -132,7 +132,7 @@ pub enum FailureAction {
     Pause,
     /// Return the changed nodes to their previous version.
     Rollback,
-    /// Go on with the others.
+    /// Change the remaining nodes.
     Continue,
 }
 

@@ -34,7 +34,7 @@ const MAX_DENIALS: u32 = 10;
 /// Decisions that are written at a time. More would only queue in the API server.
 const MAX_WRITES: usize = 16;
 
-/// Watches all requests and approves or denies those that are ours, until `shutdown`.
+/// Watches all requests and approves or denies those of the operator's hosts, until `shutdown`.
 ///
 /// - `hosts` returns the known state of the host of a node name. Start this only when the caches behind it are filled.
 /// - `hold` returns why no certificate of a kind may be issued now, if so. Valid requests for it wait.
@@ -224,7 +224,7 @@ where
                 if self.busy.contains(name) {
                     return;
                 }
-                // Who floods the API server with wrong requests has them wait for the next sweep.
+                // During a flood of wrong requests, the rest waits for the next sweep.
                 if matches!(verdict, Verdict::Deny { .. })
                     && !self.denials.admit(csr.spec.username.as_deref().unwrap_or_default())
                 {

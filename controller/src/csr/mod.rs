@@ -1,9 +1,10 @@
 //! Certificates for Windows hosts: which requests the operator approves, which it denies, and which are none of its business.
 //!
 //! [`verdict`] is a pure function over a `CertificateSigningRequest` and what SSH has proven about the hosts of the pools. Three
-//! kinds of certificate are ours ([`Kind`]); each is bound to one host by its subject, by who asks for it, and by its names.
+//! kinds of certificate belong to the operator ([`Kind`]); each is bound to one host by its subject, its requester, and
+//! its names.
 //!
-//! | | who may ask | subject | names |
+//! | | requester | subject | names |
 //! |---|---|---|---|
 //! | [`Kind::KubeletClient`] | the operator; `system:node:<node>` | `O=system:nodes, CN=system:node:<node>` | none |
 //! | [`Kind::KubeletServing`] | `system:node:<node>` | the same | some, all of them proven |
@@ -12,12 +13,13 @@
 //! A verdict is given twice: on what the caches know, and, before it is written, on the Node that the API server
 //! returns ([`Hosts`]).
 //!
-//! A request claims to be one of ours if its subject names a host of a pool, or lies in wicd's name space, which belongs to this
-//! operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a request is approved or denied.
-//! All others are left alone, also those that a host's kubelet identity sends to other signers: network plug-ins obtain
-//! certificates of their own in that way, and have approvers of their own. Left alone, too, is what may be right and cannot be judged: a
-//! bootstrap identity that asks for a host which is not proven yet, and a serving certificate with an address that the
-//! Node has and nothing proves. A denial is final, and a person or another approver may know more.
+//! A request claims to come from a host if its subject names a host of a pool, or lies in wicd's name space, which
+//! belongs to this operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a
+//! request is approved or denied. All others are left alone, also those that a host's kubelet identity sends to other
+//! signers: network plug-ins obtain certificates of their own in that way, and have approvers of their own. Left alone,
+//! too, is what may be right and cannot be judged: a bootstrap identity that asks for a host which is not proven yet,
+//! and a serving certificate with an address that the Node has and nothing proves. A denial is final, and a person or
+//! another approver may know more.
 //!
 //! A denial is a statement in public, so the reason is a fixed word and the message quotes the request only in short and escaped.
 
@@ -62,7 +64,7 @@ pub struct Claim {
     pub joined: bool,
     /// `false` while a pool names the host but SSH has not proven it yet. Its right requests wait, its wrong ones are denied.
     pub proven: bool,
-    /// It is being taken out, and its pods are gone: it needs no certificate any more.
+    /// It is being removed, and its pods are deleted: it needs no certificate any more.
     pub ended: bool,
 }
 
@@ -84,7 +86,7 @@ pub enum Verdict {
     NotOurs,
     /// Right in every point.
     Approve(Kind),
-    /// Claims to be one of ours and is wrong.
+    /// Claims to come from a host and is wrong.
     Deny {
         /// `PascalCase`, stable.
         reason: &'static str,

@@ -64,7 +64,7 @@ fn place(csr: &CertificateSigningRequest) -> Place {
     (csr.metadata.creation_timestamp.clone(), csr.metadata.name.clone().unwrap_or_default())
 }
 
-/// Whether nothing more will come of it: issued, denied, or given up by the signer.
+/// Whether it is final: issued, denied, or failed by the signer.
 fn is_finished(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let ended = status.conditions.iter().flatten().any(|c| ["Denied", "Failed"].contains(&c.type_.as_str()));

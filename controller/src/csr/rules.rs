@@ -16,7 +16,7 @@ const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
 /// Group of all users of bootstrap tokens; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
 const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
-/// Whom the ignition of an OpenShift node authenticates as.
+/// User of the ignition of an OpenShift node.
 const OPENSHIFT_BOOTSTRAPPER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
 const AUTHENTICATED: &str = "system:authenticated";
 
@@ -120,7 +120,8 @@ pub(super) fn hosts_of(
     asked.into_inner()
 }
 
-/// Whether it claims to be one of ours, right or wrong. Look-alikes (another case, something behind the name) count as claims.
+/// Whether it claims to come from a host, right or wrong. Look-alikes (another case, something behind the name) count
+/// as claims.
 fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn Fn(&str) -> Option<Claim>) -> bool {
     let kubelet = Kind::KubeletClient.user_prefix();
     let wicd = Kind::WicdClient.user_prefix();

@@ -16,9 +16,9 @@ const LONGEST_TEXT: usize = 240;
 /// Meaning of one answer to one eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Taken: the pod is being deleted. It still counts until it is gone.
+    /// Accepted: the pod is being deleted. It still counts until it is deleted.
     Evicting,
-    /// The pod is gone, or another one has its name by now.
+    /// The pod was deleted, or another one has its name.
     Gone,
     /// The namespace is being deleted, and the pod with it: only wait.
     Terminating,

@@ -90,14 +90,14 @@ impl Cordon {
         }
     }
 
-    /// The merge patch that makes a cordon of the legacy operator's ours; `None` if there is none any more.
+    /// The merge patch that takes over a cordon of the legacy operator; `None` if it is lifted.
     fn take_over_patch(&self, node: &Node) -> Option<Value> {
         is_of_the_legacy_operator(node).then(|| {
             json!({ "metadata": { "annotations": { CORDONED_BY: self.operation_id }, "labels": { UPGRADING: null } } })
         })
     }
 
-    /// The merge patch that gives up the cordon of `node`; `None` when it is not ours.
+    /// The merge patch that releases the cordon of `node`; `None` if it belongs to another owner.
     fn release_patch(&self, node: &Node) -> Option<Value> {
         if holder(node) != Some(&self.operation_id) {
             return None;

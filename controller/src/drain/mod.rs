@@ -53,7 +53,7 @@ pub struct Options {
     pub grace_period_seconds: Option<i64>,
     /// Evict pods with emptyDir volumes, whose data is lost.
     pub delete_empty_dir_data: bool,
-    /// Evict pods that no controller recreates, and those of a DaemonSet that is gone.
+    /// Evict pods that no controller recreates, and those of a deleted DaemonSet.
     pub evict_unmanaged: bool,
     /// Label selector as in `kubectl -l`: other pods stay.
     pub pod_selector: Option<String>,
@@ -85,7 +85,7 @@ impl Default for Options {
 /// What happens at the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// Go on, and report that it is overdue. No budget is ever broken.
+    /// Continue, and report that it is overdue. Disruption budgets are always respected.
     Wait,
     /// Stop. The caller uncordons and tries again later.
     Abort,
@@ -102,7 +102,7 @@ pub struct Rule {
     pub namespace_selector: LabelSelector,
     /// What happens to them.
     pub behavior: Behavior,
-    /// Pods of a lower order are gone before any of a higher order is asked to leave. Pods without a rule have 0.
+    /// All pods of a lower order leave before any of a higher order is evicted. Pods without a rule have 0.
     pub order: i32,
 }
 

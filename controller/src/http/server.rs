@@ -31,7 +31,7 @@ pub struct Limits {
     pub per_address: usize,
     /// Time in which the head of a request must arrive.
     pub head: Duration,
-    /// Time after which a connection is closed, whatever goes on.
+    /// Time after which a connection is closed in any state.
     pub connection: Duration,
 }
 

@@ -1,5 +1,5 @@
 //! Verifies a node's host soon after its address has changed, rather than with the next operation: an error in a list
-//! is reported while the person who has made it still knows of it. Nothing on the host is changed.
+//! is reported while its author still remembers it. The host is not changed.
 
 use std::time::Duration;
 

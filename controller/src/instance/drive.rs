@@ -63,7 +63,7 @@ pub struct FoundNode {
     pub wicd: Option<String>,
 }
 
-/// Goes on with bringing the host to the target, until it is there or there is something to wait for. The operation has been
+/// Brings the host closer to the target, until it is reached or a wait is needed. The operation has been
 /// taken up.
 pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepError> {
     let cx = work.cx.clone();
@@ -365,7 +365,7 @@ async fn upload(
 }
 
 /// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
-/// the grant was taken back in the meantime.
+/// the grant was revoked in the meantime.
 fn pass_return(work: &mut Work) {
     if let Some(operation) = &mut work.status.operation {
         operation.changed = true;

@@ -325,7 +325,7 @@ impl StepError {
         }
     }
 
-    /// Whether only the API server did not do what was asked. It is asked again where that was; nothing is given up for it.
+    /// Whether only a request to the API server failed. The same request is retried; the operation is not aborted.
     pub fn is_of_the_api(&self) -> bool {
         matches!(
             self,

@@ -21,7 +21,7 @@ impl Written {
         *version = (*version).max(version_of(instance));
     }
 
-    /// Forgets instances that are gone.
+    /// Forgets deleted instances.
     pub fn keep(&self, names: &BTreeSet<String>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name));
     }

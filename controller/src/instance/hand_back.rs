@@ -1,4 +1,5 @@
-//! What the legacy operator needs of a Node that is let go, so that it can take the host back. Pure, but for lifting a cordon.
+//! Metadata that the legacy operator needs on a released Node to adopt the host again. Pure, except for lifting a
+//! cordon.
 
 use api::names::key;
 use k8s_openapi::api::core::v1::Node;

@@ -1,6 +1,6 @@
 //! The instance controller: works on one host, and writes its `WindowsInstance.status`.
 //!
-//! One reconcile goes on as long as there is something to do, over one connection, and returns when there is something to
+//! One reconcile runs over one connection while work remains, and returns when it has to
 //! wait for. It never runs twice at once for one host. Everything that matters is stored before it has an effect, so that
 //! it may end anywhere.
 
@@ -67,7 +67,7 @@ use crate::{
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// How often a host that leaves with its Machine looks whether that is gone.
+/// Interval at which a host that leaves with its Machine checks whether that is deleted.
 const MACHINE_POLL: Duration = Duration::from_secs(5);
 
 /// What a host of a pool in mode Plan waits for.
@@ -183,7 +183,7 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
     {
         return remove::vanished(work).await;
     }
-    // What is let go is not touched, and not asked either.
+    // A released host is neither changed nor contacted.
     let lets_go = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
     if !lets_go && restored::is_lost(work) {
         if let Some(wait) = work.waits() {
@@ -192,7 +192,7 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
         restored::recover(work).await?;
     }
     match &grant {
-        // What is let go is not touched, so that no failure is waited for.
+        // A released host is not changed, so the operator waits for no failure.
         Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(work, grant).await,
         Some(grant) if grant.type_ == GrantType::Remove => {
             if let Some(wait) = work.waits() {
@@ -237,7 +237,7 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
             && g.disruption > Some(Disruption::None)
     };
     let grant = grant.filter(|g| stored.is_some() || !in_vain(g));
-    // What has changed something on the host is brought to its end, whatever has become of the grant.
+    // An operation that has changed the host is completed, even without its grant.
     let other = |g: &Grant| stored.as_ref().is_some_and(|o| o.id != g.id);
     if let Some(operation) = &stored
         && grant.as_ref().is_none_or(other)
@@ -279,7 +279,7 @@ async fn believe_host(work: &mut Work) {
 
 /// A node without an operation: its Node keeps its desired metadata, and its health is reported.
 async fn rest(work: &mut Work) -> Result<Flow, StepError> {
-    // A person may ask for another attempt at what this host gave up.
+    // A person may request another attempt of a failed version.
     let _ = work.waits();
     let name = work.name();
     if let Some(end) = work.cx.renewals.end(&name) {

@@ -147,7 +147,7 @@ pub fn reference(node: &Node) -> NodeRef {
     NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() }
 }
 
-/// The operation of ours that has cordoned a Node.
+/// The operation that has cordoned a Node.
 pub fn cordoned_by(node: &Node) -> Option<&str> {
     node.annotations().get(key::CORDONED_BY).map(String::as_str).filter(|id| !id.is_empty())
 }

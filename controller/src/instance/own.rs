@@ -83,7 +83,7 @@ impl Work {
     }
 
     /// The Node, asked of the API server, if the host is on record as that node: it may be moved away from and deleted. A Node that was
-    /// made again, under another UID, goes on record.
+    /// created again, under another UID, is recorded.
     pub async fn find_node(&mut self) -> Result<Found, StepError> {
         Ok(match self.ask_for_node(None).await? {
             (None, _) if self.evidence().holds_name => Found::Gone,

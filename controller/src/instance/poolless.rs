@@ -1,4 +1,4 @@
-//! An instance whose pool does not exist: the pool's finalizer was taken away by hand, or its kind was deleted.
+//! An instance whose pool does not exist: the pool's finalizer was removed by hand, or its kind was deleted.
 //!
 //! The operator has no settings to reach the host, and no user has requested its removal: it does not change the host.
 //! An operation that had begun is ended as far as the cluster goes, and the instance reports the remedies.

@@ -39,7 +39,7 @@ use crate::{
 /// object that is applied, has time to come back.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Goes on with taking the host out, until it is gone or there is something to wait for.
+/// Continues the removal of the host, until it is complete or a wait is needed.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     // A user who hands hosts back sets this policy last: it takes precedence over a grant that was given under another.
     if work.pool.spec.deletion_policy() == DeletionPolicy::Orphan && !is_past_return(work) {
@@ -122,7 +122,7 @@ fn is_half_changed(operation: &Operation) -> bool {
     operation.applied || operation.rolling_back
 }
 
-/// Whether the removal cannot be taken back any more.
+/// Whether the removal can no longer be revoked.
 pub fn is_past_return(work: &Work) -> bool {
     let step = work.status.operation.as_ref().filter(|o| o.type_ == GrantType::Remove).map(|o| o.step.as_str());
     work.instance.is_deleting() && step.and_then(Step::parse) >= Some(Step::Deconfigure)
@@ -136,7 +136,7 @@ fn settles(work: &Work) -> Option<Duration> {
     (!left.is_zero()).then_some(left)
 }
 
-/// The host is to stay after all, or its turn was taken back: what had begun is undone. What a change before had done to the host is
+/// The removal or its grant was revoked: its steps are undone. What a change before had done to the host is
 /// brought to its end.
 pub async fn take_back(work: &mut Work) -> Result<(), StepError> {
     let Some(operation) = work.status.operation.as_mut() else { return Ok(()) };
@@ -197,8 +197,8 @@ fn leaves_with(instance: &WindowsInstance, grant: &Grant) -> bool {
     instance.is_leaving() && instance.spec.grant.as_ref().is_some_and(|g| g.id == grant.id)
 }
 
-/// Deletes the instance, unless it is being deleted, if that is wanted of it as it is now: from here on, nothing is taken back. The
-/// finalizer keeps it until the rest is done.
+/// Deletes the instance, unless it is being deleted, if its present state requires it: from here on, the removal cannot
+/// be revoked. The finalizer keeps it until the rest is done.
 async fn delete(work: &mut Work, is_wanted: impl Fn(&WindowsInstance) -> bool) -> Result<(), StepError> {
     if work.instance.is_deleting() {
         return Ok(());
@@ -268,7 +268,7 @@ async fn gone(work: &mut Work) -> Result<Flow, StepError> {
     finish(work).await
 }
 
-/// Lets a host go whose Machine is gone: there is nothing left to drain, to reach or to clean.
+/// Releases a host whose Machine is deleted: nothing is left to drain, to reach or to clean.
 pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
     if let Some(node) = work.find_node().await?.node() {
         delete_node(work, &node).await?;

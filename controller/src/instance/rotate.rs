@@ -62,7 +62,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let retiring = work.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
     let old = if is_new { retiring } else { taken };
     let Some(old) = keys.iter().find(|k| Some(hash(k)) == old && hash(k) != hash(&new)).cloned() else {
-        // There is none that we have replaced, or it is not listed any more: then it is not ours.
+        // The operator has replaced none, or it is no longer listed: then it does not belong to the operator.
         session.close().await;
         return Ok(done(work));
     };

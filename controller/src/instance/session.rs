@@ -35,7 +35,7 @@ pub struct Session {
     user: String,
     speaks: Option<Speaks>,
     limit: std::time::Duration,
-    /// Set as soon as the program on the host is proven to be ours.
+    /// Set once the program on the host is verified.
     program: OnceCell<()>,
     _slot: Option<OwnedSemaphorePermit>,
     _open: OpenGauge,
@@ -44,7 +44,7 @@ pub struct Session {
 /// The host that a session speaks to, as far as it was proven.
 #[derive(Clone, Debug, Default)]
 pub struct Speaks {
-    /// Whom requests are meant for.
+    /// Recipient of requests.
     pub recipient: Recipient,
     /// The owner in whose place the recipient comes.
     pub supersedes: Option<Owner>,
@@ -149,7 +149,7 @@ impl Session {
         self.program().await
     }
 
-    /// Proves that the program on the host is ours, or makes it so: once for each connection.
+    /// Verifies the program on the host, or uploads it: once for each connection.
     async fn program(&self) -> Result<(), StepError> {
         let ensure = || async {
             let sent = program::ensure(&self.connection, &self.cx.release.wicd, &self.user).await?;

@@ -1,5 +1,6 @@
 //! Changes a node: gives it another version, restarts its host, or puts it right, by the steps that
-//! [`plan::update`](crate::plan::update) and [`plan::join`](crate::plan::join) choose. What fails for good is taken back.
+//! [`plan::update`](crate::plan::update) and [`plan::join`](crate::plan::join) choose. A version that fails permanently
+//! is rolled back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +31,7 @@ use crate::{
     render::Stored,
 };
 
-/// Sends ahead what a version needs. The node goes on as it is.
+/// Sends the payload of a version ahead. The node continues unchanged.
 pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let Some(version) = &grant.version else { return Ok(Flow::Rest) };
     if let Some(wait) = work.waits() {
@@ -47,7 +48,7 @@ pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepErro
     Ok(Flow::Rest)
 }
 
-/// Goes on with a change, until it is done or there is something to wait for.
+/// Continues a change, until it is complete or a wait is needed.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| Step::parse(&o.step));
     let fresh = begun.is_none();
@@ -289,7 +290,7 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
     Ok(true)
 }
 
-/// Ends an operation that has changed nothing on the host, or whose grant was taken back before it did.
+/// Ends an operation that has changed nothing on the host, or whose grant was revoked before it did.
 pub async fn give_up(work: &mut Work) -> Result<(), StepError> {
     let Some(operation) = work.status.operation.clone() else { return Ok(()) };
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))

@@ -42,7 +42,7 @@ pub struct Work {
     /// Its desired status.
     pub status: WindowsInstanceStatus,
     stored: WindowsInstanceStatus,
-    /// Whether the operation is not stored yet: a grant that was taken back in the meantime must not be used.
+    /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
     step_began: std::time::Instant,
 }
@@ -85,7 +85,7 @@ impl Work {
         self.instance.name_any()
     }
 
-    /// Whether it is to leave: marked, or being deleted. Until it is being deleted, the mark can be taken back.
+    /// Whether it is to leave: marked, or being deleted. Until it is being deleted, the mark can be revoked.
     pub fn leaving(&self) -> bool {
         self.instance.is_leaving()
     }
@@ -137,7 +137,7 @@ impl Work {
     pub fn version_for_wicd(&self) -> Option<&str> {
         let operation = self.status.operation.as_ref().filter(|o| o.applied);
         let current = self.status.current_version.as_deref();
-        // A node that was adopted as it is goes on following what it follows, whatever that is.
+        // An adopted node continues to follow its version, from any operator.
         if current == Some(UNKNOWN_VERSION) && operation.is_none() {
             return None;
         }
@@ -405,7 +405,7 @@ impl Work {
         if json!(fresh.status.unwrap_or_default()) != json!(self.stored) {
             return Err(StepError::Outdated);
         }
-        // A change that can still be given up is: nothing may be disturbed any more for a grant that was taken back.
+        // A change that can still be aborted is aborted: a revoked grant permits no disruption.
         let can_be_given_up = |o: &&Operation| o.type_.is_change() && !o.is_past_return();
         let goes_on = |o: &&Operation| self.status.operation.as_ref().is_some_and(|now| now.id == o.id);
         let going_on = self.stored.operation.as_ref().filter(can_be_given_up).filter(goes_on);

@@ -1,6 +1,6 @@
-//! Who may be worked on now.
+//! Decides which hosts get a grant.
 //!
-//! A grant is a slot: it is written on the instance, so that it can be counted, seen and taken back. Joining disturbs
+//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
 //! no node and is bounded by `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update,
 //! a restart or its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs
 //! nothing of it.
@@ -35,7 +35,7 @@ pub struct Limits {
     pub max_unavailable: IntOrPercent,
     /// Whether nothing new may begin.
     pub paused: bool,
-    /// Whether hosts that leave are let go as they are.
+    /// Whether leaving hosts are released as they are.
     pub orphan: bool,
     /// Whether changes may begin now: a maintenance window is open, or there are none.
     pub open: bool,

@@ -16,7 +16,7 @@ pub enum Purpose {
     Join,
     /// Change or restart it, or ask it something: it is a node.
     Keep,
-    /// Take everything of ours from it.
+    /// Remove everything that the operator put on it.
     Remove,
 }
 

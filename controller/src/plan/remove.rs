@@ -1,7 +1,7 @@
 //! The next step of taking a host out.
 //!
-//! Until the host is being deconfigured, its removal can be taken back: it is only marked as leaving, and at most cordoned and drained. What
-//! cannot be taken back begins with the deletion of the instance.
+//! Until the host is being deconfigured, its removal can be revoked: it is only marked as leaving, and at most cordoned
+//! and drained. What cannot be revoked begins with the deletion of the instance.
 
 use api::{GrantType, WindowsInstance};
 
@@ -12,7 +12,7 @@ pub enum Step {
     Cordon,
     /// Move the pods away.
     Drain,
-    /// Take everything of ours from the host.
+    /// Remove everything that the operator put on the host.
     Deconfigure,
     /// Delete the Node.
     DeleteNode,
@@ -45,7 +45,7 @@ pub struct Seen {
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
     pub drained: bool,
-    /// Whether the instance is being deleted: then the removal cannot be taken back any more.
+    /// Whether the instance is being deleted: then the removal can no longer be revoked.
     pub deleted: bool,
     /// Whether anything was ever put on the host.
     pub touched: bool,
@@ -66,7 +66,7 @@ pub enum Next {
     Gone,
 }
 
-/// Whether the removal of a host cannot be taken back any more.
+/// Whether the removal of a host can no longer be revoked.
 pub fn is_past_return(instance: &WindowsInstance) -> bool {
     let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
     let deconfigures =

@@ -15,7 +15,7 @@ pub struct Seen {
     pub changed: u32,
     /// Those that follow the version, available or not.
     pub following: u32,
-    /// Those that gave up following the version.
+    /// Nodes that failed to follow the version.
     pub failed: u32,
     /// Version that most nodes follow that have joined; `None`: there are none.
     pub current: Option<String>,
@@ -61,7 +61,7 @@ pub enum Hold {
         /// The version.
         version: String,
     },
-    /// Too many nodes gave up following the version.
+    /// Too many nodes failed to follow the version.
     FailureLimit {
         /// How many.
         failed: u32,
@@ -70,7 +70,7 @@ pub enum Hold {
     },
 }
 
-/// How the rollout goes on.
+/// Progress of the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
     /// What is to be remembered.

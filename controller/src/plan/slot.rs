@@ -1,4 +1,4 @@
-//! What counts of one host when it is decided who may be worked on.
+//! State of one host for the decision about grants.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -21,13 +21,13 @@ pub struct Slot {
     pub grant_disruption: Option<Disruption>,
     /// Whether its operation has begun, and may have disturbed the node.
     pub begun: bool,
-    /// Whether that operation has changed something on the host, so that its grant is not taken back any more.
+    /// Whether that operation has changed something on the host, so that its grant is no longer revoked.
     pub past_return: bool,
     /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
     /// Whether it is released as it is when it leaves, whatever its pool says.
     pub let_go: bool,
-    /// Whether it is being deconfigured: its removal is not taken back any more.
+    /// Whether it is being deconfigured: its removal is no longer revoked.
     pub deconfiguring: bool,
     /// Whether it leaves together with its machine. Nothing is done with it, and it counts for nothing.
     pub vanishing: bool,
@@ -53,7 +53,7 @@ pub struct Slot {
     pub astray: bool,
     /// Whether everything that the change needs is on the host.
     pub staged: bool,
-    /// Whether it gave up following the target. It is not tried again.
+    /// Whether it failed to follow the target. It is not retried.
     pub failed: bool,
     /// Whether the host asks for a restart.
     pub wants_reboot: bool,
@@ -61,7 +61,7 @@ pub struct Slot {
     pub down_since: Option<Timestamp>,
     /// Whether the host did not answer over SSH when it was last tried.
     pub unreachable: bool,
-    /// Whether it accepts another SSH key than the first of its list, or has an old one to give up.
+    /// Whether it accepts another SSH key than the first of its list, or has an old one to remove.
     pub wants_key: bool,
     /// Whether its keys are being worked on.
     pub rotating: bool,
@@ -111,7 +111,7 @@ pub(super) fn is_busy(slot: &Slot) -> bool {
     !slot.available || slot.begun || disturbs(slot.grant, slot.grant_disruption)
 }
 
-/// Whether it does so only because of a grant that can still be taken back, or replaced.
+/// Whether it does so only because of a grant that can still be revoked, or replaced.
 pub(super) fn is_seated(slot: &Slot) -> bool {
     slot.available && !slot.begun && slot.grant != Some(GrantType::Remove) && is_busy(slot)
 }

@@ -8,7 +8,7 @@ use api::{Disruption, GrantType};
 /// A step, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// Log in, check that the host can be changed, and send what it lacks. The node goes on as it is.
+    /// Log in, check that the host can be changed, and send missing files. The node continues unchanged.
     Check,
     /// Take no new pods.
     Cordon,
@@ -108,7 +108,7 @@ pub fn next(seen: Seen) -> Next {
     if seen.our_cordon { Next::Do(Step::Uncordon) } else { Next::Done }
 }
 
-/// Whom an error belongs to. Only an error of the version counts against it, and may stop or take back a rollout.
+/// The part at fault. Only an error of the version counts against it, and may stop or roll back a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// The host: it cannot be reached or logged in to, or is not fit to be changed. It is tried again after a while.
@@ -129,7 +129,7 @@ pub struct Failure {
     pub past_return: bool,
     /// Whether the host is on its way back to the version before.
     pub rolling_back: bool,
-    /// Whom the error belongs to.
+    /// The part at fault.
     pub blame: Blame,
     /// Whether only the API server did not do what was asked, which is tried again where it was.
     pub is_of_the_api: bool,
@@ -142,7 +142,7 @@ pub struct Failure {
 /// What follows from a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
-    /// The operation goes on where it was, after a while. So many failures of the version there have been.
+    /// The operation is retried from its present step, after a delay. Holds the number of failures of the version.
     Retry {
         /// With this one.
         attempts: i32,
@@ -153,7 +153,7 @@ pub enum AfterFailure {
     TakeBack,
 }
 
-/// Attempts on a host until its version is taken back.
+/// Attempts on a host before its version is rolled back.
 const ATTEMPTS: i32 = 3;
 
 /// Decides what follows from a failure of changing a node.

@@ -158,7 +158,7 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &Context) -> a
         Verdict::Taken => {}
         Verdict::Refused(message) => return refuse(answer, "Refused", message),
         Verdict::NotAsked(message) => {
-            answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"))
+            answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"));
         }
     }
     let pool = merged(&document.pool, there.as_deref());

@@ -112,7 +112,7 @@ pub fn changes(
             }
             None if instance.spec.leaving.is_some() => {}
             None => changes.leave.push(name),
-            // What has begun is taken back first.
+            // Operations in progress are revoked first.
             Some(_) if instance.spec.leaving.is_some() => {
                 changes.update.push(update(json!({"spec": returned(instance)}), None, true));
             }
@@ -145,7 +145,7 @@ fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
     merged(serde_json::Value::Object(nulls.collect()), json!(now))
 }
 
-/// Whether an instance may go over to a pool now: in the middle of an operation it belongs to whom it began with.
+/// Whether an instance may go over to a pool now: during an operation it belongs to the pool that began it.
 fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
     let busy = instance.status.as_ref().is_some_and(|s| s.operation.is_some());
     pool.metadata.deletion_timestamp.is_none() && !pool.spec.is_plan() && !busy

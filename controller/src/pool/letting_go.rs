@@ -1,5 +1,5 @@
-//! Which hosts are let go as they are, though their pool or their instances are deleted: not everything that deletes them wants the hosts
-//! to be deconfigured.
+//! Which hosts are released as they are, although their pool or their instances are deleted: not everything that
+//! deletes them wants the hosts to be deconfigured.
 
 use std::sync::Arc;
 

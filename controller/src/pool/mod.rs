@@ -270,7 +270,7 @@ async fn add_finalizer(pool: &WindowsNodePool, cx: &Context) -> Result<(), PoolE
     write_finalizers(pool, cx, &finalizers).await
 }
 
-/// Takes away the annotation with the number of hosts that are to leave. Returns whether it was still what was seen.
+/// Removes the annotation with the number of hosts that may leave. Returns whether it was unchanged.
 async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
     let patch =
@@ -289,7 +289,7 @@ async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Res
     }
 }
 
-/// The pool's last instance is gone.
+/// The pool's last instance is deleted.
 async fn finish(pool: &WindowsNodePool, cx: &Context) -> Result<Action, PoolError> {
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {

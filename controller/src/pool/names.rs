@@ -33,7 +33,7 @@ const RETRY: SignedDuration = SignedDuration::from_secs(5);
 pub(super) struct Naming {
     /// The entries.
     pub named: Named,
-    /// Who has the names that hosts call themselves.
+    /// Owners of the names that hosts report.
     pub owners: Owners,
     /// First contacts with hosts that are listed without a name.
     pub contacts: Vec<FirstContact>,
@@ -183,7 +183,7 @@ fn is_made_by_an_operator(node: &Node) -> bool {
         || node.annotations().contains_key(key::VERSION)
 }
 
-/// Who has the names that hosts call themselves.
+/// Owners of the names that hosts report.
 #[derive(Debug, Default)]
 pub(super) struct Owners(BTreeMap<String, Result<Option<String>, String>>);
 
@@ -215,7 +215,7 @@ impl Owners {
     }
 }
 
-/// Who has a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
+/// The owner of a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
 async fn owner(name: &str, cx: &Context) -> Result<Option<String>, String> {
     if let Some(instance) = cx.instances.get(&ObjectRef::new(name)) {
         let (pool, address) = (&instance.spec.pool_ref.name, &instance.spec.host.address);

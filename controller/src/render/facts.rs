@@ -26,7 +26,7 @@ pub struct Cluster {
     /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
     /// until it has been there: say it only where there is one.
     pub external_cloud_provider: bool,
-    /// Who makes the pod network.
+    /// Provider of the pod network.
     pub network: Network,
     /// The cluster's proxy.
     pub proxy: Proxy,
@@ -75,7 +75,7 @@ impl Platform {
     }
 }
 
-/// Who makes the pod network on hosts.
+/// Provider of the pod network on hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
     /// Another component, for example Calico or Flannel in its own pods, which also provides kube-proxy.

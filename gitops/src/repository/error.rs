@@ -44,7 +44,7 @@ pub enum GitError {
         /// Type and fingerprint.
         offered: String,
     },
-    /// The server does not believe who we are.
+    /// The server rejects the credentials.
     #[error("{host} refuses to log in: {problem}")]
     AuthenticationFailed {
         /// The server.
@@ -52,7 +52,7 @@ pub enum GitError {
         /// What was tried, and what to check.
         problem: String,
     },
-    /// The server's certificate is not believed, or it does not take ours.
+    /// The server's certificate is not trusted, or it rejects the client's.
     #[error("no secure connection to {host}: {problem}")]
     CertificateInvalid {
         /// The server.
@@ -60,7 +60,7 @@ pub enum GitError {
         /// What is wrong with it, and what to check.
         problem: String,
     },
-    /// There is no such repository, or it is hidden from who we are.
+    /// The repository does not exist, or these credentials may not read it.
     #[error("{host} has no such repository, or these credentials may not read it: check the URL and the Secret")]
     RepositoryNotFound {
         /// The server.

@@ -1,4 +1,4 @@
-//! Who made which change. Only what was fetched is known: beyond it, "older" is all that can be said.
+//! Authors of changes. Only fetched commits are known: beyond it, "older" is all that can be said.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 

@@ -1,4 +1,4 @@
-//! Whom to believe over https, and who we are there.
+//! Trusted authorities and client certificates for https.
 
 use std::{error::Error, io, sync::Arc};
 

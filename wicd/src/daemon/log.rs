@@ -21,7 +21,7 @@ pub struct RotatingFile {
 }
 
 impl RotatingFile {
-    /// Goes on with the file that is there. The directory is made.
+    /// Appends to the present file. The directory is created.
     pub fn open(path: PathBuf, limit: u64, files: u32) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;

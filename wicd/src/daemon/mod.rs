@@ -43,7 +43,7 @@ const QUIET: Duration = Duration::from_secs(5);
 /// Between two looks while something is on its way.
 const BUSY: Duration = Duration::from_millis(500);
 
-/// Runs until `stop` is cancelled. The services that it keeps go on running then: wicd can be replaced without disturbing
+/// Runs until `stop` is cancelled. The services continue to run then: wicd can be replaced without disrupting
 /// the node.
 pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: CancellationToken) {
     let (node, node_seen) = watch::channel(None);

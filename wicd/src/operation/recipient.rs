@@ -23,7 +23,7 @@ pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     Ok(desired.map(|d| Owner { cluster_id: d.cluster_id, node_name: d.node_name }))
 }
 
-/// Whom a request is meant for.
+/// The recipient of a request.
 pub(super) fn meant(request: &Request) -> Owner {
     let recipient = &request.recipient;
     Owner { cluster_id: recipient.cluster_id.clone(), node_name: recipient.node_name.clone() }
