@@ -140,7 +140,7 @@ const CASES: &[Case] = &[
         |r| service(r, "csi-proxy").dependencies.push("kubelet".into()),
         Restart,
         &["csi-proxy"],
-        "what csi-proxy depends on",
+        "the dependencies of csi-proxy",
     ),
     (
         "preparation",
@@ -186,7 +186,7 @@ const CASES: &[Case] = &[
         |r| r.services.services.retain(|s| s.name != "csi-proxy"),
         Restart,
         &[],
-        "the service csi-proxy goes",
+        "removal of the service csi-proxy",
     ),
     (
         "a bootstrap service is new",

@@ -102,7 +102,7 @@ mod tests {
         let withheld_slot = Slot { withheld: true, change: Some(Wanted::default()), ..Slot::default() };
         let (why, message) = withheld(&[member("a", withheld_slot.clone()), member("b", Slot::default())]).unwrap();
         assert_eq!(why, "SettingsWouldBeLost");
-        assert!(message.starts_with("1 node is not updated") && message.contains("made: a."), "{message}");
+        assert!(message.starts_with("1 node is not updated") && message.contains("operator: a."), "{message}");
         assert_eq!(withheld(&[member("a", Slot { leaving: true, ..withheld_slot })]), None);
     }
 }

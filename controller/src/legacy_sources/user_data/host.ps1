@@ -47,7 +47,7 @@ for ($try = 1; $try -le 10 -and -not (Test-Path -Path $config); $try++) { Start-
 $others = @(Get-Content -Path $config | Where-Object { $_ -notmatch '^\s*#?\s*(PubkeyAuthentication|PasswordAuthentication)\s' })
 Set-Content -Path $config -Encoding Ascii -Value (@('PubkeyAuthentication yes', 'PasswordAuthentication no') + $others)
 
-# The key, in the file that sshd reads for administrators, and which it trusts only if no other user may write it.
+# The key, in the file that sshd reads for administrators, and which it trusts only if nobody else may write it.
 $authorized = Join-Path $ssh 'administrators_authorized_keys'
 Remove-Item -Path $authorized -Force -ErrorAction SilentlyContinue
 Set-Content -Path $authorized -Encoding Ascii -Value $publicKey
