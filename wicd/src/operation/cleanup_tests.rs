@@ -123,7 +123,7 @@ fn files_of_others_in_our_directories_stay() {
     bed.write(r"C:\k\cni\theirs.exe", b"");
     let answer = bed.run(BODY);
     assert_eq!(answer.outcome, Outcome::Done);
-    assert_eq!(answer.warnings, [r"directory C:\k\cni stays: it holds files that are not ours"]);
+    assert_eq!(answer.warnings, [r"directory C:\k\cni stays: it holds files that the operator did not write"]);
     assert!(bed.exists(r"C:\k\cni\theirs.exe"));
 }
 
