@@ -2,7 +2,7 @@
 
 .PHONY: test demo setup
 
-# All that CI runs: format, generated files, dependencies, clippy for both targets, tests, fuzz targets.
+# All that CI runs: format, generated files, dependencies, words, clippy for both targets, tests, fuzz targets.
 test:
 	cargo xtask check
 

@@ -1,4 +1,4 @@
-//! Condition types and reasons, and the one way to set a condition.
+//! Condition types and reasons, and the function that sets a condition.
 //!
 //! Semantics are those of apimachinery's `SetStatusCondition`: `lastTransitionTime` moves only when `status` does.
 //! `Reconciling` and `Stalled` follow kstatus: they exist only while they are true, and never both.
@@ -8,23 +8,23 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
 /// Condition types of pools and instances.
 pub mod kind {
-    /// Everything that was asked for is there and works.
+    /// Everything that the spec declares is in place and works.
     pub const READY: &str = "Ready";
-    /// The operator acts, or will act without a person or a calendar. Present only while true.
+    /// The operator acts, or will act without a person or a maintenance window. Present only while true.
     pub const RECONCILING: &str = "Reconciling";
-    /// Nothing will happen until a person acts. Present only while true.
+    /// The operator cannot proceed until a person acts. Present only while true.
     pub const STALLED: &str = "Stalled";
     /// Pool: all nodes follow the desired version (name as in MachineConfigPool).
     pub const UPDATED: &str = "Updated";
     /// Pool: nodes are being joined, changed or removed (name as in MachineConfigPool).
     pub const UPDATING: &str = "Updating";
-    /// Pool: something is wrong, whether or not the operator can mend it (name as in MachineConfigPool).
+    /// Pool: the pool has a fault, whether or not the operator can repair it (name as in MachineConfigPool).
     pub const DEGRADED: &str = "Degraded";
     /// Pool: the host list was read and every entry of it is in use.
     pub const INVENTORY_SYNCED: &str = "InventorySynced";
-    /// Pool: the revision of the inventory that is in force was signed by somebody who is believed (name as in Flux).
+    /// Pool: the revision of the inventory that is in force carries a signature by a trusted key (name as in Flux).
     pub const SOURCE_VERIFIED: &str = "SourceVerified";
-    /// Pool: no new work is begun, because `rollout.paused` says so.
+    /// Pool: the operator begins no new operation, because `rollout.paused` is true.
     pub const PAUSED: &str = "Paused";
     /// Instance: the host answered over SSH at the last attempt.
     pub const REACHABLE: &str = "Reachable";
@@ -32,9 +32,10 @@ pub mod kind {
     pub const NODE_HEALTHY: &str = "NodeHealthy";
     /// Instance: the host follows the version that the pool wants.
     pub const UP_TO_DATE: &str = "UpToDate";
-    /// Instance: Windows, or somebody who has annotated the Node, asks for a restart of the host. Present only while true.
+    /// Instance: Windows, or a user who annotated the Node, requests a restart of the host. Present only while true.
     pub const REBOOT_REQUIRED: &str = "RebootRequired";
-    /// Instance: something on the host is, or was, not as the operator has made it. Present only while true.
+    /// Instance: the state of the host differs, or differed, from what the operator configured. Present only while
+    /// true.
     pub const DRIFTED: &str = "Drifted";
     /// Instance: the node keeps the version of the legacy operator, because a change would lose settings that it has. Present
     /// only while true.
@@ -44,25 +45,26 @@ pub mod kind {
     /// Pool: the admission policies that hold the hosts' daemons are in force. While they are not, the daemons have no rights and get no
     /// certificates, and no host is joined or changed.
     pub const POLICIES_IN_FORCE: &str = "PoliciesInForce";
-    /// Pool: a limit or a compatibility note that stops nothing, as an API server older than supported.
+    /// Pool: a limit or a compatibility note that stops no operation, for example an unsupported version of the API
+    /// server.
     pub const WARNING: &str = "Warning";
 }
 
 /// Reasons that more than one place uses. Reasons of errors come from the errors themselves.
 pub mod reason {
-    /// All is as asked.
+    /// The observed state matches the spec.
     pub const SUCCEEDED: &str = "Succeeded";
-    /// Under way.
+    /// An operation is in progress.
     pub const PROGRESSING: &str = "Progressing";
-    /// Under way again after a failure.
+    /// An operation is in progress again after a failure.
     pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
-    /// Nothing wrong.
+    /// No fault.
     pub const AS_EXPECTED: &str = "AsExpected";
     /// Paused by its owner.
     pub const PAUSED: &str = "Paused";
-    /// A source is not looked at, because its owner says so.
+    /// A source is not fetched, because its owner suspended it.
     pub const SUSPENDED: &str = "Suspended";
-    /// A source is looked at for the first time.
+    /// A source is fetched for the first time.
     pub const FETCHING: &str = "Fetching";
     /// Not paused.
     pub const NOT_PAUSED: &str = "NotPaused";
@@ -78,7 +80,7 @@ pub mod reason {
     pub const MASS_REMOVAL_BLOCKED: &str = "MassRemovalBlocked";
     /// The list names no host, and removes none until a person confirms it.
     pub const INVENTORY_EMPTY: &str = "InventoryEmpty";
-    /// Entries of the list may be any host, so that none is removed.
+    /// The names of some listed hosts are not known yet, so no host is removed.
     pub const NAMES_UNKNOWN: &str = "NamesUnknown";
     /// Instance: its pool does not exist.
     pub const POOL_MISSING: &str = "PoolMissing";
@@ -92,19 +94,19 @@ pub mod reason {
     pub const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
     /// Waiting for a slot.
     pub const WAITING: &str = "Waiting";
-    /// A drain does not get on.
+    /// A drain makes no progress.
     pub const DRAIN_BLOCKED: &str = "DrainBlocked";
     /// Nodes join.
     pub const PROVISIONING: &str = "Provisioning";
     /// Nodes leave.
     pub const REMOVING: &str = "Removing";
-    /// Nothing is going on.
+    /// All nodes follow the desired version.
     pub const UP_TO_DATE: &str = "UpToDate";
     /// Some nodes follow another version.
     pub const OUTDATED: &str = "Outdated";
     /// A change reaches the nodes.
     pub const ROLLING_OUT: &str = "RollingOut";
-    /// A change is taken back.
+    /// A change is rolled back.
     pub const ROLLING_BACK: &str = "RollingBack";
     /// Too many nodes could not be changed.
     pub const FAILURE_LIMIT_REACHED: &str = "FailureLimitReached";
@@ -114,13 +116,13 @@ pub mod reason {
     pub const WAITING_FOR_APPROVAL: &str = "WaitingForApproval";
     /// A change would lose settings of the legacy operator's.
     pub const SETTINGS_WOULD_BE_LOST: &str = "SettingsWouldBeLost";
-    /// Nodes that a person has cordoned use up what may be unavailable.
+    /// Nodes that a person has cordoned exhaust the disruption budget.
     pub const BLOCKED_BY_CORDON: &str = "BlockedByCordon";
     /// A change waits between two steps.
     pub const SOAKING: &str = "Soaking";
     /// Too many nodes are not Ready for any to be repaired.
     pub const TOO_MANY_UNHEALTHY: &str = "TooManyUnhealthy";
-    /// Nodes are lost, and no longer waited for.
+    /// Nodes are lost, and the rollout no longer waits for them.
     pub const NODES_LOST: &str = "NodesLost";
     /// Mode Plan.
     pub const PLANNED: &str = "Planned";
@@ -131,7 +133,7 @@ pub fn find<'a>(conditions: &'a [Condition], type_: &str) -> Option<&'a Conditio
     conditions.iter().find(|c| c.type_ == type_)
 }
 
-/// Whether the condition is there with status `True`.
+/// Whether the condition is present with status `True`.
 pub fn is_true(conditions: &[Condition], type_: &str) -> bool {
     find(conditions, type_).is_some_and(|c| c.status == "True")
 }
@@ -197,7 +199,7 @@ pub fn set(
     }
 }
 
-/// Takes a condition away, if it is there.
+/// Removes a condition, if it is present.
 pub fn remove(conditions: &mut Vec<Condition>, type_: &str) {
     conditions.retain(|c| c.type_ != type_);
 }

@@ -7,7 +7,7 @@ use crate::{WindowsInstance, WindowsNodePool};
 
 /// The CRDs, as `crds/` has them.
 ///
-/// kstatus takes an object without a status for finished. The one default is therefore
+/// kstatus treats an object without a status as finished. The one default is therefore
 /// `status: {observedGeneration: -1}`, as Flux does. Those that schemars derives from `#[serde(default)]` are taken out.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     [WindowsNodePool::crd(), WindowsInstance::crd()].map(with_status_default).into()
@@ -26,7 +26,7 @@ fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefin
     crd
 }
 
-/// Takes defaults out, and line breaks out of the paragraphs of descriptions: kubectl breaks lines itself.
+/// Removes defaults, and line breaks within the paragraphs of descriptions: kubectl wraps lines itself.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.default = None;
     if let Some(description) = &mut schema.description {

@@ -30,12 +30,12 @@ fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
     pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect()
 }
 
-/// The examples. They are values of the API's own types, so they cannot fall behind it.
+/// The examples. They are values of the API types, so they always match the API.
 pub fn examples() -> Vec<Example> {
     vec![
         Example {
             name: "minimal",
-            about: "Two hosts, everything else as documented. Needs the Secret cloud-private-key in the operator's namespace.",
+            about: "Two hosts and the defaults. Needs the Secret cloud-private-key in the operator's namespace.",
             pool: WindowsNodePool::new(
                 "factory",
                 WindowsNodePoolSpec {
@@ -49,7 +49,7 @@ pub fn examples() -> Vec<Example> {
         },
         Example {
             name: "git",
-            about: "Hosts from a Git repository, whose commits must be signed. The Secret hosts-repository has username and password, the Secret hosts-signers the public keys that are believed.",
+            about: "Hosts from a Git repository, whose commits must be signed. The Secret hosts-repository has username and password, the Secret hosts-signers the trusted public keys.",
             pool: WindowsNodePool::new(
                 "factory",
                 WindowsNodePoolSpec {

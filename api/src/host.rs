@@ -1,9 +1,9 @@
-//! What the operator and `wicd.exe` say to each other while the operator works on a host over SSH.
+//! The protocol between the operator and `wicd.exe` while the operator works on a host over SSH.
 //!
 //! For each [`Verb`] the operator writes a [`Request`] to `<operation directory>\<verb>.request.json` over SFTP, starts
 //! `C:\windows\wicd\<sha256 of the exe>\wicd.exe <verb> <operation id>`, and reads the [`Answer`] from
-//! `<operation directory>\<verb>.answer.json`. The exit status says whether to look: [`EXIT_ANSWERED`] means that the answer
-//! is there (it may still tell of a failure); anything else means that it is not. What the process prints is for the log.
+//! `<operation directory>\<verb>.answer.json`. The exit status reports whether an answer exists: with [`EXIT_ANSWERED`]
+//! it does (and may report a failure); with any other status it does not. What the process prints is for the log.
 //!
 //! Secrets travel in requests (files such as TLS keys) but never in answers: private keys that a host makes stay there.
 
@@ -24,21 +24,21 @@ pub const MAX_ANSWER: usize = 1 << 20;
 pub mod path {
     /// Root of everything. Legacy.
     pub const ROOT: &str = r"C:\k";
-    /// Everything that the operator writes over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Windows lets
-    /// only administrators write below `C:\Windows`, so nothing there is another user's, from the first byte on; wicd takes
-    /// away the right to read it before the first secret is sent.
+    /// Everything that the operator writes over SFTP: `<sha256>\wicd.exe`, which it starts, and [`OPERATIONS`]. Windows
+    /// lets only administrators write below `C:\Windows`, so no other user can own a file there; wicd removes the right
+    /// to read it before the operator sends the first secret.
     pub const LAUNCH: &str = r"C:\windows\wicd";
-    /// One directory for each operation that is going on: requests, answers, the archive that is being sent.
+    /// One directory for each operation in progress: requests, answers and the archive in transfer.
     pub const OPERATIONS: &str = r"C:\windows\wicd\operations";
     /// Directory of wicd's service: `<sha256>\wicd.exe`, [`STATE`], [`OWNED`]. wicd makes and protects it.
     pub const WICD: &str = r"C:\k\wicd";
-    /// Lock of what changes the host: one at a time.
+    /// Lock that serialises changes of the host.
     pub const LOCK: &str = r"C:\k\wicd\lock";
-    /// Newest epoch of an operator that the host has seen.
+    /// Newest epoch of an operator that the host has received.
     pub const EPOCH: &str = r"C:\k\wicd\epoch";
     /// What the host follows, as wicd last wrote it: a [`super::Marker`].
     pub const STATE: &str = r"C:\k\wicd\state.json";
-    /// What wicd has put on the host: a list of paths, services, variables and certificates to take away again.
+    /// What wicd has put on the host: a list of paths, services, variables and certificates that a cleanup removes.
     pub const OWNED: &str = r"C:\k\wicd\owned.json";
     /// Last good copy of what the service keeps true: a [`super::Desired`].
     pub const DESIRED: &str = r"C:\k\wicd\desired.json";
@@ -68,14 +68,14 @@ pub mod path {
 
 /// Name of wicd's Windows service. Legacy.
 pub const WICD_SERVICE: &str = "windows-instance-config-daemon";
-/// Descriptions of services of ours begin so. Legacy.
+/// Start of the descriptions of the operator's services. Legacy.
 pub const SERVICE_DESCRIPTION_PREFIX: &str = "OpenShift managed ";
 
-/// What `wicd.exe` is asked to do.
+/// Command that the operator gives to `wicd.exe`.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 pub enum Verb {
-    /// Look, change nothing: [`Facts`].
+    /// Report facts without a change of the host: [`Facts`].
     Facts,
     /// Unpack and verify payload files: [`Stage`].
     Stage,
@@ -85,7 +85,7 @@ pub enum Verb {
     Start,
     /// Restart the host: [`Reboot`].
     Reboot,
-    /// Take everything of ours away: [`Cleanup`].
+    /// Remove everything that the operator put on the host: [`Cleanup`].
     Cleanup,
 }
 
@@ -128,7 +128,7 @@ pub fn answer_path(id: &str, verb: Verb) -> String {
     format!(r"{}\{}.answer.json", operation_dir(id), verb.as_str())
 }
 
-/// Command line that starts `wicd.exe`: short, ASCII, nothing that any shell could take for its own.
+/// Command line that starts `wicd.exe`: short, ASCII, without characters that a shell interprets.
 pub fn command(exe_sha256: &str, verb: Verb, id: &str) -> String {
     format!("{} {} {id}", launcher_path(exe_sha256), verb.as_str())
 }
@@ -146,23 +146,25 @@ pub struct Request {
     pub protocol: u32,
     /// The operation.
     pub operation: String,
-    /// Epoch of the operator's lease. wicd refuses one that is older than the newest that the host has seen of this cluster.
+    /// Epoch of the operator's lease. wicd refuses one that is older than the newest that the host has received from
+    /// this cluster.
     pub epoch: i64,
-    /// Whom the request is meant for. wicd does nothing that is meant for another.
+    /// The recipient of the request. wicd refuses a request for another recipient.
     #[serde(default)]
     pub recipient: Recipient,
-    /// Whose the host is by its own record, if this request is to make it the recipient's. Without it, and for cleanup in any case,
-    /// wicd refuses a host that is on record as another cluster's or another Node's.
+    /// The owner of the host by its own record, if this request transfers the host to the recipient. Without it, and
+    /// for cleanup in any case, wicd refuses a host that its record assigns to another cluster or another Node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub supersedes: Option<Owner>,
-    /// An epoch that a person has declared void. If it is exactly the newest that the host has seen, wicd forgets it.
+    /// An epoch that a person has declared void. If it is exactly the newest that the host has received, wicd forgets
+    /// it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub void_epoch: Option<i64>,
-    /// What to do.
+    /// The work that is requested.
     pub body: Body,
 }
 
-/// The host that a request is meant for. Only [`Verb::Facts`], which changes nothing, works without it.
+/// The recipient of a request. Only [`Verb::Facts`], which does not change the host, works without it.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Recipient {
@@ -175,7 +177,7 @@ pub struct Recipient {
     pub machine_id: Option<String>,
 }
 
-/// Whose a host is by its own record, see [`Marker::owner`].
+/// The owner of a host by its own record, see [`Marker::owner`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Owner {
@@ -185,7 +187,7 @@ pub struct Owner {
     pub node_name: String,
 }
 
-/// What to do.
+/// The work that is requested.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub enum Body {
@@ -217,11 +219,11 @@ impl Body {
     }
 }
 
-/// Look, change nothing.
+/// Report facts without a change of the host.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Facts {
-    /// The files that the host shall have: the answer tells which blobs are missing.
+    /// The files that the host must have: the answer reports which blobs are missing.
     pub files: Vec<payload::File>,
 }
 
@@ -229,26 +231,26 @@ pub struct Facts {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Stage {
-    /// All files that the host shall have.
+    /// All files that the host must have.
     pub files: Vec<payload::File>,
     /// Name of the archive in [`path::OPERATIONS`]: a tar whose entries are named by SHA-256 of the content and hold one zstd
     /// frame each. Only entries whose names are in `files` are taken. It is deleted afterwards.
     pub archive: String,
 }
 
-/// Put files in place, write configuration, make keys and certificate requests. Nothing is started.
+/// Put files in place, write configuration, make keys and certificate requests. No service is started.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Apply {
-    /// What the host shall follow; becomes [`path::DESIRED`].
+    /// Desired state of the host; becomes [`path::DESIRED`].
     pub desired: Desired,
-    /// All payload files; their blobs must be there.
+    /// All payload files; their blobs must exist on the host.
     pub files: Vec<payload::File>,
     /// Configuration files.
     pub configs: Vec<ConfigFile>,
-    /// Certificates that are to be asked for, unless the host has a good one already.
+    /// Certificates to request, unless the host already has a valid one.
     pub certificates: Vec<CertificateKind>,
-    /// SHA-256 of the `wicd.exe` that the service shall run.
+    /// SHA-256 of the `wicd.exe` that the service must run.
     pub wicd_sha256: String,
 }
 
@@ -279,7 +281,7 @@ pub struct Desired {
     /// Rotation of logs that their services do not rotate themselves. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
-    /// What is done with what somebody has changed on the host.
+    /// Reaction to changes on the host that the operator did not make.
     #[serde(default)]
     pub drift: crate::Drift,
 }
@@ -288,9 +290,9 @@ pub struct Desired {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
-    /// Size in bytes at which a log is put aside.
+    /// Size in bytes at which a log is rotated.
     pub max_bytes: u64,
-    /// Seconds after which a log that was put aside is deleted.
+    /// Seconds after which a rotated log is deleted.
     pub max_age_seconds: u64,
 }
 
@@ -320,11 +322,11 @@ impl std::fmt::Debug for ConfigFile {
 pub struct Start {
     /// PEM chains for the requests that `apply` answered with. The keys are on the host.
     pub certificates: BTreeMap<CertificateKind, String>,
-    /// SHA-256 of the `wicd.exe` that the service shall run.
+    /// SHA-256 of the `wicd.exe` that the service must run.
     pub wicd_sha256: String,
-    /// How long rotated certificates of wicd shall live, in seconds.
+    /// Validity of rotated certificates of wicd, in seconds.
     pub certificate_seconds: i32,
-    /// Services to stop first, so that wicd's service starts them afresh: kubelet registers its Node only when it starts.
+    /// Services to stop first, so that wicd's service restarts them: kubelet registers its Node only when it starts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub restart: Vec<String>,
 }
@@ -333,12 +335,13 @@ pub struct Start {
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Reboot {
-    /// Boot id that the operator saw. If the host has another one by now, nothing is done.
+    /// Boot id that the operator observed. If the host has another one, wicd does not restart it.
     pub boot_id: String,
 }
 
-/// Take everything of ours away, by the ownership manifest. Services first, then variables and certificates, then files.
-/// `wicd.exe` itself is removed by the operator over SFTP at the end, because a running program cannot delete itself.
+/// Remove everything that the operator put on the host, by the ownership manifest. Services first, then variables and
+/// certificates, then files. `wicd.exe` itself is removed by the operator over SFTP at the end, because a running
+/// program cannot delete itself.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Cleanup {}
@@ -353,7 +356,7 @@ pub enum CertificateKind {
     Wicd,
 }
 
-/// What `wicd.exe` answers. Hostile until checked: a host can answer whatever it likes.
+/// Answer of `wicd.exe`. Untrusted until checked: a host can send any content.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq)]
 #[serde(rename_all = "camelCase")]
 pub struct Answer {
@@ -361,49 +364,49 @@ pub struct Answer {
     pub protocol: u32,
     /// The operation, repeated.
     pub operation: String,
-    /// Whether it was done.
+    /// Outcome of the request.
     pub outcome: Outcome,
-    /// How the host stands afterwards. Not there if it could not be found out.
+    /// State of the host afterwards. Absent if it could not be determined.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub state: Option<HostState>,
     /// PEM certificate requests, after `apply`.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub requests: BTreeMap<CertificateKind, String>,
-    /// Things that people should know, though they stopped nothing.
+    /// Warnings for people: problems that did not stop the request.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub warnings: Vec<String>,
 }
 
-/// Whether it was done.
+/// Outcome of the request.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Outcome {
-    /// It was.
+    /// Done.
     Done,
-    /// It was, and the host must be restarted before it has all its effect.
+    /// Done, and the host must be restarted before it takes full effect.
     RebootRequired {
         /// Why.
         why: String,
     },
-    /// It was not.
+    /// Failed.
     Failed {
-        /// PascalCase word, as `DiskFull`, `HashMismatch`, `StaleEpoch`, `ServiceFailed`.
+        /// PascalCase word, for example `DiskFull`, `HashMismatch`, `StaleEpoch`, `ServiceFailed`.
         reason: String,
         /// A sentence, with what to do.
         message: String,
     },
 }
 
-/// How a host stands.
+/// State of a host.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct HostState {
     /// The host itself.
     pub machine: Machine,
-    /// What it follows, if anything of ours is there.
+    /// The version and owner on record, if the operator has configured the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub marker: Option<Marker>,
-    /// SHA-256 of payload files that are not there, of those that the request named.
+    /// SHA-256 of those payload files of the request that the host lacks.
     #[serde(default)]
     pub missing: Vec<String>,
     /// State of wicd's service.
@@ -411,21 +414,22 @@ pub struct HostState {
     /// SHA-256 of the exe that wicd's service runs, from its command line.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd_sha256: Option<String>,
-    /// State of the other services of ours.
+    /// State of the other services of the operator.
     #[serde(default)]
     pub services: BTreeMap<String, ServiceState>,
-    /// Certificates that are there: kind and end of validity, Unix seconds. kubelet's is the newest of first and rotated.
+    /// Certificates on the host: kind and end of validity, Unix seconds. kubelet's is the newest of first and rotated.
     #[serde(default)]
     pub certificates: BTreeMap<CertificateKind, i64>,
-    /// Why the host must be restarted before it can be a node, if it must.
+    /// Why the host must be restarted before it can be a node. Absent if it need not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reboot_required: Option<String>,
-    /// Services of the names that we use, that are not ours, as a kubelet that somebody else installed.
+    /// Services with names that the operator uses, but that it did not install, for example a kubelet of another
+    /// installer.
     #[serde(default)]
     pub foreign_services: Vec<String>,
 }
 
-/// A host.
+/// Facts about a host.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Machine {
@@ -435,13 +439,13 @@ pub struct Machine {
     pub machine_id: String,
     /// Boot id: registry `…\Memory Management\PrefetchParameters` `BootId`, as kubelet reports it.
     pub boot_id: String,
-    /// As `10.0.20348.2527`.
+    /// For example `10.0.20348.2527`.
     pub os_build: String,
-    /// As `Windows Server 2022 Datacenter`.
+    /// For example `Windows Server 2022 Datacenter`.
     pub os_name: String,
     /// Clock, Unix milliseconds.
     pub clock_ms: i64,
-    /// Milliseconds since it was started; 0 if not known.
+    /// Milliseconds since the last start; 0 if unknown.
     #[serde(default)]
     pub uptime_ms: i64,
     /// Addresses, without loopback and link-local ones.
@@ -451,7 +455,7 @@ pub struct Machine {
     pub default_address: Option<String>,
     /// Free bytes on C:.
     pub disk_free: u64,
-    /// Whether we run with administrator's rights.
+    /// Whether wicd runs with administrator's rights.
     pub is_admin: bool,
     /// State of the Windows feature Containers.
     pub containers_feature: Feature,
@@ -461,11 +465,11 @@ pub struct Machine {
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub enum Feature {
-    /// There.
+    /// Installed.
     Enabled,
-    /// Not there.
+    /// Not installed.
     Disabled,
-    /// Could not be told.
+    /// Could not be determined.
     #[default]
     Unknown,
 }
@@ -479,7 +483,7 @@ pub enum ServiceState {
     Missing,
     /// Stopped.
     Stopped,
-    /// On its way up or down.
+    /// Starting or stopping.
     Pending,
     /// Running.
     Running,
@@ -491,7 +495,7 @@ pub enum ServiceState {
 pub struct Marker {
     /// The last operation that changed the host.
     pub operation: String,
-    /// Newest epoch that was seen.
+    /// Newest epoch that the host has received.
     pub epoch: i64,
     /// Id of the cluster: UID of its Namespace `kube-system`.
     #[serde(default)]
@@ -509,7 +513,7 @@ pub struct Marker {
 }
 
 impl Marker {
-    /// Whose the host is.
+    /// The owner of the host.
     pub fn owner(&self) -> Owner {
         Owner { cluster_id: self.cluster_id.clone(), node_name: self.node_name.clone() }
     }

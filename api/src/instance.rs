@@ -1,4 +1,4 @@
-#![expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is so or not")]
+#![expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::SecretKeyRef;
 
-/// One host of a pool: what the pool wants of it, and what the operator has found and is doing. Written by the operator
-/// only; to change a host, change its pool.
+/// One host of a pool: its desired state, and what the operator observes and does. Only the operator writes it; to
+/// change a host, change its pool.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(
     group = "windowsmachineconfig.openshift.io",
@@ -18,7 +18,7 @@ use crate::SecretKeyRef;
     kind = "WindowsInstance",
     plural = "windowsinstances",
     shortname = "wi",
-    doc = "One host of a pool: what the pool wants of it, and what the operator has found and is doing. Written by the operator only; to change a host, change its pool.",
+    doc = "One host of a pool: its desired state, and what the operator observes and does. Only the operator writes it; to change a host, change its pool.",
     category = "windows",
     status = "WindowsInstanceStatus",
     derive = "PartialEq",
@@ -49,43 +49,44 @@ pub struct WindowsInstanceSpec {
     pub pool_ref: PoolRef,
     /// The host, with the pool's settings filled in.
     pub host: InstanceHost,
-    /// Where the entry of the host stands.
+    /// Location of the host's entry in the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub origin: Option<Origin>,
-    /// What the host shall follow.
+    /// The version that the host must follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired: Option<Desired>,
-    /// Permission to work on the host now. Written and taken back by the pool controller only.
+    /// Permission to work on the host now. Only the pool controller writes and revokes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<Grant>,
-    /// That the host is to leave. It can be taken back until the host is being deconfigured: only then is the instance deleted.
+    /// Set if the host must leave the pool. It can be revoked until the operator begins to deconfigure the host: only
+    /// then is the instance deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaving: Option<Leaving>,
 }
 
 impl WindowsInstance {
-    /// Whether the host is to leave: it is marked, or the instance is being deleted.
+    /// Whether the host must leave: it is marked, or the instance is being deleted.
     pub fn is_leaving(&self) -> bool {
         self.spec.leaving.is_some() || self.is_deleting()
     }
 
-    /// Whether the instance is being deleted, which cannot be taken back.
+    /// Whether the instance is being deleted, which cannot be revoked.
     pub fn is_deleting(&self) -> bool {
         self.metadata.deletion_timestamp.is_some()
     }
 }
 
-/// That a host is to leave its pool.
+/// Mark of a host that must leave its pool.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Leaving {
     /// Since when, RFC 3339.
     #[schemars(length(min = 1, max = 64))]
     pub since: String,
-    /// Why, in a sentence.
+    /// The cause, in a sentence.
     #[schemars(length(max = 1024))]
     pub why: String,
-    /// Whether a person has confirmed this very removal. It is not held for any other reason any more.
+    /// Whether a person has confirmed this removal. No removal guard holds it then.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub confirmed: bool,
 }
@@ -107,7 +108,7 @@ pub struct InstanceHost {
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = ("self == oldSelf", "a host keeps its name"))]
     pub name: String,
-    /// Address to reach it at.
+    /// Address at which SSH reaches the host.
     #[schemars(length(min = 1, max = 253))]
     pub address: String,
     /// Port of its SSH server.
@@ -116,7 +117,7 @@ pub struct InstanceHost {
     /// User to log in as.
     #[schemars(length(min = 1, max = 104))]
     pub username: String,
-    /// Host key to insist on, see the pool's `hosts[].hostKey`.
+    /// Required host key, see the pool's `hosts[].hostKey`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 2048))]
     pub host_key: Option<String>,
@@ -129,7 +130,7 @@ pub struct InstanceHost {
     pub labels: BTreeMap<String, String>,
 }
 
-/// Where the entry of a host stood when it was last changed. An entry that only moves in its file keeps it.
+/// Location of a host's entry when it last changed. An entry that only moves within its file keeps it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Origin {
@@ -154,27 +155,27 @@ pub struct Origin {
     pub machine: Option<String>,
 }
 
-/// A commit, as far as it tells where a host comes from.
+/// The commit that a host comes from.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Commit {
     /// Its id.
     #[schemars(length(max = 64))]
     pub id: String,
-    /// Who made it, as `Name <address>`.
+    /// Author, as `Name <address>`.
     #[schemars(length(max = 512))]
     pub author: String,
-    /// When, RFC 3339.
+    /// Commit time, RFC 3339.
     pub time: String,
     /// Its first line.
     #[schemars(length(max = 512))]
     pub subject: String,
-    /// Whether older commits, which were not fetched, may have made the entry as it is.
+    /// Whether an older commit, which was not fetched, may be the origin of the entry.
     #[serde(default)]
     pub or_older: bool,
 }
 
-/// What a host shall follow.
+/// The version that a host must follow.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Desired {
@@ -193,7 +194,7 @@ pub struct Grant {
     /// Its kind.
     #[serde(rename = "type")]
     pub type_: GrantType,
-    /// When it was given, RFC 3339.
+    /// Time of the grant, RFC 3339.
     pub granted_time: String,
     /// For `Stage` and `Update`: the version to go to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -202,7 +203,7 @@ pub struct Grant {
     /// For `Update`: how disruptive it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<Disruption>,
-    /// For `Update`: services that read what changes, and are started afresh.
+    /// For `Update`: services that read the changed files and settings, and are restarted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
@@ -211,10 +212,10 @@ pub struct Grant {
 /// How disruptive a change is; each includes those before.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Disruption {
-    /// Nothing that runs notices.
+    /// No running process is affected.
     #[default]
     None,
-    /// Services are restarted; pods go on running.
+    /// Services are restarted; pods continue to run.
     Restart,
     /// Pods are moved away first.
     Drain,
@@ -240,24 +241,24 @@ pub enum GrantType {
     /// Make the host a node.
     #[default]
     Provision,
-    /// Send the payload of another version. Disturbs nobody.
+    /// Send the payload of another version. Not disruptive.
     Stage,
     /// Give the node another version.
     Update,
-    /// Restart the host of the node, which has asked for it.
+    /// Restart the host of the node, which requested it.
     Reboot,
-    /// Put a node that does not work right.
+    /// Repair a node that does not work.
     Repair,
     /// Drain the node, deconfigure the host, delete the Node.
     Remove,
-    /// Let the host go as it is.
+    /// Release the host as it is.
     Orphan,
-    /// Have the host take the first key of its list, and no longer the one that it takes now. Disturbs nobody.
+    /// Have the host accept the first key of its list, and no longer its present key. Not disruptive.
     RotateKey,
 }
 
 impl GrantType {
-    /// Whether a node that works is worked on, and shall work again at the end.
+    /// Whether the operation changes a working node, which must work again at the end.
     pub fn is_change(self) -> bool {
         matches!(self, Self::Update | Self::Reboot | Self::Repair)
     }
@@ -277,84 +278,85 @@ impl GrantType {
     }
 }
 
-/// What the operator has found and is doing.
+/// Observed state of the host, and the operation in progress.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct WindowsInstanceStatus {
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// For people: one word for where the host stands.
+    /// Summary of the host's state in one word, for people.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub phase: Option<Phase>,
-    /// What is so, since when, and why.
+    /// Conditions of the instance.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// Version that the host follows completely.
+    /// Version that the host fully follows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub current_version: Option<String>,
-    /// Version that it followed before, and can go back to.
+    /// Version that it followed before, and to which it can be rolled back.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub previous_version: Option<String>,
-    /// Version whose payload is all on the host, waiting for its turn.
+    /// Version whose payload is complete on the host and waits for an update.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub staged_version: Option<String>,
-    /// Version that the host could not follow. It is not tried again.
+    /// Version that the host failed to follow. It is not retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_version: Option<String>,
     /// SHA-256 of the `wicd.exe` that the host runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd: Option<String>,
-    /// When the certificate ends that wicd was last issued, RFC 3339. wicd renews it by itself for as long as the host runs; once it has
-    /// ended, only the operator can bring another.
+    /// End of validity of wicd's newest certificate, RFC 3339. wicd renews it by itself while the host runs; once it
+    /// has expired, only the operator can bring another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd_certificate_expires: Option<String>,
     /// The Node of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
-    /// What was put on the Node because of the pool's template and the host's entry.
+    /// What the operator put on the Node from the pool's template and the host's entry.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template_applied: Option<TemplateApplied>,
-    /// The user name that the Node's legacy annotation `username` was last seen or written with.
+    /// The user name in the Node's legacy annotation `username`, as last observed or written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 104))]
     pub annotated_username: Option<String>,
-    /// Whether the host holds the name of its Node although `nodeRef` is not there: the API server had no Node of that name when the
-    /// host was about to get its identity.
+    /// Whether the host holds the name of its Node although `nodeRef` is not set: the API server had no Node of that
+    /// name when the host was about to get its identity.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub holds_node_name: bool,
-    /// The IP address at which the host was last reached, with its pinned host key and its machine id. Certificates name this one, those
-    /// of the host's Machine, and no others.
+    /// The IP address at which the host was last reached, with its pinned host key and its machine id. Certificates
+    /// name only this address and those of the host's Machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub proven_address: Option<String>,
     /// The host key that was pinned.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,
-    /// Where the host was proven last. When its entry names another place, that is looked at, and nothing is done to the node.
+    /// Address and port at which the host was last proven. When its entry names another address, the operator only
+    /// verifies the new address and does not change the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proven_at: Option<ProvenAt>,
-    /// Failures of looking at the new place of a node, since its entry has changed. They hold up nothing else.
+    /// Failures to verify the new address of a node since its entry changed. They do not delay any other operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub address_failures: Option<Failures>,
-    /// Which private key the host took: lower-case hex SHA-256 of the authorized_keys form of its public key.
+    /// The private key that the host accepted: lower-case hex SHA-256 of the authorized_keys form of its public key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub public_key_hash: Option<String>,
-    /// How giving the host another key stands, if that is not through.
+    /// Progress of a key rotation, if one is not finished.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_rotation: Option<KeyRotation>,
-    /// That the host refuses every key of its list, if it does.
+    /// Set while the host refuses every key of its list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key_refusal: Option<KeyRefusal>,
-    /// What the host said of itself.
+    /// Facts that the host reported.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub facts: Option<HostFacts>,
-    /// The operation that is going on.
+    /// The operation in progress.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub operation: Option<Operation>,
-    /// Name of the operation that was finished last: its grant has been used.
+    /// Name of the last finished operation: its grant has been used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_operation: Option<String>,
     /// Failures since the last success.
@@ -365,31 +367,31 @@ pub struct WindowsInstanceStatus {
     pub last_handled_retry: Option<String>,
 }
 
-/// How giving a host another key stands.
+/// Progress of a key rotation.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRotation {
-    /// The key whose line is still to be removed from the host, as in `publicKeyHash`.
+    /// The key whose line must still be removed from the host, as in `publicKeyHash`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retiring_key_hash: Option<String>,
-    /// Failures since the last success. They hold up nothing else.
+    /// Failures since the last success. They do not delay any other operation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failures: Option<Failures>,
 }
 
-/// That a host refuses every key of its list.
+/// Record of a host that refuses every key of its list.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct KeyRefusal {
-    /// The keys of its list, as in `publicKeyHash`. Of a list that has changed since, it says nothing.
+    /// The keys of its list, as in `publicKeyHash`. The record does not apply to a list that has changed since.
     pub key_hashes: Vec<String>,
-    /// When it refused them first.
+    /// Time of the first refusal.
     pub first_time: String,
-    /// When it refused them last.
+    /// Time of the last refusal.
     pub last_time: String,
 }
 
-/// Where a host stands, in a word. For people and field selectors; nothing is decided by it.
+/// Summary of a host's state in one word, for people and field selectors. The operator bases no decision on it.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// Waits for its turn.
@@ -416,16 +418,16 @@ pub enum Phase {
 pub struct NodeRef {
     /// Name.
     pub name: String,
-    /// UID, so that a Node of the same name made by somebody else is not taken for it.
+    /// UID, which distinguishes the Node from another of the same name.
     pub uid: String,
 }
 
-/// What the operator has put on a Node because of a pool's template and a host's entry. Nothing else is ever removed from
-/// the Node. It is stored before the Node is changed, so that it never names too little.
+/// What the operator put on a Node from a pool's template and a host's entry. The operator removes only this from the
+/// Node. It is stored before the Node is changed, so it is always complete.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateApplied {
-    /// UID of the Node. Not set as long as the Node has not been seen.
+    /// UID of the Node. Not set until the Node is observed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_uid: Option<String>,
     /// Keys of labels, sorted.
@@ -442,7 +444,7 @@ pub struct TemplateApplied {
     pub taints: Vec<String>,
 }
 
-/// Where a host was proven.
+/// Address and port at which a host was proven.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ProvenAt {
@@ -456,7 +458,7 @@ pub struct ProvenAt {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedHostKey {
-    /// Type, as `ssh-ed25519`.
+    /// Type, for example `ssh-ed25519`.
     pub key_type: String,
     /// Base64 of the SSH wire format.
     pub public_key: String,
@@ -464,7 +466,7 @@ pub struct PinnedHostKey {
     pub fingerprint: String,
 }
 
-/// What a host said of itself when it was proven.
+/// Facts that a host reported when it was proven.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
@@ -476,24 +478,24 @@ pub struct HostFacts {
     pub os_build: String,
     /// As `Windows Server 2022 Datacenter`.
     pub os_name: String,
-    /// Boot id: changes with each start of the host.
+    /// Boot id, which changes with each start of the host.
     pub boot_id: String,
-    /// When the host was last started, RFC 3339.
+    /// Last start of the host, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_time: Option<String>,
-    /// The address that its Node has.
+    /// Address of its Node.
     #[serde(default)]
     pub node_ip: String,
     /// Its addresses.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub addresses: Vec<String>,
-    /// How far its clock is ahead of the operator's, in seconds.
+    /// Lead of its clock over the operator's, in seconds.
     #[serde(default)]
     pub clock_skew_seconds: i64,
 }
 
-/// The operation that is going on. Its step and clocks are stored before the step's first side effect.
+/// The operation in progress. Its step and clocks are stored before the step's first side effect.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Operation {
@@ -502,48 +504,49 @@ pub struct Operation {
     /// Kind, from the grant.
     #[serde(rename = "type")]
     pub type_: GrantType,
-    /// What is being done.
+    /// Step of the operation.
     pub step: String,
     /// Since when, RFC 3339.
     pub step_start_time: String,
-    /// When the operation began, RFC 3339.
+    /// Start of the operation, RFC 3339.
     pub start_time: String,
-    /// Epoch of the operator that does it; hosts refuse an older one.
+    /// Epoch of the operator that performs it; hosts refuse an older one.
     #[serde(default)]
     pub epoch: i64,
-    /// For an update: the version before, and the way back.
+    /// For an update: the version before, to which a rollback returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_version: Option<String>,
     /// For an update: the version to go to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_version: Option<String>,
-    /// How disruptive it is.
+    /// Disruption that it causes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<Disruption>,
-    /// Services that are started afresh.
+    /// Services to restart.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
-    /// Whether the host has got what it shall have, so that services which start now are the new ones.
+    /// Whether the host has all files and settings of the new version, so that services which start now are the new
+    /// ones.
     #[serde(default)]
     pub applied: bool,
-    /// Whether something on the host may have been changed. Stored before the first request that does so; from then on the
-    /// operation is brought to its end, whatever becomes of its grant.
+    /// Whether the host may have been changed. Stored before the first request that changes it; from then on the
+    /// operation is completed even if its grant is revoked.
     #[serde(default)]
     pub changed: bool,
-    /// Attempts that failed because of the version, since something on the host was changed.
+    /// Attempts that failed because of the version, since the host was changed.
     #[serde(default)]
     pub attempts: i32,
-    /// Whether the host is on its way back to `fromVersion`.
+    /// Whether the host returns to `fromVersion`.
     #[serde(default)]
     pub rolling_back: bool,
-    /// Whether the node was cordoned by somebody else when the operation began.
+    /// Whether another client had cordoned the node when the operation began.
     #[serde(default)]
     pub pre_cordoned: bool,
     /// Boot id that the host must no longer have at the end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id_to_leave: Option<String>,
-    /// Boot id before a restart of the host was asked for.
+    /// Boot id before the operator requested a restart of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id_before: Option<String>,
     /// The drain, once it has begun.
@@ -552,8 +555,8 @@ pub struct Operation {
 }
 
 impl Operation {
-    /// Whether it is a change of a node that has to be brought to its end. Before that it can be given up: the host is as it was,
-    /// and lifting the cordon is all that is to be done.
+    /// Whether it is a change of a node that must be completed. Before that it can be aborted: the host is unchanged,
+    /// and only the cordon must be lifted.
     pub fn is_past_return(&self) -> bool {
         self.type_.is_change() && (self.changed || self.rolling_back)
     }
@@ -569,26 +572,26 @@ impl Operation {
             services: self.services.clone(),
         }
     }
-    /// Whether the host is to be restarted for its own sake, and not only where a step needs it.
+    /// Whether the restart of the host is the purpose of the operation, and not only a part of a step.
     pub fn must_restart(&self) -> bool {
         self.type_ == GrantType::Reboot
             || (self.type_.is_change() && self.disruption == Some(Disruption::Reboot) && !self.rolling_back)
     }
 }
 
-/// How a drain stands.
+/// Progress of a drain.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainStatus {
-    /// When it began, RFC 3339. Survives restarts of the operator.
+    /// Start of the drain, RFC 3339. Survives restarts of the operator.
     pub start_time: String,
-    /// When the cordon was taken again, after somebody had lifted it; RFC 3339.
+    /// Time when the operator cordoned the node again after another client had uncordoned it, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cordoned_time: Option<String>,
-    /// Pods that are still to go.
+    /// Number of pods that still run on the node.
     #[serde(default)]
     pub remaining: i32,
-    /// Why they do not, at most five, sorted.
+    /// Reasons why these pods do not leave, at most five, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 5))]
     pub blockers: Vec<String>,
@@ -598,16 +601,16 @@ pub struct DrainStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Failures {
-    /// How many, one after another.
+    /// Number of consecutive failures.
     pub count: i32,
-    /// When the first of them was, RFC 3339.
+    /// Time of the first failure, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_time: Option<String>,
-    /// When the next attempt is made, RFC 3339.
+    /// Time of the next attempt, RFC 3339.
     pub next_retry_time: String,
-    /// Why the last one failed, a PascalCase word.
+    /// Reason of the last failure, a PascalCase word.
     pub last_reason: String,
-    /// The same in a sentence, with what to do.
+    /// Message of the last failure, with the remedy.
     pub last_message: String,
     /// Step that failed.
     #[serde(default)]

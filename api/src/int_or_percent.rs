@@ -3,17 +3,17 @@ use std::{fmt, str::FromStr};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// A number of nodes, or a share of them: `3` or `"10%"`.
+/// A number of nodes, or a percentage of them: `3` or `"10%"`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntOrPercent {
-    /// So many.
+    /// Number, at least 1.
     Int(u32),
-    /// So many of a hundred, 1 to 100.
+    /// Percentage, 1 to 100.
     Percent(u32),
 }
 
 impl IntOrPercent {
-    /// How many of `total` this is. A share is rounded down, but never below one: a rollout must be able to move.
+    /// Number that this is of `total`. A percentage is rounded down, but never below one: a rollout must make progress.
     pub fn of(self, total: u32) -> u32 {
         match self {
             Self::Int(n) => n,

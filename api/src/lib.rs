@@ -1,13 +1,13 @@
 //! The types that the operator, the host daemon and people share.
 //!
-//! * [`WindowsNodePool`]: the one kind that a person writes.
-//! * [`WindowsInstance`]: one for each host, written by the operator only.
-//! * [`host`]: what operator and `wicd.exe` say to each other, as JSON files over SFTP.
+//! * [`WindowsNodePool`]: the only kind that people write.
+//! * [`WindowsInstance`]: one for each host, written only by the operator.
+//! * [`host`]: the protocol between operator and `wicd.exe`: JSON files over SFTP.
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.
-//! * [`text`]: the text of others, made fit to be shown.
+//! * [`text`]: text from outside the operator, made safe to display.
 //!
-//! There is no client here and no async code: this crate is also compiled for Windows.
+//! This crate has no client and no async code: it is also compiled for Windows.
 //!
 //! ```
 //! use api::{IntOrPercent, WindowsNodePoolSpec};

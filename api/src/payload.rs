@@ -1,7 +1,7 @@
 //! The manifest of the files that a host needs: `manifest.json` in the payload directory.
 //!
-//! The directory holds every file compressed, as `<path>.zst` (one zstd frame), so that the operator sends bytes as they
-//! lie and spends nothing on compressing. Hashes and sizes are those of the file itself, not of its compressed form.
+//! The directory holds every file compressed, as `<path>.zst` (one zstd frame), so that the operator sends the stored
+//! bytes and does not compress. Hashes and sizes are those of the file itself, not of its compressed form.
 
 use std::collections::BTreeSet;
 
@@ -27,23 +27,23 @@ pub struct Manifest {
 pub struct File {
     /// Path in the payload directory, without `.zst`: relative, `/` between parts.
     pub path: String,
-    /// Where it goes on the host, as `C:\k\kubelet.exe`.
+    /// Destination on the host, for example `C:\k\kubelet.exe`.
     pub destination: String,
     /// Lower-case hex SHA-256.
     pub sha256: String,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Bytes of `<path>.zst`.
+    /// Size of `<path>.zst` in bytes.
     pub compressed_size: u64,
-    /// Platforms that need it, in lower case as `aws`, `azure`; empty means all.
+    /// Platforms that need it, in lower case, for example `aws` or `azure`; empty means all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub platforms: BTreeSet<String>,
-    /// Services that read it: they are the ones to restart when it changes.
+    /// Services that read it, and that must be restarted when it changes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub services: BTreeSet<String>,
 }
 
-/// A manifest cannot be used.
+/// Error of an unusable manifest.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Not JSON of the form above.
@@ -103,13 +103,13 @@ impl Manifest {
         self.files.iter().filter(wanted).cloned().collect()
     }
 
-    /// Whether a file with this destination is there.
+    /// Whether the manifest has a file with this destination.
     pub fn has(&self, destination: &str) -> bool {
         self.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination))
     }
 }
 
-/// Digest of a set of files: what they contain and where they go. The order does not matter.
+/// Digest of a set of files: contents and destinations. The order does not matter.
 pub fn digest(files: &[File]) -> String {
     let lines: BTreeSet<String> = files.iter().map(|f| format!("{} {}\n", f.sha256, f.destination)).collect();
     hex::encode(lines.iter().fold(Sha256::new(), Digest::chain_update).finalize())
@@ -126,7 +126,8 @@ fn is_relative_path(path: &str) -> bool {
         && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
 }
 
-/// Whether `path` is one that files of ours may have on a host: `C:\` and then ASCII parts that Windows takes as they are.
+/// Whether the operator may write a file to `path` on a host: `C:\` and then ASCII parts that Windows does not
+/// normalise.
 pub fn is_host_path(path: &str) -> bool {
     let Some(rest) = path.strip_prefix(r"C:\").or_else(|| path.strip_prefix(r"c:\")) else { return false };
     let part_is_fine = |part: &str| {

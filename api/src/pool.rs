@@ -17,8 +17,7 @@ pub use template::*;
 
 use crate::names;
 
-/// What a person asks for: a set of Windows hosts that shall be nodes of this cluster, how to reach them, what their
-/// nodes shall look like, and how careful to be.
+/// Declares Windows hosts to run as nodes: inventory, SSH access, node template and rollout policy.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[kube(
     group = "windowsmachineconfig.openshift.io",
@@ -26,7 +25,7 @@ use crate::names;
     kind = "WindowsNodePool",
     plural = "windowsnodepools",
     shortname = "wnp",
-    doc = "A set of Windows hosts that shall be nodes of this cluster, how to reach them, what their nodes shall look like, and how careful to be.",
+    doc = "Declares Windows hosts to run as nodes: inventory, SSH access, node template and rollout policy.",
     category = "windows",
     status = "WindowsNodePoolStatus",
     derive = "PartialEq",
@@ -53,51 +52,54 @@ use crate::names;
     validation = ("!has(self.ssh) || !has(self.ssh.hostKeyPolicy) || self.ssh.hostKeyPolicy != 'Strict' || has(self.ssh.knownHostsRef) || !has(self.inventory.hosts) || self.inventory.hosts.all(h, has(h.hostKey))", "hostKeyPolicy Strict needs ssh.knownHostsRef, or a hostKey on every host")
 )]
 pub struct WindowsNodePoolSpec {
-    /// Apply if not set. Plan: only say in the status what would be done; what has begun is finished, nothing is begun.
+    /// Apply if not set. Plan: only report in the status what the operator would do. It completes operations in
+    /// progress and begins no new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// Where the hosts of the pool come from.
+    /// Source of the pool's hosts.
     pub inventory: Inventory,
-    /// How to log in to the hosts.
+    /// SSH access to the hosts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh: Option<Ssh>,
-    /// What the nodes shall look like. A change disturbs nodes no more than it must: labels, annotations and taints not at all.
+    /// Metadata and settings of the nodes. A change is as little disruptive as possible: a change of labels,
+    /// annotations or taints is not disruptive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub template: Option<NodeTemplate>,
-    /// How new hosts are joined.
+    /// Limits for new hosts that join.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub provisioning: Option<Provisioning>,
-    /// How changes reach the nodes.
+    /// Order, limits and approval of changes to the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<Rollout>,
-    /// How pods are moved away before a node is disturbed.
+    /// Eviction of pods before a disruption of a node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drain: Option<Drain>,
-    /// What is done about nodes that are not as they should be.
+    /// Reaction to unhealthy nodes and to drift.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remediation: Option<Remediation>,
-    /// Clusters that are gone for good and whose hosts this pool takes over: the UIDs of their Namespaces `kube-system`, as the refusal
-    /// of such a host names them, or `unknown` for hosts on record as no cluster's. Only hosts whose SSH host key is declared are taken
-    /// over: by `hostKey` in their entry, by `ssh.knownHostsRef` with hostKeyPolicy Strict, or by the annotation `trust-host-key` of
-    /// their instance. They join in turn (`provisioning.maxConcurrent`), and their pods of the other cluster end. None if not set.
+    /// Clusters that no longer exist and whose hosts this pool takes over: the UIDs of their `kube-system` Namespaces,
+    /// as the refusal of such a host reports them, or `unknown` for hosts whose record names no cluster. Only hosts
+    /// whose SSH host key is declared are taken over: by `hostKey` in their entry, by `ssh.knownHostsRef` with
+    /// hostKeyPolicy Strict, or by the annotation `trust-host-key` of their instance. They join within the limit of
+    /// `provisioning.maxConcurrent`, and their pods of the other cluster end. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(min = 1, max = 16),
         inner(length(min = 1, max = 63), regex(pattern = r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|unknown)$"))
     )]
     pub take_over_from: Option<Vec<String>>,
-    /// What happens to the hosts when they leave the pool or the pool is deleted. Deconfigure if not set.
+    /// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deletion_policy: Option<DeletionPolicy>,
 }
 
-/// Whether a pool is carried out. Apply if not set. Plan: only say in the status what would be done.
+/// Whether the operator applies a pool. Apply if not set. Plan: only report in the status what the operator would do.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Mode {
-    /// Carry it out.
+    /// Apply the pool.
     #[default]
     Apply,
-    /// Only say what would be done. What has begun is finished, nothing is begun.
+    /// Only report what the operator would do. It completes operations in progress and begins no new one.
     Plan,
 }
 
@@ -130,11 +132,12 @@ pub struct SecretRef {
     pub name: String,
 }
 
-/// How to log in to the hosts.
+/// SSH access to the hosts.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Ssh {
-    /// Private keys, tried in this order. Hosts that take another one than the first are given the first. The Secret `cloud-private-key` if not set. Keys must not have a passphrase.
+    /// Private keys, tried in this order. A host that accepts another key than the first gets the first. The Secret
+    /// `cloud-private-key` if not set. Keys must not have a passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 8))]
     pub private_key_secret_refs: Option<Vec<SecretKeyRef>>,
@@ -146,40 +149,41 @@ pub struct Ssh {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 104), regex(pattern = USERNAME_PATTERN))]
     pub username: Option<String>,
-    /// Which host keys are believed. TrustOnFirstUse if not set.
+    /// Which host keys the operator trusts. TrustOnFirstUse if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key_policy: Option<HostKeyPolicy>,
     /// Secret whose key `known_hosts` lists host keys in the format of OpenSSH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_hosts_ref: Option<SecretRef>,
-    /// Seconds until a host that does not answer, or does not finish the log-in, is given up for this attempt. 15 if not set.
+    /// Seconds until an attempt to connect and log in fails. 15 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub connect_timeout_seconds: Option<i32>,
-    /// Seconds that one command on a host may take. 600 if not set.
+    /// Timeout of one command on a host, in seconds. 600 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 7200))]
     pub command_timeout_seconds: Option<i32>,
 }
 
-/// Which host keys are believed. TrustOnFirstUse if not set: the first key that a host shows is remembered, and no other is
-/// believed afterwards. Strict: only keys that are declared, on the host or in the known hosts Secret.
+/// Which host keys the operator trusts. TrustOnFirstUse if not set: the operator records the first key that a host
+/// shows, and trusts no other afterwards. Strict: only keys that are declared, on the host or in the known hosts
+/// Secret.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum HostKeyPolicy {
     /// Only keys that are declared: on the host, or in the known hosts Secret.
     Strict,
-    /// The first key that a host shows is remembered, and no other is believed afterwards.
+    /// The operator records the first key that a host shows, and trusts no other afterwards.
     #[default]
     TrustOnFirstUse,
 }
 
-/// What happens to hosts when they leave the pool or the pool is deleted. Deconfigure if not set: drain the node, take away
-/// everything that the operator put on the host, delete the Node. Orphan: leave host and Node as they are, running.
+/// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure if not set: drain the node, remove
+/// everything that the operator put on the host, delete the Node. Orphan: leave host and Node unchanged and running.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum DeletionPolicy {
-    /// Drain the node, take away everything that the operator put on the host, delete the Node.
+    /// Drain the node, remove everything that the operator put on the host, delete the Node.
     #[default]
     Deconfigure,
-    /// Leave host and Node as they are, running.
+    /// Leave host and Node unchanged and running.
     Orphan,
 }

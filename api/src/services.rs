@@ -1,7 +1,8 @@
-//! The services ConfigMap `windows-services-<version>`: which Windows services a host runs, in WMCO's format.
+//! The services ConfigMap `windows-services-<version>`: the Windows services of a host, in WMCO's format.
 //!
-//! Its data keys `services`, `files`, `environmentVars` and `watchedEnvironmentVars` each hold a JSON text. Ours adds to a
-//! service the optional fields `hostVariablesInCommand` and `prepare`; readers of the legacy format skip them.
+//! Its data keys `services`, `files`, `environmentVars` and `watchedEnvironmentVars` each hold a JSON text. This
+//! operator adds the optional fields `hostVariablesInCommand` and `prepare` to a service; readers of the legacy format
+//! skip them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,10 +16,10 @@ pub struct ServicesConfig {
     pub services: Vec<Service>,
     /// Files that the services need, with their hashes.
     pub files: Vec<FileInfo>,
-    /// Machine-wide environment variables that shall be set.
+    /// Machine-wide environment variables to set.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub environment_vars: BTreeMap<String, String>,
-    /// Variables that are the operator's: those that are not in `environment_vars` shall not exist.
+    /// Variables that the operator owns: those that are not in `environment_vars` must not exist.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub watched_environment_vars: Vec<String>,
 }
@@ -31,22 +32,22 @@ pub struct Service {
     pub name: String,
     /// Command line (the legacy name of the field), with variables still in it.
     pub path: String,
-    /// Variables whose values are looked up in the Node.
+    /// Variables with values from the Node.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub node_variables_in_command: Vec<NodeVariable>,
-    /// Variables whose values the host knows by itself.
+    /// Variables with values that the host itself knows.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub host_variables_in_command: Vec<HostVariable>,
-    /// Legacy; always empty in ours and never run, because no PowerShell is used.
+    /// Legacy; always empty in ConfigMaps of this operator and never run, because it does not use PowerShell.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub powershell_pre_scripts: Vec<serde_json::Value>,
-    /// What the host must have before the service starts, that wicd makes. It takes the place of the legacy scripts.
+    /// Files and endpoints that wicd creates before the service starts. Replaces the legacy scripts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare: Option<Prepare>,
     /// Services that must run before this one.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub dependencies: Vec<String>,
-    /// Whether the host needs it to become a node at all.
+    /// Whether the host needs it to become a node.
     pub bootstrap: bool,
     /// Lower ones start first.
     pub priority: u32,
@@ -61,7 +62,7 @@ where
     Option::<Vec<T>>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// What wicd makes before it starts a service.
+/// Files and endpoints that wicd creates before it starts a service.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub enum Prepare {
@@ -69,39 +70,39 @@ pub enum Prepare {
     OvnHybridNetwork(OvnHybridNetwork),
 }
 
-/// What goes into the configuration of a host in the hybrid overlay of OVN-Kubernetes, beside what only the host knows.
+/// Configuration of a host in the hybrid overlay of OVN-Kubernetes, without the values that only the host knows.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct OvnHybridNetwork {
-    /// Service network, IPv4, as `172.30.0.0/16`.
+    /// Service network, IPv4, for example `172.30.0.0/16`.
     pub service_cidr: String,
     /// kubeconfig of kube-proxy on the host.
     pub kubeconfig: String,
-    /// How much kube-proxy logs: klog's `-v`.
+    /// Log level of kube-proxy: klog's `-v`.
     pub verbosity: u32,
 }
 
-/// A variable whose value is looked up in the Node.
+/// A variable with a value from the Node.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeVariable {
     /// Text in the command that is replaced.
     pub name: String,
-    /// JSON path in the Node, as `{.metadata.name}`; text without braces stands for itself.
+    /// JSON path in the Node, for example `{.metadata.name}`; text without braces is literal.
     pub node_object_json_path: String,
 }
 
-/// A variable whose value the host knows by itself.
+/// A variable with a value that the host itself knows.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct HostVariable {
     /// Text in the command that is replaced.
     pub name: String,
-    /// Which value.
+    /// The value.
     pub fact: HostFact,
 }
 
-/// A value that the host knows by itself.
+/// A value that the host itself knows.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFact {
     /// Name of the Node.
@@ -120,7 +121,7 @@ pub struct FileInfo {
     pub checksum: String,
 }
 
-/// A services ConfigMap cannot be used.
+/// Error of an unusable services ConfigMap.
 #[derive(Debug, thiserror::Error)]
 pub enum ServicesError {
     /// A key is missing.
@@ -200,9 +201,9 @@ impl ServicesConfig {
         data
     }
 
-    /// Checks the rules of the format: names once each; a bootstrap service uses no Node variable and depends on no other
-    /// kind of service; bootstrap services come strictly first; no service depends on itself in the end. Dependencies on
-    /// services outside the list are allowed.
+    /// Checks the rules of the format: unique names; a bootstrap service uses no Node variable and depends on no other
+    /// kind of service; bootstrap services come strictly first; no service depends on itself, directly or indirectly.
+    /// Dependencies on services outside the list are allowed.
     pub fn validate(&self) -> Result<(), ServicesError> {
         let refuse = |s: &Service, problem| Err(ServicesError::Service { service: s.name.clone(), problem });
         let by_name: BTreeMap<&str, &Service> = self.services.iter().map(|s| (s.name.as_str(), s)).collect();
@@ -240,8 +241,8 @@ impl ServicesConfig {
 
     /// A service that depends on itself, directly or through others.
     fn cycle(&self) -> Option<&Service> {
-        // Peels off, again and again, what depends on nothing that is left. What cannot be peeled off is in a cycle or
-        // behind one.
+        // Repeatedly removes services that depend on no remaining service. A service that cannot be removed is in a
+        // cycle or behind one.
         let names: BTreeSet<&str> = self.services.iter().map(|s| s.name.as_str()).collect();
         let mut left: Vec<&Service> = self.services.iter().collect();
         loop {

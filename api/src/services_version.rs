@@ -1,32 +1,33 @@
-//! Versions of what hosts get: their names carry the digest of what is stored under them.
+//! Versions of the services: their names carry the digest of the content that is stored under them.
 //!
-//! A version is the end of the name of a services ConfigMap, `windows-services-<version>`. "Immutable" does not hinder that a ConfigMap is deleted
-//! and another one made under its name, so whoever reads one, operator or host, computes the digest again and uses nothing that does
-//! not fit. Versions of the Windows Machine Config Operator carry none.
+//! A version is the end of the name of a services ConfigMap, `windows-services-<version>`. "Immutable" does not prevent
+//! the deletion of a ConfigMap and the creation of another under its name, so every reader, operator or host, computes
+//! the digest again and uses no content that does not match. Versions of the Windows Machine Config Operator carry
+//! none.
 
 use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Hex digits of the digest in a name: 128 bits, for which nobody finds other content.
+/// Hex digits of the digest in a name: 128 bits, for which finding other content is infeasible.
 pub const DIGITS: usize = 32;
 
-/// What is stored under a version is not what its name says.
+/// The content stored under a version does not match its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnverifiedError {
-    /// The name says nothing.
+    /// The name carries no digest.
     #[error("its name carries no digest, as those of the Windows Machine Config Operator do not")]
     NoDigest,
-    /// Somebody has replaced it, or it was damaged.
-    #[error("its content does not fit the digest in its name: somebody other than the operator has written it")]
+    /// The ConfigMap was replaced or damaged.
+    #[error("its content does not match the digest in its name: another client than the operator has written it")]
     Differs,
 }
 
-/// The digest of what a services ConfigMap holds: its data, and the annotation [`RENDERED`](crate::names::key::RENDERED). It is one of bytes, and
-/// the same for ever.
+/// The digest of what a services ConfigMap holds: its data, and the annotation
+/// [`RENDERED`](crate::names::key::RENDERED). The digest covers bytes and never changes between releases.
 pub fn digest(data: &BTreeMap<String, String>, rendered: &str) -> String {
     let mut hash = Sha256::new();
-    // Lengths keep one text from running over into the next.
+    // Lengths delimit the texts from each other.
     let mut add = |key: &str, text: &str| {
         hash.update(format!("{} {}\n", key.len(), text.len()));
         hash.update(key);
@@ -51,7 +52,7 @@ pub fn carried(version: &str) -> Option<&str> {
 /// Checks that a services ConfigMap holds what its version says.
 ///
 /// # Errors
-/// When it does not, or the version says nothing.
+/// The content does not match, or the version carries no digest.
 pub fn verify(version: &str, data: &BTreeMap<String, String>, rendered: Option<&str>) -> Result<(), UnverifiedError> {
     let carried = carried(version).ok_or(UnverifiedError::NoDigest)?;
     match rendered {

@@ -1,8 +1,10 @@
-//! The text of others (hosts, servers, commits, resolvers), made fit to be shown: in logs, events, conditions and terminals.
+//! Text from outside the operator (hosts, servers, commits, resolvers), made safe to display in logs, events,
+//! conditions and terminals.
 //!
-//! One place for all of it, so that what one part cuts no other part lets through.
+//! All parts of the operator use this one sanitiser.
 
-/// At most `most` characters of `text`, on one line. Control characters become spaces, what [deceives](is_deceptive) is cut.
+/// At most `most` characters of `text`, on one line. Control characters become spaces, [deceptive](is_deceptive)
+/// characters are removed.
 pub fn line(text: &str, most: usize) -> String {
     let clean = text.chars().filter(|&c| !is_deceptive(c)).map(|c| if c.is_control() { ' ' } else { c });
     let clean: String = clean.skip_while(|c| c.is_whitespace()).take(most).collect();
@@ -15,8 +17,8 @@ pub fn lines(text: &str) -> String {
     text.chars().filter(|&c| fine(c)).collect::<String>().trim().to_owned()
 }
 
-/// Whether a character changes how the text around it looks, or is not seen at all: it reorders (bidirectional controls),
-/// breaks lines, joins or parts, or has no width.
+/// Whether a character changes the appearance of the text around it, or is invisible: it reorders (bidirectional
+/// controls), breaks lines, joins or parts, or has no width.
 pub fn is_deceptive(c: char) -> bool {
     matches!(
         c,

@@ -1,30 +1,30 @@
-//! Command line and environment. Nothing else in the operator reads the environment.
+//! Command line and environment. No other module of the operator reads the environment.
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
-/// An operator that turns Windows hosts into nodes.
+/// Operator that turns Windows hosts into nodes.
 #[derive(Parser, Debug)]
 #[command(name = "windows-node-pools", version = version())]
 pub struct Cli {
-    /// What to do.
+    /// Command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// Command.
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the operator.
     Run(Box<Run>),
-    /// Say what would be done for a pool, and do nothing. Exits with 0 if there is nothing to do, with 2 if something would be
-    /// done, and with 1 after an error, which is also a host that the pool could not use.
+    /// Show what the operator would do for a pool, without a change. Exits with 0 if no operation is needed, with 2 if
+    /// an operation is needed, and with 1 after an error, including a host that the pool cannot use.
     Plan(Box<Plan>),
-    /// Say where a node comes from: from the Node over its instance and pool to the entry, and for Git to the commit.
+    /// Show the origin of a node: from the Node over its instance and pool to the entry, and for Git to the commit.
     Explain(Explain),
-    /// Check files with hosts, as a Git repository or an artifact of Flux would have them, and say all that is wrong, by file and
-    /// line. Needs no cluster. Exits with 0 if nothing is wrong and with 1 if something is.
+    /// Check files with hosts, in the format of a Git repository or an artifact of Flux, and report every error by file
+    /// and line. Needs no cluster. Exits with 0 without errors and with 1 otherwise.
     Lint(Lint),
     /// Print the CRDs as YAML.
     Crds,
@@ -47,25 +47,26 @@ pub struct Run {
     /// Directory of the payload (see `cargo xtask payload`).
     #[arg(long, env = "PAYLOAD_DIR", default_value = "/payload")]
     pub payload: PathBuf,
-    /// The exe that is sent to hosts first.
+    /// The `wicd.exe` that is sent to hosts first.
     #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe")]
     pub wicd: PathBuf,
-    /// Where `/healthz`, `/readyz` and `/metrics` listen.
+    /// Address of `/healthz`, `/readyz` and `/metrics`.
     #[arg(long, default_value = "0.0.0.0:9182")]
     pub listen: SocketAddr,
-    /// Where the log level can be changed (`PUT /log-level`); loopback, because it asks for no password.
+    /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
     #[arg(long, default_value = "127.0.0.1:9183")]
     pub admin_listen: SocketAddr,
     /// Format of the log.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
-    /// Level of the log, as `info` or `info,controller::ssh=debug`.
+    /// Level of the log, for example `info` or `info,controller::ssh=debug`.
     #[arg(long, env = "LOG_LEVEL", default_value = "info,kube_runtime=warn")]
     pub log_level: String,
-    /// URL of the API server as hosts reach it. Found out on OpenShift; else the one that the operator itself uses.
+    /// URL at which hosts reach the API server. If not set: detected on OpenShift, otherwise the URL that the operator
+    /// itself uses.
     #[arg(long)]
     pub api_server: Option<String>,
-    /// Service network, as 172.30.0.0/16. Found out on OpenShift.
+    /// Service network, for example 172.30.0.0/16. Detected on OpenShift.
     #[arg(long)]
     pub service_cidr: Option<String>,
     /// Domain of the cluster's DNS.
@@ -80,68 +81,69 @@ pub struct Run {
     /// JSON file that is merged into kubelet's configuration.
     #[arg(long)]
     pub kubelet_config_patch: Option<PathBuf>,
-    /// How many hosts are worked on over SSH at once, over all pools.
+    /// Maximum number of concurrent SSH operations on hosts, over all pools.
     #[arg(long, default_value_t = 100)]
     pub max_connections: usize,
-    /// How many nodes may be disturbed at once, over all pools. As many as the pools allow if not set.
+    /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
+    /// apply.
     #[arg(long)]
     pub max_disruptions: Option<u32>,
-    /// How long a version that nobody needs any more is kept, and how often that is looked at.
+    /// Time for which an unused version is kept, and interval of the check.
     #[arg(long, value_parser = duration, default_value = "5m")]
     pub version_grace: Duration,
-    /// Time until a failed host is tried again; doubles with each further failure.
+    /// Delay before the first retry of a failed host; doubles with each further failure.
     #[arg(long, value_parser = duration, default_value = "10s")]
     pub backoff_base: Duration,
-    /// Longest time until a failed host is tried again.
+    /// Longest delay before a retry of a failed host.
     #[arg(long, value_parser = duration, default_value = "10m")]
     pub backoff_max: Duration,
-    /// How long a host may take from the start of its services until its node is Ready.
+    /// Timeout from the start of a host's services until its node is Ready.
     #[arg(long, value_parser = duration, default_value = "10m")]
     pub register_timeout: Duration,
-    /// How long a restart of a host may take.
+    /// Timeout of a restart of a host.
     #[arg(long, value_parser = duration, default_value = "30m")]
     pub reboot_timeout: Duration,
-    /// How long wicd's certificates live.
+    /// Validity of wicd's certificates.
     #[arg(long, value_parser = duration, default_value = "6h")]
     pub wicd_certificate_lifetime: Duration,
-    /// How often it is looked whether the cluster has Machines, and whether their user data is as it shall be.
+    /// How often to look for Machine APIs and reconcile the user-data Secret.
     #[arg(long, value_parser = duration, default_value = "1m")]
     pub machine_discovery_interval: Duration,
-    /// How long the host of a Machine may refuse every key until the Machine is replaced.
+    /// Time for which the host of a Machine may refuse every key before the Machine is replaced.
     #[arg(long, value_parser = duration, default_value = "5m")]
     pub machine_refusal_timeout: Duration,
-    /// How long a Lease holds without being renewed, at most 10m.
+    /// Validity of the Lease without a renewal, at most 10m.
     #[arg(long, value_parser = lease_duration, default_value = "15s")]
     pub lease_duration: Duration,
-    /// Size at which logs of services on hosts are rotated, as 100Mi.
+    /// Size at which logs of services on hosts are rotated, for example 100Mi.
     #[arg(long, env = "SERVICES_LOG_FILE_SIZE")]
     pub services_log_file_size: Option<String>,
-    /// Age at which rotated logs of services on hosts are deleted, as 168h.
+    /// Age at which rotated logs of services on hosts are deleted, for example 168h.
     #[arg(long, env = "SERVICES_LOG_FILE_AGE")]
     pub services_log_file_age: Option<String>,
-    /// How often logs of services on hosts are flushed, as 5s.
+    /// Interval at which logs of services on hosts are flushed, for example 5s.
     #[arg(long, env = "SERVICES_LOG_FLUSH_INTERVAL")]
     pub services_log_flush_interval: Option<String>,
-    /// Directory for Git repositories that pools name. Nothing in it is missed when it is lost.
+    /// Cache directory for Git repositories of pools. The operator fetches lost data again.
     #[arg(long, env = "CACHE_DIR", default_value = "/var/cache/windows-node-pools")]
     pub cache: PathBuf,
-    /// Host from which artifacts of Flux are fetched though it is no Service of this cluster, as `artifacts.example.com`. May be
-    /// given several times.
+    /// Host from which artifacts of Flux may be fetched although it is not a Service of this cluster, for example
+    /// `artifacts.example.com`. May be given several times.
     #[arg(long = "artifact-host")]
     pub artifact_hosts: Vec<String>,
-    /// Let hosts be at loopback addresses, as simulated ones are, although the API server is not. For tests.
+    /// Allow hosts at loopback addresses, as for simulated hosts, although the API server is not at one. For tests.
     #[arg(long, hide = true)]
     pub loopback_hosts: bool,
-    /// Where `POST /hooks/git` listens for Git servers that report a push. The port is open only while there is a token.
+    /// Address at which `POST /hooks/git` receives pushes from Git servers. The port is open only while a token exists.
     #[arg(long, default_value = "0.0.0.0:9184")]
     pub webhook_listen: SocketAddr,
-    /// Secret whose key `token` signs what Git servers send to `/hooks/git`.
+    /// Secret whose key `token` authenticates requests of Git servers to `/hooks/git`.
     #[arg(long, default_value = "windows-node-pools-webhook")]
     pub webhook_secret: String,
-    /// Proxy for hosts, as the operator itself has it.
+    /// Proxy for the operator and the hosts.
     #[arg(long, env = "HTTP_PROXY")]
     pub http_proxy: Option<String>,
-    /// Proxy for hosts, as the operator itself has it.
+    /// Proxy for the operator and the hosts.
     #[arg(long, env = "HTTPS_PROXY")]
     pub https_proxy: Option<String>,
     /// Addresses that need no proxy.
@@ -149,32 +151,32 @@ pub struct Run {
     pub no_proxy: Option<String>,
 }
 
-/// What shall be planned.
+/// Arguments of `plan`.
 #[derive(Parser, Clone, Debug)]
 pub struct Plan {
     /// File with WindowsNodePools in YAML or JSON, or `-` for standard input. May be given several times.
     #[arg(short, long, required = true, value_name = "FILE")]
     pub filename: Vec<PathBuf>,
-    /// How it is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
-    /// Those of the operator, so that the plan is the operator's own. What only matters to a process that stays is taken, too, and
-    /// means nothing.
+    /// Settings of the operator, so that the plan matches the operator's own. Settings that only affect a running
+    /// operator are accepted and ignored.
     #[command(flatten)]
     pub run: Run,
 }
 
-/// Which host shall be explained.
+/// Arguments of `explain`.
 #[derive(Parser, Clone, Debug)]
 pub struct Explain {
-    /// Name of the host, which is that of its Node and of its WindowsInstance.
+    /// Name of the host, of its Node and of its WindowsInstance.
     pub host: String,
-    /// How it is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
 }
 
-/// How something is printed.
+/// Output format.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
     /// For people.
@@ -183,18 +185,18 @@ pub enum Output {
     Json,
 }
 
-/// What shall be checked.
+/// Arguments of `lint`.
 #[derive(Parser, Clone, Debug)]
 pub struct Lint {
     /// Files, and directories with all `*.yaml`, `*.yml` and `*.json` below them: together one inventory.
     #[arg(required = true, value_name = "PATH")]
     pub path: Vec<PathBuf>,
-    /// How it is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = LintOutput::Text)]
     pub output: LintOutput,
 }
 
-/// How findings are printed.
+/// Output format of findings.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LintOutput {
     /// One a line, as `file:line: message`.
@@ -215,13 +217,13 @@ pub enum LogFormat {
 /// Whose network the nodes use.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NetworkArg {
-    /// Something else installs it (a HostProcess DaemonSet, for example).
+    /// Another component installs it, for example a HostProcess DaemonSet.
     External,
     /// OVN-Kubernetes with a hybrid overlay.
     OvnHybrid,
 }
 
-/// A duration as `90s`, `10m`, `6h` or a plain number of seconds.
+/// Parses a duration such as `90s`, `10m`, `6h` or a plain number of seconds.
 fn duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let number: u64 = number.parse().map_err(|_| format!("{text:?} is not a duration such as 90s, 10m or 6h"))?;

@@ -33,7 +33,7 @@ use crate::{
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
 /// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
-/// Which Nodes are looked at.
+/// Which Nodes are watched.
 pub const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
 /// The cluster, as this process reaches it.
@@ -74,7 +74,7 @@ impl Cluster {
     }
 }
 
-/// A client that asks the API server at most [`REQUESTS`] things at once. What is being watched does not count.
+/// A client that asks the API server with at most [`REQUESTS`] concurrent requests. Watches do not count.
 fn limited(config: Config) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS)).build())
 }
@@ -91,7 +91,7 @@ pub struct Caches {
     pub unreadable: Unreadable,
 }
 
-/// Who this process is.
+/// Identity of this process.
 pub struct Process {
     /// Settings.
     pub args: Run,
@@ -125,7 +125,7 @@ pub struct Context {
     pub instances: Store<WindowsInstance>,
     /// What this process has written of instances.
     pub written: Written,
-    /// The grants among it: who may be disturbed is decided on nothing older.
+    /// Grants require them: a decision about a disruption uses no older state.
     pub granted: Written,
     /// The stored versions of what hosts get.
     pub versions: Versions,
@@ -163,7 +163,7 @@ pub struct Context {
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
     pub connections: Arc<Semaphore>,
-    /// Tells the certificate approver that a host has been proven.
+    /// Notifies the certificate approver that a host has been proven.
     pub proven: Arc<Notify>,
     /// Certificates that wicd has renewed.
     pub renewals: Renewals,

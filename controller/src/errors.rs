@@ -1,10 +1,10 @@
-//! How errors of the API server are told to people.
+//! Messages for errors of the API server.
 
 /// As much of it as a condition has room for.
 const MOST: usize = 2000;
 
-/// What the API server said, without the machinery around it. It goes into messages, because what to do depends on it:
-/// a right that is missing looks the same as an outage otherwise.
+/// The message of the API server, without the details of the client. It is part of messages, because the remedy depends
+/// on it: a right that is missing looks the same as an outage otherwise.
 pub fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if is_missing_right(status) => {
@@ -16,7 +16,7 @@ pub fn said(error: &kube::Error) -> String {
     }
 }
 
-/// Whether RBAC refused: admission says why in its own words.
+/// Whether RBAC refused: admission has messages of its own.
 fn is_missing_right(status: &kube::core::Status) -> bool {
     status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")
 }

@@ -1,7 +1,7 @@
 //! Events on our objects.
 //!
 //! kube's recorder keeps the first note for six minutes and drops changed ones (it does not count the note as part of an
-//! event), so the text on call would read the wrong thing. Ours tells notes apart and says the same thing once in ten
+//! event), so `kubectl` would show the wrong text. This one distinguishes notes and reports the same note once in ten
 //! minutes.
 
 use std::{
@@ -25,15 +25,15 @@ use crate::metrics::Metrics;
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 const NOTE_LIMIT: usize = 1000;
 
-/// What was said: of which object, the reason, the note.
+/// Key of a reported event: object, reason and note.
 type Saying = (String, &'static str, String);
 
-/// Whether an event tells of trouble.
+/// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Tells of progress.
+    /// Progress.
     Normal,
-    /// Tells of trouble.
+    /// A problem.
     Warning,
 }
 
@@ -52,8 +52,8 @@ impl Events {
         Self { client, identity: identity.into(), metrics, said: Arc::default() }
     }
 
-    /// Says something about an object. `reason` is a PascalCase word, `action` what was being done. Never fails: an event
-    /// that cannot be written is logged.
+    /// Reports an event of an object. `reason` is a PascalCase word, `action` what was being done. Never fails: an
+    /// event that cannot be written is logged.
     pub fn say<K: Resource<DynamicType = ()>>(
         &self,
         object: &K,
@@ -94,7 +94,7 @@ impl Events {
         tokio::spawn(async move {
             metrics.wrote("Event");
             if let Err(error) = api.create(&PostParams::default(), &event).await {
-                tracing::warn!(%error, reason, "an event could not be written");
+                tracing::warn!(%error, reason, "failed to write an event");
             }
         });
     }

@@ -14,22 +14,19 @@ use crate::args::{Explain, Output};
 /// Prints the chain from a node to the commit.
 pub async fn run(args: Explain) -> anyhow::Result<()> {
     let client =
-        Client::try_default().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
+        Client::try_default().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
     let name = args.host.to_ascii_lowercase();
     let instance: Option<WindowsInstance> =
-        Api::all(client.clone()).get_opt(&name).await.context("the API server does not show the WindowsInstance")?;
-    let node: Option<Node> =
-        Api::all(client.clone()).get_opt(&name).await.context("the API server does not show the Node")?;
+        Api::all(client.clone()).get_opt(&name).await.context("failed to get the WindowsInstance")?;
+    let node: Option<Node> = Api::all(client.clone()).get_opt(&name).await.context("failed to get the Node")?;
     let Some(instance) = instance else {
         match node {
-            Some(_) => bail!("there is a Node {name}, but no pool has a host of this name"),
+            Some(_) => bail!("the Node {name} exists, but no pool has a host of this name"),
             None => bail!("there is neither a Node nor a WindowsInstance {name}; see: kubectl get windowsinstances"),
         }
     };
-    let pool: Option<WindowsNodePool> = Api::all(client)
-        .get_opt(&instance.spec.pool_ref.name)
-        .await
-        .context("the API server does not show the WindowsNodePool")?;
+    let pool: Option<WindowsNodePool> =
+        Api::all(client).get_opt(&instance.spec.pool_ref.name).await.context("failed to get the WindowsNodePool")?;
     let chain = chain(&instance, pool.as_ref(), node.as_ref());
     match args.output {
         Output::Table => print!("{}", text(&chain)),
@@ -52,12 +49,15 @@ fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Optio
     let phase = status.phase.map_or_else(|| "new".into(), |p| format!("{p:?}"));
     chain.push(("instance", format!("{} at {} port {}, {phase}{ready}", instance.name_any(), host.address, host.port)));
     if let Some(facts) = &status.facts {
-        chain.push(("host", format!("calls itself {}, {} {}", facts.hostname, facts.os_name, facts.os_build)));
+        chain.push(("host", format!("reports the name {}, {} {}", facts.hostname, facts.os_name, facts.os_build)));
     }
     if let Some(key) = &status.host_key {
         chain.push(("host key", format!("{} {}", key.key_type, key.fingerprint)));
     }
-    chain.push(("pool", pool.map_or_else(|| format!("{}, which is gone", spec.pool_ref.name), ResourceExt::name_any)));
+    chain.push((
+        "pool",
+        pool.map_or_else(|| format!("{}, which does not exist any more", spec.pool_ref.name), ResourceExt::name_any),
+    ));
     match &spec.origin {
         None => chain.push(("listed in", "the pool's own inventory.hosts".into())),
         Some(origin) => told_of_origin(origin, &mut chain),
@@ -99,7 +99,7 @@ fn told_of_origin(origin: &Origin, chain: &mut Vec<Link>) {
         chain.push(("subject", commit.subject.clone()));
     } else if let Some(commit) = origin.revision.as_deref().and_then(commit) {
         // As for Flux: an artifact has no history.
-        chain.push(("commit", format!("{commit}, or an older one: which one changed the entry is not known")));
+        chain.push(("commit", format!("{commit}, or an older one: the commit that changed the entry is not known")));
     }
 }
 
@@ -116,7 +116,7 @@ fn told_of_list(list: &InventoryStatus, chain: &mut Vec<Link>) {
     }
     match (list.verdict, &list.signer) {
         (Verdict::Verified, Some(signer)) => chain.push(("signed by", signer.clone())),
-        (Verdict::NotAsked, _) => chain.push(("signed by", "not checked: the pool asks for no signature".into())),
+        (Verdict::NotAsked, _) => chain.push(("signed by", "not checked: the pool requires no signature".into())),
         (Verdict::Verified, None) => {}
     }
     if let Some(refused) = &list.refused_revision {
@@ -198,6 +198,9 @@ not used   main@sha1:0c; see the pool's condition InventorySynced
         }
         let own = WindowsInstance::new("w", WindowsInstanceSpec::default());
         let said = super::text(&chain(&own, None, None));
-        assert!(said.contains("the pool's own inventory.hosts") && said.contains("which is gone"), "{said}");
+        assert!(
+            said.contains("the pool's own inventory.hosts") && said.contains("which does not exist any more"),
+            "{said}"
+        );
     }
 }

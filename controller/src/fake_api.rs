@@ -158,7 +158,7 @@ impl FakeApi {
     }
 }
 
-/// A `Status` object that says no.
+/// A `Status` object of a failure.
 pub fn failure(code: u16, reason: &str, message: &str, details: Value) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
@@ -166,7 +166,7 @@ pub fn failure(code: u16, reason: &str, message: &str, details: Value) -> Value 
     })
 }
 
-/// A `Status` object that says yes.
+/// A `Status` object of a success.
 pub fn success() -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })
 }

@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 pub enum LeaseError {
     /// The API server shows an older Lease than this process has written.
     #[error(
-        "the lease {name} went back from resource version {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would never see what changes from now on"
+        "the resource version of the lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
     )]
     WentBack {
         /// Name of the Lease.
@@ -38,7 +38,7 @@ pub enum LeaseError {
     Lost {
         /// Name of the Lease.
         name: String,
-        /// Who has it now; empty if nobody could be asked.
+        /// Present holder; empty if unknown.
         holder: String,
     },
 }
@@ -58,7 +58,7 @@ enum Move {
     Take(i32),
     /// Renew it.
     Renew,
-    /// Somebody else has it.
+    /// Another process holds it.
     Wait,
 }
 
@@ -246,7 +246,7 @@ impl Election {
             Ok::<(), kube::Error>(())
         };
         if let Ok(Err(error)) = timeout(self.retry(), give_back).await {
-            tracing::warn!(%error, lease = self.name, "the lease could not be given back; it expires by itself");
+            tracing::warn!(%error, lease = self.name, "failed to release the lease; it expires by itself");
         }
     }
 }

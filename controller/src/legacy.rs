@@ -4,7 +4,7 @@
 //! An OpenPGP message (RFC 4880), symmetric, whose passphrase is the private key exactly as its Secret has it: a v4
 //! session key packet (AES-128; iterated and salted SHA-256) and an integrity-protected v1 data packet with the name as literal
 //! data. ASCII armor without its first and last line, and with `<wmcoMarker>` in place of newlines; old releases stored the
-//! whole block, labelled `ENCRYPTED DATA`. It hides nothing from anyone who may read the Secret.
+//! whole block, labelled `ENCRYPTED DATA`. It hides nothing from readers of the Secret.
 
 use std::io::Read as _;
 
@@ -20,7 +20,7 @@ use rand_core_06::OsRng;
 const NEWLINE: &str = "<wmcoMarker>";
 /// Coded form of 65,536 bytes, as the other operator has it.
 const HASHED_BYTES: u8 = 96;
-/// Longest annotation that is looked at, in bytes; one for a Windows user name is about 200.
+/// Longest annotation that is read, in bytes; one for a Windows user name is about 200.
 const MAX_ANNOTATION: usize = 8 << 10;
 /// Longest user name, in bytes.
 const MAX_USERNAME: u64 = 1 << 10;
@@ -32,11 +32,11 @@ pub enum LegacyError {
     #[error("the user name could not be encrypted for the username annotation")]
     Encrypt,
     /// The annotation is not what any release writes.
-    #[error("the username annotation is damaged: remove it from the Node, and it is written anew")]
+    #[error("the username annotation is damaged: remove it from the Node, and the operator writes it again")]
     Malformed,
     /// It was made with another key, or changed since.
     #[error(
-        "the username annotation was made with another private key: remove it from the Node, and it is written anew"
+        "the username annotation was made with another private key: remove it from the Node, and the operator writes it again"
     )]
     WrongKey,
 }
@@ -91,7 +91,8 @@ pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, LegacyEr
     String::from_utf8(name).map_err(|_| LegacyError::Malformed)
 }
 
-/// A Node's annotation is written by whoever may write the Node: it must not choose a key derivation that takes gigabytes.
+/// Any client that may write the Node controls its annotation: it must not choose a key derivation that takes
+/// gigabytes.
 fn is_cheap(message: &Message<'_>) -> bool {
     let Message::Encrypted { esk, .. } = message else { return false };
     matches!(
@@ -202,7 +203,7 @@ mod tests {
             prop_assert!(decrypt_username(&BASE64_STANDARD.encode(bytes), KEY).is_err());
         }
 
-        /// Nothing but the name comes out of a message that somebody changed: lengths in packet headers may be said in several ways.
+        /// A manipulated message yields only the name: lengths in packet headers have several encodings.
         #[test]
         fn a_changed_message_is_an_error_or_the_same(at in 0_usize..200, to in any::<u8>()) {
             let mut message = dearmor(BY_GO).unwrap();

@@ -3,7 +3,7 @@
 //!
 //! The legacy operator leaves the entry of a Machine that never became a node, and a cloud gives the address to another machine later. So
 //! for a Machine only an entry counts that may have been written since the Machine is there. An entry has no time of its own; the last
-//! write of whoever owns it (`metadata.managedFields`) is not before it.
+//! write of its owner (`metadata.managedFields`) is not before it.
 
 use std::{
     collections::BTreeMap,
@@ -22,7 +22,7 @@ use crate::{
     ssh::HostKey,
 };
 
-/// A hundred hosts that join at once shall not ask for the same ConfigMap a hundred times.
+/// A hundred hosts that join at once must not fetch the same ConfigMap a hundred times.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
 /// Reads the ConfigMap.
@@ -31,7 +31,7 @@ pub struct LegacyHostKeys {
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
 
-/// What the ConfigMap says: key and time of the last write, by address as it is written there.
+/// Content of the ConfigMap: key and time of the last write, by address as it is written there.
 type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
 impl LegacyHostKeys {
@@ -53,7 +53,7 @@ impl LegacyHostKeys {
         if let Some((_, entries)) = remembered.filter(|(at, _)| at.elapsed() < REMEMBER_FOR) {
             return Ok(entries);
         }
-        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(StepError::api("show the known host keys"))?;
+        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(StepError::api("get the known host keys"))?;
         let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), entries.clone()));
         Ok(entries)
@@ -108,7 +108,7 @@ mod tests {
         let machine: Option<Timestamp> = Some("2026-02-01T00:00:00Z".parse().unwrap());
         for (address, since, expected) in [
             ("WIN-1.example.com.", None, Ok(true)),
-            // Nobody says when it was written.
+            // The time of the write is not recorded.
             ("win-1.example.com", machine, Ok(true)),
             ("10.0.0.2", None, Err("HostKeyInvalid")),
             ("10.0.0.2", machine, Err("HostKeyInvalid")),

@@ -1,4 +1,5 @@
-//! The command `lint`: what is wrong with host lists, before they are merged. The same code says it that reads them in the operator.
+//! The command `lint`: reports errors of host lists, before they are merged. It uses the code that reads them in the
+//! operator.
 
 use std::{
     fs,
@@ -19,7 +20,7 @@ use crate::args::{Lint, LintOutput};
 /// Exit status when something is wrong.
 const FINDINGS: u8 = 1;
 
-/// Checks, prints, and says with the exit status what came of it.
+/// Checks, prints, and returns the exit status.
 pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
     let findings = check(&args.path, &Limits::default());
     let text = match args.output {
@@ -62,7 +63,7 @@ impl Reading<'_> {
         self.findings.push(Finding { file: path.to_string_lossy().into_owned(), line: None, message });
     }
 
-    /// Takes a file, or what is below a directory. Whoever names a file means it, whatever it is called.
+    /// Takes a file, or what is below a directory. A file that is named explicitly is read whatever its extension.
     fn add(&mut self, path: &Path, is_named: bool) {
         let kind = match fs::symlink_metadata(path) {
             Ok(metadata) => metadata.file_type(),
@@ -110,7 +111,10 @@ impl Reading<'_> {
         } else if self.files.len() >= self.limits.files {
             self.find(path, format!("there are more than {} files: use several pools", self.limits.files));
         } else if self.total > self.limits.total {
-            self.find(path, format!("all files have more than {} bytes: use several pools", self.limits.total));
+            self.find(
+                path,
+                format!("the files have more than {} bytes in total: use several pools", self.limits.total),
+            );
         } else {
             self.files.push(File { path: path.to_string_lossy().into_owned(), bytes });
         }
@@ -156,12 +160,12 @@ mod tests {
             (
                 "large together",
                 vec![("b.yaml", "name: b\naddress: b\n# 34567890\n"), ("c.yaml", &"x".repeat(60))],
-                vec!["./c.yaml: all files have more than 80 bytes: use several pools"],
+                vec!["./c.yaml: the files have more than 80 bytes in total: use several pools"],
             ),
             (
                 "nothing there",
                 vec![("README.md", "x")],
-                vec!["no *.yaml, *.yml or *.json file: an inventory that is meant to be empty says `hosts: []`"],
+                vec!["no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"],
             ),
         ] {
             assert_eq!(found(&files, &limits), lines, "{about}");

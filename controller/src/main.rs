@@ -15,7 +15,7 @@ async fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(told) => {
-            // Help is an answer, too. Where nobody listens, there is nobody to tell.
+            // Help is an answer, too. A write error of a closed pipe cannot be reported.
             let _ = told.print();
             return if told.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
         }

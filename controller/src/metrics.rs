@@ -52,15 +52,15 @@ pub struct Metrics {
     pub step_seconds: Family<StepLabel, Histogram>,
     /// Failed attempts by reason.
     pub failures: Family<ReasonLabel, Counter>,
-    /// SSH connections that were opened.
+    /// Opened SSH connections.
     pub ssh_connections: Counter,
-    /// SSH connections that are open now.
+    /// Open SSH connections now.
     pub ssh_connections_open: Gauge,
-    /// Programs that were started on hosts.
+    /// Programs started on hosts.
     pub host_processes: Counter,
-    /// Bytes that were sent to hosts.
+    /// Bytes sent to hosts.
     pub host_bytes_sent: Counter,
-    /// Bytes that Git servers have sent.
+    /// Bytes received from Git servers.
     pub git_received: Counter,
     /// Writes to the API server, without leases.
     pub api_writes: Family<KindLabel, Counter>,
@@ -92,24 +92,24 @@ impl Default for Metrics {
         let failures = Family::default();
         registry.register("failures", "Failed attempts by reason", failures.clone());
         let ssh_connections = Counter::default();
-        registry.register("ssh_connections", "SSH connections that were opened", ssh_connections.clone());
+        registry.register("ssh_connections", "Opened SSH connections", ssh_connections.clone());
         let ssh_connections_open = Gauge::default();
-        registry.register("ssh_connections_open", "SSH connections that are open", ssh_connections_open.clone());
+        registry.register("ssh_connections_open", "Open SSH connections", ssh_connections_open.clone());
         let host_processes = Counter::default();
-        registry.register("host_processes", "Programs that were started on hosts", host_processes.clone());
+        registry.register("host_processes", "Programs started on hosts", host_processes.clone());
         let host_bytes_sent = Counter::default();
-        registry.register_with_unit("host_sent", "Bytes that were sent to hosts", Unit::Bytes, host_bytes_sent.clone());
+        registry.register_with_unit("host_sent", "Bytes sent to hosts", Unit::Bytes, host_bytes_sent.clone());
         let git_received = Counter::default();
         registry.register_with_unit(
             "git_received",
-            "Bytes that Git servers have sent",
+            "Bytes received from Git servers",
             Unit::Bytes,
             git_received.clone(),
         );
         let api_writes = Family::default();
-        registry.register("api_writes", "Writes to the API server by kind, leases apart", api_writes.clone());
+        registry.register("api_writes", "Writes to the API server by kind, without leases", api_writes.clone());
         let drift = Counter::default();
-        registry.register("drift", "Changes on hosts that somebody else has made", drift.clone());
+        registry.register("drift", "Changes on hosts that the operator did not make", drift.clone());
         let csr_verdicts = Family::default();
         registry.register("csr_verdicts", "Certificate requests by verdict", csr_verdicts.clone());
         let leader = Gauge::default();

@@ -15,7 +15,7 @@ pub enum ReleaseError {
     /// The payload is wrong.
     #[error("{0}")]
     Payload(#[from] PayloadError),
-    /// What shall run on hosts cannot be rendered.
+    /// The services of hosts cannot be rendered.
     #[error("{0}")]
     Render(#[from] RenderError),
     /// The settings of logs are wrong.

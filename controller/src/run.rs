@@ -51,14 +51,14 @@ use crate::{
     webhook, wicd_rights,
 };
 
-/// A release that cannot be used is looked at again after this time.
+/// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
 /// An object whose reconcile is not possible is reconciled again after this time, though nothing of it has changed.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
-/// What has begun may take this long to end when the process is told to stop.
+/// Time for operations to end when the process receives a stop signal.
 const GRACE: Duration = Duration::from_secs(20);
 
-/// Runs until it is told to stop, or has lost the Lease.
+/// Runs until it receives a stop signal, or has lost the Lease.
 pub async fn run(args: Run) -> anyhow::Result<()> {
     let level = telemetry::init(args.log_format, &args.log_level)?;
     tracing::info!(version = crate::args::version(), namespace = args.namespace, "starting");
@@ -69,7 +69,8 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let health = Health { ready: ready.clone(), metrics: metrics.clone() };
     http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
-    let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
+    let config =
+        Config::infer().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
     // The Lease never waits for other requests.
     let mut for_lease = config.clone();
     for_lease.default_retry = false;
@@ -98,7 +99,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
             result
         }
         lost = election.hold(epoch) => {
-            // Nothing is ended gracefully: somebody else may act already.
+            // Nothing is ended gracefully: another operator may act already.
             bail!(lost)
         }
     }
@@ -114,7 +115,7 @@ impl Leader {
     async fn lead(self) -> anyhow::Result<()> {
         self.check_crds().await?;
         let client = self.cluster.client.clone();
-        let version = client.apiserver_version().await.context("the API server does not tell its version")?;
+        let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
         let warning = cluster::version_warning(&version.major, &version.minor);
         if let Some((_, message)) = &warning {
             tracing::warn!("{message}");
@@ -124,7 +125,7 @@ impl Leader {
             payload = release.payload.digest(release.cluster.platform.as_str()),
             wicd = release.wicd.sha256,
             cluster = cluster_id,
-            "hosts get this"
+            "release loaded"
         );
 
         let unreadable = Unreadable::default();
@@ -166,7 +167,7 @@ impl Leader {
         tasks.spawn("the certificate approver", approve(cx.clone()));
         tasks.spawn("the collector of versions", collect(cx.clone()));
         tasks.spawn("the receiver of pushes", webhook::run(cx.clone()));
-        tasks.spawn("the watch of what cannot be read", wake_unreadable(cx.clone()));
+        tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));
         tokio::select! {
             biased;
             () = stop.cancelled() => {}
@@ -176,7 +177,7 @@ impl Leader {
         }
         tracing::info!("stopping");
         if tokio::time::timeout(GRACE, tasks.all_end()).await.is_err() {
-            tracing::warn!("some work did not end in time; it will be taken up again where it was stored");
+            tracing::warn!("some operations did not end in time; the next leader resumes them from their stored step");
         }
         Ok(())
     }
@@ -189,15 +190,15 @@ impl Leader {
             match found {
                 Ok(Some(_)) => {}
                 Ok(None) => bail!("the CRD {name} is not installed: kubectl apply -f crds/"),
-                // Without the right to look, the watch tells.
+                // Without the right to read it, the watch reports the error.
                 Err(kube::Error::Api(status)) if status.is_forbidden() => {}
-                Err(error) => return Err(error).context("the API server does not show the CRDs"),
+                Err(error) => return Err(error).context("failed to get the CRDs"),
             }
         }
         Ok(())
     }
 
-    /// Loads and publishes the release. While that is impossible every pool says so. `None` when told to stop.
+    /// Loads and publishes the release. While that is impossible every pool reports it. `None` after a stop signal.
     async fn release(&self) -> Option<(String, Release)> {
         loop {
             let found = async { Ok((self.cluster.id().await?, self.cluster.release(&self.process.args).await?)) };
@@ -205,9 +206,9 @@ impl Leader {
                 Ok(found) => return Some(found),
                 Err(error) => error,
             };
-            tracing::error!(reason = error.reason(), %error, "no host can be worked on");
+            tracing::error!(reason = error.reason(), %error, "release unavailable, no host is reconciled");
             if let Err(error) = self.tell_pools(error.reason(), &error.to_string()).await {
-                tracing::warn!(%error, "the pools could not be told");
+                tracing::warn!(%error, "failed to report the fault in the status of the pools");
             }
             tokio::select! {
                 () = tokio::time::sleep(RELEASE_RETRY) => {}
@@ -358,7 +359,7 @@ async fn collect(cx: Arc<Context>) {
         let needed =
             versions_in_use(pools.iter().map(|p| &**p), instances.iter().map(|i| &**i), nodes.iter().map(|n| &**n));
         if let Err(error) = cx.versions.keep(&needed, cx.args.version_grace).await {
-            tracing::warn!(%error, "versions that nobody needs stay for now");
+            tracing::warn!(%error, "failed to collect unused versions");
         }
     }
 }
@@ -369,7 +370,7 @@ async fn approve(cx: Arc<Context>) {
         match csr::operator_user(&cx.client).await {
             Ok(user) => break user,
             Err(error) => {
-                tracing::warn!(%error, "who we are cannot be found out; certificates are approved afterwards");
+                tracing::warn!(%error, "failed to get the operator's own user name; no certificates are approved until it is known");
             }
         }
         tokio::select! {

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 
 use crate::ssh::{HostKey, Identity, KeyError};
 
-/// A hundred hosts that join at once shall not ask for the same Secret a hundred times; a Secret that was changed shall be
+/// A hundred hosts that join at once must not fetch the same Secret a hundred times; a changed Secret must be
 /// seen within seconds.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
@@ -21,7 +21,7 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum SecretError {
     /// There is no such Secret.
-    #[error("there is no Secret {namespace}/{name}; create it, or name another in the pool's ssh settings")]
+    #[error("the Secret {namespace}/{name} does not exist; create it, or name another in the pool's ssh settings")]
     Missing {
         /// Namespace.
         namespace: String,
@@ -133,8 +133,8 @@ impl Secrets {
         Ok(key)
     }
 
-    /// The private keys that can be had, in order. Those that cannot are told beside, unless none can: then the first
-    /// problem is the error.
+    /// The available private keys, in order. Errors of the others are returned beside them, unless none is available:
+    /// then the first problem is the error.
     pub async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
         let (mut keys, mut problems) = (Vec::new(), Vec::new());
         for reference in from {
@@ -149,7 +149,7 @@ impl Secrets {
         Ok((keys, problems))
     }
 
-    /// Has these read anew when they are asked for next.
+    /// Drops these from the cache, so that the next access reads them again.
     pub fn forget(&self, keys: &[SecretKeyRef]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));

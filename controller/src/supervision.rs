@@ -9,7 +9,7 @@ use tokio::task::{Id, JoinSet};
 /// A reconcile panicked. The fault is the operator's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the operator has a fault of its own, and nothing is changed here until that is mended: {message}; report it with the operator's log"
+    "the operator has an internal fault and makes no changes here until it is fixed: {message}; report it with the operator's log"
 )]
 pub struct Panicked {
     message: String,

@@ -39,7 +39,7 @@ pub fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
             )
             .try_init(),
     }
-    .context("the log is set up already")?;
+    .context("the log is already set up")?;
     // In the format of the log, or a collector of logs cannot read it.
     std::panic::set_hook(Box::new(|panic| tracing::error!(reason = "InternalError", "{panic}")));
     Ok(LogLevel(handle))

@@ -82,7 +82,7 @@ impl Unreadable {
         let state = self.lock();
         let ((_, name), object) = state.objects.iter().find(|(_, o)| o.pool.as_deref() == Some(pool))?;
         Some(format!(
-            "the WindowsInstance {name} cannot be read, and nothing is begun in this pool until it can: {}; a newer operator may have written it: install that version again",
+            "the WindowsInstance {name} cannot be read, and no operation begins in this pool until it can: {}; a newer operator may have written it: install that version again",
             object.error
         ))
     }

@@ -1,9 +1,9 @@
 //! The versions of what hosts get, as ConfigMaps `windows-services-<version>`: immutable, shared by all pools that render to the
 //! same, kept for as long as a pool or a host needs them.
 //!
-//! What is read back may have been written by anybody with a right to ConfigMaps. It is used only if it fits the digest that its name carries
-//! ([`api::services_version`]), and what does not fit is deleted and stored again. ConfigMaps of WMCO carry none: they are read to know what
-//! a node that it has made is like, and given to no host.
+//! Any client with a right to ConfigMaps may have written the stored data. It is used only if it matches the digest
+//! that its name carries ([`api::services_version`]), and what does not fit is deleted and stored again. ConfigMaps of
+//! WMCO carry none: they are read to know what a node that it has made is like, and given to no host.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -31,7 +31,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum VersionError {
     /// The API server did not do what was asked.
-    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked.
         doing: &'static str,
@@ -39,15 +39,15 @@ pub enum VersionError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// Somebody else has made it.
-    #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator makes it again")]
+    /// Another client has created it.
+    #[error("the ConfigMap {name} cannot be read: {problem}; delete it, and the operator creates it again")]
     Unreadable {
         /// Its name.
         name: String,
         /// What is wrong with it.
         problem: StoredError,
     },
-    /// Something else is stored under the name, and stays.
+    /// Other content is stored under the name, and stays.
     #[error("the ConfigMap {name} is not used: {problem}. It cannot be replaced; delete it")]
     Unverified {
         /// Its name.
@@ -72,7 +72,7 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> VersionError {
     move |source| VersionError::Api { doing, source: Box::new(source) }
 }
 
-/// How often something is stored against somebody who stores something else.
+/// Number of attempts to store a version while another client stores other content.
 const ATTEMPTS: usize = 3;
 
 /// A version that was read and verified, or that this process has stored.
@@ -88,7 +88,7 @@ pub struct Versions {
     api: Api<ConfigMap>,
     roles: Api<Role>,
     namespace: String,
-    /// Tells of what was replaced. A command that looks once has none, and replaces nothing.
+    /// Reports replaced versions. A command that runs once has none, and replaces nothing.
     events: Option<Events>,
     /// What fits its digest never changes, so it is read once.
     known: Mutex<HashMap<String, Known>>,
@@ -120,13 +120,14 @@ impl Versions {
         stored
     }
 
-    /// What a version stands for. `None` if it is not stored, or what is stored is not what the name says; that is deleted.
+    /// What a version stands for. `None` if it is not stored, or its content does not match the name; such a ConfigMap
+    /// is deleted.
     pub async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
         if let Some(known) = self.known(version) {
             return Ok(Some(known.stored));
         }
         let name = name(version);
-        let Some(config_map) = self.api.get_opt(&name).await.map_err(failed("show a services ConfigMap"))? else {
+        let Some(config_map) = self.api.get_opt(&name).await.map_err(failed("get a services ConfigMap"))? else {
             return Ok(None);
         };
         match Rendered::verify(version, &config_map) {
@@ -162,8 +163,8 @@ impl Versions {
         Ok(())
     }
 
-    /// Deletes versions of ours that nobody needs and that are older than this: one that was stored a moment ago may not be named
-    /// anywhere yet. Those that are needed, and that somebody else has deleted or replaced, are stored again.
+    /// Deletes unused versions of the operator that are older than this: one that was stored a moment ago may not be
+    /// referenced yet. Used versions that another client has deleted or replaced are stored again.
     pub async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
         let mut live = self.live().await?;
@@ -193,7 +194,7 @@ impl Versions {
         for version in collectable(&old, needed) {
             let name = name(&version);
             match self.api.delete(&name, &DeleteParams::default()).await {
-                Ok(_) => tracing::info!(name, "deleted a services ConfigMap that nobody needs any more"),
+                Ok(_) => tracing::info!(name, "deleted an unused services ConfigMap"),
                 Err(kube::Error::Api(status)) if status.is_not_found() => {}
                 Err(error) => return Err(failed("delete a services ConfigMap")(error)),
             }
@@ -204,7 +205,7 @@ impl Versions {
         if changed { self.permit(&live).await } else { Ok(()) }
     }
 
-    /// Stores this, if it is not stored. What is stored under its name and is something else is deleted first.
+    /// Stores this, if it is not stored. Other content under its name is deleted first.
     async fn create(&self, version: &str, wanted: &ConfigMap) -> Result<ConfigMap, VersionError> {
         let unverified = |problem| VersionError::Unverified { name: name(version), problem };
         Rendered::verify(version, wanted).map_err(unverified)?;
@@ -221,7 +222,7 @@ impl Versions {
                 Err(error) => return Err(failed("store the services ConfigMap")(error)),
             }
             let there = self.api.get_opt(&self::name(version)).await;
-            let Some(there) = there.map_err(failed("show a services ConfigMap"))? else { continue };
+            let Some(there) = there.map_err(failed("get a services ConfigMap"))? else { continue };
             match Rendered::verify(version, &there) {
                 Ok(()) => return Ok(there),
                 Err(problem) => self.discard(&there, problem).await?,
@@ -230,18 +231,20 @@ impl Versions {
         Err(unverified(UnverifiedError::Differs))
     }
 
-    /// Deletes a ConfigMap that is not what its name says, and tells of it.
+    /// Deletes a ConfigMap whose content does not match its name, and reports it.
     async fn discard(&self, config_map: &ConfigMap, problem: UnverifiedError) -> Result<(), VersionError> {
         // A command that looks once leaves it to the operator.
         let Some(events) = &self.events else { return Ok(()) };
-        let note = format!("the ConfigMap is not used: {problem}. It is deleted, and stored again if it is needed");
+        let note = format!(
+            "the ConfigMap is not used: {problem}. The operator deletes it, and stores it again if it is needed"
+        );
         events.say(config_map, Level::Warning, "ServicesReplaced", "Verify", &note);
         let only_this = Preconditions { uid: config_map.metadata.uid.clone(), ..Preconditions::default() };
         let params = DeleteParams::default().preconditions(only_this);
         match self.api.delete(&config_map.name_any(), &params).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-            Err(error) => Err(failed("delete a services ConfigMap that somebody else has written")(error)),
+            Err(error) => Err(failed("delete a services ConfigMap that another client has written")(error)),
         }
     }
 
@@ -260,7 +263,7 @@ impl Versions {
         Ok(all.items.iter().filter_map(live).collect())
     }
 
-    /// Lets the hosts' daemons read these, and nothing else. They follow none that carries no digest.
+    /// Allows the hosts' daemons to read only these. They follow none that carries no digest.
     async fn permit(&self, live: &[Live]) -> Result<(), VersionError> {
         let followed = live.iter().filter(|l| services_version::carried(&l.version).is_some());
         let names = followed.map(|l| name(&l.version)).collect();

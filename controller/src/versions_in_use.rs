@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 /// Versions that a pool goes to or comes from, that an instance follows, or that a Node names. A Node that was let go names the
-/// version that its host goes on following; whoever takes it back reads there what to take away.
+/// version that its host continues to follow; an operator that adopts it again reads there what to remove.
 pub fn versions_in_use<'a>(
     pools: impl Iterator<Item = &'a WindowsNodePool>,
     instances: impl Iterator<Item = &'a WindowsInstance>,

@@ -1,6 +1,6 @@
 //! One watch for each kind, shared by all controllers.
 //!
-//! kube's own shared streams tell nothing of deletions, which the pool controller lives by: a host that is gone frees a
+//! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
 //! slot. Here every change goes to every listener, after the cache has it.
 
 use std::{fmt::Debug, sync::Arc};
@@ -25,7 +25,7 @@ use crate::unreadable::Unreadable;
 pub type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
 /// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
-/// it all. Managed fields are not kept, because nobody reads them.
+/// it all. Managed fields are not kept, because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
 pub fn watch<K, const LISTENERS: usize>(
@@ -59,7 +59,7 @@ where
             Ok(Event::InitDone) => seen.state(),
             Ok(Event::Init | Event::InitApply(_)) => Vec::new(),
             Err(error) => {
-                tracing::warn!(%error, kind = %K::kind(&()), "a watch broke; it is begun anew");
+                tracing::warn!(%error, kind = %K::kind(&()), "a watch failed; it restarts");
                 Vec::new()
             }
         };

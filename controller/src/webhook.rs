@@ -81,7 +81,7 @@ async fn listen(address: SocketAddr, cx: &Arc<Context>, token: Token) -> Option<
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(%address, %error, "cannot listen for pushes; trying again");
+            tracing::warn!(%address, %error, "cannot listen for pushes, retrying");
             return None;
         }
     };
@@ -101,7 +101,7 @@ async fn push(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes)
         return (StatusCode::FORBIDDEN, "X-Hub-Signature-256 is missing or wrong\n");
     }
     let Some(pushed) = pushed(&body) else {
-        return (StatusCode::BAD_REQUEST, "the body is no JSON\n");
+        return (StatusCode::BAD_REQUEST, "the body is not JSON\n");
     };
     let found = receiver.cx.gits.pushed(|url| place(url).is_some_and(|p| pushed.contains(&p)));
     if found == 0 {

@@ -1,7 +1,7 @@
 //! Whose a Node is: the one place that decides it.
 //!
-//! The name of a Node proves nothing: names are chosen by whoever writes a list, or by a host itself. What a host says of itself proves
-//! nothing either. A Node is a host's if
+//! The name of a Node proves nothing: names are chosen by the author of a list, or by a host itself. The report of a
+//! host proves nothing either. A Node is a host's if
 //!
 //! - it has the UID that is on record for the host ([`By::Uid`]);
 //! - or the host holds the name, because there was no Node of that name when the host was given its identity, and what appeared then runs
@@ -9,8 +9,8 @@
 //! - or it runs Windows, this operator or the legacy one has marked it, and it has an address at which the host was reached
 //!   ([`By::Mark`]).
 //!
-//! Every other Node is somebody else's, one that runs Linux in any case. The API server is asked ([`ask`]) wherever something is issued,
-//! moved away or deleted: the operator's cache has Windows Nodes only.
+//! Every other Node has another owner; a Node that runs Linux always does. The API server is asked ([`ask`]) wherever
+//! something is issued, moved away or deleted: the operator's cache has Windows Nodes only.
 
 use std::{fmt, net::IpAddr};
 
@@ -18,7 +18,7 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt};
 
-/// What is known of a host, to tell its Node from those of others.
+/// Known facts about a host, to distinguish its Node from those of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
     /// The name of its Node.
@@ -29,7 +29,7 @@ pub struct Evidence {
     pub holds_name: bool,
     /// Addresses at which it was reached with its pinned host key, or that its Machine has.
     pub proven: Vec<IpAddr>,
-    /// Addresses that it says it has. They count for a Node that appears under a name that the host holds, and for nothing else.
+    /// Addresses that it reports. They count only for a Node that appears under a name that the host holds.
     pub told: Vec<IpAddr>,
 }
 
@@ -40,7 +40,7 @@ pub enum Whose {
     Nobodys,
     /// The host's.
     Hosts(By),
-    /// Somebody else's, or it cannot be told.
+    /// Another owner's, or unknown.
     Others(Mismatch),
 }
 
@@ -55,7 +55,7 @@ pub enum By {
     Mark,
 }
 
-/// Why a Node is not taken for a host's. Its text says what to do.
+/// Why a Node does not count as a host's. Its text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mismatch {
     /// It does not run Windows.
@@ -90,7 +90,7 @@ impl fmt::Display for Mismatch {
             }
             Self::Unmarked => write!(
                 f,
-                "no operator has marked it as a node that it looks after; give the host another name, delete that Node if it is a leftover, \
+                "no operator has marked it as its node; give the host another name, delete that Node if it is a leftover, \
                  or label it {}=true if it is this host's",
                 key::BYOH
             ),
@@ -129,7 +129,7 @@ pub async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<N
     Ok((node, whose))
 }
 
-/// The IP addresses that a Node says it has, each in its one form.
+/// The IP addresses that a Node reports, each in its canonical form.
 pub fn addresses(node: &Node) -> Vec<IpAddr> {
     let all = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
     all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()

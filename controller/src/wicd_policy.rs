@@ -75,8 +75,8 @@ pub enum PolicyFault {
         /// Name.
         name: String,
     },
-    /// Somebody has changed it, or it is of another release.
-    #[error("the {kind} {name} is not that of this release: {what} differs")]
+    /// It was changed, or belongs to another release.
+    #[error("the {kind} {name} does not match this release: {what} differs")]
     Differs {
         /// Kind.
         kind: &'static str,
@@ -92,7 +92,7 @@ pub enum PolicyFault {
         kind: &'static str,
         /// Name.
         name: String,
-        /// What the API server says.
+        /// The error of the API server.
         why: String,
     },
 }
@@ -120,7 +120,8 @@ fn of_kind<K: Resource + DeserializeOwned>(documents: &[Value]) -> Vec<K> {
     of_kind.filter_map(|d| serde_json::from_value(d.clone()).ok()).collect()
 }
 
-/// The first thing that is wrong with what is seen; `None` if all that ships is in force. Without anything shipped nothing is in force.
+/// The first difference from the release; `None` if all policies of the release are in force. Without anything shipped
+/// nothing is in force.
 pub fn fault(shipped: &[Shipped], seen: &[Seen]) -> Option<PolicyFault> {
     if shipped.is_empty() {
         return Some(missing::<ValidatingAdmissionPolicy>("windows-node-pools-wicd-nodes"));

@@ -2,7 +2,7 @@
 //!
 //! The rights of all hosts' daemons are one ClusterRole that ships with the operator (`deploy/base/wicd.yaml`). Its binding is made here:
 //! not before the policies of [`wicd_policy`] are seen in force, and it is deleted as soon as they are not. Meanwhile no
-//! certificate of a wicd is issued, nothing begins on a host that needs one, and every pool says so.
+//! certificate of a wicd is issued, no operation begins on a host that needs one, and every pool reports it.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -49,15 +49,14 @@ impl RightsProblem {
 
     pub(crate) fn policy(fault: &wicd_policy::PolicyFault) -> Self {
         let message = format!(
-            "{fault}; until it is as shipped, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
+            "{fault}; until it matches this release, the hosts' daemons (wicd) have no rights and get no certificates, and no host is \
              joined or changed. Apply deploy/base of this release again"
         );
         Self { reason: "PolicyMissing", message }
     }
 
     fn write(doing: &str, error: &kube::Error) -> Self {
-        let message =
-            format!("the API server did not {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
+        let message = format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
         Self { reason: "RightsNotStored", message }
     }
 }
@@ -272,7 +271,7 @@ async fn settle(cx: &Context, watched: &Watched) -> Option<Duration> {
     }
 }
 
-/// Notes how it stands, and has everybody know whom it concerns.
+/// Records the state of the rights, and notifies the affected controllers.
 fn stand(cx: &Context, standing: Standing) {
     if !cx.wicd_rights.set(standing.clone()) {
         return;
@@ -331,7 +330,7 @@ where
             Ok(Some(object)) => Some(Observed::There(Box::new(object))),
             Ok(None) => Some(Observed::Missing),
             Err(error) => {
-                tracing::debug!(kind = %K::kind(&()), %error, "a watch broke; it is begun again");
+                tracing::debug!(kind = %K::kind(&()), %error, "a watch failed; it restarts");
                 refusal(&error).map(Observed::Unreadable)
             }
         })

@@ -44,7 +44,7 @@ pub fn signature(data: &[u8]) {
 fn judge(signature: Vec<u8>) {
     let mut signed = Signed { signature: Some(signature), data: SIGNED.to_vec() };
     let _ = verify(&signed, &KEYS).map_err(|error| error.to_string());
-    // Nobody has signed this.
+    // This has no signature.
     signed.data.push(b'!');
     assert!(verify(&signed, &KEYS).is_err(), "believed");
 }

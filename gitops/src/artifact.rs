@@ -23,28 +23,30 @@ const MAX_EXTENSION: u64 = 64 << 10;
 #[derive(Debug, thiserror::Error)]
 pub enum ArtifactError {
     /// What was sent is not what the object names.
-    #[error("the artifact has another digest than its object says: it was changed on its way, or replaced meanwhile")]
+    #[error(
+        "the artifact has another digest than its object says: it was changed in transit, or replaced in the meantime"
+    )]
     Digest,
     /// It could not be read to its end.
     #[error("the artifact could not be read")]
     Read(#[source] io::Error),
     /// It is no tar with gzip.
-    #[error("the artifact is no tar.gz: {0}")]
+    #[error("the artifact is not a tar.gz archive: {0}")]
     Malformed(&'static str),
     /// More than is read.
-    #[error("the artifact is too large: {0}; let the source ignore what is no inventory")]
+    #[error("the artifact is too large: {0}; configure the source to ignore files that are not part of the inventory")]
     TooLarge(String),
     /// A name that would lead out of the archive.
-    #[error("the artifact has an entry {0:?}, which leads out of it: look at what made it")]
+    #[error("the artifact has an entry {0:?} outside its root: check the tool that made it")]
     Escape(String),
     /// The same file twice.
-    #[error("the artifact has {0:?} twice: look at what made it")]
+    #[error("the artifact has {0:?} twice: check the tool that made it")]
     Twice(String),
     /// The path of the pool.
-    #[error("path {0:?} leads out of the artifact: use a path below its root")]
+    #[error("path {0:?} is outside the artifact: use a path below its root")]
     PathInvalid(String),
     /// There is nothing at the path.
-    #[error("there is no {0:?} in the artifact: correct the path")]
+    #[error("the artifact has no {0:?}: correct the path")]
     PathNotFound(String),
 }
 
@@ -97,7 +99,7 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
     let mut seen = BTreeSet::new();
     let mut long_name: Option<Vec<u8>> = None;
     let mut archive = Archive::new(tar);
-    // Raw, because names that are longer than a header would else be read into memory however long they are.
+    // Raw, because names longer than a header would otherwise be read into memory at any length.
     for entry in archive.entries().map_err(fail)?.raw(true) {
         let mut entry = entry.map_err(fail)?;
         let (kind, size) = (entry.header().entry_type(), entry.size());
@@ -145,7 +147,7 @@ fn entries(tar: impl Read, wanted: &str, limits: &Limits) -> Result<(Vec<File>, 
         }
         total += length;
         if total > limits.total {
-            return Err(ArtifactError::TooLarge(format!("all files have more than {} bytes", limits.total)));
+            return Err(ArtifactError::TooLarge(format!("the files have more than {} bytes in total", limits.total)));
         }
         files.push(File { path, bytes: content });
     }

@@ -3,7 +3,7 @@
 //! * [`address`]: what may be dialled, and when two addresses are the same.
 //! * [`hosts`]: files to entries, or what is wrong with which line.
 //! * [`repository`]: fetches from a server, reads files of a commit, and says which commit last changed an entry.
-//! * [`verify`]: whether a commit or tag was signed by somebody who is believed.
+//! * [`verify`]: whether a trusted key signed a commit or tag.
 //! * [`artifact`]: the archive that Flux makes of a source.
 //! * [`known_hosts`]: the keys that SSH servers may have.
 //!

@@ -1,7 +1,7 @@
 //! A Git repository on disk, and what a server adds to it.
 //!
-//! No program is started: gix speaks Git, reqwest and russh carry it. No setting of this machine counts, nobody is asked for a
-//! password, and credentials go to the URL's own server only.
+//! No program is started: gix speaks Git, reqwest and russh carry it. No setting of this machine applies, no prompt
+//! asks for a password, and credentials go to the URL's own server only.
 //!
 //! The server is not trusted with more than its own content:
 //! * Time, and the bytes that it sends, are bounded ([`Request`]); names of branches and tags, which are kept in memory, by less.
@@ -67,7 +67,7 @@ use self::{
 };
 use crate::{File, Limits, hosts::Entry, verify::Signed};
 
-/// Fetches after which a repository is made anew: each leaves a pack behind, and nothing is ever taken out.
+/// Fetches after which a repository is recreated: each leaves a pack behind, and no pack is ever removed.
 const PACKS: usize = 50;
 
 /// A bare repository in a directory. One process may use a directory, through one of these.
@@ -141,7 +141,7 @@ impl Repository {
         let attempt = |anew| {
             // gix is written for servers that keep to the protocol: a panic in it is the answer to one that does not.
             let attempt = AssertUnwindSafe(|| self.attempt(&link, &place, &wanted, request, anew));
-            catch_unwind(attempt).unwrap_or_else(|_| Err(link.failed("its answer cannot be understood")))
+            catch_unwind(attempt).unwrap_or_else(|_| Err(link.failed("its answer cannot be parsed")))
         };
         match attempt(false) {
             // What is here does not fit what is sent, so it is no help.
@@ -248,7 +248,7 @@ impl Repository {
         result
     }
 
-    /// Who made a commit, when, and what they said.
+    /// Author, time and subject of a commit.
     pub fn commit(&self, id: &str) -> Result<api::Commit, GitError> {
         let id = parse(id, "commit")?;
         self.reading(|repo| history::commit(repo, id, false))
@@ -273,7 +273,7 @@ impl Repository {
         self.reading(|repo| read::read(repo, &read::list(repo, id, path, limits)?, limits))
     }
 
-    /// Whether a commit is another one, or comes after it. `None`: what was fetched of the history does not tell.
+    /// Whether a commit is another one, or comes after it. `None`: the fetched history does not show it.
     pub fn follows(&self, new: &str, old: &str) -> Result<Option<bool>, GitError> {
         let (new, old) = (parse(new, "commit")?, parse(old, "commit")?);
         self.reading(|repo| history::follows(repo, new, old))
@@ -298,14 +298,14 @@ fn bring<T: Transport>(talk: &mut Talk<'_, T>, store: &Store, found: &Found) -> 
     let before = store.tip(&found.key);
     talk.fetch(store, found.id, exchange::DEPTH)?;
     let repo = store.open()?;
-    let missing = || GitError::Damaged { problem: "the server did not send what it was asked for".to_owned() };
+    let missing = || GitError::Damaged { problem: "the server did not send the requested objects".to_owned() };
     let peeled = store::peel(&repo, found.id)?.ok_or_else(missing)?;
     if let Some(before) = before
         && history::follows(&repo, peeled.commit, before)?.is_none()
         && talk.can_ask_again()
     {
-        // A branch that went far ahead: some more of its history tells whether it did, or was replaced. If that does not work,
-        // it stays unknown.
+        // A branch that went far ahead: more of its history shows whether it did, or was replaced. If that does not
+        // work, it stays unknown.
         let _ = talk.fetch(store, found.id, exchange::FAR);
     }
     store.remember(&found.key, peeled.commit)?;

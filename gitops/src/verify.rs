@@ -1,7 +1,7 @@
-//! Whether a commit or tag was signed by somebody who is believed. Pure, but for the clock.
+//! Whether a trusted key signed a commit or tag. Pure, except for the clock.
 //!
-//! The keys come from a Secret and are trusted; everything about the signature is whatever somebody pushed. Nothing is taken from a
-//! key server, and nobody is believed because somebody else is.
+//! The keys come from a Secret and are trusted; the signature itself is untrusted input. No key comes from a key
+//! server, and no key is trusted because of another key.
 
 mod openpgp;
 mod ssh;
@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, fmt, time::SystemTime};
 
 use russh::keys::ssh_key::PublicKey;
 
-/// Longest text of a signature that is looked at, in bytes; one with RSA and 4096 bits takes about 1 KiB.
+/// Longest text of a signature that is parsed, in bytes; one with RSA and 4096 bits takes about 1 KiB.
 const MAX_SIGNATURE: usize = 64 << 10;
 /// Fewest bits of an RSA key.
 const MIN_RSA_BITS: u16 = 2048;
@@ -31,7 +31,7 @@ pub struct Keys {
     openpgp: Vec<pgp::composed::SignedPublicKey>,
 }
 
-/// How somebody has signed.
+/// Kind of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SignerKind {
     /// With an SSH key.
@@ -40,7 +40,7 @@ pub enum SignerKind {
     OpenPgp,
 }
 
-/// Who has signed.
+/// The signer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signer {
     /// How.
@@ -60,23 +60,21 @@ impl fmt::Display for Signer {
     }
 }
 
-/// Why somebody who has signed is not believed.
+/// Why a signer is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Doubt {
     /// No such key.
-    #[error(
-        "this key is not in the Secret: add it if its owner is to be believed, and have it signed by somebody else if not"
-    )]
+    #[error("this key is not in the Secret: add it if you trust its owner, otherwise sign with a key of the Secret")]
     Unknown,
-    /// The signature is of something else, or was changed.
-    #[error("the signature does not fit what was signed: sign it again")]
+    /// The signature is for other content, or was changed.
+    #[error("the signature does not match the signed content: sign it again")]
     Bad,
     /// The key was revoked.
     #[error("the key was revoked: sign with another key")]
     Revoked,
     /// The key's time was over when it signed, or had not begun.
     #[error(
-        "the key was not valid when it signed: sign with another key, or prolong it and put the new public key into the Secret"
+        "the key was not valid at the time of the signature: sign with another key, or extend its validity and add the new public key to the Secret"
     )]
     Expired,
     /// The signature says that it does not hold any more.
@@ -85,7 +83,7 @@ pub enum Doubt {
     /// A hash that can be forged.
     #[error("the signature uses a hash that can be forged: sign with SHA-256 or better")]
     WeakHash,
-    /// A key that can be broken, or of a kind that nobody should use any more.
+    /// A key that can be broken, or of an obsolete kind.
     #[error("the key is too weak: sign with Ed25519, ECDSA, or RSA of at least 2048 bits")]
     WeakKey,
     /// The owner has not made the key for this.
@@ -94,16 +92,16 @@ pub enum Doubt {
     )]
     NotForSigning,
     /// It is a signature of something other than a Git object.
-    #[error("the signature was made for something else than Git: sign the commit or tag itself")]
+    #[error("the signature is not for Git: sign the commit or tag itself")]
     OtherUse,
 }
 
-/// Nobody who is believed has signed.
+/// No trusted key has signed.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VerifyError {
     /// The Secret has no keys.
     #[error(
-        "the Secret has no public keys: put SSH public keys into a key that ends in .sshpub, OpenPGP public keys into one that ends in .asc"
+        "the Secret has no public keys: add SSH public keys under a key that ends in .sshpub, OpenPGP public keys under one that ends in .asc"
     )]
     NoKeys,
     /// A key of the Secret cannot be used.
@@ -111,16 +109,16 @@ pub enum VerifyError {
     BadKey {
         /// Key in the Secret.
         name: String,
-        /// What is wrong and how to mend it.
+        /// The fault and the remedy.
         problem: String,
     },
     /// There is no signature.
     #[error("it is not signed: sign it with a key that is in the Secret")]
     Unsigned,
-    /// It cannot even be said who has signed.
+    /// The signer is unknown.
     #[error("the signature cannot be read: {0}")]
     Malformed(&'static str),
-    /// Somebody has signed who is not believed.
+    /// The signer is not trusted.
     #[error("signed by {signer}, but {doubt}")]
     NotBelieved {
         /// Who, as the signature says.
@@ -139,7 +137,7 @@ impl VerifyError {
 
 impl Keys {
     /// Reads the data of a Secret. `*.sshpub`: SSH public keys, one a line. `*.asc` and keys without a suffix: OpenPGP public keys,
-    /// armored or binary. Everything else in the Secret means nothing.
+    /// armored or binary. Other keys of the Secret are ignored.
     pub fn from_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, VerifyError> {
         let mut keys = Self::default();
         for (name, bytes) in data {
@@ -174,7 +172,7 @@ fn verify_at(signed: &Signed, keys: &Keys, now: SystemTime) -> Result<Signer, Ve
     } else if text.starts_with(b"-----BEGIN PGP SIGNATURE-----") {
         openpgp::verify(text, &signed.data, &keys.openpgp, now)
     } else if text.starts_with(b"-----BEGIN SIGNED MESSAGE-----") {
-        Err(VerifyError::Malformed("X.509 signatures are not understood: sign with an SSH or OpenPGP key"))
+        Err(VerifyError::Malformed("X.509 signatures are not supported: sign with an SSH or OpenPGP key"))
     } else {
         Err(VerifyError::Malformed("it is neither an SSH nor an OpenPGP signature: sign with one of them"))
     }

@@ -1,7 +1,7 @@
 //! The programs of the test bed: found, or built once and kept.
 //!
 //! Each program is looked for in `$KUBEBUILDER_ASSETS`, then in the cache
-//! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is else built there. A folder of the cache
+//! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is otherwise built there. A folder of the cache
 //! is named after what goes into it, so that a change of version or source never meets an old build.
 
 mod hostcontainerd;
@@ -113,7 +113,7 @@ pub(crate) fn lock_file(path: &Path) -> Result<File> {
 }
 
 /// Takes what cargo has set for this program from the environment of a cargo that it starts. Build scripts (ring's) read these
-/// variables: with others than in a build by hand, each of the two would build anew what the other has built.
+/// variables: with others than in a build by hand, each of the two would rebuild the output of the other.
 pub fn forget_caller(cargo: &mut Command) {
     for (name, _) in std::env::vars_os() {
         let set_by_cargo = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
@@ -123,7 +123,7 @@ pub fn forget_caller(cargo: &mut Command) {
     }
 }
 
-/// The first half of a SHA-256 over all inputs: enough to tell builds apart.
+/// The first half of a SHA-256 over all inputs: enough to distinguish builds.
 pub(crate) fn key(inputs: &[&str]) -> String {
     let mut hash = Sha256::new();
     for input in inputs {

@@ -172,7 +172,7 @@ impl ControlPlane {
         self.authority.client(user, groups)
     }
 
-    /// Runs kubectl as the administrator. A failing kubectl is not an error: look at the output's status.
+    /// Runs kubectl as the administrator. A failing kubectl is not an error: check the output's status.
     pub async fn kubectl(&self, args: &[&str]) -> Result<Output> {
         self.kubectl_with_input(args, "").await
     }
@@ -398,7 +398,8 @@ fn write_pki(dir: &Path, authority: &Authority, ip: IpAddr) -> Result<()> {
 }
 
 /// Ports that are free now: two on loopback for etcd, one on `ip`. They are chosen outside the range that the kernel
-/// takes the ports of outgoing connections from, or else one of those may sit on a port before its server does.
+/// takes the ports of outgoing connections from, because otherwise one of those may occupy a port before its server
+/// does.
 fn free_ports(ip: IpAddr) -> Result<[u16; 3]> {
     let localhost = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let listeners = [listen(localhost)?, listen(localhost)?, listen(ip)?]; // held together, so they differ

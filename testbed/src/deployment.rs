@@ -140,7 +140,8 @@ async fn policies_in_force(control_plane: &ControlPlane) -> Result<()> {
     .await
 }
 
-/// Group of those who only pretend to be the operator, to see what it may do: it has no rights of its own, and tells them in an audit log.
+/// Group of those who only pretend to be the operator, to see what it may do: it has no rights of its own, and marks
+/// their requests in an audit log.
 pub const PROBES: &str = "testbed:probes";
 
 /// A client with the operator's own rights, for tests of those rights.

@@ -19,8 +19,8 @@ use std::path::PathBuf;
 pub use control_plane::{AUDIT_DIR, ControlPlane, ControlPlaneOptions};
 pub use operator::{Operator, OperatorOptions};
 
-/// The folder of this crate. Cargo tells the running program where its workspace is now; the one that was compiled in is
-/// that of whoever built last, where two clones share a target folder.
+/// The folder of this crate. Cargo passes the present workspace to the running program; the one that was compiled in is
+/// that of the last build, where two clones share a target folder.
 pub(crate) fn source_dir() -> PathBuf {
     let member =
         std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);

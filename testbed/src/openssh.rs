@@ -1,7 +1,7 @@
 //! A real OpenSSH server on loopback. It lets the user that runs the test in, with one key, and does what its settings say.
 //!
-//! A new one for each connection, as systemd's `ssh.socket` starts it: so the port is never somebody else's, it answers at once,
-//! and one ends when its client hangs up.
+//! A new one for each connection, as systemd's `ssh.socket` starts it: so the port never belongs to another process, it
+//! answers at once, and one ends when its client hangs up.
 
 use std::{
     fs::{self, File},
@@ -112,7 +112,7 @@ impl OpenSsh {
     }
 }
 
-/// Writes a key so that whoever reads the file finds the old one or the new one.
+/// Writes a key atomically: a reader of the file finds the old one or the new one.
 fn write_private(path: &Path, key: &PrivateKey) -> Result<()> {
     let new = path.with_extension("new");
     let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
@@ -130,7 +130,7 @@ struct Connections {
 impl Connections {
     fn start(&self, stream: TcpStream) {
         match self.spawn(stream) {
-            // Somebody has to wait for it, or it stays a zombie.
+            // A parent must wait for it, or it stays a zombie.
             Ok(mut child) => drop(thread::spawn(move || child.wait())),
             // The folder is gone with the server, or the machine is full: the client sees the connection end.
             Err(error) => crate::binaries::say(&format!("no sshd for a connection: {error}")),

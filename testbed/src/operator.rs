@@ -71,7 +71,7 @@ impl Operator {
         let (address, admin, webhook) = (free_address()?, free_address()?, free_address()?);
         let log = control_plane.dir().join(format!("operator-{number}.log"));
         let kubeconfig = control_plane.kubeconfig_as(OPERATOR, &OPERATOR_GROUPS)?;
-        // A short lease, so that a test need not wait long for it, and not so short that a machine with much else to do loses it.
+        // A short lease, so that a test need not wait long for it, and not so short that a busy machine loses it.
         let patient = options.args.iter().any(|arg| arg == "--lease-duration");
         let mut command = Command::new(&options.program);
         command
@@ -197,7 +197,7 @@ impl Operator {
     }
 }
 
-/// An address of loopback that nobody listens on.
+/// An address of loopback without a listener.
 fn free_address() -> Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

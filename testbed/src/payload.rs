@@ -36,7 +36,7 @@ pub enum Content {
     Random {
         /// How many bytes.
         size: u64,
-        /// Tells contents of the same size apart.
+        /// Distinguishes contents of the same size.
         seed: u64,
     },
 }
@@ -92,7 +92,7 @@ pub fn write(dir: &Path, entries: &[Entry], level: i32) -> Result<Manifest> {
     write_with(dir, entries, level, &|_| ())
 }
 
-/// As [`write`], and tells `progress` of each file as it is done.
+/// As [`write`], and reports each finished file to `progress`.
 ///
 /// # Errors
 /// See [`write`].

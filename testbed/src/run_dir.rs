@@ -25,7 +25,7 @@ impl RunDir {
     pub fn new(prefix: &str) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let root = cache_dir()?.join("run");
-        // Nobody sweeps between the making of a folder and the locking of it.
+        // No sweep runs between the creation of a folder and its lock.
         let _making = lock(&root.join(".lock"))?;
         sweep(&root)?;
         let path = root.join(format!("{prefix}-{}-{}", process::id(), NUMBER.fetch_add(1, Ordering::Relaxed)));

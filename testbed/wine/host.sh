@@ -1,5 +1,5 @@
 #!/bin/sh
-# host.sh: the first process of a Windows host. When it ends, the kernel ends everything else on the host.
+# host.sh: the first process of a Windows host. When it ends, the kernel ends all other processes of the host.
 set -eu
 . "$SCRIPTS/machine.sh"
 

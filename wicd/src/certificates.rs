@@ -11,7 +11,7 @@ use x509_parser::{certificate::X509Certificate, pem::Pem, prelude::FromDer};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 
-/// A certificate that is valid for less than this is asked for anew, in seconds.
+/// Remaining validity below which a certificate is requested again, in seconds.
 pub const RENEW_BELOW: i64 = 3600;
 /// How many earlier certificates of wicd are kept.
 const KEEP: usize = 2;
@@ -23,12 +23,12 @@ const CERTIFICATE: &str = "CERTIFICATE";
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
     /// Not PEM certificates.
-    #[error("certificate {0} of the PEM text cannot be read, or the text is cut off; nothing of it was used")]
+    #[error("certificate {0} of the PEM text cannot be read, or the text is cut off; none of its certificates is used")]
     Pem(usize),
     /// The text holds none.
-    #[error("there is no certificate in the PEM text")]
+    #[error("the PEM text has no certificate")]
     Empty,
-    /// Somebody else's.
+    /// For another subject.
     #[error("the certificate is for {got:?}, not for {wanted:?}")]
     Name {
         /// Its common name.
@@ -37,10 +37,10 @@ pub enum CertificateError {
         wanted: String,
     },
     /// Not made from our request.
-    #[error("the certificate does not belong to the key that is waiting on the host; apply again to get a new request")]
+    #[error("the certificate does not match the pending key on the host; apply again to get a new request")]
     Key,
     /// There is no key waiting.
-    #[error("no key is waiting on the host for this certificate; apply again to get a new request")]
+    #[error("the host has no pending key for this certificate; apply again to get a new request")]
     NoKey,
     /// Over, or not begun.
     #[error("the certificate is not valid now; compare the clocks of host and cluster")]

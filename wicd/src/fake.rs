@@ -49,9 +49,9 @@ pub struct State {
     pub reboots: u32,
     /// How often networks were removed and left-over processes were ended.
     pub sweeps: (u32, u32),
-    /// What HNS answers to `GET`, by path. Nothing else changes it.
+    /// What HNS answers to `GET`, by path. Only tests change it.
     pub hns: BTreeMap<String, Value>,
-    /// What else HNS was asked to do.
+    /// Other requests to HNS.
     pub hns_posts: Vec<HnsRequest>,
     /// Network adapters.
     pub adapters: Vec<Adapter>,
@@ -118,7 +118,7 @@ impl FakeHost {
         self.state().machine.containers_feature = feature;
     }
 
-    /// Boot id: a restart that nobody asked for.
+    /// Boot id: an unrequested restart.
     pub fn set_boot_id(&self, boot_id: &str) {
         self.state().machine.boot_id = boot_id.into();
     }
@@ -288,7 +288,7 @@ impl Host for FakeHost {
         let meta = match path.symlink_metadata() {
             Ok(meta) => meta,
             Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => return Ok(None),
-            Err(e) => return Err(HostError::system("look at", path.display().to_string())(e)),
+            Err(e) => return Err(HostError::system("inspect", path.display().to_string())(e)),
         };
         Ok(Some(Place {
             kind: meta.file_type().into(),

@@ -214,11 +214,11 @@ pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
     match fs::metadata(host.path(path)?) {
         Ok(meta) => Ok(meta.is_file().then_some(meta.len())),
         Err(e) if is_missing(&e) => Ok(None),
-        Err(e) => Err(HostError::system("look at", path)(e)),
+        Err(e) => Err(HostError::system("inspect", path)(e)),
     }
 }
 
-/// What tells that a file has changed without reading it.
+/// Stamp that detects a change of a file without a read of its content.
 #[derive(Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp {
     /// Bytes.
@@ -227,9 +227,9 @@ pub struct Stamp {
     pub modified: u64,
 }
 
-/// Stamp of a plain file; `None` if there is none, or something else of that name, as a link.
+/// Stamp of a plain file; `None` if there is none, or an entry of another kind, for example a link.
 pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
-    let failed = |e| HostError::system("look at", path)(e);
+    let failed = |e| HostError::system("inspect", path)(e);
     let meta = match fs::symlink_metadata(host.path(path)?) {
         Ok(meta) if meta.is_file() => meta,
         Ok(_) => return Ok(None),
@@ -245,7 +245,7 @@ pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     match fs::symlink_metadata(host.path(path)?) {
         Ok(_) => Ok(true),
         Err(e) if is_missing(&e) => Ok(false),
-        Err(e) => Err(HostError::system("look at", path)(e)),
+        Err(e) => Err(HostError::system("inspect", path)(e)),
     }
 }
 
@@ -307,7 +307,7 @@ pub(crate) fn parents(host: &dyn Host, path: &str) -> Result<Parents, HostError>
             }
             Ok(_) => {}
             Err(e) if is_missing(&e) => break,
-            Err(e) => return Err(HostError::system("look at", directory)(e)),
+            Err(e) => return Err(HostError::system("inspect", directory)(e)),
         }
     }
     Ok(Parents(held))
@@ -410,7 +410,7 @@ mod tests {
         assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
     }
 
-    /// As an antivirus that looks at what is new.
+    /// As an antivirus that scans new files.
     #[test]
     fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
         for (about, held_for, code, expected) in [
@@ -470,7 +470,7 @@ mod tests {
             assert_eq!(list(&host, r"C:\theirs\a").unwrap(), ["b"], "{about}");
             assert_eq!(read(&host, r"C:\theirs\a\b").unwrap().unwrap(), b"1", "{about}");
         }
-        // The link itself is a thing like any other.
+        // The link itself is an entry like any other.
         remove_tree(&host, r"C:\link").unwrap();
         assert!(!exists(&host, r"C:\link").unwrap() && exists(&host, r"C:\theirs\a\b").unwrap());
     }

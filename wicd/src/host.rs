@@ -1,5 +1,5 @@
-//! What wicd needs of Windows, as a trait: thin over the real thing on Windows, a directory and a few maps in tests and on
-//! simulated hosts. Everything that decides is on this side of it.
+//! What wicd needs of Windows, as a trait: thin over the real interfaces on Windows, a directory and a few maps in
+//! tests and on simulated hosts. Everything that decides is on this side of it.
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
@@ -84,7 +84,7 @@ pub enum Guard {
     Volumes,
 }
 
-/// What kind of thing is at a place.
+/// Kind of the entry at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Kind {
     /// A directory.
@@ -92,7 +92,7 @@ pub enum Kind {
     Directory,
     /// A symbolic link or junction.
     Link,
-    /// Anything else.
+    /// Any other error.
     File,
 }
 
@@ -109,7 +109,7 @@ impl From<fs::FileType> for Kind {
 /// What is at the place of a file or directory.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Place {
-    /// What kind of thing it is.
+    /// Its kind.
     pub kind: Kind,
     /// SID of its owner.
     pub owner: String,
@@ -144,14 +144,14 @@ pub struct Adapter {
 pub enum StartType {
     /// With the host.
     Auto,
-    /// When somebody starts it.
+    /// On demand.
     #[default]
     Demand,
     /// Never.
     Disabled,
 }
 
-/// A service as it shall be. It runs as LocalSystem in a process of its own.
+/// Desired state of a service. It runs as LocalSystem in a process of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServiceSpec {
     /// Name, and display name.
@@ -204,7 +204,7 @@ pub enum HostError {
         path: String,
     },
     /// A directory above a path is a link.
-    #[error("{path} is not touched: {link} is a link, and what lies behind it is not ours; remove the link")]
+    #[error("{path} is left unchanged: {link} is a link to a place that the operator does not own; remove the link")]
     Link {
         /// What was meant.
         path: String,
@@ -221,7 +221,7 @@ pub enum HostError {
     },
     /// The record of what is ours is gone though the rest is there.
     #[error(
-        "{path}, the record of what was put on the host, is gone or cannot be read, and so is its copy; remove what is on the host by hand: the services of ours, then C:\\k"
+        "{path}, the record of what was put on the host, is missing or cannot be read, and so is its copy; clean the host by hand: remove the operator's services, then C:\\k"
     )]
     RecordLost {
         /// The record.
@@ -239,7 +239,7 @@ pub enum HostError {
         source: std::io::Error,
     },
     /// Something did not happen in time.
-    #[error("gave up waiting for {what} after {seconds} s")]
+    #[error("timed out waiting for {what} after {seconds} s")]
     Timeout {
         /// What was waited for, as `service kubelet to stop`.
         what: String,

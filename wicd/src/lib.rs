@@ -2,8 +2,9 @@
 //!
 //! * [`host`]: what is needed of Windows, as a trait.
 //! * [`operation`]: what the operator asks for over SSH: facts, stage, apply, start, reboot, cleanup.
-//! * [`owned`]: what wicd has put on the host, so that all of it and nothing else can be taken away again.
-//! * [`secure`]: that directories of ours are what they seem to be, and that only administrators can change what is in them.
+//! * [`owned`]: what wicd has put on the host, so that a cleanup removes exactly that.
+//! * [`secure`]: verifies that the operator's directories are real directories, and that only administrators can change
+//!   their content.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
 //! * [`lock`]: one at a time.
 //! * [`daemon`]: the Windows service that keeps the host so.

@@ -13,7 +13,7 @@ pub const LOCK: &str = api::host::path::LOCK;
 #[derive(Debug)]
 pub struct Lock(#[expect(dead_code, reason = "the open file is the lock")] File);
 
-/// Takes the lock, trying again for up to `patience`. `None` if somebody else holds it all that time.
+/// Takes the lock, trying again for up to `patience`. `None` if another process holds it all that time.
 pub fn take(host: &dyn Host, patience: Duration) -> Result<Option<Lock>, HostError> {
     const AGAIN: Duration = Duration::from_millis(100);
     files::make_directory(host, api::host::path::WICD)?;

@@ -1,4 +1,5 @@
-//! `wicd.exe`: the operator's hands on a Windows host, and the Windows service that keeps the host as it shall be.
+//! `wicd.exe`: performs the operator's requests on a Windows host, and is the Windows service that keeps the host in
+//! its desired state.
 
 use std::process::ExitCode;
 
@@ -6,7 +7,7 @@ use api::host::Verb;
 use clap::{Parser, Subcommand};
 
 #[derive(Parser)]
-#[command(name = "wicd", version, about = "Configures a Windows host as a node and keeps it so")]
+#[command(name = "wicd", version, about = "Configures a Windows host as a node and maintains its configuration")]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -25,7 +26,7 @@ enum Command {
     Start { operation: String },
     /// Restart the host
     Reboot { operation: String },
-    /// Take everything of ours away
+    /// Remove everything that the operator put on the host
     Cleanup { operation: String },
     /// Be the Windows service; started by the service manager
     Service,
@@ -69,7 +70,7 @@ fn on_windows(command: &Command) -> anyhow::Result<ExitCode> {
     use anyhow::Context;
     use wicd::windows::{WindowsHost, library, service};
 
-    library::from_system_only().context("cannot keep libraries of others out")?;
+    library::from_system_only().context("cannot restrict the search path of libraries")?;
     // One TLS provider for the process. A second call cannot happen here.
     let _ = rustls::crypto::ring::default_provider().install_default();
     if let Some((verb, operation)) = command.verb() {

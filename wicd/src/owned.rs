@@ -1,8 +1,8 @@
-//! What wicd has put on the host, so that all of it and nothing else can be taken away again.
+//! What wicd has put on the host, so that a cleanup removes exactly that.
 //!
-//! An entry is written before the thing itself, so that nothing of ours is ever without one; an entry without a thing is
-//! harmless. What was there before (a variable's value, a trusted certificate, a directory) is never overwritten in the
-//! record by what we made of it.
+//! An entry is written before the object itself, so that every object of the operator has one; an entry without an
+//! object is harmless. What was there before (a variable's value, a trusted certificate, a directory) is never
+//! overwritten in the record by what we made of it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -70,8 +70,8 @@ pub struct Owned {
     pub env_vars: BTreeMap<String, Option<String>>,
     /// Certificates (lower-case hex of the DER) that were not trusted before.
     pub trusted: BTreeSet<String>,
-    /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator is not told which of them
-    /// the cluster still needs.
+    /// Certificates that WMCO has made trusted. They stay as long as the host is a node: the operator does not know
+    /// which of them the cluster still needs.
     pub adopted_trust: BTreeSet<String>,
 }
 
@@ -98,7 +98,7 @@ impl Owned {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
 
-    /// As recorded; on a host of WMCO's, which has no record, what WMCO is known to put there; else nothing.
+    /// As recorded; on a host of WMCO's, which has no record, the known content of WMCO; otherwise empty.
     ///
     /// # Errors
     /// [`HostError::RecordLost`] on a host that we have configured, and whose record is gone: it must not be taken for one of
@@ -140,7 +140,7 @@ impl Owned {
             }
         }
         let imported = files::read(host, LEGACY_IMPORTED_CERTS)?.unwrap_or_default();
-        // WMCO writes this copy after the store; one that is damaged tells nothing, and then nothing is taken away.
+        // WMCO writes this copy after the store; a damaged one has no information, and then nothing is removed.
         let certificates = crate::certificates::bundle(&imported).unwrap_or_default();
         owned.adopted_trust.extend(certificates.iter().map(hex::encode));
         Ok(owned)

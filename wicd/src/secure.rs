@@ -103,13 +103,13 @@ fn objection(place: &Place, directory: &str) -> Option<String> {
     match place.kind {
         Kind::Directory => {}
         Kind::Link => return Some("it is a link to another place; remove the link".into()),
-        Kind::File => return Some("it is no directory; move it away".into()),
+        Kind::File => return Some("it is not a directory; move it".into()),
     }
-    // What is not ours alone may be anybody's.
+    // A directory that others may write may belong to any user.
     let trusted = SHARED.contains(&directory) || place.is_own || is_trusted(&place.owner);
     (!trusted).then(|| {
         format!(
-            "it belongs to {}, who may not be an administrator; look what is in it, then remove it, or give it to the administrators (takeown /a /r /f {directory})",
+            "it belongs to {}, who may not be an administrator; check its content, then remove it, or give it to the administrators (takeown /a /r /f {directory})",
             place.owner
         )
     })

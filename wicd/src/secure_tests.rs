@@ -48,7 +48,7 @@ fn what_may_be_a_directory_of_ours() {
     for (about, place, directory, part) in [
         ("an administrator's", good.clone(), path::ROOT, None),
         ("a link", Place { kind: Kind::Link, ..good.clone() }, path::ROOT, Some("link")),
-        ("a file", Place { kind: Kind::File, ..good.clone() }, path::ROOT, Some("no directory")),
+        ("a file", Place { kind: Kind::File, ..good.clone() }, path::ROOT, Some("not a directory")),
         ("a user's", Place { owner: USER.into(), ..good.clone() }, path::ROOT, Some("takeown")),
         ("our own user's", Place { owner: USER.into(), is_own: true, ..good.clone() }, path::ROOT, None),
         ("not ours alone", Place { owner: USER.into(), ..good.clone() }, path::LOGS, None),

@@ -10,11 +10,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use testbed::binaries::forget_caller;
 
-use crate::{deny, execute, fuzz, r#gen, rights, workspace_root};
+use crate::{deny, execute, fuzz, r#gen, rights, words, workspace_root};
 
 const WINDOWS: &str = "x86_64-pc-windows-gnu";
 
-/// Runs all that CI checks: format, clippy for both targets, cargo-deny, generated files, tests, the operator's rights, fuzz targets for
+/// Runs all that CI checks: format, words, clippy for both targets, cargo-deny, generated files, tests, the operator's rights, fuzz targets for
 /// half a minute each.
 #[derive(clap::Args)]
 pub struct Args {}
@@ -26,6 +26,7 @@ const STEPS: &[Step] = &[
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
     ("generated files", || r#gen::run(&r#gen::Args { check: true })),
     ("dependencies", || deny::run(&deny::Args {})),
+    ("words", || words::run(&words::Args {})),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
     ("tests", tests),
@@ -53,7 +54,7 @@ fn clippy_for_windows() -> Result<()> {
     let sysroot = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace_root()).output()?.stdout;
     if !Path::new(String::from_utf8(sysroot)?.trim()).join("lib/rustlib").join(WINDOWS).is_dir() {
         println!(
-            "LEFT OUT: the Rust toolchain has no {WINDOWS}, and rustup could not add it. The tests build wicd.exe nonetheless."
+            "LEFT OUT: the Rust toolchain has no {WINDOWS}, and rustup could not add it. The tests still build wicd.exe."
         );
         return Ok(());
     }

@@ -15,11 +15,11 @@ use tokio::time::sleep;
 
 use self::{switches::Switches, table::Table, world::World};
 
-/// How often the table looks at the cluster.
+/// Interval at which the table reads the cluster.
 const LOOK: Duration = Duration::from_millis(250);
 
 /// Shows hosts becoming nodes: starts a control plane, hosts and the operator, applies a pool, and shows a live table. Then
-/// tells how to look around, until Ctrl-C. Nothing is left behind.
+/// prints commands to try, until Ctrl-C. Nothing is left behind.
 #[derive(clap::Args)]
 pub struct Args {
     /// End when all nodes are Ready, or when they are not within `--timeout`; the status says which.

@@ -21,7 +21,7 @@ pub struct Args {
     /// How long each target runs.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
-    /// Runs one target with the input in this file, and nothing else.
+    /// Runs one target with only the input in this file.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
     /// Targets; all if none is named.

@@ -8,6 +8,7 @@ mod fuzz;
 mod r#gen;
 mod payload;
 mod rights;
+mod words;
 
 use std::{
     path::{Path, PathBuf},
@@ -34,6 +35,7 @@ enum Task {
     Gen(r#gen::Args),
     Payload(payload::Args),
     Rights(rights::Args),
+    Words(words::Args),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
     Setup,
 }
@@ -48,6 +50,7 @@ fn main() -> anyhow::Result<()> {
         Task::Gen(args) => r#gen::run(&args),
         Task::Payload(args) => payload::run(args),
         Task::Rights(args) => rights::run(&args),
+        Task::Words(args) => words::run(&args),
         Task::Setup => testbed::setup::setup(),
     }
 }

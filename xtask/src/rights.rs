@@ -48,7 +48,7 @@ pub struct Args {
     /// Folder with the audit logs, as tests write them that run with TESTBED_AUDIT_DIR.
     #[arg(long)]
     pub logs: PathBuf,
-    /// Whether only some tests ran: what was forbidden is an error, what was not used is only told.
+    /// Whether only some tests ran: a forbidden request is an error, an unused right is only reported.
     #[arg(long)]
     pub partial: bool,
 }

@@ -1,5 +1,5 @@
-//! Effective values: what is set, else the documented default. The CRD itself has no defaults, because a value that the API
-//! server adds makes a GitOps tool see a difference for ever.
+//! Effective values: the value of the spec, or the documented default. The CRD itself has no defaults, because a GitOps
+//! tool would report a value that the API server adds as a permanent difference.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -13,8 +13,8 @@ fn seconds(value: Option<i32>, default: u32) -> Duration {
     Duration::from_secs(u64::from(value.and_then(|v| u32::try_from(v).ok()).unwrap_or(default)))
 }
 
-/// Effective values: what is set, else the documented default. The CRD itself has no defaults, because a value that the
-/// API server adds makes a GitOps tool see a difference for ever.
+/// Effective values: the value of the spec, or the documented default. The CRD itself has no defaults, because a GitOps
+/// tool would report a value that the API server adds as a permanent difference.
 impl WindowsNodePoolSpec {
     /// Hosts of the inventory.
     pub fn hosts(&self) -> &[Host] {
@@ -36,11 +36,11 @@ impl WindowsNodePoolSpec {
     pub fn remediation(&self) -> Remediation {
         self.remediation.unwrap_or_default()
     }
-    /// What the pool's services are set up with.
+    /// Settings of the pool's services.
     pub fn template_spec(&self) -> TemplateSpec {
         self.template.as_ref().and_then(|t| t.spec.clone()).unwrap_or_default()
     }
-    /// Whether nothing is to be done but said.
+    /// Whether the operator only reports what it would do.
     pub fn is_plan(&self) -> bool {
         self.mode == Some(Mode::Plan)
     }
@@ -65,7 +65,7 @@ impl WindowsNodePoolSpec {
         let set = self.template.as_ref().and_then(|t| t.spec.as_ref()).and_then(|s| s.taints.clone());
         set.unwrap_or_else(|| vec![names::default_taint()])
     }
-    /// Everything that is in force, for the status.
+    /// All effective values, for the status.
     pub fn effective(&self) -> Effective {
         let (ssh, rollout, drain) = (self.ssh(), self.rollout(), self.drain());
         let remediation = self.remediation();
@@ -97,7 +97,7 @@ impl WindowsNodePoolSpec {
 }
 
 impl Inventory {
-    /// How many hosts one change of the list may remove; `None`: all.
+    /// Number of hosts that one change of the list may remove; `None`: all.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
         self.removal.as_ref().and_then(|r| r.max_removals).or(by_default)
@@ -105,14 +105,14 @@ impl Inventory {
 }
 
 impl Inventory {
-    /// Whether a revision is only used if it was signed by somebody who is believed.
+    /// Whether a revision is used only with a signature by a trusted key.
     pub fn is_verified(&self) -> bool {
         self.git.as_ref().is_some_and(|g| g.verify.is_some())
             || self.source_ref.as_ref().is_some_and(|s| s.require_verified == Some(true))
     }
 }
 
-/// Longest interval of a Git source. The CRD refuses a longer one; an object that is older than that rule is held to it here.
+/// Longest interval of a Git source. The CRD refuses a longer one; this limit applies to objects older than that rule.
 const WEEK: Duration = Duration::from_hours(7 * 24);
 /// Longest timeout of a fetch.
 const HOUR: Duration = Duration::from_hours(1);
@@ -122,11 +122,11 @@ impl GitSource {
     pub fn path(&self) -> &str {
         relative(self.path.as_deref())
     }
-    /// Time between two looks.
+    /// Time between two fetches.
     pub fn interval(&self) -> Duration {
         go_duration(self.interval.as_deref()).unwrap_or(Duration::from_mins(5)).clamp(Duration::from_secs(1), WEEK)
     }
-    /// Limit of one look.
+    /// Timeout of one fetch.
     pub fn timeout(&self) -> Duration {
         go_duration(self.timeout.as_deref()).unwrap_or(Duration::from_mins(1)).clamp(Duration::from_secs(1), HOUR)
     }
@@ -149,7 +149,7 @@ fn relative(path: Option<&str>) -> &str {
     if path == "." { "" } else { path }
 }
 
-/// A duration as Go writes it, as `1h30m`, as far as the CRD lets it pass.
+/// Duration in the format of Go, for example `1h30m`, within the limits of the CRD.
 fn go_duration(text: Option<&str>) -> Option<Duration> {
     let mut rest = text?;
     let mut sum = 0.0;
@@ -184,11 +184,11 @@ impl Ssh {
             .clone()
             .unwrap_or_else(|| vec![SecretKeyRef { name: names::DEFAULT_KEY_SECRET.into(), key: None }])
     }
-    /// Limit of connecting and logging in.
+    /// Timeout of connection and log-in.
     pub fn connect_timeout(&self) -> Duration {
         seconds(self.connect_timeout_seconds, 15)
     }
-    /// Limit of one command.
+    /// Timeout of one command.
     pub fn command_timeout(&self) -> Duration {
         seconds(self.command_timeout_seconds, 600)
     }
@@ -203,7 +203,7 @@ impl Rollout {
     pub fn min_ready(&self) -> Duration {
         seconds(self.min_ready_seconds, 0)
     }
-    /// Limit of one operation.
+    /// Deadline of one operation.
     pub fn progress_deadline(&self) -> Duration {
         seconds(self.progress_deadline_seconds, 3600)
     }
@@ -211,7 +211,7 @@ impl Rollout {
     pub fn order(&self) -> Order {
         self.order.unwrap_or_default()
     }
-    /// Time until a lost node is no longer waited for; `None`: it always is.
+    /// Time until the rollout no longer waits for a lost node; `None`: it always waits.
     pub fn ignore_lost_after(&self) -> Option<Duration> {
         Some(seconds(self.ignore_lost_after_seconds, 3600)).filter(|d| !d.is_zero())
     }
@@ -223,22 +223,22 @@ impl Rollout {
     pub fn windows(&self) -> &[MaintenanceWindow] {
         self.maintenance_windows.as_deref().unwrap_or_default()
     }
-    /// How many failed nodes are too many.
+    /// Number of failed nodes at which the failure action applies.
     pub fn max_failures(&self) -> IntOrPercent {
         self.failure_policy.and_then(|p| p.max_failures).unwrap_or(IntOrPercent::Int(1))
     }
-    /// What is done then.
+    /// The failure action.
     pub fn failure_action(&self) -> FailureAction {
         self.failure_policy.and_then(|p| p.action).unwrap_or_default()
     }
-    /// Whether nothing new is begun.
+    /// Whether the operator begins no new operation.
     pub fn paused(&self) -> bool {
         self.paused.unwrap_or(false)
     }
 }
 
 impl Drain {
-    /// Limit of a drain; zero means none.
+    /// Timeout of a drain; zero means none.
     pub fn timeout(&self) -> Duration {
         seconds(self.timeout_seconds, 3600)
     }
@@ -249,7 +249,7 @@ impl Remediation {
     pub fn unreachable_after(&self) -> Duration {
         seconds(self.unreachable_seconds, 600)
     }
-    /// How many nodes that are not Ready are too many.
+    /// Number of nodes that are not Ready above which no node is repaired.
     pub fn max_unhealthy(&self) -> IntOrPercent {
         self.max_unhealthy.unwrap_or(IntOrPercent::Percent(20))
     }
@@ -271,7 +271,7 @@ mod tests {
         }
         let git = |text: &str| GitSource { interval: Some(text.into()), ..GitSource::default() };
         assert_eq!((git("1ms").interval(), git("x").interval()), (Duration::from_secs(1), Duration::from_mins(5)));
-        // What times are added to must not overflow.
+        // An addition to a timestamp must not overflow.
         let long = Some("5000000000000000h".to_string());
         let git = GitSource { interval: long.clone(), timeout: long, ..GitSource::default() };
         assert_eq!((git.interval(), git.timeout()), (WEEK, HOUR));

@@ -1,4 +1,4 @@
-//! Where the hosts of a pool come from.
+//! Sources of the hosts of a pool.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{SecretKeyRef, SecretRef};
 use crate::IntOrPercent;
 
-/// Exactly one source of hosts, and how careful to be when hosts leave it.
+/// Exactly one source of hosts, and the limit for the removal of hosts.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = (
@@ -23,19 +23,19 @@ pub struct Inventory {
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
     pub hosts: Option<Vec<Host>>,
     /// A ConfigMap in the operator's namespace: each key is the address of a host, each value `username=<name>`. The
-    /// `windows-instances` of the Windows Machine Config Operator is one; a pool for it is made by itself.
+    /// ConfigMap `windows-instances` of the Windows Machine Config Operator is one; the operator creates a pool for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapRef>,
-    /// The Machines of a MachineSet. Pools for those with Windows Machines are made by themselves.
+    /// The Machines of a MachineSet. The operator creates pools for MachineSets with Windows Machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_set_ref: Option<MachineSetRef>,
     /// A Git repository.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub git: Option<GitSource>,
-    /// An object of Flux whose artifact has the host list in it.
+    /// An object of Flux whose artifact contains the host list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source_ref: Option<SourceRef>,
-    /// What holds for hosts that are not listed any more.
+    /// Limits for the removal of hosts that are no longer listed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub removal: Option<Removal>,
 }
@@ -53,23 +53,23 @@ pub struct ConfigMapRef {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSetRef {
-    /// Whose Machines. `machine.openshift.io` if not set.
+    /// API group of the Machines. `machine.openshift.io` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<MachineGroup>,
     /// Its namespace. `openshift-machine-api` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
-    /// Its name. The Machines that no MachineSet owns if not set.
+    /// Its name. If not set: the Machines without a MachineSet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
 }
 
-/// An API that makes machines. `machine.openshift.io` if not set.
+/// API group of Machines. `machine.openshift.io` if not set.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum MachineGroup {
-    /// That of OpenShift.
+    /// Machine API of OpenShift.
     #[default]
     #[serde(rename = "machine.openshift.io")]
     OpenShift,
@@ -78,53 +78,54 @@ pub enum MachineGroup {
     ClusterApi,
 }
 
-/// A Git repository. Fields and Secret keys are those of Flux's `GitRepository`. Pools that name the same repository share what is
-/// fetched.
+/// A Git repository. Fields and Secret keys are those of Flux's `GitRepository`. Pools that name the same repository
+/// share the fetched data.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// `https://…` or `ssh://…`. No password and no token: they belong into the Secret. A user name for ssh only.
+    /// `https://…` or `ssh://…`. Without password and token: they belong in the Secret. A user name only for ssh.
     #[schemars(length(min = 9, max = 2048), regex(pattern = r"^(https://[^@?#\s]+|ssh://([^@:/?#\s]+@)?[^@?#\s]+)$"))]
     pub url: String,
-    /// What of it. The branch that the server's HEAD names if not set.
+    /// Branch, tag, version range or commit. The branch of the server's HEAD if not set.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<GitRef>,
     /// File or directory in it with the hosts. The whole repository if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
-    #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must stay inside: `..` leads out of it"))]
+    #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must not contain `..`: name a path below the root"))]
     pub path: Option<String>,
-    /// How often to fetch, for example `5m`, at most `168h`; each time is up to 5 % earlier or later, so that not all pools fetch at once.
-    /// `5m` if not set.
+    /// Interval of fetches, for example `5m`, at most `168h`; each fetch is up to 5 % earlier or later, so that not all
+    /// pools fetch at once. `5m` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
     #[x_kube(validation = ("duration(self) <= duration('168h')", "must be at most 168h; set `suspend` to stop fetching"))]
     pub interval: Option<String>,
-    /// How long one fetch may take, for example `60s`, at most `1h`. `60s` if not set.
+    /// Timeout of one fetch, for example `60s`, at most `1h`. `60s` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m))+$"))]
     #[x_kube(validation = ("duration(self) <= duration('1h')", "must be at most 1h"))]
     pub timeout: Option<String>,
-    /// Secret to log in with. For https `username` and `password`, or `bearerToken`; `tls.crt` and `tls.key`; `ca.crt`. For ssh
-    /// `identity` and `known_hosts`, and `password` if the identity has a passphrase.
+    /// Secret with the credentials. For https `username` and `password`, or `bearerToken`; `tls.crt` and `tls.key`;
+    /// `ca.crt`. For ssh `identity` and `known_hosts`, and `password` if the identity has a passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub secret_ref: Option<SecretRef>,
-    /// Secret with the proxy to use for https: `address`, and `username` and `password` if it wants them.
+    /// Secret with the proxy to use for https: `address`, and `username` and `password` if the proxy requires them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub proxy_secret_ref: Option<SecretRef>,
-    /// Whose signature a revision must have. What is not signed by them is not used, and what was used before stays in force.
+    /// Signature that a revision must have. A revision without it is not used, and the previous revision stays in
+    /// force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<GitVerify>,
-    /// Do not look for anything new.
+    /// Stop fetching.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Use a revision, too, that does not follow from the one that is in use, as after a force push, or that has a lower version.
-    /// `false` if not set.
+    /// Also use a revision that does not descend from the one in use (for example after a force push), or that has a
+    /// lower version. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_non_fast_forward: Option<bool>,
 }
 
-/// What of a repository: the first that is set of commit, semver, tag and branch.
+/// Revision of a repository: the first of commit, semver, tag and branch that is set.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRef {
@@ -136,7 +137,7 @@ pub struct GitRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub tag: Option<String>,
-    /// Range of versions, as `>=1.0.0 <2.0.0`: the highest tag in it.
+    /// Range of versions, for example `>=1.0.0 <2.0.0`: the highest tag in it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub semver: Option<String>,
@@ -146,14 +147,14 @@ pub struct GitRef {
     pub commit: Option<String>,
 }
 
-/// Whose signature a revision must have.
+/// Signature that a revision must have.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitVerify {
     /// What must be signed. HEAD if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<VerifyMode>,
-    /// Secret with the keys that are believed: OpenPGP public keys in keys that end in `.asc`, SSH public keys as in an
+    /// Secret with the trusted keys: OpenPGP public keys in keys that end in `.asc`, SSH public keys as in an
     /// `authorized_keys` file in keys that end in `.sshpub`.
     pub secret_ref: SecretRef,
 }
@@ -172,12 +173,12 @@ pub enum VerifyMode {
     TagAndHead,
 }
 
-/// An object of Flux whose artifact has the host list in it.
+/// An object of Flux whose artifact contains the host list.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = (
     "self.kind != 'ExternalArtifact' || !has(self.requireVerified) || !self.requireVerified",
-    "nobody verifies an ExternalArtifact: leave requireVerified out, or name the GitRepository or OCIRepository that it is made of",
+    "Flux does not verify an ExternalArtifact: leave requireVerified out, or name the GitRepository or OCIRepository from which it is made",
 ))]
 pub struct SourceRef {
     /// Its kind.
@@ -191,7 +192,7 @@ pub struct SourceRef {
     /// File or directory in the artifact with the hosts. The whole artifact if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
-    #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must stay inside: `..` leads out of it"))]
+    #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must not contain `..`: name a path below the root"))]
     pub path: Option<String>,
     /// Use only an artifact whose signature Flux has verified. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -206,23 +207,24 @@ pub enum SourceKind {
     GitRepository,
     /// An OCI artifact.
     OCIRepository,
-    /// What another controller has made.
+    /// An artifact of another controller.
     ExternalArtifact,
 }
 
-/// What holds for hosts that are not listed any more.
+/// Limits for the removal of hosts that are no longer listed.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Removal {
-    /// How many hosts one change of the list may remove: a number, or a share of the hosts that are there, rounded down but at
-    /// least one. If more would leave, none does until the annotation `approve-removal` of the pool says how many, or names the
-    /// revision. `10%` for `git` and `sourceRef` if not set, otherwise no limit. Whatever is set, a list that is missing or empty
-    /// removes no host until that annotation confirms it, and Machines that are deleted take their hosts with them.
+    /// Number of hosts that one change of the list may remove, or a percentage of the present hosts, rounded down but
+    /// at least one. If more would leave, none leaves until the annotation `approve-removal` of the pool names the
+    /// number or the revision. `10%` for `git` and `sourceRef` if not set, otherwise no limit. With any value, a
+    /// missing or empty list removes no host until that annotation confirms it, and the deletion of a Machine removes
+    /// its host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_removals: Option<IntOrPercent>,
 }
 
-/// Names of Windows users, with a domain before them if there is one: no control characters and none of
+/// Names of Windows users, optionally with a domain before them: no control characters and none of
 /// `" / \ [ ] : ; | = , + * ? < >`, no space at either end, and not dots and spaces alone.
 pub const USERNAME_PATTERN: &str = r#"^([^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>]+\\)?([^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>.]|\.[^\x00-\x1f\x7f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>.])([^\x00-\x1f\x7f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>])?$"#;
 
@@ -250,7 +252,7 @@ pub struct Host {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 104), regex(pattern = USERNAME_PATTERN))]
     pub username: Option<String>,
-    /// Host key to insist on: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file.
+    /// Required host key: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(
         length(max = 2048),
@@ -260,7 +262,7 @@ pub struct Host {
     /// Private key for this host alone, instead of the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_key_secret_ref: Option<SecretKeyRef>,
-    /// Labels for this host's Node, beside those of the template.
+    /// Labels for this host's Node, in addition to those of the template.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32))]
     pub labels: Option<BTreeMap<String, String>>,

@@ -1,4 +1,4 @@
-//! What the operator says of a pool.
+//! Status of a pool.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::KubeSchema;
@@ -7,14 +7,14 @@ use serde::{Deserialize, Serialize};
 
 use super::{DeletionPolicy, Drift, FailureAction, HostKeyPolicy, OnTimeout, Order, RemediationType, Taint};
 
-/// What the operator sees and does.
+/// Observed state of the pool, and its operations in progress.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct WindowsNodePoolStatus {
     /// Generation of the spec that this status is about.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// What is so, since when, and why.
+    /// Conditions of the pool.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
@@ -25,13 +25,13 @@ pub struct WindowsNodePoolStatus {
     /// Hosts whose node has joined and is Ready.
     #[serde(default)]
     pub ready_nodes: i32,
-    /// Ready nodes that have been so for `minReadySeconds` and take pods.
+    /// Schedulable nodes that have been Ready for `minReadySeconds`.
     #[serde(default)]
     pub available_nodes: i32,
     /// Ready nodes that follow the desired version.
     #[serde(default)]
     pub up_to_date_nodes: i32,
-    /// Nodes that joined once and are not available now.
+    /// Nodes that have joined and are not available now.
     #[serde(default)]
     pub unavailable_nodes: i32,
     /// Hosts that are being joined.
@@ -40,30 +40,30 @@ pub struct WindowsNodePoolStatus {
     /// Nodes that are being changed, restarted or repaired.
     #[serde(default)]
     pub updating_nodes: i32,
-    /// Hosts that are being removed, or wait for it.
+    /// Hosts that are being removed or wait for removal.
     #[serde(default)]
     pub removing_nodes: i32,
     /// Hosts whose last attempt failed and that wait for the next.
     #[serde(default)]
     pub failed_nodes: i32,
-    /// How many more nodes the operator may disturb now.
+    /// Number of further nodes that the operator may disrupt now.
     #[serde(default)]
     pub allowed_disruptions: i32,
-    /// Version of the services that hosts shall follow: `windows-services-<version>`.
+    /// Version of the services that hosts must follow: `windows-services-<version>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_version: Option<String>,
-    /// How many nodes follow which version.
+    /// Number of nodes for each version.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["version".into()]))]
     pub versions: Vec<VersionCount>,
-    /// The change that reaches the nodes, or was the last to do so.
+    /// The rollout in progress, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
-    /// In mode Plan: what would be done.
+    /// In mode Plan: operations that the operator would perform.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub plan: Option<PlanStatus>,
-    /// The host list that is in force, and where it comes from.
+    /// The host list in force, and its source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub inventory: Option<InventoryStatus>,
     /// Value of the annotation `reconcile.fluxcd.io/requestedAt` that was last acted upon.
@@ -73,7 +73,7 @@ pub struct WindowsNodePoolStatus {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub failed_node_names: Vec<String>,
-    /// Hosts that were given up without being deconfigured, and may still run what was put on them.
+    /// Hosts that were given up without being deconfigured. The operator's services may still run on them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["name".into()]))]
@@ -83,109 +83,110 @@ pub struct WindowsNodePoolStatus {
     #[schemars(length(max = 1000))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["address".into(), "port".into()]))]
     pub contacts: Vec<FirstContact>,
-    /// The values in force where the spec says nothing.
+    /// Effective values, including defaults for fields that the spec does not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Effective>,
 }
 
-/// The host list that is in force, and where it comes from.
+/// The host list in force, and its source.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct InventoryStatus {
-    /// The source, as `git https://git.example.com/hosts` or `ConfigMap windows-instances`.
+    /// The source, for example `git https://git.example.com/hosts` or `ConfigMap windows-instances`.
     pub source: String,
-    /// Its revision: for Git and Flux as `main@sha1:<commit>`, for an object its resource version.
+    /// Its revision: `main@sha1:<commit>` for Git and Flux, the resource version for an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
-    /// Who made the revision, as the commit says.
+    /// Author of the revision, as recorded in the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// When it was made, as the commit says; RFC 3339.
+    /// Time of the revision, as recorded in the commit; RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<String>,
-    /// Whose key has signed it: `SSH SHA256:…` or `OpenPGP <fingerprint>`, once that was checked.
+    /// Key of its verified signature: `SSH SHA256:…` or `OpenPGP <fingerprint>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signer: Option<String>,
-    /// What came of the check of the signature.
+    /// Result of the signature check.
     pub verdict: Verdict,
-    /// Newer revision that is not used. Why is in the condition `InventorySynced`.
+    /// Newer revision that is not used. The condition `InventorySynced` has the cause.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused_revision: Option<String>,
-    /// Hosts that are not listed any more, and are kept until the removal is approved; at most ten, sorted.
+    /// Hosts that are no longer listed, and are kept until the removal is approved; at most ten, sorted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 10))]
     pub held_removals: Vec<String>,
 }
 
-/// What came of the check of a signature. `NotAsked`: the pool asks for none.
+/// Result of a signature check. `NotAsked`: the pool requires no signature.
 #[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Verdict {
-    /// The pool asks for none.
+    /// The pool requires no signature.
     #[default]
     NotAsked,
-    /// It is by a key that is believed.
+    /// The signature is by a trusted key.
     Verified,
 }
 
-/// How many nodes follow a version.
+/// Number of nodes that follow a version.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct VersionCount {
     /// The version.
     pub version: String,
-    /// How many.
+    /// Number of nodes.
     pub nodes: i32,
 }
 
-/// How a change reaches the nodes.
+/// Progress of a rollout.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct RolloutStatus {
-    /// Version before it: what is gone back to.
+    /// Version before it, to which a rollback returns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from_version: Option<String>,
-    /// Version that it leads to.
+    /// Version that is rolled out.
     pub to_version: String,
-    /// When it began, RFC 3339.
+    /// Start of the rollout, RFC 3339.
     pub start_time: String,
-    /// The step that it is in, from 0; as many as there are steps once all are passed.
+    /// Index of the current step, from 0; the number of steps once all are passed.
     #[serde(default)]
     pub step: i32,
-    /// When the nodes of the step were all there, RFC 3339: the pause counts from then.
+    /// Time when all nodes of the step followed the version, RFC 3339: the pause begins then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step_reached_time: Option<String>,
-    /// Whether all nodes have got there once.
+    /// Whether all nodes have followed the version once.
     #[serde(default)]
     pub completed: bool,
-    /// Whether too many nodes failed, so that all go back to `fromVersion`. The version is not tried again.
+    /// Whether too many nodes failed, so that all return to `fromVersion`. The version is not retried.
     #[serde(default)]
     pub rolled_back: bool,
 }
 
-/// What would be done.
+/// Result of mode Plan.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PlanStatus {
-    /// In a sentence.
+    /// Summary in a sentence.
     pub summary: String,
-    /// For each host, at most the first hundred that something would be done with.
+    /// One entry for each host with an operation, at most the first hundred.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 100))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["host".into()]))]
     pub hosts: Vec<PlannedHost>,
 }
 
-/// What would be done with a host.
+/// Operation that the operator would perform on a host.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedHost {
     /// Its name.
     pub host: String,
-    /// What, for example `Join`, `Update`, `Remove` or `Adopt`; `Withhold` for a node whose change would lose settings.
+    /// Action, for example `Join`, `Update`, `Remove` or `Adopt`; `Withhold` for a node whose change would lose
+    /// settings.
     pub action: String,
-    /// How disruptive: `None`, `Restart`, `Drain` or `Reboot`.
+    /// Disruption: `None`, `Restart`, `Drain` or `Reboot`.
     pub disruption: String,
-    /// Why.
+    /// Cause.
     pub why: String,
 }
 
@@ -197,12 +198,13 @@ pub struct UncleanHost {
     pub name: String,
     /// Its address.
     pub address: String,
-    /// When it was given up, RFC 3339.
+    /// Time when it was given up, RFC 3339.
     pub time: String,
 }
 
-/// What a host of a list without names showed and said when it was contacted to ask for its name. The key is stored before anything is
-/// put on the host, and the host has to show the same one when it joins. The rest is the host's own word.
+/// Identity that a host of a list without names reported when the operator asked for its name. The key is stored before
+/// the operator writes to the host, and the host must show the same key when it joins. The other fields are not
+/// verified.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct FirstContact {
@@ -217,21 +219,21 @@ pub struct FirstContact {
     /// The IP address that answered.
     #[schemars(length(max = 64))]
     pub dialed: String,
-    /// What it calls itself, once it was asked.
+    /// Host name that it reported, once asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub hostname: Option<String>,
-    /// Its machine id, once it was asked.
+    /// Its machine id, once asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub machine_id: Option<String>,
-    /// Its boot id, once it was asked.
+    /// Its boot id, once asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,
 }
 
-/// The values in force.
+/// Effective values.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Effective {

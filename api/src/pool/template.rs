@@ -1,4 +1,4 @@
-//! What the nodes of a pool shall look like.
+//! Metadata and settings of the nodes of a pool.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// What the nodes shall look like.
+/// Metadata and settings of the nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeTemplate {
@@ -18,7 +18,7 @@ pub struct NodeTemplate {
     pub spec: Option<TemplateSpec>,
 }
 
-/// Labels and annotations that are kept true on every node of the pool.
+/// Labels and annotations that the operator maintains on every node of the pool.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
@@ -36,11 +36,12 @@ pub struct TemplateMetadata {
     pub annotations: Option<BTreeMap<String, String>>,
 }
 
-/// Taints, and how the services of the nodes are set up.
+/// Taints of the nodes, and settings of their services.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct TemplateSpec {
-    /// Taints of the nodes, kept true in place. `os=Windows:NoSchedule` if not set; an empty list means none.
+    /// Taints of the nodes, which the operator maintains in place. `os=Windows:NoSchedule` if not set; an empty list
+    /// means none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into(), "effect".into()]))]
@@ -56,32 +57,34 @@ pub struct TemplateSpec {
     pub logs: Option<LogRotation>,
 }
 
-/// Settings of kubelet, with the names of `KubeletConfiguration`. What is not set is as the operator has it for all nodes.
+/// Settings of kubelet, with the names of `KubeletConfiguration`. A setting that is absent has the operator's default
+/// for all nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
     validation = ("(has(self.imageGCLowThresholdPercent) ? self.imageGCLowThresholdPercent : 80) < (has(self.imageGCHighThresholdPercent) ? self.imageGCHighThresholdPercent : 85)", "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)")
 )]
 pub struct KubeletSettings {
-    /// Pods that a node takes. 250 if not set.
+    /// Maximum number of pods on a node. 250 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 1000))]
     pub max_pods: Option<i32>,
-    /// What is set aside for Windows and everything that is no pod. Windows has no out-of-memory killer: what is not set aside
-    /// is missing when it is needed. 500m of CPU, 2Gi of memory and 1Gi of disk if not set.
+    /// Resources reserved for Windows and all processes outside pods. Windows has no out-of-memory killer: without a
+    /// reservation the system runs out of memory. 500m of CPU, 2Gi of memory and 1Gi of disk if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub system_reserved: Option<Reserved>,
-    /// What is set aside for kubelet and containerd. Nothing if not set.
+    /// Resources reserved for kubelet and containerd. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kube_reserved: Option<Reserved>,
-    /// When pods are evicted at once. `nodefs.available` at 10% and `imagefs.available` at 15% if not set.
+    /// Thresholds at which kubelet evicts pods at once. `nodefs.available` at 10% and `imagefs.available` at 15% if not
+    /// set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eviction_hard: Option<EvictionThresholds>,
-    /// Share of the disk in percent from which on unused images are deleted. 85 if not set.
+    /// Disk usage in percent above which kubelet deletes unused images. 85 if not set.
     #[serde(default, rename = "imageGCHighThresholdPercent", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub image_gc_high_threshold_percent: Option<i32>,
-    /// Share of the disk in percent down to which they are deleted. 80 if not set.
+    /// Disk usage in percent down to which it deletes them. 80 if not set.
     #[serde(default, rename = "imageGCLowThresholdPercent", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 99))]
     pub image_gc_low_threshold_percent: Option<i32>,
@@ -89,31 +92,31 @@ pub struct KubeletSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^[1-9][0-9]*(Ki|Mi|Gi|k|M|G)?$"))]
     pub container_log_max_size: Option<String>,
-    /// Logs that are kept of a container. 5 if not set.
+    /// Number of log files kept for each container. 5 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 100))]
     pub container_log_max_files: Option<i32>,
 }
 
-/// What is set aside, each as a Kubernetes quantity.
+/// Reserved resources, each as a Kubernetes quantity.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Reserved {
-    /// CPU, as `500m` or `2`.
+    /// CPU, for example `500m` or `2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]{1,3})?|[0-9]+m)$"))]
     pub cpu: Option<String>,
-    /// Memory, as `2Gi`.
+    /// Memory, for example `2Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^[0-9]+(Ki|Mi|Gi|k|M|G)?$"))]
     pub memory: Option<String>,
-    /// Disk, as `1Gi`.
+    /// Disk, for example `1Gi`.
     #[serde(default, rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^[0-9]+(Ki|Mi|Gi|k|M|G)?$"))]
     pub ephemeral_storage: Option<String>,
 }
 
-/// When pods are evicted: what must be left, as a quantity or a share.
+/// Eviction thresholds: what must remain free, as a quantity or a percentage.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 pub struct EvictionThresholds {
     /// Memory.
@@ -130,7 +133,7 @@ pub struct EvictionThresholds {
     pub imagefs: Option<String>,
 }
 
-/// Settings of containerd. Its configuration in the payload imports them.
+/// Settings of containerd. The configuration in the payload imports them.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerdSettings {
@@ -138,21 +141,21 @@ pub struct ContainerdSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512), regex(pattern = r"^[a-z0-9][-a-zA-Z0-9._:/@]*$"))]
     pub sandbox_image: Option<String>,
-    /// Layers of an image that are fetched at once. 3 if not set.
+    /// Number of layers of an image that are fetched at once. 3 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 64))]
     pub max_concurrent_downloads: Option<i32>,
 }
 
-/// When logs of services are rotated. On by default.
+/// Rotation of the logs of services. On by default.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
-    /// Size at which a log is put aside. 100Mi if not set.
+    /// Size at which a log is rotated. 100Mi if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), regex(pattern = r"^[1-9][0-9]*(Ki|Mi|Gi)$"))]
     pub max_size: Option<String>,
-    /// Hours after which a log that was put aside is deleted. 168, a week, if not set.
+    /// Hours after which a rotated log is deleted. 168 (a week) if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 87_600))]
     pub max_age_hours: Option<i32>,
@@ -182,7 +185,7 @@ pub struct Taint {
 pub enum TaintEffect {
     /// No new pods.
     NoSchedule,
-    /// No new pods if it can be helped.
+    /// No new pods if other nodes can take them.
     PreferNoSchedule,
     /// No pods.
     NoExecute,

@@ -1,7 +1,7 @@
-//! What the operator finds out about the cluster, so that nobody has to write it down.
+//! Facts about the cluster that the operator detects, so that users need not configure them.
 //!
 //! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
-//! address is the one that the operator uses itself, unless it is told another.
+//! address is the one that the operator uses itself, unless another is configured.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// The API server did not answer.
-    #[error("the API server did not show {what}: {}", crate::errors::said(.source))]
+    #[error("failed to get {what}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked for.
         what: &'static str,
@@ -29,12 +29,12 @@ pub enum ClusterError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// Something has to be said on the command line.
-    #[error("{what} cannot be found out in this cluster; say it with {flag}")]
+    /// A value must be set on the command line.
+    #[error("{what} cannot be detected in this cluster; set it with {flag}")]
     Unknown {
         /// What.
         what: &'static str,
-        /// How to say it.
+        /// The flag that sets it.
         flag: &'static str,
     },
     /// Something is not as it must be.
@@ -74,7 +74,10 @@ pub fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String
             ),
         )),
         (Some(_), Some(_)) => None,
-        _ => Some(("ApiServerVersionUnknown", format!("the API server calls itself {major:?}.{minor:?}"))),
+        _ => Some((
+            "ApiServerVersionUnknown",
+            format!("the API server reports the unreadable version {major:?}.{minor:?}"),
+        )),
     }
 }
 
@@ -153,7 +156,10 @@ fn as_hosts_reach_it(url: &str) -> Result<String, ClusterError> {
     let host = url.split_once("://").map_or(url, |(_, rest)| rest);
     let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
     if host.split('.').any(|label| label == "svc") {
-        return Err(ClusterError::Unknown { what: "how hosts reach the API server", flag: "--api-server" });
+        return Err(ClusterError::Unknown {
+            what: "the URL at which hosts reach the API server",
+            flag: "--api-server",
+        });
     }
     Ok(url.to_string())
 }
@@ -172,7 +178,7 @@ async fn openshift(
         Ok(object) => Ok(Some(object)),
         // Where the whole group is missing the answer is a bare 404, which is no NotFound to the client.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
-        Err(error) => Err(failed("what cluster this is")(error)),
+        Err(error) => Err(failed("the kind of the cluster")(error)),
     }
 }
 
@@ -209,8 +215,8 @@ async fn exporter_tls(client: &Client, namespace: &str) -> Option<TlsPair> {
 fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
     let bad = |problem| ClusterError::Invalid { what: "the service network", value: cidr.into(), problem };
     let (address, length) = cidr.split_once('/').ok_or_else(|| bad("it has no /length"))?;
-    let length: u32 = length.parse().map_err(|_| bad("its length is no number"))?;
-    match address.parse().map_err(|_| bad("it is no address"))? {
+    let length: u32 = length.parse().map_err(|_| bad("its length is not a number"))?;
+    match address.parse().map_err(|_| bad("it is not an address"))? {
         IpAddr::V4(ip) if length <= 28 => {
             let mask = u32::MAX.checked_shl(32 - length).unwrap_or(0);
             Ok(Ipv4Addr::from((u32::from(ip) & mask) + 10).into())

@@ -27,18 +27,19 @@ use super::{
 
 /// Approved by this operator; the reason of the `Approved` condition.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";
-/// How often everything that is open is judged again, for what no event tells.
+/// Interval at which all open requests are evaluated again, for changes without an event.
 const SWEEP: Duration = Duration::from_mins(1);
 /// Denials for one requester from one sweep to the next.
 const MAX_DENIALS: u32 = 10;
 /// Decisions that are written at a time. More would only queue in the API server.
 const MAX_WRITES: usize = 16;
 
-/// Watches all requests and approves or denies those that are ours, until `shutdown`.
+/// Watches all requests and approves or denies those of the operator's hosts, until `shutdown`.
 ///
-/// - `hosts` tells what is known about the host of a node name. Start this only when the caches behind it are filled.
-/// - `hold` says why no certificate of a kind is to be issued now, if it is not. Right requests for it wait.
-/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits for something else.
+/// - `hosts` returns the known state of the host of a node name. Start this only when the caches behind it are filled.
+/// - `hold` returns why no certificate of a kind may be issued now, if so. Valid requests for it wait.
+/// - `on_verdict` is called after an approval or a denial has been written, and when a request begins to wait or waits
+///   for another cause.
 /// - `operator_user` comes from [`super::operator_user`].
 /// - `poke` (by `notify_one`) has everything judged again at once, for when a host has been proven.
 ///
@@ -93,7 +94,7 @@ pub async fn run<H, W, F>(
                 Ok(Some(watcher::Event::Delete(object))) => approver.gone(&object.name_any()),
                 // A watcher does not end by itself.
                 Ok(None) => return,
-                Err(error) => warn!(error = &error as &dyn std::error::Error, "watching certificate requests failed, trying again"),
+                Err(error) => warn!(error = &error as &dyn std::error::Error, "failed to watch certificate requests, retrying"),
             },
             () = poke.notified() => approver.judge_all(),
             _ = sweep.tick() => {
@@ -109,7 +110,7 @@ fn readable<T>(object: Result<T, kube::core::error_boundary::InvalidObject>) -> 
     object
         .inspect_err(|invalid| {
             let name = invalid.metadata.name.as_deref().unwrap_or_default();
-            warn!(name, error = invalid.error, "leaving alone a certificate request that cannot be read");
+            warn!(name, error = invalid.error, "ignoring a certificate request that cannot be read");
         })
         .ok()
 }
@@ -125,7 +126,7 @@ impl Denials {
         self.0.clear();
     }
 
-    /// Counts one more, and says whether it may be written.
+    /// Counts one more, and returns whether it may be written.
     fn admit(&mut self, requester: &str) -> bool {
         let count = self.0.entry(requester.to_owned()).or_default();
         *count = count.saturating_add(1);
@@ -145,10 +146,10 @@ struct Approver<H, W, F> {
     hold: W,
     on_verdict: F,
     operator_user: Arc<str>,
-    /// The requests that somebody still has to decide or to issue.
+    /// The requests that are neither decided nor issued yet.
     open: BTreeMap<String, CertificateSigningRequest>,
     outstanding: Outstanding,
-    /// What each waiting request was last said to wait for.
+    /// The last reported cause of each waiting request.
     waiting: BTreeMap<String, Verdict>,
     /// Decisions in `queue` or `writes`.
     busy: BTreeSet<String>,
@@ -223,7 +224,7 @@ where
                 if self.busy.contains(name) {
                     return;
                 }
-                // Who floods the API server with wrong requests has them wait for the next sweep.
+                // During a flood of wrong requests, the rest waits for the next sweep.
                 if matches!(verdict, Verdict::Deny { .. })
                     && !self.denials.admit(csr.spec.username.as_deref().unwrap_or_default())
                 {
@@ -264,7 +265,8 @@ where
         let name = judged.name_any();
         self.busy.remove(&name);
         match result {
-            // The API server knows more than the caches: it is left alone, and judged again with everything else that is open.
+            // The API server knows more than the caches: the request is left unchanged, and evaluated again with all
+            // open ones.
             Ok((Verdict::NotOurs, _)) => {}
             Ok((verdict @ Verdict::Wait { .. }, _)) => self.wait(&name, verdict),
             Ok((verdict, csr)) => {
@@ -272,14 +274,14 @@ where
                 let requester = csr.spec.username.as_deref().unwrap_or_default();
                 info!(name, requester, signer = csr.spec.signer_name, ?verdict, "decided a certificate request");
                 (self.on_verdict)(&verdict, &csr);
-                // The watch may have been faster and told of the certificate already.
+                // The watch may have been faster and have delivered the certificate already.
                 if self.open.get(&name).is_some_and(|known| !is_decided(known)) {
                     self.observe(csr);
                 }
             }
             Err(kube::Error::Api(status)) if status.is_not_found() => self.gone(&name),
             Err(kube::Error::Api(status)) if status.is_conflict() => {
-                debug!(name, "certificate request changed meanwhile, judging it again");
+                debug!(name, "certificate request has changed, evaluating it again");
                 // The version that was in the way is either here already or comes by the watch, which has it judged.
                 if self.open.get(&name).is_some_and(|known| known.resource_version() != judged.resource_version()) {
                     self.judge(&name);
@@ -289,7 +291,7 @@ where
                 warn!(
                     name,
                     error = &error as &dyn std::error::Error,
-                    "deciding a certificate request failed, trying again soon"
+                    "failed to decide a certificate request, retrying soon"
                 );
             }
         }
@@ -325,7 +327,7 @@ pub(super) async fn decide(
 ) -> kube::Result<CertificateSigningRequest> {
     let (type_, reason, message) = match verdict {
         Verdict::Approve(_) => {
-            ("Approved", APPROVED_REASON, "right in every point for a proven host of a WindowsNodePool")
+            ("Approved", APPROVED_REASON, "valid in every check for a proven host of a WindowsNodePool")
         }
         Verdict::Deny { reason, message } => ("Denied", *reason, message.as_str()),
         Verdict::NotOurs | Verdict::Wait { .. } => return Ok(csr.clone()),

@@ -29,7 +29,7 @@ const NODES: &[&str] = &["system:nodes", "system:authenticated"];
 const WICDS: &[&str] = &["system:wicd-nodes", "system:authenticated"];
 const BOOTSTRAP: &[&str] = &["system:bootstrappers", "system:authenticated"];
 
-/// Hosts that have joined, one that has not, one that is not proven. `win-1x` is nobody's.
+/// Hosts that have joined, one that has not, one that is not proven. `win-1x` belongs to no host.
 fn claims(node: &str) -> Option<Claim> {
     let ip = |text: &str| text.parse::<std::net::IpAddr>().unwrap();
     let (addresses, joined, proven) = match node {
@@ -204,7 +204,7 @@ fn wrong_requests_of_ours_are_denied() {
         ("host asks for another host", node_client(W1, NODES, p(node("win-2"))), "WrongRequester"),
         ("host asks for a Linux node", node_client(W1, NODES, p(node("linux-1"))), "UnknownHost"),
         ("a person", node_client("alice", &["system:authenticated"], p(one())), "WrongRequester"),
-        ("nobody", node_client("", &[], p(one())), "WrongRequester"),
+        ("no user name", node_client("", &[], p(one())), "WrongRequester"),
         ("wicd asks for kubelet's", node_client(D1, WICDS, p(one())), "WrongRequester"),
         (
             "another service account",
@@ -577,7 +577,7 @@ fn an_address_that_the_node_has_and_nothing_proves_is_neither_approved_nor_denie
     ] {
         let verdict = judge(&serving(W1, NODES, node("win-1").names(names).pem()));
         let Verdict::Wait { message } = verdict else { panic!("{verdict:?}") };
-        assert!(message.contains("172") && message.contains("is not proven to be of node win-1"), "{message}");
+        assert!(message.contains("172") && message.contains("is not proven to belong to node win-1"), "{message}");
     }
 }
 

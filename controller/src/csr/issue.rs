@@ -20,10 +20,10 @@ use super::{Claim, Kind, Outstanding, Verdict, approver::decide, request::Reques
 
 /// How long a signer may take. kube-controller-manager takes milliseconds.
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);
-/// From the approval to the first look at what the signer did; doubled with each look, up to the last.
+/// Delay from the approval to the first check for the certificate; doubled with each check, up to the last.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 const LAST_LOOK: Duration = Duration::from_secs(2);
-/// How often an approval is tried against someone who changes the same object.
+/// Number of attempts to approve while another client changes the same object.
 const APPROVAL_ATTEMPTS: usize = 5;
 /// Stands for the operator in the check before posting; the API server then writes the real one.
 const OPERATOR: &str = "the operator";
@@ -31,7 +31,7 @@ const OPERATOR: &str = "the operator";
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CsrError {
-    /// The request of the host is wrong: the host, or somebody on it, is not what was proven.
+    /// The request of the host is wrong: the host, or a process on it, is not what was proven.
     #[error("the host's certificate request is refused: {message}")]
     Refused {
         /// The reason of the verdict.
@@ -39,37 +39,37 @@ pub enum CsrError {
         /// What is wrong.
         message: String,
     },
-    /// The API server said no, or nothing.
-    #[error("could not {doing} certificate request {name}: check the API server and the operator's rights")]
+    /// The API server refused the request, or did not answer.
+    #[error("failed to {doing} certificate request {name}: check the API server and the operator's rights")]
     Api {
         /// What was being done.
         doing: &'static str,
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// What the API server said.
+        /// The error of the API server.
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// There is an object of that name and it asks for something else.
-    #[error("certificate request {name} exists and asks for something else: delete it")]
+    /// An object of that name exists with other content.
+    #[error("certificate request {name} exists with other content: delete it")]
     NameTaken {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
     /// The object was replaced while it was waited for.
     #[error(
-        "certificate request {name} was replaced by another while it was being approved: find out who deletes and creates certificate requests"
+        "certificate request {name} was replaced by another during its approval: find the client that deletes and creates certificate requests"
     )]
     Replaced {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// Denied by somebody, or given up by the signer.
+    /// Denied by a client, or failed by the signer.
     #[error("certificate request {name} has been denied or has failed: {message}")]
     NotIssued {
         /// Name of the `CertificateSigningRequest`.
         name: String,
-        /// What its conditions say.
+        /// The message of its conditions.
         message: String,
     },
     /// Approved, but no signer has issued it in time.
@@ -80,16 +80,16 @@ pub enum CsrError {
         /// Name of the `CertificateSigningRequest`.
         name: String,
     },
-    /// The signer issued something else than what was asked for.
-    #[error("the certificate issued for {name} {what}: check who signs for this cluster")]
+    /// The signer issued another certificate than was requested.
+    #[error("the certificate issued for {name} {what}: check the signer of this cluster")]
     WrongCertificate {
         /// Name of the `CertificateSigningRequest`.
         name: String,
         /// What is wrong with it.
         what: &'static str,
     },
-    /// The API server would not say who the operator is.
-    #[error("could not learn the operator's own user name from a SelfSubjectReview")]
+    /// The API server did not return the operator's user name.
+    #[error("failed to get the operator's own user name from a SelfSubjectReview")]
     Identity(#[source] Option<Box<kube::Error>>),
 }
 
@@ -249,7 +249,7 @@ fn certificate(csr: &CertificateSigningRequest) -> Option<&[u8]> {
     csr.status.as_ref()?.certificate.as_ref().map(|pem| pem.0.as_slice()).filter(|pem| !pem.is_empty())
 }
 
-/// What the condition says that ended the request without a certificate.
+/// The message of the condition that ended the request without a certificate.
 fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
     let conditions = csr.status.as_ref()?.conditions.as_ref()?;
     let ended = conditions.iter().find(|c| ["Denied", "Failed"].contains(&c.type_.as_str()))?;
@@ -259,8 +259,8 @@ fn refusal(csr: &CertificateSigningRequest) -> Option<String> {
 
 /// Whether the first certificate of `chain` is for the key and subject of `request` and valid at `now` (seconds since 1970).
 fn check_certificate(chain: &[u8], request: &Request, now: i64) -> Result<(), &'static str> {
-    let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is no PEM") };
-    let Ok(certificate) = pem.parse_x509() else { return Err("is no X.509 certificate") };
+    let Some(Ok(pem)) = Pem::iter_from_buffer(chain).next() else { return Err("is not PEM") };
+    let Ok(certificate) = pem.parse_x509() else { return Err("is not an X.509 certificate") };
     let texts = |attributes: Vec<&[u8]>| attributes.into_iter().map(<[u8]>::to_vec).collect::<Vec<_>>();
     let subject = certificate.subject();
     let names = texts(subject.iter_common_name().map(|a| a.attr_value().data).collect());

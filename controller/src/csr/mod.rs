@@ -1,22 +1,25 @@
 //! Certificates for Windows hosts: which requests the operator approves, which it denies, and which are none of its business.
 //!
 //! [`verdict`] is a pure function over a `CertificateSigningRequest` and what SSH has proven about the hosts of the pools. Three
-//! kinds of certificate are ours ([`Kind`]); each is bound to one host by its subject, by who asks for it, and by its names.
+//! kinds of certificate belong to the operator ([`Kind`]); each is bound to one host by its subject, its requester, and
+//! its names.
 //!
-//! | | who may ask | subject | names |
+//! | | requester | subject | names |
 //! |---|---|---|---|
 //! | [`Kind::KubeletClient`] | the operator; `system:node:<node>` | `O=system:nodes, CN=system:node:<node>` | none |
 //! | [`Kind::KubeletServing`] | `system:node:<node>` | the same | some, all of them proven |
 //! | [`Kind::WicdClient`] | the operator; `system:wicd-node:<node>`; the legacy daemon's service account for a node that it still keeps | `O=system:wicd-nodes, CN=system:wicd-node:<node>` | none |
 //!
-//! A verdict is given twice: on what the caches know, and, before it is written, on what the API server says of the Node ([`Hosts`]).
+//! A verdict is given twice: on what the caches know, and, before it is written, on the Node that the API server
+//! returns ([`Hosts`]).
 //!
-//! A request claims to be one of ours if its subject names a host of a pool, or lies in wicd's name space, which belongs to this
-//! operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a request is approved or denied.
-//! All others are left alone, also those that a host's kubelet identity sends to other signers: network plug-ins obtain
-//! certificates of their own in that way, and have approvers of their own. Left alone, too, is what may be right and cannot be judged: a
-//! bootstrap identity that asks for a host which nobody has proven yet, and a serving certificate with an address that the Node has and
-//! nothing proves. A denial is final, and a person or another approver may know more.
+//! A request claims to come from a host if its subject names a host of a pool, or lies in wicd's name space, which
+//! belongs to this operator alone, or if such a host's own identity asks one of kubelet's signers for it. Such a
+//! request is approved or denied. All others are left alone, also those that a host's kubelet identity sends to other
+//! signers: network plug-ins obtain certificates of their own in that way, and have approvers of their own. Left alone,
+//! too, is what may be right and cannot be judged: a bootstrap identity that asks for a host which is not proven yet,
+//! and a serving certificate with an address that the Node has and nothing proves. A denial is final, and a person or
+//! another approver may know more.
 //!
 //! A denial is a statement in public, so the reason is a fixed word and the message quotes the request only in short and escaped.
 
@@ -51,7 +54,7 @@ pub struct Claim {
     pub addresses: Vec<IpAddr>,
     /// The DNS names that are proven.
     pub dns_names: Vec<String>,
-    /// IP addresses that its Node says it has, and that are neither proven nor known to be another's.
+    /// IP addresses that its Node reports, and that are neither proven nor known to be another's.
     pub reported_addresses: Vec<IpAddr>,
     /// DNS names of that sort.
     pub reported_names: Vec<String>,
@@ -61,7 +64,7 @@ pub struct Claim {
     pub joined: bool,
     /// `false` while a pool names the host but SSH has not proven it yet. Its right requests wait, its wrong ones are denied.
     pub proven: bool,
-    /// It is being taken out, and its pods are gone: it needs no certificate any more.
+    /// It is being removed, and its pods are deleted: it needs no certificate any more.
     pub ended: bool,
 }
 
@@ -72,25 +75,25 @@ pub trait Hosts: Send + Sync + 'static {
     fn lookup(&self, node: &str) -> Option<Claim>;
 
     /// The same with the API server asked for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if
-    /// the Node is somebody else's.
+    /// the Node does not belong to the host.
     fn confirm(&self, node: &str, kind: Option<Kind>) -> impl Future<Output = kube::Result<Option<Claim>>> + Send;
 }
 
 /// What to do with a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Verdict {
-    /// Somebody else's, or already decided: leave it alone.
+    /// Not a request of a host, or already decided: ignore it.
     NotOurs,
     /// Right in every point.
     Approve(Kind),
-    /// Claims to be one of ours and is wrong.
+    /// Claims to come from a host and is wrong.
     Deny {
         /// `PascalCase`, stable.
         reason: &'static str,
         /// What is wrong, for people.
         message: String,
     },
-    /// Right as far as can be told, but not to be approved now.
+    /// Valid as far as is known, but not to be approved now.
     Wait {
         /// What for.
         message: String,

@@ -9,7 +9,7 @@ use super::{
     rules::{Assessment, assess},
 };
 
-/// When a request was made, and its name to tell those of one second apart.
+/// When a request was made, and its name, which orders those of the same second.
 type Place = (Option<Time>, String);
 
 /// The right requests without a certificate, in a queue for each host and kind, oldest first.
@@ -64,7 +64,7 @@ fn place(csr: &CertificateSigningRequest) -> Place {
     (csr.metadata.creation_timestamp.clone(), csr.metadata.name.clone().unwrap_or_default())
 }
 
-/// Whether nothing more will come of it: issued, denied, or given up by the signer.
+/// Whether it is final: issued, denied, or failed by the signer.
 fn is_finished(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let ended = status.conditions.iter().flatten().any(|c| ["Denied", "Failed"].contains(&c.type_.as_str()));

@@ -1,4 +1,4 @@
-//! What a PKCS #10 request says, read without trust.
+//! Parser of PKCS #10 requests, which are untrusted.
 
 use std::net::IpAddr;
 
@@ -36,7 +36,7 @@ const SIGNATURE_ALGORITHMS: [&[u8]; 5] = [
     b"\x30\x0d\x06\x09\x2a\x86\x48\x86\xf7\x0d\x01\x01\x0d\x05\x00",
 ];
 
-/// A certificate request: its names as far as they can be read, and everything about it that is wrong whatever it is for.
+/// A certificate request: its names as far as they can be read, and all faults that do not depend on its purpose.
 ///
 /// Reading never fails, because a broken request must still be recognised as one that names a host of ours.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ pub(super) struct Request {
     pub extended_key_usage: Option<ExtendedUsage>,
     /// `SubjectPublicKeyInfo`, DER.
     pub public_key: Vec<u8>,
-    /// What is wrong with it, the first to be told first.
+    /// Faults of the request, in the order in which they are reported.
     pub faults: Vec<Fault>,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Request {
 pub(super) enum AlternativeName {
     Dns(String),
     Ip(IpAddr),
-    /// An e-mail address, a URI, a malformed address or anything else that no node certificate has.
+    /// An e-mail address, a URI, a malformed address or any other name that no node certificate has.
     Other(String),
 }
 
@@ -118,7 +118,7 @@ impl Request {
         self.check_key(&info.subject_pki);
         let wrapper = Header::from_der(parsed.as_raw()).map(|(content, _)| content).unwrap_or_default();
         let algorithm = wrapper.strip_prefix(info.raw).unwrap_or_default();
-        // What follows is the signature and nothing else.
+        // Only the signature follows.
         let signature = |known: &&[u8]| algorithm.strip_prefix(*known).and_then(elements);
         let is_alone = |signature: Vec<Element<'_>>| matches!(signature.as_slice(), [only] if only.tag == BIT_STRING);
         let modern = SIGNATURE_ALGORITHMS.iter().filter_map(signature).any(is_alone);
@@ -243,7 +243,7 @@ impl AlternativeName {
     }
 }
 
-/// The bytes of the first request in `pem`, and whether the text is that one block and nothing else.
+/// The bytes of the first request in `pem`, and whether the text is that one block alone.
 ///
 /// `None` if there is no block of this type that can be decoded.
 fn unarmour(pem: &[u8]) -> Option<(Vec<u8>, bool)> {
@@ -264,7 +264,8 @@ struct Element<'a> {
     content: &'a [u8],
 }
 
-/// The elements that `bytes` consist of, with definite and shortest lengths below 64 KiB; `None` if they consist of something else.
+/// The elements that `bytes` consist of, with definite and shortest lengths below 64 KiB; `None` if they have another
+/// structure.
 fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
     let mut found = Vec::new();
     while let [tag, first, rest @ ..] = bytes {
@@ -282,7 +283,7 @@ fn elements(mut bytes: &[u8]) -> Option<Vec<Element<'_>>> {
 }
 
 /// Whether `bytes` are elements of DER as far as tags and lengths go: definite and shortest lengths, no tags beyond the universal ones
-/// and `[0]`, constructed where DER says so. What lies in an OCTET STRING or BIT STRING is not looked at.
+/// and `[0]`, constructed where DER requires it. The content of an OCTET STRING or BIT STRING is not checked.
 fn is_strict_der(bytes: &[u8]) -> bool {
     elements(bytes).is_some_and(|all| {
         all.iter().all(|element| match element.tag {

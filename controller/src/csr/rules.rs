@@ -13,10 +13,10 @@ use super::{
 const MAX_WICD_LIFETIME: Duration = Duration::from_hours(24);
 /// The longest life that one for the legacy operator's daemon may ask for, which is what that daemon asks for.
 const MAX_LEGACY_LIFETIME: Duration = Duration::from_hours(1);
-/// Group of everyone who holds a bootstrap token; token users are named after the token's id.
+/// Group of all users of bootstrap tokens; token users are named after the token's id.
 const BOOTSTRAP_GROUP: &str = "system:bootstrappers";
 const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
-/// Whom the ignition of an OpenShift node authenticates as.
+/// User of the ignition of an OpenShift node.
 const OPENSHIFT_BOOTSTRAPPER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
 const AUTHENTICATED: &str = "system:authenticated";
 
@@ -38,9 +38,7 @@ pub fn verdict(
         Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
         Assessment::Open { message } => Verdict::Wait { message },
         Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
-            Some(older) => {
-                Verdict::Wait { message: format!("request {older} for the same host is to be issued first") }
-            }
+            Some(older) => Verdict::Wait { message: format!("request {older} for the same host must be issued first") },
             None => Verdict::Approve(kind),
         },
     }
@@ -61,7 +59,7 @@ pub(super) enum Assessment {
     },
 }
 
-/// Whether somebody has approved or denied it, or a signer has finished with it.
+/// Whether a client has approved or denied it, or a signer has finished with it.
 pub(super) fn is_decided(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let condition =
@@ -88,13 +86,13 @@ pub(super) fn assess(
     match check(spec, &request, claims, operator_user) {
         Ok((_, claim)) if !claim.proven => {
             let node = claim.node_name;
-            Assessment::Open { message: format!("host {node} has to be proven over SSH before it gets a certificate") }
+            Assessment::Open { message: format!("host {node} must be proven over SSH before it gets a certificate") }
         }
         Ok((kind, claim)) => match unproven_name(&request, &claim) {
             Some(name) => {
                 let node = &claim.node_name;
                 let message = format!(
-                    "{name} is not proven to be of node {node}: approve the request if it is, or list the host by that address"
+                    "{name} is not proven to belong to node {node}: approve the request if it does, or list the host by that address"
                 );
                 Assessment::Open { message }
             }
@@ -122,7 +120,8 @@ pub(super) fn hosts_of(
     asked.into_inner()
 }
 
-/// Whether it claims to be one of ours, right or wrong. Look-alikes (another case, something behind the name) count as claims.
+/// Whether it claims to come from a host, right or wrong. Look-alikes (another case, something behind the name) count
+/// as claims.
 fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn Fn(&str) -> Option<Claim>) -> bool {
     let kubelet = Kind::KubeletClient.user_prefix();
     let wicd = Kind::WicdClient.user_prefix();
@@ -146,7 +145,7 @@ fn is_ours(spec: &CertificateSigningRequestSpec, request: &Request, claims: &dyn
 }
 
 /// Whether a bootstrap identity asks for a host of which nothing is known but that a list names it. It may be another machine of that name,
-/// which gets its identity in another way, and whoever gave it the token has an approver for it.
+/// which gets its identity in another way, and the issuer of the token has an approver for it.
 fn bootstraps_the_unproven(
     spec: &CertificateSigningRequestSpec,
     request: &Request,
@@ -176,7 +175,7 @@ fn check(
     let kind = Kind::of_signer(&spec.signer_name).ok_or_else(|| {
         Fault::new(
             "WrongSigner",
-            format!("signer {} issues no certificate of a Windows host", quoted(&spec.signer_name)),
+            format!("signer {} does not issue certificates of Windows hosts", quoted(&spec.signer_name)),
         )
     })?;
     let node = check_subject(kind, request)?;
@@ -191,8 +190,7 @@ fn check(
     check_names(kind, request, &claim)?;
     check_lifetime(kind, spec, &claim)?;
     if claim.ended {
-        let message =
-            format!("host {} is being taken out and has no pods any more: it needs no certificate", quoted(node));
+        let message = format!("host {} is being removed and has no pods left: it needs no certificate", quoted(node));
         return Err(Fault::new("HostLeaves", message));
     }
     Ok((kind, claim))
@@ -290,7 +288,10 @@ fn check_names(kind: Kind, request: &Request, claim: &Claim) -> Result<(), Fault
             AlternativeName::Dns(dns) => format!("DNS name {}", quoted(dns)),
             AlternativeName::Ip(ip) => format!("IP address {ip}"),
         };
-        return Err(Fault::new("ForeignName", format!("{foreign} is not proven to be of node {}", claim.node_name)));
+        return Err(Fault::new(
+            "ForeignName",
+            format!("{foreign} is not proven to belong to node {}", claim.node_name),
+        ));
     }
     Ok(())
 }

@@ -1,4 +1,5 @@
-//! Somebody who may create and delete requests, and not approve them, puts another in the place of the one that is being approved.
+//! A client that may create and delete requests, but not approve them, replaces the one that is being approved with
+//! another.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ async fn a_request_that_was_swapped_is_not_approved() {
     let (pem, admin) = (pem(), Forged::new("system:kube-controller-manager", &[]).pem());
     let kubelet = Kind::KubeletClient.signer_name();
     for (about, uid, pem_now, signer_now) in [
-        ("another object that asks for something else", "u2", &admin, Kind::WicdClient.signer_name()),
+        ("another object with other content", "u2", &admin, Kind::WicdClient.signer_name()),
         ("another object that asks for the same", "u2", &pem, kubelet),
         ("the same object with another content", "u1", &admin, kubelet),
     ] {
@@ -67,7 +68,7 @@ async fn name_of(pem: &str) -> String {
     name
 }
 
-/// Of one name the caches know a host, and the API server a Node of somebody else.
+/// Of one name the caches know a host, and the API server a Node of another owner.
 struct Taken;
 
 impl Hosts for Taken {

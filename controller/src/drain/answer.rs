@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kube::core::Status;
 
-/// Between two attempts when a budget is broken in a way that only its controller or a person mends.
+/// Interval of attempts when a budget has an error that only its controller or a person can correct.
 const SLOW_RETRY: Duration = Duration::from_secs(20);
 /// Longest wait that an answer may ask for: an hour by mistake must not stop a drain for an hour.
 const LONGEST_RETRY: Duration = Duration::from_mins(1);
@@ -16,9 +16,9 @@ const LONGEST_TEXT: usize = 240;
 /// Meaning of one answer to one eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// Taken: the pod is being deleted. It still counts until it is gone.
+    /// Accepted: the pod is being deleted. It still counts until it is deleted.
     Evicting,
-    /// The pod is gone, or another one has its name by now.
+    /// The pod was deleted, or another one has its name.
     Gone,
     /// The namespace is being deleted, and the pod with it: only wait.
     Terminating,
@@ -28,7 +28,7 @@ pub enum Answer {
         after: Option<Duration>,
         /// What is in the way, without the pod's name: "budget cart needs 3 healthy pods and has 3".
         blocker: String,
-        /// Who says no.
+        /// Origin of a refusal.
         by: Refusal,
     },
     /// Asking again alone will not help: a person must act.
@@ -42,7 +42,7 @@ pub enum Answer {
     Error(String),
 }
 
-/// Who says no to an eviction.
+/// Origin of the refusal of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may go over, with [`Answer::NeverWithoutHelp`].

@@ -14,7 +14,7 @@ use super::error::DrainError;
 use super::evict::{self, Target};
 use super::pass::{Pass, SLOW_RETRY, key, order};
 
-/// What the API server gives a pod that does not say.
+/// Grace period that the API server gives a pod without one.
 const DEFAULT_GRACE_SECONDS: i64 = 30;
 
 /// What became of asking one pod.
@@ -26,7 +26,7 @@ enum Asked {
 }
 
 impl Pass<'_> {
-    /// Asks the pods of the lowest order that is still there, and says when to come again.
+    /// Evicts the pods of the lowest remaining order, and returns the time of the next round.
     pub(super) async fn ask_all(&mut self, verdicts: &[(Pod, Verdict)]) -> Result<Duration, DrainError> {
         let current = verdicts.iter().filter_map(|(_, verdict)| order(verdict)).min();
         let mut candidates = Vec::new();
@@ -40,7 +40,7 @@ impl Pass<'_> {
                     come_back_in(self.patience());
                 }
                 Verdict::WaitCompleted { .. } => {
-                    self.block(pod, "runs to its end first");
+                    self.block(pod, "waits for the pod to complete");
                     come_back_in(self.patience());
                 }
                 Verdict::Skip(_) | Verdict::Refuse(_) => {}
@@ -107,8 +107,8 @@ impl Pass<'_> {
         let own = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
         let own = u32::try_from(own.unwrap_or(DEFAULT_GRACE_SECONDS)).unwrap_or_default();
         let grace = self.grace().unwrap_or(own).max(1);
-        // Said before it is done: the answer may be lost.
-        tracing::warn!(pod = %target, blocker, grace, "deleting the pod past its budget: the drain's time is over");
+        // Reported before the request: the answer may be lost.
+        tracing::warn!(pod = %target, blocker, grace, "deleting the pod without regard to its disruption budget: the drain has exceeded its timeout");
         let answer = read(evict::delete(&self.cx.client, target, grace).await, "delete", target)?;
         if answer == Answer::Evicting {
             self.forced.push(format!("{target}: {blocker}"));

@@ -23,7 +23,7 @@ pub struct Facts {
     pub now: Timestamp,
     /// Whether the DaemonSet that [`daemon_set`] names for this pod exists. Ignored for other pods.
     pub daemon_set_exists: bool,
-    /// What [`Rules::find`] says for this pod.
+    /// Result of [`Rules::find`] for this pod.
     pub rule: Treatment,
     /// Pods that are longer than this past their deletion time are not waited for.
     pub skip_deleted_after: Option<Duration>,
@@ -47,9 +47,9 @@ impl Default for Treatment {
 /// What has to happen to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Stays, and nobody waits for it.
+    /// Stays, and the drain does not wait for it.
     Skip(Skip),
-    /// Is to be evicted. The warnings say what is lost by that.
+    /// Must be evicted. The warnings name the data that are lost.
     Evict {
         /// Lower orders leave first.
         order: i32,
@@ -79,7 +79,7 @@ pub enum Skip {
     DaemonSet,
     /// It belongs to the kubelet; the API cannot remove it.
     Mirror,
-    /// A rule or the pod's label says so.
+    /// A rule or the pod's label requires it.
     Rule,
 }
 
@@ -110,10 +110,10 @@ pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
     if orphan && must_ask {
         if !options.evict_unmanaged {
             return Verdict::Refuse(
-                "its DaemonSet is gone and nothing will recreate it; delete it, or allow drain.evictUnmanaged",
+                "its DaemonSet does not exist and no controller recreates it; delete it, or allow drain.evictUnmanaged",
             );
         }
-        warnings.push("its DaemonSet is gone; nothing recreates it");
+        warnings.push("its DaemonSet does not exist; no controller recreates it");
     }
     if pod.annotations().contains_key(MIRROR_POD) {
         return Verdict::Skip(Skip::Mirror);
@@ -328,7 +328,7 @@ mod tests {
                 pod(of_daemon_set()),
                 orphan,
                 &free,
-                evict(&["its DaemonSet is gone; nothing recreates it"]),
+                evict(&["its DaemonSet does not exist; no controller recreates it"]),
             ),
             (
                 "orphan of a DaemonSet, leaving",

@@ -1,9 +1,9 @@
 //! Whose cordon it is.
 //!
-//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] says that this operator set it, and for which operation; both are
-//! written in one patch under `resourceVersion`, so that neither is ever there without the other. A cordon without the annotation
-//! belongs to somebody else and is never lifted. One case cannot be seen: a person who cordons a node that is already cordoned changes
-//! nothing on it. [`KEEP_CORDONED`] is for that person.
+//! `spec.unschedulable` has no owner. The annotation [`CORDONED_BY`] records that this operator set it, and for which
+//! operation; both are written in one patch under `resourceVersion`, so that neither is ever there without the other. A
+//! cordon without the annotation belongs to another client and is never lifted. One case cannot be detected: a person
+//! who cordons a node that is already cordoned changes nothing on it. [`KEEP_CORDONED`] is for that person.
 
 use api::names::key::UPGRADING;
 use k8s_openapi::api::core::v1::Node;
@@ -21,12 +21,13 @@ pub const KEEP_CORDONED: &str = "windowsmachineconfig.openshift.io/keep-cordoned
 /// Attempts to patch a Node that changes meanwhile.
 const ATTEMPTS: usize = 4;
 
-/// The cordon of one operation on one Node. The caller stores it before the first [`Cordon::take`], so that after a crash nobody has to guess.
+/// The cordon of one operation on one Node. The caller stores it before the first [`Cordon::take`], so that its owner
+/// is known after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cordon {
     /// The operation that holds the cordon.
     pub operation_id: String,
-    /// Somebody else had cordoned the Node before; it stays cordoned afterwards.
+    /// Another client had cordoned the Node before; it stays cordoned afterwards.
     pub pre_cordoned: bool,
 }
 
@@ -36,27 +37,29 @@ pub fn is_cordoned(node: &Node) -> bool {
 }
 
 /// Whether a Node looks as the legacy operator leaves it when it ends in the middle of an upgrade: cordoned, and called upgrading.
-/// Anybody may write that label, so it counts only on a node that this operator has not changed yet.
+/// Any client may write that label, so it counts only on a node that this operator has not changed yet.
 pub fn is_of_the_legacy_operator(node: &Node) -> bool {
     is_cordoned(node) && holder(node).is_none() && node.labels().get(UPGRADING).is_some_and(|v| v == "true")
 }
 
 impl Cordon {
-    /// Decides, from the Node as it is before the operation, whether it is cordoned by somebody else. Pure.
+    /// Decides, from the Node as it is before the operation, whether another client has cordoned it. Pure.
     ///
     /// A cordon with the annotation of another operation is one that an earlier operation of this operator left behind; it is taken over.
     pub fn plan(node: &Node, operation_id: impl Into<String>) -> Self {
         Self { operation_id: operation_id.into(), pre_cordoned: is_cordoned(node) && holder(node).is_none() }
     }
 
-    /// Whether [`Cordon::take`] has nothing to do any more: the Node is cordoned, by this operation or by somebody else.
+    /// Whether [`Cordon::take`] has nothing to do any more: the Node is cordoned, by this operation or by another
+    /// client.
     pub fn is_held(&self, node: &Node) -> bool {
         self.take_patch(node).is_none()
     }
 
     /// Cordons the Node, if it is not cordoned, and gives back the Node as it is then.
     ///
-    /// A Node that somebody else has cordoned since [`Cordon::plan`] is left as it is: that cordon is theirs.
+    /// A Node that another client has cordoned since [`Cordon::plan`] is left unchanged: that cordon belongs to the
+    /// client.
     pub async fn take(&self, client: &Client, node: &Node) -> Result<Node, DrainError> {
         patch(client, node, "cordon", |node| self.take_patch(node)).await
     }
@@ -67,7 +70,7 @@ impl Cordon {
         patch(client, node, "take over the cordon of", |node| self.take_over_patch(node)).await
     }
 
-    /// Lifts the cordon, if it is this operation's, nobody else's, and nobody asked to keep it. A Node that is gone has none.
+    /// Lifts the cordon, if it belongs to this operation alone, and no annotation keeps it. A deleted Node has none.
     pub async fn release(&self, client: &Client, node: &Node) -> Result<(), DrainError> {
         match patch(client, node, "uncordon", |node| self.release_patch(node)).await {
             Ok(_) | Err(DrainError::NodeGone { .. }) => Ok(()),
@@ -87,14 +90,14 @@ impl Cordon {
         }
     }
 
-    /// The merge patch that makes a cordon of the legacy operator's ours; `None` if there is none any more.
+    /// The merge patch that takes over a cordon of the legacy operator; `None` if it is lifted.
     fn take_over_patch(&self, node: &Node) -> Option<Value> {
         is_of_the_legacy_operator(node).then(|| {
             json!({ "metadata": { "annotations": { CORDONED_BY: self.operation_id }, "labels": { UPGRADING: null } } })
         })
     }
 
-    /// The merge patch that gives up the cordon of `node`; `None` when it is not ours.
+    /// The merge patch that releases the cordon of `node`; `None` if it belongs to another owner.
     fn release_patch(&self, node: &Node) -> Option<Value> {
         if holder(node) != Some(&self.operation_id) {
             return None;
@@ -180,9 +183,9 @@ mod tests {
         // name, Node, foreign before the operation, take, release
         let cases = vec![
             ("free", node(false, &[]), false, set.clone(), None),
-            ("somebody else's", node(true, &[]), true, None, None),
+            ("another client's", node(true, &[]), true, None, None),
             ("ours", node(true, &[ours]), false, None, lift.clone()),
-            ("ours, uncordoned by somebody", node(false, &[ours]), false, set.clone(), lift.clone()),
+            ("ours, uncordoned by another client", node(false, &[ours]), false, set.clone(), lift.clone()),
             ("left behind by an earlier operation", node(true, &[(CORDONED_BY, "op-0")]), false, set.clone(), None),
             ("a stale annotation", node(false, &[(CORDONED_BY, "op-0")]), false, set.clone(), None),
             ("an empty annotation owns nothing", node(true, &[(CORDONED_BY, "")]), true, None, None),

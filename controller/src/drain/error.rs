@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 pub enum DrainError {
     /// The API server refused a call, or could not be reached.
-    #[error("cannot {what}: {}; it is tried again", crate::errors::said(.source))]
+    #[error("cannot {what}: {}; the operator retries", crate::errors::said(.source))]
     Api {
         /// What was being done, as in "list the pods of node win-1".
         what: String,
@@ -15,7 +15,7 @@ pub enum DrainError {
         source: Box<kube::Error>,
     },
     /// The API server did not answer within the time that a pass may take.
-    #[error("cannot {what}: the API server did not answer within {} s; it is tried again", .limit.as_secs())]
+    #[error("cannot {what}: the API server did not answer within {} s; the operator retries", .limit.as_secs())]
     Slow {
         /// What was being done.
         what: String,
@@ -23,7 +23,7 @@ pub enum DrainError {
         limit: Duration,
     },
     /// The operator, or an admission policy for this pod, lacks the permission to evict. All other pods were still tried.
-    #[error("may not evict pod {pod}: {message}; grant create on pods/eviction, or mend the policy that denies it")]
+    #[error("may not evict pod {pod}: {message}; grant create on pods/eviction, or correct the policy that denies it")]
     EvictionForbidden {
         /// `namespace/name`.
         pod: String,
@@ -39,19 +39,19 @@ pub enum DrainError {
         message: String,
     },
     /// The Node was deleted, or deleted and made again, since the caller read it.
-    #[error("node {node} is gone, or is another one of that name by now; read it again")]
+    #[error("node {node} does not exist any more, or was replaced by another of the same name; read it again")]
     NodeGone {
         /// The Node's name.
         node: String,
     },
     /// The Node changed under every attempt to patch it.
-    #[error("node {node} keeps changing while its cordon is written; it is tried again")]
+    #[error("node {node} keeps changing while its cordon is written; the operator retries")]
     CordonConflict {
         /// The Node's name.
         node: String,
     },
     /// A pod rule has a selector that means nothing.
-    #[error("drain.podRules[{index}] has a selector that cannot be read: {message}; mend or remove it")]
+    #[error("drain.podRules[{index}] has a selector that cannot be read: {message}; correct or remove it")]
     InvalidRule {
         /// Position in `Options::rules`, from 0.
         index: usize,

@@ -12,7 +12,7 @@ const RATE: u32 = 20;
 /// Evictions that may come at once after a quiet time.
 const BURST: u32 = 40;
 
-/// A token bucket that hands out points in time: who asks, learns when its turn is.
+/// A token bucket that hands out points in time: each caller gets the time of its turn.
 #[derive(Debug)]
 struct Bucket {
     /// When the bucket was or will be empty of debt: the turn of the next caller, if the bucket holds no spare tokens.

@@ -1,11 +1,12 @@
 //! Cordon, drain and uncordon of one Node.
 //!
-//! [`pass`] does one bounded round and comes back: it looks at what is there, asks the pods that may leave to leave, and says what is
-//! still there, why, and when to call again. It keeps nothing that matters between rounds, so that a crash costs nothing; the clocks
-//! (`started`, `cordoned_at`) and the [`Cordon`] are stored by the caller.
+//! [`pass`] performs one bounded round and returns: it lists the pods of the node, evicts those that may leave, and
+//! reports what is still there, why, and when to call again. It keeps nothing that matters between rounds, so that a
+//! crash costs nothing; the clocks (`started`, `cordoned_at`) and the [`Cordon`] are stored by the caller.
 //!
-//! Filters and defaults follow `kubectl drain`. On top: one look at the whole node before the first eviction (all or nothing), each
-//! eviction bound to the UID that was listed, budgets named in the report, and never a grace period of 0.
+//! Filters and defaults follow `kubectl drain`. In addition: one check of the whole node before the first eviction (all
+//! or nothing), each eviction bound to the UID that was listed, budgets named in the report, and never a grace period
+//! of 0.
 
 mod answer;
 mod ask;
@@ -52,7 +53,7 @@ pub struct Options {
     pub grace_period_seconds: Option<i64>,
     /// Evict pods with emptyDir volumes, whose data is lost.
     pub delete_empty_dir_data: bool,
-    /// Evict pods that no controller recreates, and those of a DaemonSet that is gone.
+    /// Evict pods that no controller recreates, and those of a deleted DaemonSet.
     pub evict_unmanaged: bool,
     /// Label selector as in `kubectl -l`: other pods stay.
     pub pod_selector: Option<String>,
@@ -64,7 +65,7 @@ pub struct Options {
     pub rules: Vec<Rule>,
 }
 
-/// The defaults of the pool's API: an hour, then go on waiting and say so.
+/// The defaults of the pool's API: an hour, then continue to wait and report it.
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -84,7 +85,7 @@ impl Default for Options {
 /// What happens at the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnTimeout {
-    /// Go on, and report that it is overdue. No budget is ever broken.
+    /// Continue, and report that it is overdue. Disruption budgets are always respected.
     Wait,
     /// Stop. The caller uncordons and tries again later.
     Abort,
@@ -101,7 +102,7 @@ pub struct Rule {
     pub namespace_selector: LabelSelector,
     /// What happens to them.
     pub behavior: Behavior,
-    /// Pods of a lower order are gone before any of a higher order is asked to leave. Pods without a rule have 0.
+    /// All pods of a lower order leave before any of a higher order is evicted. Pods without a rule have 0.
     pub order: i32,
 }
 
@@ -110,7 +111,7 @@ pub struct Rule {
 pub enum Behavior {
     /// They are evicted.
     Drain,
-    /// They stay, and nobody waits for them.
+    /// They stay, and the drain does not wait for them.
     Skip,
     /// They run to their end, which is waited for.
     WaitCompleted,
@@ -153,8 +154,9 @@ pub struct Progress {
     pub forced: Vec<String>,
     /// What is lost or left behind, sorted: "shop/tool: no controller recreates it".
     pub warnings: Vec<String>,
-    /// Somebody had uncordoned the node, and it was cordoned again. The caller stores `now` as the new `cordoned_at` and, if the
-    /// cordon was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and this one is ours.
+    /// Another client had uncordoned the node, and it was cordoned again. The caller stores `now` as the new
+    /// `cordoned_at` and, if the cordon was `pre_cordoned`, that it no longer is: the other one's cordon is gone, and
+    /// this one is ours.
     pub recordoned: bool,
 }
 
@@ -167,7 +169,7 @@ pub enum State {
     Waiting,
     /// The deadline has passed, and the drain stops. Only with [`OnTimeout::Abort`].
     TimedOut,
-    /// Some pod may not be evicted under these options, so none was. The blockers say which, and what to do.
+    /// Some pod may not be evicted under these options, so none was. The blockers name it and the remedy.
     Refused,
 }
 
@@ -196,7 +198,7 @@ pub struct Drainer {
 
 impl Drainer {
     /// The client must be built with `Config::default_retry = false`: the default client repeats a 429, which is how a budget refuses,
-    /// for minutes before anybody learns of it.
+    /// for minutes before the status reports it.
     pub fn new(client: Client) -> Self {
         Self {
             evictor: Arc::new(PolicyV1 { client: client.clone() }),

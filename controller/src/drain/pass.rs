@@ -24,14 +24,14 @@ pub(super) const SLOW_RETRY: Duration = Duration::from_secs(20);
 const PATIENCE: Duration = Duration::from_mins(5);
 /// A scheduler that has not seen the cordon yet may still bind pods for this long.
 const CORDON_SETTLES: Duration = Duration::from_secs(5);
-/// When the kubelet is not heard of, nobody will ever confirm that a pod has stopped: short grace, short wait.
+/// While the kubelet does not report, no component confirms that a pod has stopped: short grace, short wait.
 const UNREACHABLE: Duration = Duration::from_secs(1);
 /// A pod that is there so long after its grace period does not end by itself.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(5);
 const PAGE: u32 = 500;
 const MAX_BLOCKERS: usize = 5;
 
-/// Does one round: makes sure that the node is cordoned, looks at all its pods, asks those that may leave to leave, and reports.
+/// Performs one round: ensures that the node is cordoned, lists all its pods, evicts those that may leave, and reports.
 ///
 /// Takes at most 10 s of API time; what it did not get to is done by the next call. An error loses nothing: call again.
 pub async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainError> {
@@ -147,8 +147,10 @@ impl<'a> Pass<'a> {
         if overdue && on_timeout == OnTimeout::Force {
             for (_, verdict) in &mut verdicts {
                 if let Verdict::WaitCompleted { order } = *verdict {
-                    *verdict =
-                        Verdict::Evict { order, warnings: vec!["stopped before its end: the drain's time is over"] };
+                    *verdict = Verdict::Evict {
+                        order,
+                        warnings: vec!["stopped before completion: the drain has exceeded its timeout"],
+                    };
                 }
             }
         }
@@ -282,7 +284,7 @@ impl<'a> Pass<'a> {
             self.resume().remove(&self.drain.node.name_any());
         }
         if self.recordoned {
-            self.warnings.push("the node had been uncordoned by somebody; it is cordoned again".into());
+            self.warnings.push("another client had uncordoned the node; the operator has cordoned it again".into());
         }
         self.blockers.sort();
         self.blockers.dedup();
@@ -306,7 +308,7 @@ impl<'a> Pass<'a> {
     }
 
     pub(super) fn block_if_stuck(&mut self, pod: &Pod) {
-        // kubelet takes a moment to say that containers have ended.
+        // kubelet takes a moment to report that containers have ended.
         let late = |time: &Timestamp| self.drain.now.duration_since(*time) > STUCK_AFTER;
         if let Some(deletion) = pod.metadata.deletion_timestamp.as_ref().filter(|time| late(&time.0)) {
             self.block(pod, &format!("is still terminating, though its grace period ended at {}", deletion.0));
@@ -321,7 +323,8 @@ impl<'a> Pass<'a> {
                     self.warnings.extend(warnings.iter().map(|warning| format!("{target}: {warning}")));
                 }
                 Verdict::Skip(Skip::DeletedLongAgo) => {
-                    self.warnings.push(format!("{target}: its deletion is not confirmed; it is no longer waited for"));
+                    self.warnings
+                        .push(format!("{target}: its deletion is not confirmed; the drain no longer waits for it"));
                 }
                 _ => {}
             }
@@ -340,7 +343,7 @@ impl<'a> Pass<'a> {
         if self.waited < PATIENCE { RETRY } else { SLOW_RETRY }
     }
 
-    /// A wait does not go past the deadline, where something else may be due.
+    /// A wait ends at the deadline at the latest, when another step may be due.
     pub(super) fn clip(&self, wait: Duration) -> Duration {
         match self.timeout() {
             Some(timeout) if !self.overdue() => {

@@ -336,7 +336,7 @@ async fn an_unreachable_node_is_not_waited_for() {
     api.on("GET", NODE, 200, node(true, Some("op-1"), "Unknown")).on("GET", PODS, 200, pods(&[gone]));
     let progress = Bed::bare(api).pass().await;
     assert_eq!(progress.state, State::Drained);
-    assert_eq!(progress.warnings, ["shop/a: its deletion is not confirmed; it is no longer waited for"]);
+    assert_eq!(progress.warnings, ["shop/a: its deletion is not confirmed; the drain no longer waits for it"]);
 }
 
 #[tokio::test]
@@ -358,7 +358,7 @@ async fn lower_orders_leave_first() {
     bed.api.on("POST", &eviction("plain"), 201, success());
     let progress = bed.pass().await;
     assert_eq!((progress.remaining, bed.evictions()), (3, vec!["plain".to_owned()]));
-    assert_eq!(progress.blockers, ["shop/runs: runs to its end first"]);
+    assert_eq!(progress.blockers, ["shop/runs: waits for the pod to complete"]);
 
     bed.api.forget("GET", PODS).on("GET", PODS, 200, pods(&[pod("late")]));
     bed.api.on("POST", &eviction("late"), 201, success());
@@ -412,7 +412,7 @@ async fn at_the_deadline_abort_stops_and_wait_goes_on() {
     let progress = bed.pass().await;
     assert_eq!(progress.state, State::TimedOut);
     assert_eq!(progress.blockers, ["shop/cart: has not left in time"]);
-    assert_eq!(bed.evictions().len(), 1, "nobody is asked any more");
+    assert_eq!(bed.evictions().len(), 1, "no pod is evicted any more");
 
     bed.options.timeout = Some(Duration::ZERO);
     assert_eq!(bed.pass().await.state, State::Waiting, "zero is no deadline");
@@ -541,7 +541,7 @@ async fn a_foreign_cordon_stays() {
     assert!(cordon.pre_cordoned);
     cordon.take(&api.client(), &foreign).await.unwrap();
     cordon.release(&api.client(), &foreign).await.unwrap();
-    // Somebody else was quicker between the plan and the patch.
+    // Another client was faster between the plan and the patch.
     let cordon = Cordon { operation_id: "op-1".into(), pre_cordoned: false };
     cordon.take(&api.client(), &foreign).await.unwrap();
     cordon.release(&api.client(), &foreign).await.unwrap();

@@ -1,5 +1,5 @@
-//! Serves HTTP to clients that nobody vouches for: connections, heads and time are limited, so that none of them can take the memory or
-//! the place of others.
+//! Serves HTTP to untrusted clients: connections, heads and time are limited, so that none of them can take the memory
+//! or the place of others.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +31,7 @@ pub struct Limits {
     pub per_address: usize,
     /// Time in which the head of a request must arrive.
     pub head: Duration,
-    /// Time after which a connection is closed, whatever goes on.
+    /// Time after which a connection is closed in any state.
     pub connection: Duration,
 }
 
@@ -43,7 +43,7 @@ pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: 
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
+                tracing::warn!(%error, "failed to accept a connection");
                 tokio::time::sleep(ACCEPT_RETRY).await;
                 continue;
             }
@@ -128,7 +128,7 @@ mod tests {
         socket.connect(to).await.unwrap()
     }
 
-    /// What the server says before it closes the connection.
+    /// Output of the server before it closes the connection.
     async fn answer(stream: &mut TcpStream) -> String {
         let mut text = Vec::new();
         // A reset says as much as an orderly end: nothing more comes.

@@ -1,5 +1,5 @@
-//! Looks at a node's host soon after its address has changed, rather than with the next operation: a mistake in a list is said while
-//! the person who has made it still knows of it. Nothing on the host is changed.
+//! Verifies a node's host soon after its address has changed, rather than with the next operation: an error in a list
+//! is reported while its author still remembers it. The host is not changed.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
     match look(work, Purpose::Keep).await {
         Ok(()) => {
             work.reached();
-            let note = format!("the host was found at {place}, with the host key and the machine id that it had");
+            let note = format!("the host answers at {place} with its known host key and machine id");
             work.cx.events.say(&work.instance, Level::Normal, "AddressVerified", STEP, &note);
             Ok(None)
         }
@@ -62,7 +62,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
             work.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
             work.not_reached(&error);
             work.cx.metrics.failed(&reason);
-            let note = format!("{reason}: the host was not found at {place}, which is new in its list: {error}");
+            let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
             work.cx.events.say(&work.instance, Level::Warning, "AddressRefused", STEP, &note);
             Ok(Some(wait))
         }

@@ -1,4 +1,4 @@
-//! The record of what a pool's template and a host's entry put on a Node: what may be removed from the Node, and nothing else.
+//! The record of what a pool's template and a host's entry put on a Node: only this may be removed from the Node.
 //! Pure.
 //!
 //! It stands in the instance's status, which only the operator writes. The Node cannot hold it: kubelet writes annotations of

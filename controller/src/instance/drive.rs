@@ -63,7 +63,7 @@ pub struct FoundNode {
     pub wicd: Option<String>,
 }
 
-/// Goes on with bringing the host to the target, until it is there or there is something to wait for. The operation has been
+/// Brings the host closer to the target, until it is reached or a wait is needed. The operation has been
 /// taken up.
 pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepError> {
     let cx = work.cx.clone();
@@ -131,7 +131,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             (Step::Configure, Some(session), Some(seen)) => {
                 configure(work, session, target, seen).await?;
                 // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not
-                // tell it of the version before.
+                // report the version before.
                 if let Some(node) = &node {
                     dress(work, node).await?;
                 }
@@ -154,7 +154,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
             }
             (Step::Certify, _, Some(seen)) => certify(work, seen).await?,
             (Step::Start, Some(session), Some(seen)) => {
-                // Where there is a Node, its annotation tells wicd which version to follow: it must not tell of an older one.
+                // Where there is a Node, its annotation names the version for wicd: it must not name an older one.
                 if let Some(node) = &node {
                     dress(work, node).await?;
                 }
@@ -200,7 +200,7 @@ fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: 
     }
 }
 
-/// Connects, checks that the host can be changed, sends what it lacks of the target, and leaves everything else as it is.
+/// Connects, checks that the host can be changed, sends the missing files of the target, and makes no other change.
 pub async fn look_and_stage(work: &mut Work, target: &Target, step: &str) -> Result<(), StepError> {
     let (session, state) = connect(work, target, step).await?;
     if !state.missing.is_empty() {
@@ -297,7 +297,7 @@ fn note_boot(work: &mut Work, state: &HostState) {
     }
 }
 
-/// What the host says of itself is checked before it is believed, and before anything is changed on it.
+/// Checks the facts that the host reports before the operator trusts them, and before the first change of the host.
 fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
     let host = work.instance.spec.host.clone();
@@ -319,11 +319,10 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
         return Err(StepError::ForeignServices { names });
     }
     if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
-        // Nothing to say.
+        // Nothing to report.
     } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
         let note = format!(
-            "the name {name} is longer than the 15 characters that Windows takes for a computer's name; the host calls itself {}. \
-             Its Node is named {name} all the same",
+            "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
             facts.hostname
         );
         work.cx.events.say(&work.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
@@ -366,7 +365,7 @@ async fn upload(
 }
 
 /// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
-/// the grant was taken back in the meantime.
+/// the grant was revoked in the meantime.
 fn pass_return(work: &mut Work) {
     if let Some(operation) = &mut work.status.operation {
         operation.changed = true;
@@ -410,7 +409,7 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
     let digest = host::configs_digest(&configs(work, target)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
-        // It said that it is done; going on would ask it for ever.
+        // It reported success; a retry would repeat for ever.
         return Err(StepError::BadAnswer { verb: Verb::Apply.as_str() });
     }
     seen.requests = answer.requests;
@@ -427,7 +426,8 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
     if let Some(operation) = &mut work.status.operation {
         operation.boot_id_before = Some(boot_id.clone());
     }
-    let why = StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("it was asked for")).to_string();
+    let why =
+        StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("a restart was requested")).to_string();
     work.begin(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
     work.cx.events.say(
         &work.instance,
@@ -444,7 +444,7 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
 }
 
 async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> {
-    work.begin(Step::Certify.as_str(), "having certificates issued").await?;
+    work.begin(Step::Certify.as_str(), "requesting certificates").await?;
     work.claim_name(None).await?;
     let claim = super::claims::claim(&work.instance, &work.status, &work.cx);
     // Without the policies that hold wicd its identity could change every Node.
@@ -493,7 +493,7 @@ async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node:
 
 const KUBELET: &str = "kubelet";
 
-/// Services that are started afresh: those that the operation asks for, and kubelet where the Node is missing. It registers only when
+/// Services to restart: those of the operation, and kubelet where the Node is missing. It registers only when
 /// it starts, and may run all the while that wicd does not.
 fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool) -> Vec<String> {
     let runs = |s: &ServiceState| matches!(s, ServiceState::Running | ServiceState::Pending);

@@ -16,11 +16,11 @@ use crate::{
     wicd_rights::RightsProblem,
 };
 
-/// What wicd says when content of a version cannot be put to use. Every other reason is the host's, also one that is not known here.
+/// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, also an unknown one.
 const OF_THE_VERSION: [&str; 5] =
     ["PathRefused", "PayloadInvalid", "ServiceFailed", "HostCallFailed", "HostCallTimeout"];
 
-/// Why a step on a host failed. Each has a message that says what to do and a stable reason.
+/// Why a step on a host failed. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
     /// The host could not be reached or the connection broke.
@@ -48,15 +48,13 @@ pub enum StepError {
     #[error("{0}")]
     Version(#[from] VersionError),
     /// A version is not stored, or was not made by this operator.
-    #[error(
-        "there is no ConfigMap windows-services-{version} of this operator, so the host cannot be brought to that version"
-    )]
+    #[error("the operator has no ConfigMap windows-services-{version}, so the host cannot follow that version")]
     NoVersion {
         /// The version.
         version: String,
     },
     /// A file of the operator's own image cannot be read.
-    #[error("the operator's own wicd.exe cannot be read; its image is broken")]
+    #[error("the operator's own wicd.exe cannot be read; replace the operator's image, which is broken")]
     OwnFile {
         /// Why.
         #[source]
@@ -64,7 +62,7 @@ pub enum StepError {
     },
     /// What was sent to the host is not what lies there.
     #[error(
-        "the host gives back other bytes of {path} than were sent; it was not started: look whether an antivirus changes files, and at the disk"
+        "the host returns other bytes of {path} than the operator sent; the operator did not start it: check whether an antivirus changes files, and check the disk"
     )]
     ProgramDamaged {
         /// Where it lies.
@@ -73,24 +71,24 @@ pub enum StepError {
     /// Pods could not be moved away.
     #[error("{0}")]
     Drain(DrainError),
-    /// Pods were not gone in time, and the pool says to give up.
-    #[error("the node was not empty in time (drain.timeoutSeconds), the cordon was lifted: {blockers}")]
+    /// Pods did not leave in time, and the pool aborts such drains.
+    #[error("the drain exceeded drain.timeoutSeconds, the cordon was lifted: {blockers}")]
     DrainTimedOut {
         /// What was in the way.
         blockers: String,
     },
     /// The pool's drain.podSelector means nothing.
-    #[error("drain.podSelector cannot be used: {problem}; mend it in the pool")]
+    #[error("drain.podSelector cannot be used: {problem}; correct it in the pool")]
     DrainSelector {
         /// What is wrong with it.
         problem: String,
     },
     /// The API server did not do what was asked.
-    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked of it.
         doing: &'static str,
-        /// What it said.
+        /// Its output.
         #[source]
         source: kube::Error,
     },
@@ -99,7 +97,7 @@ pub enum StepError {
     Outdated,
     /// The machine at the address is no Windows host.
     #[error(
-        "the machine at {address} has no C:\\Windows: it is no Windows host, or its SSH server does not serve files; check the address"
+        "the machine at {address} has no C:\\Windows: it is not a Windows host, or its SSH server does not serve files; check the address"
     )]
     NotWindows {
         /// Address of the host.
@@ -107,7 +105,7 @@ pub enum StepError {
     },
     /// The clock of the host is far off.
     #[error(
-        "the clock of the host is {seconds} s {direction}; certificates would not be valid: set the host's time service right"
+        "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
     )]
     ClockSkew {
         /// By how much.
@@ -118,8 +116,8 @@ pub enum StepError {
     /// It is not the host that is meant.
     #[error("{0}")]
     Identity(#[from] Refusal),
-    /// A Node of that name is somebody else's.
-    #[error("there is a Node named {name} that is not proven to be this host's: {why}")]
+    /// A Node of that name belongs to another owner.
+    #[error("the Node {name} exists and is not proven to belong to this host: {why}")]
     NodeNameTaken {
         /// The name.
         name: String,
@@ -127,7 +125,7 @@ pub enum StepError {
         why: Mismatch,
     },
     /// The user is no administrator.
-    #[error("user {user} is no administrator of the host; log in as one")]
+    #[error("user {user} is not an administrator of the host; log in as an administrator")]
     NotAdministrator {
         /// The user.
         user: String,
@@ -146,8 +144,8 @@ pub enum StepError {
         /// Their names.
         names: String,
     },
-    /// The host told no address that a node could have.
-    #[error("the host told no address that its node could have")]
+    /// The host reported no address that a node can use.
+    #[error("the host reported no address that its node can use")]
     NoAddress,
     /// wicd did not answer.
     #[error("wicd {verb} ended with {status} and no answer{log}")]
@@ -160,7 +158,7 @@ pub enum StepError {
         log: String,
     },
     /// wicd answered something that cannot be an answer.
-    #[error("wicd {verb} gave an answer that cannot be read; the host may run another version of it")]
+    #[error("wicd {verb} returned an answer that cannot be read; the host may run another version of it")]
     BadAnswer {
         /// What it was asked.
         verb: &'static str,
@@ -170,15 +168,15 @@ pub enum StepError {
     Host {
         /// PascalCase.
         reason: String,
-        /// What wicd says.
+        /// Failure that wicd reported.
         message: String,
     },
     /// The Node did not come.
     #[error("{0}")]
     NotRegistered(String),
-    /// Somebody deleted the Node in the middle of a change, and it has not come back.
+    /// The Node was deleted during a change, and has not been registered again.
     #[error(
-        "the Node {name} was deleted while the host was changed, and kubelet has not registered it again for {seconds} s"
+        "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s"
     )]
     NodeDeleted {
         /// The Node.
@@ -188,7 +186,7 @@ pub enum StepError {
     },
     /// The line of the key that the host takes was not found.
     #[error(
-        "the host takes the key {key}, whose line is in none of {files}; put the first key of the list where its SSH server reads keys"
+        "the host accepts the key {key}, whose line is in none of {files}; add the first key of the list to the file from which its SSH server reads keys"
     )]
     KeyLineNotFound {
         /// Fingerprint.
@@ -197,7 +195,9 @@ pub enum StepError {
         files: String,
     },
     /// The host does not take a key that was put beside the one that it takes.
-    #[error("the host does not take the key {key}, which is in {files} now; the log of its SSH server says why")]
+    #[error(
+        "the host does not accept the key {key}, which is now in {files}; see the log of its SSH server for the cause"
+    )]
     KeyNotTaken {
         /// Fingerprint.
         key: String,
@@ -205,7 +205,7 @@ pub enum StepError {
         files: String,
     },
     /// The host did not come back.
-    #[error("the host did not come back within {minutes} min after it was restarted; look at its console")]
+    #[error("the host did not answer within {minutes} min after its restart; check its console")]
     NotRestarted {
         /// How long was waited.
         minutes: u64,
@@ -224,7 +224,7 @@ impl StepError {
         move |source| Self::Api { doing, source }
     }
 
-    /// What a host says of its failure. It is the host's word: cut, and made harmless to a terminal.
+    /// The failure that a host reports. It is untrusted: truncated and sanitised for a terminal.
     pub fn host(reason: &str, message: &str) -> Self {
         let is_reason = reason.len() <= 40
             && reason.starts_with(|c: char| c.is_ascii_uppercase())
@@ -281,7 +281,7 @@ impl StepError {
         .into()
     }
 
-    /// Whom it belongs to. Whether a version is blamed for a failure is decided by this and nothing else.
+    /// The part at fault. This alone decides whether a failure counts against a version.
     pub fn blame(&self) -> Blame {
         match self {
             // What the operator itself asked for in a wrong way, or could not read on its own side.
@@ -325,7 +325,7 @@ impl StepError {
         }
     }
 
-    /// Whether only the API server did not do what was asked. It is asked again where that was; nothing is given up for it.
+    /// Whether only a request to the API server failed. The same request is retried; the operation is not aborted.
     pub fn is_of_the_api(&self) -> bool {
         matches!(
             self,
@@ -413,7 +413,7 @@ mod tests {
             (StepError::Drain(DrainError::NodeGone { node: text() }), Cluster),
             (StepError::DrainTimedOut { blockers: text() }, Cluster),
             (StepError::DrainSelector { problem: text() }, Cluster),
-            (StepError::api("show the Node")(no_api()), Cluster),
+            (StepError::api("get the Node")(no_api()), Cluster),
             (StepError::Outdated, Cluster),
             (StepError::NodeDeleted { name: text(), seconds: 1 }, Cluster),
             (StepError::NotRegistered(text()), Version),

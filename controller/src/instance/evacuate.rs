@@ -16,9 +16,9 @@ use crate::{
     events::Level,
 };
 
-/// What a drain refuses or a budget blocks for good is looked at again this often.
+/// Interval at which pods that a drain refuses or a budget blocks are checked again.
 const BLOCKED_POLL: Duration = Duration::from_secs(20);
-/// Pods of a Node that is gone are looked at again this often.
+/// Interval at which pods of a deleted Node are checked again.
 const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 /// The steps, as the status shows them.
 const CORDON: &str = "Cordon";
@@ -55,17 +55,18 @@ pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> 
     match &mut work.status.operation {
         // A drain begins only on a cordoned node.
         Some(operation) if operation.drain.is_some() => lifted(work, Timestamp::now()),
-        // Whether somebody else had cordoned it is stored first, so that a restart does not take that cordon for ours.
+        // Whether another client had cordoned it is stored first, so that a restart does not treat that cordon as the
+        // operator's.
         Some(operation) => operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned,
         None => {}
     }
-    work.begin(CORDON, "keeping new pods away").await?;
+    work.begin(CORDON, "cordoning the node").await?;
     work.cx.metrics.wrote("Node");
     cordon(work).take(&work.cx.client, node).await.map_err(StepError::Drain)?;
     Ok(())
 }
 
-/// Somebody lifted the cordon in the middle of the drain. Whose ever it was, the one that is taken now is ours, and the
+/// Another client lifted the cordon during the drain. Whatever its owner, the new cordon is the operator's, and the
 /// scheduler gets time to see it.
 fn lifted(work: &mut Work, now: Timestamp) {
     if let Some(operation) = &mut work.status.operation {
@@ -74,7 +75,7 @@ fn lifted(work: &mut Work, now: Timestamp) {
             drain.cordoned_time = Some(now.to_string());
         }
     }
-    let note = "somebody lifted the cordon in the middle of the drain; it was taken again";
+    let note = "another client uncordoned the node during the drain; the operator cordoned it again";
     work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
 }
 
@@ -87,8 +88,7 @@ pub async fn left_behind(work: &mut Work) -> Result<Option<Flow>, StepError> {
     let pods = pods.await.map_err(StepError::Drain)?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
-        "the Node was deleted, and pods are still bound to it ({} of them, as {first}); waiting until the cluster has removed them or the \
-         Node is back",
+        "the Node was deleted, and {} pods are still bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
         pods.len()
     );
     work.begin(DRAIN, &what).await?;
@@ -108,7 +108,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
         if let Some(operation) = &mut work.status.operation {
             operation.drain = Some(DrainStatus { start_time: started.to_string(), ..DrainStatus::default() });
         }
-        work.begin(DRAIN, "moving pods away").await?;
+        work.begin(DRAIN, "evicting pods").await?;
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
@@ -131,14 +131,14 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
             Level::Warning,
             "DrainForced",
             "Drain",
-            &format!("deleted against its budget: {forced}"),
+            &format!("deleted without regard to its disruption budget: {forced}"),
         );
     }
     let mut blockers = progress.blockers.join("; ");
     match progress.state {
         State::Drained => return Ok(None),
         State::TimedOut => {
-            // Nobody is asked any more when the time is over: what was in the way is what the last pass has found.
+            // No pod is evicted after the timeout: the blockers are those of the last pass.
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
@@ -151,12 +151,12 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
         State::Waiting | State::Refused => {}
     }
     let what = match (progress.remaining, blockers.is_empty()) {
-        (0, true) => "no pod left; waiting until no new one can be on its way".to_string(),
+        (0, true) => "no pod left; waiting until no new pod can be in transit".to_string(),
         (1, true) => "1 pod left".to_string(),
         (n, true) => format!("{n} pods left"),
         (n, false) => format!("{n} left; {blockers}"),
     };
-    // The same blockers are told once; how many pods are left would make each pass a new event.
+    // The same blockers are reported once; the number of remaining pods would make each pass a new event.
     if !blockers.is_empty() {
         let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
         work.cx.events.say(&work.instance, Level::Warning, "DrainBlocked", "Drain", &format!("{blockers}{overdue}"));

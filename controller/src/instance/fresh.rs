@@ -9,7 +9,7 @@ use api::WindowsInstance;
 use kube::ResourceExt;
 
 /// The newest version of each instance that this process has written. What the cache has of it may be older for a moment, and
-/// acting on that would do the last step again. By name: an instance that is made anew has a newer version than the old one.
+/// acting on that would repeat the last step. By name: a recreated instance has a newer version than the old one.
 #[derive(Debug, Default)]
 pub struct Written(Mutex<HashMap<String, u64>>);
 
@@ -21,7 +21,7 @@ impl Written {
         *version = (*version).max(version_of(instance));
     }
 
-    /// Forgets instances that are gone.
+    /// Forgets deleted instances.
     pub fn keep(&self, names: &BTreeSet<String>) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name));
     }

@@ -1,4 +1,5 @@
-//! What the legacy operator needs of a Node that is let go, so that it can take the host back. Pure, but for lifting a cordon.
+//! Metadata that the legacy operator needs on a released Node to adopt the host again. Pure, except for lifting a
+//! cordon.
 
 use api::names::key;
 use k8s_openapi::api::core::v1::Node;
@@ -11,7 +12,7 @@ use super::{
 };
 use crate::drain::Cordon;
 
-/// Annotations without which the legacy operator does nothing with a node, or configures it anew.
+/// Annotations without which the legacy operator ignores a node, or configures it again.
 const ANNOTATIONS: [&str; 6] =
     [key::VERSION, key::DESIRED_VERSION, key::USERNAME, key::PUB_KEY_HASH, key::SSH_HOST_KEY, key::SSH_HOST_KEY_TYPE];
 
@@ -47,9 +48,9 @@ pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     lacks
 }
 
-/// Lifts a cordon of ours, and says what the legacy operator would miss.
+/// Lifts a cordon of the operator, and reports what the legacy operator would miss.
 pub async fn hand_back(work: &mut Work) -> Result<String, StepError> {
-    const NOTE: &str = "the host was let go as it is; its node goes on running";
+    const NOTE: &str = "the host was released as it is; its node continues to run";
     let Some(node) = work.find_node().await?.node() else { return Ok(NOTE.into()) };
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = work.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);

@@ -1,7 +1,7 @@
 //! Which host key is believed at a log-in. Pure.
 //!
-//! A source that is there and cannot be read is an error. It never makes room for a weaker one: whoever can damage an annotation could
-//! otherwise have any host trusted.
+//! A source that exists and cannot be read is an error, and never falls back to a weaker one: a client that can damage
+//! an annotation could otherwise have any host trusted.
 
 use api::{HostKeyPolicy, PinnedHostKey, Ssh};
 
@@ -31,11 +31,11 @@ pub enum HostKeySource {
     Check(HostKeyCheck),
     /// The known hosts Secret of this name.
     KnownHosts(String),
-    /// What the legacy operator has seen at the address, else the first key that the host shows.
+    /// The key that the legacy operator recorded for the address, otherwise the first key that the host shows.
     FirstUse,
 }
 
-/// Why no host key is believed, so that nobody logs in.
+/// Why no host key is trusted, so that the operator does not log in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum HostKeyProblem {
     /// The policy is strict, and nothing is declared.

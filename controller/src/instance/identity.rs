@@ -82,7 +82,8 @@ fn others(work: &Work, found: &Found) -> Others {
         let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
         !found.machine_id.is_empty() && facts.is_some_and(|f| f.machine_id == found.machine_id)
     };
-    // Of two that meet here the one that is a node goes on, or else the first by name: never both, never neither.
+    // Of two instances that meet here the one with a node continues, otherwise the first by name: never both, never
+    // neither.
     let first = |other: &WindowsInstance| {
         let joined = other.status.as_ref().is_some_and(|s| s.current_version.is_some() || s.node_ref.is_some());
         joined || other.name_any() < name

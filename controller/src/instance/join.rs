@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{events::Level, plan::join::Step};
 
-/// Goes on with making the host a node, until it is one or there is something to wait for.
+/// Continues the join of a host, until it is a node or a wait is needed.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     work.take_up(grant, Step::Connect.as_str());
     let version = work.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default();
@@ -37,15 +37,15 @@ async fn joined(work: &mut Work, node: Option<&Node>, target: &Target) -> Result
     Ok(Flow::Rest)
 }
 
-/// The host was a node before we came. It goes on being one as it is, and gets our version like any other node: in its turn, and
-/// drained if that is needed.
+/// The host was a node of another operator. It stays one unchanged, and gets this operator's version like any other
+/// node: in its turn, and drained if that is needed.
 async fn adopted(work: &mut Work, found: FoundNode) -> Result<Flow, StepError> {
     let FoundNode { version, wicd } = found;
     work.status.wicd = wicd;
     let node = work.cx.node(&work.name());
     work.status.node_ref = node.as_ref().map(|n| super::node::reference(n));
     is_node(work, node.as_deref(), version.clone()).await?;
-    let note = format!("the host is a node already, of version {version}; it was taken over as it is");
+    let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
     work.cx.events.say(&work.instance, Level::Normal, "Adopted", "Join", &note);
     Ok(Flow::Rest)
 }

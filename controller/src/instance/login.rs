@@ -11,7 +11,8 @@ use super::{
 };
 use crate::{context::Context, events::Level, plan::identity::Refusal, ssh::HostKeyCheck};
 
-/// Gathers what a log-in needs. A key that cannot be had is told, but stops nothing while another can.
+/// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key
+/// exists.
 pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Result<Login, StepError> {
     let host = &instance.spec.host;
     let (name, annotations) = (instance.name_any(), instance.annotations());

@@ -1,6 +1,6 @@
 //! The instance controller: works on one host, and writes its `WindowsInstance.status`.
 //!
-//! One reconcile goes on as long as there is something to do, over one connection, and returns when there is something to
+//! One reconcile runs over one connection while work remains, and returns when it has to
 //! wait for. It never runs twice at once for one host. Everything that matters is stored before it has an effect, so that
 //! it may end anywhere.
 
@@ -67,13 +67,13 @@ use crate::{
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
 
-/// How often a host that leaves with its Machine looks whether that is gone.
+/// Interval at which a host that leaves with its Machine checks whether that is deleted.
 const MACHINE_POLL: Duration = Duration::from_secs(5);
 
 /// What a host of a pool in mode Plan waits for.
-const PLANNED: &str = "waits because its pool is in mode Plan: nothing is begun";
+const PLANNED: &str = "waits because its pool is in mode Plan: no operation begins";
 
-/// Looks at one instance and does what is to be done.
+/// Reconciles one instance.
 pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
     let stop = cx.stop.clone();
     // Ending in the middle is no different from a crash, which is allowed at any point.
@@ -89,7 +89,7 @@ pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Resu
 
 /// What to do after an error that could not be stored as the instance's own.
 pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
-    tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is looked at again");
+    tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is reconciled again");
     cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
     Action::requeue(API_RETRY)
 }
@@ -109,7 +109,7 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
             work.save().await?;
             Ok(flow)
         }
-        // Somebody changed the instance before the operation began, and that change brings us here again.
+        // The instance was changed before the operation began, and that change triggers another reconcile.
         Err(StepError::Outdated) => Ok(Flow::Rest),
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
         Err(error) if rotate::is_at_it(&work) => rotate::failed(&mut work, &error).await.map(Flow::After),
@@ -122,7 +122,7 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
                 if is_change {
                     at_once = update::failed(&mut work, &error).await?;
                 } else {
-                    // The next attempt looks at the host anew.
+                    // The next attempt observes the host again.
                     work.status.operation = None;
                 }
                 work.save().await?;
@@ -154,7 +154,7 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
             let why = if work.is_plan() {
                 PLANNED
             } else if held.is_some() {
-                "waits until the admission policies that hold wicd are in force again; its pool says which is not"
+                "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
             } else {
                 "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)"
             };
@@ -183,7 +183,7 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
     {
         return remove::vanished(work).await;
     }
-    // What is let go is not touched, and not asked either.
+    // A released host is neither changed nor contacted.
     let lets_go = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
     if !lets_go && restored::is_lost(work) {
         if let Some(wait) = work.waits() {
@@ -192,7 +192,7 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
         restored::recover(work).await?;
     }
     match &grant {
-        // What is let go is not touched, so that no failure is waited for.
+        // A released host is not changed, so the operator waits for no failure.
         Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(work, grant).await,
         Some(grant) if grant.type_ == GrantType::Remove => {
             if let Some(wait) = work.waits() {
@@ -212,16 +212,16 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
     let why = if work.is_plan() {
         PLANNED
     } else if machine.is_some() {
-        "waits until its Machine is gone, or until its turn has come to be deconfigured (rollout.maxUnavailable, rollout.paused)"
+        "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable, rollout.paused)"
     } else {
-        "waits until another node may be disturbed (rollout.maxUnavailable, rollout.paused)"
+        "waits until another node may be disrupted (rollout.maxUnavailable, rollout.paused)"
     };
     work.say(&Situation::Waiting { leaving: true, why });
-    // Nobody tells that a Machine is gone of which the Node went before.
+    // No watch reports the deletion of a Machine whose Node was deleted before.
     Ok(if machine.is_some() { Flow::After(MACHINE_POLL) } else { Flow::Rest })
 }
 
-/// A host that is a node: it is changed as far as its pool has granted, and else kept as it is.
+/// A host that is a node: it is changed as far as its pool has granted, and otherwise kept in its state.
 async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
     let stored = work.status.operation.clone();
     if stored.is_none() {
@@ -230,14 +230,14 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
     let used = |g: &Grant| work.status.last_operation.as_ref() == Some(&g.id);
     let of_node = |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey);
     let grant = grant.filter(|g| !used(g) && of_node(g.type_));
-    // It was given when the status said something else, and its pool is about to take it back.
+    // It was given for an older status, and its pool is about to revoke it.
     let in_vain = |g: &Grant| {
         g.type_ == GrantType::Update
             && g.version == work.status.current_version
             && g.disruption > Some(Disruption::None)
     };
     let grant = grant.filter(|g| stored.is_some() || !in_vain(g));
-    // What has changed something on the host is brought to its end, whatever has become of the grant.
+    // An operation that has changed the host is completed, even without its grant.
     let other = |g: &Grant| stored.as_ref().is_some_and(|o| o.id != g.id);
     if let Some(operation) = &stored
         && grant.as_ref().is_none_or(other)
@@ -260,7 +260,7 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
 }
 
 /// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
-/// backup. What its daemon says in the Node is believed if it is a version of ours.
+/// backup. The version that its daemon reports in the Node is trusted if it is one of this operator.
 async fn believe_host(work: &mut Work) {
     let Some(node) = work.cx.node(&work.name()) else { return };
     let ours = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
@@ -273,35 +273,35 @@ async fn believe_host(work: &mut Work) {
         return;
     }
     let before = work.status.current_version.replace(follows.clone()).unwrap_or_default();
-    let note = format!("the host follows version {follows}, not {before} as was stored");
+    let note = format!("the host follows version {follows}, not the stored version {before}");
     work.cx.events.say(&work.instance, Level::Normal, "VersionCorrected", "Keep", &note);
 }
 
-/// A node that nothing is done with: its Node is kept as it shall look, and its health is told.
+/// A node without an operation: its Node keeps its desired metadata, and its health is reported.
 async fn rest(work: &mut Work) -> Result<Flow, StepError> {
-    // A person may ask for another attempt at what this host gave up.
+    // A person may request another attempt of a failed version.
     let _ = work.waits();
     let name = work.name();
     if let Some(end) = work.cx.renewals.end(&name) {
         work.note_wicd_certificate(end);
     }
     let Some(node) = work.cx.node(&name) else {
-        // Somebody deleted the Node: the host has to register again.
+        // The Node was deleted: the host must register again.
         work.status.current_version = None;
         work.status.holds_node_name |= work.status.node_ref.take().is_some();
-        let why = "its Node was deleted; the host will be made to register again";
+        let why = "its Node was deleted; the operator has the host register again";
         say_of_node(work, &Situation::Waiting { leaving: false, why });
         return Ok(Flow::Rest);
     };
     // A host may get another address; its Node is still the one that it made.
     if let Whose::Others(why) = whose(Some(&node), &work.evidence()) {
-        let says = format!("the Node of this name is not this host's any more: {why}");
+        let says = format!("the Node of this name no longer belongs to this host: {why}");
         say_of_node(work, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(Flow::Rest);
     }
     work.status.node_ref = Some(node::reference(&node));
     if let Some(operation) = node::cordoned_by(&node) {
-        // Of an operation that is over, or that nobody knows any more.
+        // The mark of an operation that is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
         work.cx.metrics.wrote("Node");
         left.release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
@@ -324,18 +324,18 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     Ok(address::verify(work).await?.map_or(Flow::Rest, Flow::After))
 }
 
-/// Says how a node is, unless something more is to be said of it: that it is to leave.
+/// Reports the health of a node, unless it must leave, which is reported instead.
 fn say_of_node(work: &mut Work, situation: &Situation<'_>) {
     if !work.leaving() {
         work.say(situation);
     }
 }
 
-/// Says what the host's daemon has written in the Node: that the host has to be restarted, and what somebody has changed on it.
+/// Reports what the host's daemon has written to the Node: that the host must be restarted, and the drift of the host.
 fn tell_of_host(work: &mut Work, node: &Node) {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let generation = work.instance.metadata.generation;
-    // Whether it says something that it has not said before.
+    // Whether it reports a change.
     let mut tell = |type_: &'static str, reason: &'static str, message: Option<&str>| {
         let conditions = &mut work.status.conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
@@ -347,7 +347,7 @@ fn tell_of_host(work: &mut Work, node: &Node) {
         message.is_some() && before.as_deref() != message
     };
     let reboot = annotation(key::REBOOT_REQUIRED)
-        .map(|_| "the host has to be restarted; that is done in its turn (rollout.maxUnavailable)");
+        .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
     tell(kind::REBOOT_REQUIRED, "RestartPending", reboot);
     // It is the host's word.
     let drift = annotation(key::DRIFT).map(|text| StepError::host("Drifted", &text).to_string());
@@ -358,7 +358,7 @@ fn tell_of_host(work: &mut Work, node: &Node) {
     }
 }
 
-/// Says that the node keeps the version of the legacy operator, and why.
+/// Reports that the node keeps the version of the legacy operator, and why.
 async fn tell_of_lost_settings(work: &mut Work) {
     let target = work.pool.status.as_ref().and_then(|s| s.desired_version.clone());
     let message = match (adopted_version(&work.instance), target) {

@@ -1,4 +1,4 @@
-//! What a Node shall look like, and the smallest patch that makes it so. Pure.
+//! The desired metadata of a Node, and the smallest patch that applies it. Pure.
 //!
 //! Only what the pool's template put there is ever removed; the instance's status records what that is, see
 //! [`super::applied`]. Labels, annotations and taints of others stay.
@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::applied::{Applied, taint_id};
 
-/// What a Node shall have.
+/// Desired metadata of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
     /// Labels.
@@ -25,7 +25,7 @@ pub struct Wanted {
     pub stale: Vec<&'static str>,
     /// Taints.
     pub taints: Vec<Taint>,
-    /// The user name that the legacy annotation says then, if that is known.
+    /// The user name in the legacy annotation then, if it is known.
     pub username: Option<String>,
 }
 
@@ -98,14 +98,14 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
             });
         }
     }
-    // An absent value and an empty one are the same to everybody but a comparison.
+    // An absent value and an empty one are equivalent, except in a comparison.
     let plain = |list: &[NodeTaint]| -> Vec<(String, String, String)> {
         list.iter().map(|t| (t.key.clone(), t.effect.clone(), t.value.clone().unwrap_or_default())).collect()
     };
     (plain(&result) != plain(&has)).then_some(result)
 }
 
-/// What the Node of a host shall have because of its pool's template and its entry in the inventory.
+/// Desired metadata of a host's Node, from its pool's template and its entry in the inventory.
 pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> Wanted {
     let mut labels = pool.spec.labels();
     labels.extend(host.labels.clone());
@@ -147,17 +147,17 @@ pub fn reference(node: &Node) -> NodeRef {
     NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() }
 }
 
-/// The operation of ours that has cordoned a Node.
+/// The operation that has cordoned a Node.
 pub fn cordoned_by(node: &Node) -> Option<&str> {
     node.annotations().get(key::CORDONED_BY).map(String::as_str).filter(|id| !id.is_empty())
 }
 
-/// Boot id of the host, as kubelet told it when it started.
+/// Boot id of the host, as kubelet reported it at its start.
 pub fn boot_id(node: &Node) -> String {
     node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
 }
 
-/// Whether the Node is Ready, since when, and what kubelet says of it.
+/// Whether the Node is Ready, since when, and kubelet's message.
 pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == "Ready") {

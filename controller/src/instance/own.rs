@@ -18,7 +18,7 @@ pub enum Found {
     Node(Box<Node>),
     /// The host was a node, and there is no Node of its name now. Pods may still be bound to that name.
     Gone,
-    /// The host never was a node, or the Node of its name is somebody else's.
+    /// The host never was a node, or the Node of its name belongs to another owner.
     None,
 }
 
@@ -32,7 +32,7 @@ impl Found {
     }
 }
 
-/// What is known of the host of an instance, to tell its Node.
+/// Known facts about the host of an instance, to identify its Node.
 pub fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, machines: &Machines) -> Evidence {
     let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
     let facts = status.facts.as_ref().filter(|_| uid.is_none() && status.holds_node_name);
@@ -61,14 +61,14 @@ pub fn proven_addresses(origin: Option<&Origin>, status: &WindowsInstanceStatus,
 }
 
 impl Work {
-    /// What is known of the host, to tell its Node.
+    /// Known facts about the host, to identify its Node.
     pub fn evidence(&self) -> Evidence {
         evidence(&self.instance, &self.status, &self.cx.machines)
     }
 
     /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One that is
-    /// somebody else's is an error; one that is not there leaves the name to the host. `reached` is the address of the connection, if it
-    /// is not on record yet.
+    /// another owner is an error; a missing one leaves the name to the host. `reached` is the address of the
+    /// connection, if it is not on record yet.
     pub async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
         match self.ask_for_node(reached).await? {
             (_, Whose::Nobodys) => self.status.holds_node_name = true,
@@ -83,7 +83,7 @@ impl Work {
     }
 
     /// The Node, asked of the API server, if the host is on record as that node: it may be moved away from and deleted. A Node that was
-    /// made again, under another UID, goes on record.
+    /// created again, under another UID, is recorded.
     pub async fn find_node(&mut self) -> Result<Found, StepError> {
         Ok(match self.ask_for_node(None).await? {
             (None, _) if self.evidence().holds_name => Found::Gone,
@@ -91,7 +91,8 @@ impl Work {
                 self.status.node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
-            // A mark says that some operator has made it a node. Who has only looked at the host has no say in that.
+            // A mark means that an operator has made it a node. An operator that has only observed the host does not
+            // decide that.
             _ => Found::None,
         })
     }
@@ -99,6 +100,6 @@ impl Work {
     async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
         let mut evidence = self.evidence();
         evidence.proven.extend(reached.map(|ip| ip.to_canonical()));
-        whose::ask(&self.cx.client, &evidence).await.map_err(StepError::api("show the Node"))
+        whose::ask(&self.cx.client, &evidence).await.map_err(StepError::api("get the Node"))
     }
 }

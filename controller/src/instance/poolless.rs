@@ -1,7 +1,7 @@
-//! An instance whose pool does not exist: the pool's finalizer was taken away by hand, or its kind was deleted.
+//! An instance whose pool does not exist: the pool's finalizer was removed by hand, or its kind was deleted.
 //!
-//! Nothing says how to reach the host, and no one has asked for it to leave: nothing is done on it. An operation that had begun is ended
-//! as far as the cluster goes, and the instance says what a person can do.
+//! The operator has no settings to reach the host, and no user has requested its removal: it does not change the host.
+//! An operation that had begun is ended as far as the cluster goes, and the instance reports the remedies.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,14 +20,14 @@ use crate::context::Context;
 /// A pool that was only just made is seen a moment later.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Looks at an instance whose pool is not seen.
+/// Reconciles an instance without a pool.
 pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
     let name = &cached.spec.pool_ref.name;
     let pools: Api<WindowsNodePool> = Api::all(cx.client.clone());
     match pools.get_opt(name).await {
         Ok(Some(_)) => return Ok(Flow::After(AGAIN)),
         Ok(None) => {}
-        Err(error) => return Err(StepError::api("show the pool")(error)),
+        Err(error) => return Err(StepError::api("get the pool")(error)),
     }
     // It stands for the one that is not there: nothing is read of it but its name.
     let stand_in = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
@@ -60,13 +60,12 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
 fn message(name: &str, instance: &WindowsInstance, deconfiguring: bool) -> String {
     let pool = &instance.spec.pool_ref.name;
     let state = match (deconfiguring, instance.is_deleting()) {
-        (true, _) => "it was being deconfigured, which goes on when the pool is there again",
-        (false, true) => "nothing is done with the host, though this instance is being deleted",
-        (false, false) => "nothing is done with the host",
+        (true, _) => "the operator was deconfiguring it, and continues when the pool exists again",
+        (false, true) => "the operator does not change the host, although this instance is being deleted",
+        (false, false) => "the operator does not change the host",
     };
     format!(
-        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays the node that it is; \
-         or forget the host, which deletes its Node and leaves on the host what is there: kubectl annotate wi {name} {}=true",
+        "the pool {pool} does not exist: {state}. Create the pool again with this host in its list, and the host stays a node; or forget the host, which deletes its Node and leaves the services and files on the host: kubectl annotate wi {name} {}=true",
         key::ABANDON
     )
 }

@@ -12,7 +12,7 @@ use crate::{
     ssh::{Connection, PERMISSION_DENIED, SshError},
 };
 
-/// How often it is sent: what an upload goes on with may be damaged, what is sent from the start is not.
+/// Number of uploads: a resumed upload may be damaged, one from the start is not.
 const ATTEMPTS: usize = 2;
 
 /// Makes sure that the host has exactly this program at [`host::launcher_path`]. Returns how many bytes were sent.
@@ -25,7 +25,7 @@ pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<
     if connection.holds(&path, wicd.size, &wicd.sha256).await? {
         return Ok(0);
     }
-    // A program that is whole has its own name; what was cut off in the middle lies beside it and is gone on with.
+    // A complete program has its own name; an interrupted upload lies beside it and is resumed.
     let partial = format!("{path}.partial");
     let mut sent = 0;
     for _ in 0..ATTEMPTS {
@@ -44,7 +44,7 @@ pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<
     if let Ok(own) = own
         && own? != *wicd
     {
-        let source = std::io::Error::other("it is another file than when the operator was started");
+        let source = std::io::Error::other("it has changed since the operator started");
         return Err(StepError::OwnFile { source });
     }
     Err(StepError::ProgramDamaged { path })

@@ -103,5 +103,5 @@ fn who_may_not_write_there_is_no_administrator() {
         refused(SshError::TransferFailed { address, action: "upload", path, why: why.to_owned() }, "guest").reason()
     };
     assert_eq!(failed(PERMISSION_DENIED), "NotAdministrator");
-    assert_eq!(failed("the host says \"Failure\""), "TransferFailed");
+    assert_eq!(failed("the host reports \"Failure\""), "TransferFailed");
 }

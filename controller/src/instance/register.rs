@@ -20,14 +20,14 @@ use crate::{
     whose::{Whose, whose},
 };
 
-/// A Node that comes up takes moments for each of its steps. Only from this time on it is told what it waits for; each change
-/// before would be a write more for every host that joins.
+/// A Node that comes up takes moments for each of its steps. The status reports what it waits for only after this time;
+/// each change before would be a write more for every host that joins.
 const REGISTER_QUIET: Duration = Duration::from_secs(10);
-/// While nothing happens to the Node, it is looked at this often.
+/// Interval at which an unchanged Node is checked.
 const REGISTER_POLL: Duration = Duration::from_secs(10);
 
-/// The Node of the host, as last seen: every change of it brings us here again. A Node of that name that is somebody
-/// else's is an error.
+/// The Node of the host, as last observed: every change of it triggers another reconcile. A Node of that name with
+/// another owner is an error.
 pub fn own_node(work: &mut Work) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = work.cx.node(&work.name()) else { return Ok(None) };
     match whose(Some(&node), &work.evidence()) {
@@ -47,7 +47,7 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
     let what = match node {
         None => format!("waiting for the Node {} to appear", wanted.node_name),
         Some(node) => match ready(node) {
-            (true, ..) => format!("waiting for the host to follow version {} completely", wanted.version),
+            (true, ..) => format!("waiting for the host to follow version {} fully", wanted.version),
             (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
         },
     };
@@ -60,7 +60,7 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
     }
     let limit = work.cx.args.register_timeout;
     if work.in_step() > limit {
-        // A host that was a node has one, unless somebody has deleted it: no version can be blamed for that.
+        // A host that was a node has one, unless it was deleted: that does not count against a version.
         if node.is_none() && work.status.current_version.is_some() {
             return Err(StepError::NodeDeleted { name: work.name(), seconds: limit.as_secs() });
         }
@@ -72,7 +72,7 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
     Ok(Flow::After(REGISTER_POLL.min(limit)))
 }
 
-/// Makes the Node look as it shall. Done anew whenever the Node or the pool changes.
+/// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes.
 pub async fn dress(work: &mut Work, node: &Node) -> Result<(), StepError> {
     let wanted = wanted_node(work, node).await;
     let record = work.status.template_applied.clone();

@@ -39,9 +39,9 @@ use crate::{
 /// object that is applied, has time to come back.
 const SETTLE: Duration = Duration::from_secs(5);
 
-/// Goes on with taking the host out, until it is gone or there is something to wait for.
+/// Continues the removal of the host, until it is complete or a wait is needed.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
-    // Whoever hands hosts back sets this policy last: it goes before a grant that was given under another.
+    // A user who hands hosts back sets this policy last: it takes precedence over a grant that was given under another.
     if work.pool.spec.deletion_policy() == DeletionPolicy::Orphan && !is_past_return(work) {
         return let_go(work, grant).await;
     }
@@ -122,7 +122,7 @@ fn is_half_changed(operation: &Operation) -> bool {
     operation.applied || operation.rolling_back
 }
 
-/// Whether the removal cannot be taken back any more.
+/// Whether the removal can no longer be revoked.
 pub fn is_past_return(work: &Work) -> bool {
     let step = work.status.operation.as_ref().filter(|o| o.type_ == GrantType::Remove).map(|o| o.step.as_str());
     work.instance.is_deleting() && step.and_then(Step::parse) >= Some(Step::Deconfigure)
@@ -136,7 +136,7 @@ fn settles(work: &Work) -> Option<Duration> {
     (!left.is_zero()).then_some(left)
 }
 
-/// The host is to stay after all, or its turn was taken back: what had begun is undone. What a change before had done to the host is
+/// The removal or its grant was revoked: its steps are undone. What a change before had done to the host is
 /// brought to its end.
 pub async fn take_back(work: &mut Work) -> Result<(), StepError> {
     let Some(operation) = work.status.operation.as_mut() else { return Ok(()) };
@@ -153,7 +153,7 @@ pub async fn take_back(work: &mut Work) -> Result<(), StepError> {
     }
     work.status.failures = None;
     if !work.leaving() {
-        let note = "the host is to stay after all: its node takes pods again";
+        let note = "the host stays in the pool: its node accepts pods again";
         work.cx.events.say(&work.instance, Level::Normal, "RemovalTakenBack", "Remove", note);
     }
     Ok(())
@@ -176,7 +176,7 @@ pub async fn let_go(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let half = work.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
         let to = o.to_version.as_deref().unwrap_or_default();
         format!(
-            "the host was let go in the middle of a change to version {to}, at step {}: what was done to it stays. Put it into a pool again to have the change finished",
+            "the host was released during a change to version {to}, at step {}: it is partly changed. Add it to a pool again to complete the change",
             o.step
         )
     });
@@ -197,14 +197,14 @@ fn leaves_with(instance: &WindowsInstance, grant: &Grant) -> bool {
     instance.is_leaving() && instance.spec.grant.as_ref().is_some_and(|g| g.id == grant.id)
 }
 
-/// Deletes the instance, unless it is being deleted, if that is wanted of it as it is now: from here on, nothing is taken back. The
-/// finalizer keeps it until the rest is done.
+/// Deletes the instance, unless it is being deleted, if its present state requires it: from here on, the removal cannot
+/// be revoked. The finalizer keeps it until the rest is done.
 async fn delete(work: &mut Work, is_wanted: impl Fn(&WindowsInstance) -> bool) -> Result<(), StepError> {
     if work.instance.is_deleting() {
         return Ok(());
     }
     let api: Api<WindowsInstance> = Api::all(work.cx.client.clone());
-    let fresh = api.get_opt(&work.name()).await.map_err(StepError::api("show the instance"))?;
+    let fresh = api.get_opt(&work.name()).await.map_err(StepError::api("get the instance"))?;
     let fresh = fresh.filter(|f| f.uid() == work.instance.uid() && is_wanted(f)).ok_or(StepError::Outdated)?;
     let unchanged = Preconditions { uid: fresh.uid(), resource_version: fresh.resource_version() };
     work.cx.metrics.wrote("WindowsInstance");
@@ -222,7 +222,7 @@ async fn delete(work: &mut Work, is_wanted: impl Fn(&WindowsInstance) -> bool) -
 }
 
 async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
-    work.begin(Step::Deconfigure.as_str(), "taking everything of ours from the host").await?;
+    work.begin(Step::Deconfigure.as_str(), "removing everything that the operator put on the host").await?;
     let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&work.cx, &work.instance, &work.pool).await?;
     let mut session = Session::open(&work.cx, &work.instance, &operation, login).await?;
@@ -232,7 +232,7 @@ async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
     if let Identity::Anothers(owner) = prove(work, &mut session, &state, Purpose::Remove)? {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
-        let note = format!("the host is that of Node {} now, and nothing was changed on it", owner.node_name);
+        let note = format!("the host belongs to Node {} now, and the operator did not change it", owner.node_name);
         work.cx.events.say(&work.instance, Level::Normal, "HostIsAnothers", Step::Deconfigure.as_str(), &note);
         return Ok(());
     }
@@ -260,21 +260,21 @@ async fn delete_node(work: &Work, node: &Node) -> Result<(), StepError> {
 
 async fn gone(work: &mut Work) -> Result<Flow, StepError> {
     let note = if work.status.host_key.is_some() {
-        "the host is no node any more, and clean"
+        "the host is no longer a node, and clean"
     } else {
-        "the host was never reached, so there is nothing of ours on it"
+        "the operator never reached the host, so it put nothing on it"
     };
     work.cx.events.say(&work.instance, Level::Normal, "Removed", "Remove", note);
     finish(work).await
 }
 
-/// Lets a host go whose Machine is gone: there is nothing left to drain, to reach or to clean.
+/// Releases a host whose Machine is deleted: nothing is left to drain, to reach or to clean.
 pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
     if let Some(node) = work.find_node().await?.node() {
         delete_node(work, &node).await?;
     }
     delete(work, WindowsInstance::is_leaving).await?;
-    let note = "its Machine is gone, and the host with it";
+    let note = "its Machine does not exist any more, and neither does the host";
     work.cx.events.say(&work.instance, Level::Normal, "Removed", "Remove", note);
     finish(work).await
 }
@@ -294,7 +294,7 @@ pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
         delete_node(work, &node).await?;
     }
     let note = format!(
-        "{} at {} was given up without being deconfigured: what was put on it is still there. Clean or rebuild it before it is used again",
+        "{} at {} was given up without being deconfigured: the operator's services and files are still on it. Clean or rebuild it before you use it again",
         work.name(),
         work.instance.spec.host.address
     );
@@ -313,7 +313,7 @@ async fn note_unclean(work: &Work) -> Result<(), StepError> {
     write_unclean(work, |list| {
         list.retain(|h| h.name != host.name);
         list.push(host);
-        // Only the newest fit; the events have told of all.
+        // Only the newest fit; the events have reported all.
         list.drain(..list.len().saturating_sub(100));
     })
     .await
@@ -330,7 +330,7 @@ pub async fn forget_unclean(work: &Work) -> Result<(), StepError> {
 
 async fn write_unclean(work: &Work, change: impl FnOnce(&mut Vec<UncleanHost>)) -> Result<(), StepError> {
     let pools: Api<WindowsNodePool> = Api::all(work.cx.client.clone());
-    let Some(pool) = pools.get_opt(&work.pool.name_any()).await.map_err(StepError::api("show the pool"))? else {
+    let Some(pool) = pools.get_opt(&work.pool.name_any()).await.map_err(StepError::api("get the pool"))? else {
         return Ok(());
     };
     let mut unclean = pool.status.clone().unwrap_or_default().unclean_hosts;
@@ -359,6 +359,6 @@ async fn finish(work: &mut Work) -> Result<Flow, StepError> {
             Ok(Flow::Rest)
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Flow::Rest),
-        Err(error) => Err(StepError::api("let the instance go")(error)),
+        Err(error) => Err(StepError::api("release the instance")(error)),
     }
 }

@@ -10,7 +10,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
 use tokio::sync::mpsc;
 
-/// Who asks for a renewal, without the name of the node.
+/// Requester of a renewal, without the name of the node.
 const REQUESTER: &str = "system:wicd-node:";
 
 /// When the certificates end that wicd was last given, by node.

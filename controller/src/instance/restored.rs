@@ -20,7 +20,7 @@ pub fn is_lost(work: &Work) -> bool {
     blank && work.cx.node(&work.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
 }
 
-/// Asks the host, and takes it for the node that it says it is if that is proven. Changes nothing on it.
+/// Asks the host for its facts, and adopts it as the node that it reports if that is proven. Does not change the host.
 pub async fn recover(work: &mut Work) -> Result<(), StepError> {
     let host = work.instance.spec.host.clone();
     let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));
@@ -41,7 +41,7 @@ pub async fn recover(work: &mut Work) -> Result<(), StepError> {
         let follows = node.annotations().get(key::VERSION).filter(|v| !v.is_empty());
         work.status.current_version = Some(follows.unwrap_or(&marker.version).clone());
         work.status.failures = None;
-        let note = "nothing was stored of the host; by its own record and its Node it is the node that it was";
+        let note = "the instance had no stored state; the host's own record and its Node show that it is the same node as before";
         work.cx.events.say(&work.instance, Level::Normal, "Recovered", "Connect", note);
     }
     session.close().await;

@@ -23,9 +23,9 @@ use crate::{
     ssh::{Connection, HostKeyCheck, SshError},
 };
 
-/// Where the SSH server of Windows looks for keys of administrators, if its configuration says nothing else.
+/// File with the keys of administrators in the default configuration of the SSH server of Windows.
 const ADMINISTRATORS: &str = r"C:\ProgramData\ssh\administrators_authorized_keys";
-/// Where it looks else, in the user's profile.
+/// File with the keys of other users, in the user's profile.
 const PROFILE: &str = r".ssh\authorized_keys";
 /// More than any such file has.
 const MAX_FILE: usize = 1 << 20;
@@ -35,7 +35,7 @@ const ADD: &str = "AddKey";
 const VERIFY: &str = "VerifyKey";
 const RETIRE: &str = "RetireKey";
 
-/// Whether it is what is being done with a host that shall stay.
+/// Whether it is the operation of a host that must stay.
 pub fn is_at_it(work: &Work) -> bool {
     !work.leaving() && work.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
 }
@@ -62,7 +62,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let retiring = work.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
     let old = if is_new { retiring } else { taken };
     let Some(old) = keys.iter().find(|k| Some(hash(k)) == old && hash(k) != hash(&new)).cloned() else {
-        // There is none that we have replaced, or it is not listed any more: then it is not ours.
+        // The operator has replaced none, or it is no longer listed: then it does not belong to the operator.
         session.close().await;
         return Ok(done(work));
     };
@@ -160,7 +160,7 @@ async fn add(
 /// Takes the old key out. `session` was made with the new one.
 async fn retire(work: &mut Work, session: &Session, change: &Change, files: &[String]) -> Result<(), StepError> {
     let old = &change.old.identity;
-    work.begin(RETIRE, &format!("taking out the key {}", old.fingerprint())).await?;
+    work.begin(RETIRE, &format!("removing the key {}", old.fingerprint())).await?;
     let connection = session.connection();
     let mut problem = None;
     for file in files {
@@ -173,7 +173,7 @@ async fn retire(work: &mut Work, session: &Session, change: &Change, files: &[St
         };
         if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
             connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
-            let note = format!("the key {} ({}) was taken out of {file}", old.fingerprint(), old.name());
+            let note = format!("the key {} ({}) was removed from {file}", old.fingerprint(), old.name());
             work.cx.events.say(&work.instance, Level::Normal, "KeyRetired", RETIRE, &note);
         }
     }
@@ -194,7 +194,7 @@ fn rotation_over(work: &mut Work) {
     }
 }
 
-/// Notes a failure. The node goes on as it is, whatever else is to be done with it is done, and the key is tried again later.
+/// Notes a failure. The node continues unchanged, other operations on it proceed, and the key is retried later.
 pub async fn failed(work: &mut Work, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = work.status.key_rotation.clone().unwrap_or_default();
     let (failures, wait) = work.one_more(before.failures.as_ref(), error);

@@ -19,7 +19,7 @@ use crate::{
     ssh::{Connection, HostKeyCheck, SshError, Target},
 };
 
-/// A directory that every Windows has and nothing else.
+/// A directory that only Windows has.
 const WINDOWS: &str = r"C:\windows\system32";
 
 /// Further looks for an answer that must be there.
@@ -35,7 +35,7 @@ pub struct Session {
     user: String,
     speaks: Option<Speaks>,
     limit: std::time::Duration,
-    /// Set as soon as the program on the host is proven to be ours.
+    /// Set once the program on the host is verified.
     program: OnceCell<()>,
     _slot: Option<OwnedSemaphorePermit>,
     _open: OpenGauge,
@@ -44,7 +44,7 @@ pub struct Session {
 /// The host that a session speaks to, as far as it was proven.
 #[derive(Clone, Debug, Default)]
 pub struct Speaks {
-    /// Whom requests are meant for.
+    /// Recipient of requests.
     pub recipient: Recipient,
     /// The owner in whose place the recipient comes.
     pub supersedes: Option<Owner>,
@@ -149,7 +149,7 @@ impl Session {
         self.program().await
     }
 
-    /// Proves that the program on the host is ours, or makes it so: once for each connection.
+    /// Verifies the program on the host, or uploads it: once for each connection.
     async fn program(&self) -> Result<(), StepError> {
         let ensure = || async {
             let sent = program::ensure(&self.connection, &self.cx.release.wicd, &self.user).await?;
@@ -222,7 +222,7 @@ impl Session {
         Ok(self.connection.read(path, MAX_ANSWER).await?)
     }
 
-    /// Has the host look at itself.
+    /// Has the host report its facts.
     pub async fn look(&self, files: &[File]) -> Result<HostState, StepError> {
         self.ask(Body::Facts(host::Facts { files: files.to_vec() }))
             .await?
@@ -243,7 +243,7 @@ impl Session {
         match self.ask(body).await {
             Ok(answer) => answer.state.ok_or(StepError::BadAnswer { verb: Verb::Stage.as_str() }),
             Err(StepError::Host { reason, message }) if reason == "HashMismatch" => {
-                // Whose fault is it? Our own files are looked at before a host is blamed.
+                // Which side is at fault? The operator checks its own files before it blames a host.
                 for sha256 in &missing {
                     let (payload, sha256) = (self.cx.release.payload.clone(), sha256.clone());
                     tokio::task::spawn_blocking(move || payload.verify(&sha256)).await.unwrap_or(Ok(()))?;
@@ -285,13 +285,13 @@ impl Session {
         }
         directories.extend([host::path::LAUNCH, host::path::WICD, host::path::ROOT].map(str::to_owned));
         for directory in directories {
-            // What is not empty holds something of somebody else's.
+            // A directory that is not empty holds files of another owner.
             self.connection.remove_dir(&directory).await?;
         }
         Ok(())
     }
 
-    /// Removes the files of all operations, and says in which directories they were.
+    /// Removes the files of all operations, and returns the directories in which they were.
     async fn empty_operations(&self) -> Result<Vec<String>, StepError> {
         let mut directories = Vec::new();
         for entry in self.connection.list(host::path::OPERATIONS).await? {

@@ -41,7 +41,7 @@ pub enum Situation<'a> {
     Node {
         /// Whether it is Ready.
         ready: bool,
-        /// What kubelet says of it.
+        /// Message of kubelet.
         says: &'a str,
         /// Whether it follows the version that is wanted.
         up_to_date: bool,
@@ -72,7 +72,7 @@ pub fn describe(
                 Some(f) => format!("{step}: {what} (failed {} before: {})", times(f.count), f.last_reason),
                 None => format!("{step}: {what}"),
             };
-            // What disturbs nobody: the node goes on as it is.
+            // Operations that are not disruptive: the node continues unchanged.
             let quiet =
                 matches!(type_, GrantType::Stage | GrantType::RotateKey) || *step == update::Step::Check.as_str();
             let phase = match type_ {
@@ -109,10 +109,10 @@ pub fn describe(
                 (true, _) => (reason::UP_TO_DATE, String::new()),
                 (false, Some(version)) => (
                     "UpdateFailed",
-                    format!("version {version} did not work on this host and was taken back; see its events"),
+                    format!("version {version} did not work on this host and was rolled back; see its events"),
                 ),
                 (false, None) if again => (reason::OUTDATED, failed(&failures.unwrap_or_default(), now)),
-                (false, None) => (reason::OUTDATED, "the host follows another version than its pool wants".into()),
+                (false, None) => (reason::OUTDATED, "the host does not follow the version of its pool".into()),
             };
             put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
@@ -128,7 +128,7 @@ pub fn describe(
     status.phase = Some(phase);
 }
 
-/// Says whether the host answered at the last attempt.
+/// Reports whether the host answered at the last attempt.
 pub fn reached(
     status: &mut WindowsInstanceStatus,
     answer: Result<(), (&str, &str)>,

@@ -1,4 +1,4 @@
-//! What a host tells, read without trust. Pure.
+//! Parsers for the answers of a host, which are untrusted. Pure.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use super::error::StepError;
 use crate::plan::node_ip::node_ip;
 
-/// Most addresses of a host that are looked at.
+/// Maximum number of addresses of a host that are considered.
 const MAX_ADDRESSES: usize = 64;
 const MINUTE_MS: i64 = 60_000;
 
@@ -29,7 +29,7 @@ pub fn answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, StepE
     }
 }
 
-/// What the status says of a host. `named` is the address that a person gave it, `peer` the one that was reached.
+/// The facts of a host for its status. `named` is the address that a person gave it, `peer` the one that was reached.
 pub fn facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, StepError> {
     let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(MAX_ADDRESSES).collect();
     let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());
@@ -57,7 +57,8 @@ pub fn short(text: &str, n: usize) -> String {
     text::line(text, n)
 }
 
-/// When the host was started, by its own clocks; to the minute, so that it is the same at each look. Clocks can tell anything.
+/// When the host was started, by its own clocks; to the minute, so that it is the same at each observation. Clocks may
+/// report any time.
 fn boot_time(machine: &Machine) -> Option<String> {
     let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
     let minute = Timestamp::from_millisecond(started.div_euclid(MINUTE_MS).checked_mul(MINUTE_MS)?).ok()?;

@@ -1,5 +1,6 @@
 //! Changes a node: gives it another version, restarts its host, or puts it right, by the steps that
-//! [`plan::update`](crate::plan::update) and [`plan::join`](crate::plan::join) choose. What fails for good is taken back.
+//! [`plan::update`](crate::plan::update) and [`plan::join`](crate::plan::join) choose. A version that fails permanently
+//! is rolled back.
 
 use std::{sync::Arc, time::Duration};
 
@@ -30,7 +31,7 @@ use crate::{
     render::Stored,
 };
 
-/// Sends ahead what a version needs. The node goes on as it is.
+/// Sends the payload of a version ahead. The node continues unchanged.
 pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let Some(version) = &grant.version else { return Ok(Flow::Rest) };
     if let Some(wait) = work.waits() {
@@ -47,7 +48,7 @@ pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepErro
     Ok(Flow::Rest)
 }
 
-/// Goes on with a change, until it is done or there is something to wait for.
+/// Continues a change, until it is complete or a wait is needed.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| Step::parse(&o.step));
     let fresh = begun.is_none();
@@ -65,7 +66,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         take_over_cordon(work).await?;
     }
     let begun = begun.or_else(|| work.status.operation.as_ref().map(|o| Step::parse(&o.step)));
-    // A version that is not there is found out before anybody is disturbed for it.
+    // A missing version is detected before any disruption.
     let target = target(work).await?;
     if let Some(flow) = evacuate(work, begun, &target).await? {
         return Ok(flow);
@@ -105,11 +106,11 @@ async fn empty_first(work: &mut Work) -> Result<Flow, StepError> {
     if let Some(stored) = &mut work.status.operation {
         stored.disruption = Some(Disruption::Reboot);
     }
-    work.begin(Step::Cordon.as_str(), "the host has to be restarted: its pods are moved away first").await?;
+    work.begin(Step::Cordon.as_str(), "the host must be restarted: its pods are evicted first").await?;
     Ok(Flow::After(Duration::ZERO))
 }
 
-/// Asks for a restart as anybody may, in the Node.
+/// Requests a restart with the Node's annotation, as any client may.
 async fn request_restart(work: &Work) -> Result<(), StepError> {
     let nodes: Api<Node> = Api::all(work.cx.client.clone());
     let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
@@ -175,7 +176,7 @@ async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Re
     if !seen.proven {
         return Ok(Flow::After(hold.saturating_sub(work.in_step()).max(Duration::from_millis(200))));
     }
-    // The Node is asked for anew: whether our cordon is on it must be certain.
+    // The Node is fetched again: whether it has the operator's cordon must be certain.
     let operation = work.operation();
     let drained = drains(operation.type_, operation.disruption.unwrap_or_default());
     let id = operation.id.clone();
@@ -186,7 +187,7 @@ async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Re
     if next(seen) == Next::Do(Step::Uncordon)
         && let Some(fresh) = &fresh
     {
-        work.begin(Step::Uncordon.as_str(), "letting pods come again").await?;
+        work.begin(Step::Uncordon.as_str(), "uncordoning the node").await?;
         work.cx.metrics.wrote("Node");
         cordon(work).release(&work.cx.client, fresh).await.map_err(StepError::Drain)?;
     }
@@ -227,7 +228,7 @@ fn told(operation: &Operation, target: &Target) -> (&'static str, Level, String)
             ("RolledBack", Level::Warning, format!("the node follows version {} again", target.version))
         }
         GrantType::Reboot => ("Rebooted", Level::Normal, "the host was restarted, and its node is Ready again".into()),
-        GrantType::Repair => ("Repaired", Level::Normal, "the host was put right, and its node is Ready again".into()),
+        GrantType::Repair => ("Repaired", Level::Normal, "the host was repaired, and its node is Ready again".into()),
         _ => ("Updated", Level::Normal, format!("the node follows version {}", target.version)),
     }
 }
@@ -284,12 +285,12 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
     }
     work.retry_now();
     let back = operation.from_version.unwrap_or_default();
-    let note = format!("version {to} does not work on this host, which goes back to {back}: {error}");
+    let note = format!("version {to} does not work on this host, which returns to {back}: {error}");
     work.cx.events.say(&work.instance, Level::Warning, "RollingBack", "Update", &note);
     Ok(true)
 }
 
-/// Ends an operation that has changed nothing on the host, or whose grant was taken back before it did.
+/// Ends an operation that has changed nothing on the host, or whose grant was revoked before it did.
 pub async fn give_up(work: &mut Work) -> Result<(), StepError> {
     let Some(operation) = work.status.operation.clone() else { return Ok(()) };
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))

@@ -1,4 +1,4 @@
-//! What the Node of an instance shall have: from the pool's template, the host's entry, and the legacy metadata.
+//! Desired metadata of an instance's Node: from the pool's template, the host's entry, and the legacy metadata.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
         wanted.annotations.insert(key::SSH_HOST_KEY.into(), host_key.public_key.clone());
         wanted.annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
     }
-    // The legacy operator puts it on a node for the time of an upgrade. One that is left says whose cordon it is, and nothing else.
+    // The legacy operator puts it on a node for the time of an upgrade. A leftover one only names the owner of the
+    // cordon.
     if !is_legacy_cordon(work, node) {
         wanted.stale.push(key::UPGRADING);
     }
@@ -50,7 +51,7 @@ async fn add_user(wanted: &mut Wanted, work: &Work, node: &Node) {
     }
     let keys = match work.cx.secrets.keys(&host.private_keys).await {
         Ok((keys, _)) => keys,
-        Err(error) => return tracing::debug!(%error, "the legacy user annotation is left for later"),
+        Err(error) => return tracing::debug!(%error, "the legacy user annotation is written later"),
     };
     let is_taken =
         |k: &&Arc<Key>| work.status.public_key_hash.as_ref().is_some_and(|h| *h == k.identity.public_key_hash());
@@ -61,7 +62,7 @@ async fn add_user(wanted: &mut Wanted, work: &Work, node: &Node) {
         wanted.username = Some(host.username.clone());
         return;
     }
-    // It is encrypted with the private key, so it has to be made anew when that is another one.
+    // It is encrypted with the private key, so it must be encrypted again when that key changes.
     match legacy::encrypt_username(&host.username, &taken.pem) {
         Ok(text) => {
             wanted.username = Some(host.username.clone());
@@ -72,7 +73,7 @@ async fn add_user(wanted: &mut Wanted, work: &Work, node: &Node) {
                 wanted.annotations_if_missing.insert(key::USERNAME.into(), text);
             }
         }
-        Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was left out"),
+        Err(error) => tracing::warn!(%error, node = node.name_any(), "the legacy user annotation was not written"),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
     ssh::{Connection, SshError},
 };
 
-/// Credentials are mended by a person who then looks at the pool: no point in letting them wait long.
+/// A person corrects credentials and then watches the pool: a long wait has no benefit.
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// One instance that is being worked on.
@@ -39,10 +39,10 @@ pub struct Work {
     pub instance: WindowsInstance,
     /// Its pool.
     pub pool: Arc<WindowsNodePool>,
-    /// Its status, as it shall be.
+    /// Its desired status.
     pub status: WindowsInstanceStatus,
     stored: WindowsInstanceStatus,
-    /// Whether the operation is not stored yet: a grant that was taken back in the meantime must not be used.
+    /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
     step_began: std::time::Instant,
 }
@@ -61,7 +61,7 @@ pub struct Target {
 pub enum Flow {
     /// There is nothing to do until something changes.
     Rest,
-    /// To be looked at again after this time, if nothing changes before.
+    /// Time after which it is reconciled again, unless a change triggers that before.
     After(std::time::Duration),
 }
 
@@ -85,7 +85,7 @@ impl Work {
         self.instance.name_any()
     }
 
-    /// Whether it is to leave: marked, or being deleted. Until it is being deleted, the mark can be taken back.
+    /// Whether it is to leave: marked, or being deleted. Until it is being deleted, the mark can be revoked.
     pub fn leaving(&self) -> bool {
         self.instance.is_leaving()
     }
@@ -105,7 +105,7 @@ impl Work {
         !self.is_plan() || self.status.operation.as_ref().is_some_and(|o| o.id == grant.id)
     }
 
-    /// The operation of this grant: the one that is stored if it is the same, else a new one.
+    /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub fn take_up(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
         let (epoch, now) = (self.cx.epoch, Timestamp::now().to_string());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
@@ -133,11 +133,11 @@ impl Work {
         }
     }
 
-    /// The version that wicd shall follow, as the Node's annotation tells it: never one whose files are not in place.
+    /// The version that wicd must follow, in the Node's annotation: never one whose files are not in place.
     pub fn version_for_wicd(&self) -> Option<&str> {
         let operation = self.status.operation.as_ref().filter(|o| o.applied);
         let current = self.status.current_version.as_deref();
-        // A node that was adopted as it is goes on following what it follows, whatever that is.
+        // An adopted node continues to follow its version, from any operator.
         if current == Some(UNKNOWN_VERSION) && operation.is_none() {
             return None;
         }
@@ -253,7 +253,7 @@ impl Work {
         });
         let taken = Some(connection.identity().public_key_hash());
         if self.status.public_key_hash != taken {
-            // What failed with the key before says nothing of this one.
+            // Failures of the previous key do not apply to this one.
             self.status.key_rotation = self.status.key_rotation.take().filter(|k| k.retiring_key_hash.is_some());
         }
         self.status.public_key_hash = taken;
@@ -281,7 +281,7 @@ impl Work {
         let now = Timestamp::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
-            // What a person mends elsewhere is found mended soon.
+            // A correction by a person elsewhere is detected soon.
             StepError::Secret(_) | StepError::Rights(_) => CREDENTIALS_BACKOFF_MAX.min(self.cx.args.backoff_max),
             _ => self.cx.args.backoff_max,
         };
@@ -397,15 +397,15 @@ impl Work {
         Ok(())
     }
 
-    /// Something of the instance has changed. If it is the status, somebody else is at work on the host.
+    /// The instance has changed. If its status has, another operator works on the host.
     async fn see_again(&mut self, api: &Api<WindowsInstance>) -> Result<(), StepError> {
-        let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("show the instance"))?;
+        let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("get the instance"))?;
         let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;
         // As JSON, in which times have the same precision on both sides.
         if json!(fresh.status.unwrap_or_default()) != json!(self.stored) {
             return Err(StepError::Outdated);
         }
-        // A change that can still be given up is: nothing may be disturbed any more for a grant that was taken back.
+        // A change that can still be aborted is aborted: a revoked grant permits no disruption.
         let can_be_given_up = |o: &&Operation| o.type_.is_change() && !o.is_past_return();
         let goes_on = |o: &&Operation| self.status.operation.as_ref().is_some_and(|now| now.id == o.id);
         let going_on = self.stored.operation.as_ref().filter(can_be_given_up).filter(goes_on);

@@ -2,7 +2,7 @@
 //!
 //! A host is contacted twice. The first time only to see its key, unless one is declared; nothing is put on it. The key is stored in the
 //! pool's status, and only then the host is logged in to with that key, sent wicd, and asked what it is. What it answers is stored beside
-//! the key for as long as the entry is listed and has no instance, so that no host is asked twice for what it has said, not even after a
+//! the key for as long as the entry is listed and has no instance, so that no host is asked twice, not even after a
 //! restart of the operator.
 
 mod contact;
@@ -37,9 +37,9 @@ const LAST_RETRY: Duration = Duration::from_mins(5);
 /// A host whose name cannot be used is asked again after this time, and after twice as long each further time: it may be renamed.
 const FIRST_REVISIT: Duration = Duration::from_mins(5);
 const LAST_REVISIT: Duration = Duration::from_hours(1);
-/// What DNS has said is looked up again after this time, if it is still needed.
+/// Time after which a DNS answer is refreshed, if it is still needed.
 const LOOKUP_AGAIN: Duration = Duration::from_mins(1);
-/// What DNS has said is forgotten after this time without need.
+/// Time without use after which a DNS answer is dropped.
 const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// What is under way, and what has come of it and is not stored yet.

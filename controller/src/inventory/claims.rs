@@ -13,7 +13,7 @@ use kube::ResourceExt;
 
 use super::{hosts::canonical, removals::Others};
 
-/// What the pools list, as each was last looked at.
+/// The lists of the pools, as each was last read.
 #[derive(Debug, Default)]
 pub struct Claims(Mutex<State>);
 
@@ -42,7 +42,7 @@ struct Claim {
     read: u64,
 }
 
-/// What a look at the list of a pool has given.
+/// Result of a read of a pool's list.
 #[derive(Clone, Debug)]
 pub enum Reading {
     /// A list with these hosts, and entries without a name at these addresses.
@@ -62,14 +62,14 @@ pub fn unknown(reason: &str) -> Reading {
     if nothing.contains(&reason) { Reading::Nothing } else { Reading::Unknown }
 }
 
-/// A look at a list that has begun.
+/// A read of a list that has begun.
 #[derive(Clone, Copy, Debug)]
 pub struct Begun(u64);
 
 /// Lists of others that have not been read since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unread {
-    /// Pools that were not looked at since: they are about to be.
+    /// Pools whose lists have not been read since: they are about to be.
     pub pending: Vec<String>,
     /// Pools that were, and whose list is not known.
     pub unknown: Vec<String>,
@@ -92,14 +92,14 @@ impl Unread {
 }
 
 impl Claims {
-    /// A look at a list begins.
+    /// Begins a read of a list.
     pub fn begin(&self) -> Begun {
         let mut state = self.lock();
         state.clock += 1;
         Begun(state.clock)
     }
 
-    /// A look at the list of a pool is over. Returns the pools that wait for it.
+    /// Ends a read of a pool's list. Returns the pools that wait for it.
     pub fn end(&self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
         let mut state = self.lock();
         let name = pool.name_any();
@@ -225,7 +225,7 @@ mod tests {
         let pools = [own, far.clone(), going].map(Arc::new);
         let other = |of: &str, host: &str, address: &str| claims.other(of, host, address, &pools);
         assert_eq!(other("own", "x", "10.0.0.1"), None);
-        assert_eq!(other("p", "x", "10.0.0.1").as_deref(), Some("own"), "though it was never looked at");
+        assert_eq!(other("p", "x", "10.0.0.1").as_deref(), Some("own"), "though it was never read");
         assert_eq!(other("p", "y", "10.0.0.2"), None);
         assert_eq!(other("p", "z", "10.0.0.3"), None, "a pool that is being deleted takes no host");
         let reading = Reading::List(set(&["y"]), set(&["10.0.0.4"]));

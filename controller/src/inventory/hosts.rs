@@ -45,8 +45,8 @@ pub struct Resolved {
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
-/// stops nobody but itself. `known` are the instances of all pools: who was there first keeps name and address. `has_key` says of which
-/// names a host key is known that no entry declares.
+/// stops only itself. `known` are the instances of all pools: the first owner keeps name and address. `has_key` reports
+/// of which names a host key is known that no entry declares.
 pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,
@@ -73,13 +73,13 @@ pub fn resolve(
     for Entry { host: entry, origin } in entries {
         let mut refuse = |reason, message| problems.push(Problem { host: entry.name.clone(), reason, message });
         if !names.insert(entry.name.clone()) {
-            refuse("HostConflict", format!("host {} is listed twice; take one entry out", entry.name));
+            refuse("HostConflict", format!("host {} is listed twice; remove one entry", entry.name));
             continue;
         }
         if let Some(owner) = owners.get(entry.name.as_str()).filter(|k| k.pool != pool) {
             refuse(
                 "HostConflict",
-                format!("host {} belongs to pool {} already; take it out of one of the two", entry.name, owner.pool),
+                format!("host {} already belongs to pool {}; remove it from one of the two", entry.name, owner.pool),
             );
             continue;
         }
@@ -89,7 +89,7 @@ pub fn resolve(
         }
         if !is_address(&entry.address) {
             let message =
-                format!("host {}: {:?} is no IPv4 or IPv6 address and no DNS name", entry.name, entry.address);
+                format!("host {}: {:?} is neither an IPv4 or IPv6 address nor a DNS name", entry.name, entry.address);
             refuse("InvalidInventory", message);
             continue;
         }
@@ -102,7 +102,7 @@ pub fn resolve(
         let place = (canonical(&entry.address), port);
         if let Some(other) = taken.get(&place) {
             let message = format!(
-                "host {}: address {} port {port} is that of {other} already; take one of the two out",
+                "host {}: address {} port {port} already belongs to {other}; remove one of the two",
                 entry.name, entry.address
             );
             refuse("HostConflict", message);

@@ -24,13 +24,13 @@ pub use wake::Wake;
 /// An entry of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Entry {
-    /// What is said of the host. The name is empty where the source has no names: the host tells it itself.
+    /// The entry of the host. The name is empty where the source has no names: the host reports it.
     pub host: Host,
     /// Where the entry stands. `None` for the pool's own list.
     pub origin: Option<Origin>,
 }
 
-/// A whole list, read and checked as far as it can be without looking at other pools.
+/// A whole list, read and checked without the lists of other pools.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
     /// Entries that can be used.
@@ -41,18 +41,18 @@ pub struct Listing {
     pub status: Option<InventoryStatus>,
     /// Why something newer is not used, or is not known.
     pub trouble: Option<Trouble>,
-    /// When the source is looked at again by itself. `None`: when it tells that it has changed.
+    /// Time of the next read of the source. `None`: when it reports a change.
     pub next: Option<Timestamp>,
-    /// For Machines: what they say of the hosts that leave. `None`: that an entry is taken out says it.
+    /// For Machines: the hosts that leave with them. `None`: the removal of an entry is the sign.
     pub departures: Option<Departures>,
 }
 
-/// Hosts of which their Machines say that they leave.
+/// Hosts that leave because of their Machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Departures {
     /// Instances whose Machine is being deleted, or is gone, and the host with it. The host is left alone.
     pub vanishing: BTreeSet<String>,
-    /// Instances whose Machine is no host of ours any more, because a person says so.
+    /// Instances whose Machine a person has excluded from the operator.
     pub dismissed: BTreeSet<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct Trouble {
 pub enum Asked {
     /// This list is in force.
     Listed(Box<Listing>),
-    /// There is no list: hosts that are there stay as they are until a person confirms that they shall leave.
+    /// There is no list: present hosts stay unchanged until a person confirms their removal.
     Missing(Trouble),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
     Unknown(Trouble, Option<Timestamp>),

@@ -32,7 +32,8 @@ pub struct Existing {
     pub identity: Option<Identity>,
 }
 
-/// What tells a host from all others, clones of it included: they have the same key, name and machine id, but not the same run.
+/// Identity of a host, which distinguishes it even from its clones: they have the same key, name and machine id, but
+/// not the same run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
     /// Fingerprint of its host key.
@@ -280,7 +281,7 @@ impl<'a> Search<'a> {
         if nodes.len() > 1 {
             let nodes = nodes.into_iter().collect::<Vec<_>>().join(" and ");
             let message = format!(
-                "the Nodes {nodes} all have the address {} of the host at {address}: delete those that are left over",
+                "the Nodes {nodes} all have the address {} of the host at {address}: delete the leftover Nodes",
                 contact.dialed
             );
             return Err(("HostConflict", message));
@@ -303,8 +304,7 @@ impl<'a> Search<'a> {
             None => Ok(Some(name)),
             Some(owner) => {
                 let message = format!(
-                    "the host at {address} calls itself {name}, which is the name of {owner}, and is not proven to be it: rename the host, \
-                     or give it another name in inventory.hosts"
+                    "the host at {address} reports the name {name}, which belongs to {owner}, and is not proven to be it: rename the host, or give it another name in inventory.hosts"
                 );
                 Err(("HostConflict", message))
             }
@@ -331,7 +331,7 @@ pub fn usable(host: &Host, said: &str) -> Result<String, Why> {
         return Ok(name);
     }
     let message = format!(
-        "the host at {} calls itself {:?}, which can be no name of a Node: rename the host",
+        "the host at {} reports the name {:?}, which is not a valid name of a Node: rename the host",
         host.address,
         said.chars().take(64).collect::<String>()
     );

@@ -132,10 +132,10 @@ fn an_entry_that_is_written_otherwise_means_the_same_host() {
         let world = world(before);
         assert_eq!(world.seen(&[now, "10.0.0.9"], port), (expected.into(), String::new(), 0, 0), "{about}");
     }
-    // As long as a name is being looked up, nobody says that the host is gone, and nobody asks.
+    // During the lookup of a name, no host counts as missing, and none is asked.
     assert_eq!(world("10.0.0.1").seen(&["later.example.com", "10.0.0.9"], 22), ("other".into(), String::new(), 1, 0));
     assert_eq!(world("later.example.com").seen(&["10.0.0.1", "10.0.0.9"], 22), ("other".into(), String::new(), 1, 0));
-    // Two hosts at one address, as behind a gateway, are not told apart by it.
+    // An address of two hosts, for example behind a gateway, does not distinguish them.
     let mut world = world("10.0.0.1");
     world.existing[1].place = ("10.0.0.1".into(), 23);
     assert_eq!(world.seen(&["10.0.0.1"], 2222), (String::new(), String::new(), 1, 1));

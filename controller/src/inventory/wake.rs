@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use futures::{Stream, stream};
 use tokio::sync::mpsc;
 
-/// Where a source tells that there is something new.
+/// Channel on which a source reports a change.
 #[derive(Clone)]
 pub struct Wake {
     sender: mpsc::UnboundedSender<String>,
@@ -22,11 +22,11 @@ impl Default for Wake {
 impl Wake {
     /// The pool of this name looks again.
     pub fn pool(&self, name: &str) {
-        // Where nobody listens any more, there is nothing to look at.
+        // Without a receiver no reconcile is needed.
         let _ = self.sender.send(name.to_owned());
     }
 
-    /// Names of pools that shall look again. The first caller gets them; there is one who looks after pools.
+    /// Names of pools to reconcile. The first caller gets them; there is one pool controller.
     pub fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().ok().and_then(|mut r| r.take());
         stream::unfold(receiver, |receiver| async move {

@@ -1,5 +1,5 @@
 //! Pools that are made for sources of the legacy operator: written by server-side apply, so that a person may set every other field
-//! of such a pool, and taken away again only while nobody else has ever written to it.
+//! of such a pool, and deleted only if no other client has ever written to it.
 
 use std::sync::Arc;
 
@@ -19,13 +19,13 @@ use crate::context::Context;
 /// What to do about the pool of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// It is as it shall be, or will be looked at again because of what is going on.
+    /// It is in its desired state, or a present change triggers another reconcile.
     Nothing,
     /// It has to be made.
     Make,
     /// A person has given the pool of that name another source.
     Taken,
-    /// Nobody needs it any more.
+    /// It is not needed any more.
     Drop,
 }
 
@@ -58,7 +58,7 @@ pub(super) fn decide(seen: &Seen<'_>) -> Step {
     }
 }
 
-/// The list of hosts that still have something of ours on them is nowhere else.
+/// This is the only list of hosts on which files of the operator remain.
 fn has_unclean_hosts(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|s| !s.unclean_hosts.is_empty())
 }
@@ -75,7 +75,7 @@ pub(super) fn has_instances(instances: &[Arc<WindowsInstance>], pool: &str) -> b
     instances.iter().any(|i| i.spec.pool_ref.name == pool)
 }
 
-/// Makes a pool whose hosts come from this source; nothing else of it is ours.
+/// Creates a pool whose hosts come from this source; the operator owns only this field.
 pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
     let pool = json!({
@@ -86,11 +86,11 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kub
     });
     cx.metrics.wrote("WindowsNodePool");
     api.patch(name, &PatchParams::apply(MANAGER_ADAPTER), &Patch::Apply(pool)).await?;
-    tracing::info!(pool = name, "a pool was made for its source of hosts");
+    tracing::info!(pool = name, "created a pool for its source of hosts");
     Ok(())
 }
 
-/// Deletes a pool, unless somebody else has written to it. The cache does not have who wrote what.
+/// Deletes a pool, unless another client has written to it. The cache does not have the owners of fields.
 pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
     let Some(pool) = api.get_opt(name).await? else { return Ok(()) };
@@ -101,7 +101,7 @@ pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
     cx.metrics.wrote("WindowsNodePool");
     match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
         Ok(_) => {
-            tracing::info!(pool = name, "the source of hosts of this pool is gone, and so is the pool");
+            tracing::info!(pool = name, "the pool was deleted because its source of hosts does not exist any more");
             Ok(())
         }
         // Its change brings us here again.
@@ -160,6 +160,6 @@ mod tests {
                 .collect();
             assert_eq!(is_only_ours(&fields), expected, "{managers:?}");
         }
-        assert!(!is_only_ours(&[ManagedFieldsEntry::default()]), "an entry without a name is somebody's");
+        assert!(!is_only_ours(&[ManagedFieldsEntry::default()]), "an entry without a name may be any host");
     }
 }

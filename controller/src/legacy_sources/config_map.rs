@@ -16,7 +16,7 @@ use gitops::hosts::{Bad, windows_instances};
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
-/// The list in a ConfigMap. Its hosts have no names: each tells its own.
+/// The list in a ConfigMap. Its hosts have no names: each reports its own.
 pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> Listing {
     let (entries, bad) = windows_instances(data);
     let source = format!("ConfigMap {name}");
@@ -49,7 +49,7 @@ pub async fn ask(name: &str, cx: &Context) -> Asked {
         }
         Ok(None) => {
             let message = format!(
-                "there is no ConfigMap {}/{name}: create it, or name another in inventory.configMapRef",
+                "the ConfigMap {}/{name} does not exist: create it, or name another in inventory.configMapRef",
                 cx.args.namespace
             );
             Asked::Missing(Trouble { reason: "ConfigMapMissing", message, stalls: true })

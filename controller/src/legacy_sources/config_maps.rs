@@ -1,5 +1,5 @@
-//! Watches ConfigMaps with hosts: wakes the pools that read one that has changed, tells of its bad entries, and keeps the pool of
-//! `windows-instances`.
+//! Watches ConfigMaps with hosts: triggers the pools that read a changed one, reports its bad entries, and keeps the
+//! pool of `windows-instances`.
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
@@ -46,7 +46,7 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             event = events.next() => match event {
                 Some(Ok(event)) => changed(cx, &maps, event, &mut is_filled).await,
                 Some(Err(error)) => {
-                    tracing::warn!(%error, "the watch of ConfigMaps broke; it is begun anew");
+                    tracing::warn!(%error, "the watch of ConfigMaps failed; it restarts");
                     false
                 }
                 None => return,
@@ -61,13 +61,13 @@ pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
             let result = keep_pool(cx, &maps).await;
             must_retry = result.is_err();
             if let Err(error) = result {
-                tracing::warn!(%error, "the pool of the ConfigMap {WINDOWS_INSTANCES} is looked at again");
+                tracing::warn!(%error, "the pool of the ConfigMap {WINDOWS_INSTANCES} is reconciled again");
             }
         }
     }
 }
 
-/// Tells pools what has changed. Returns whether the pool of `windows-instances` has to be looked at.
+/// Notifies pools of changes. Returns whether the pool of `windows-instances` must be reconciled.
 async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled: &mut bool) -> bool {
     let names: BTreeSet<String> = match event {
         Event::Init | Event::InitApply(_) => return false,
@@ -90,11 +90,11 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
     names.contains(WINDOWS_INSTANCES)
 }
 
-/// Who edits a ConfigMap looks at its events, and not at those of a pool.
+/// An editor of a ConfigMap reads its events, and not those of a pool.
 async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
     let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
-    // The pool tells if it cannot be read.
+    // The pool reports if it cannot be read.
     let Ok(Some(map)) = api.get_opt(name).await else { return };
     let listing = config_map::read(name, &map.data.unwrap_or_default(), None);
     for problem in listing.problems {
@@ -123,7 +123,7 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
         (Step::Drop, _) => drop_pool(cx, WINDOWS_INSTANCES).await,
         (Step::Taken, Some(map)) => {
             let note = format!(
-                "nobody reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
+                "no pool reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
                  of a pool to it, or delete the ConfigMap"
             );
             cx.events.say_of(reference(&map), Level::Warning, "PoolTaken", "AdaptSource", &note);

@@ -221,7 +221,7 @@ fn read_chunk(open: Option<Open>, segment: usize, path: &PathBuf, offset: u64, s
 
 impl AsyncSeek for Archive {
     /// Takes effect at once. A position beyond the end is an error, because a host that has more than the whole stream has
-    /// something else.
+    /// another error.
     fn start_seek(mut self: Pin<&mut Self>, to: SeekFrom) -> io::Result<()> {
         let position = match to {
             SeekFrom::Start(n) => Some(n),

@@ -22,7 +22,7 @@ pub use wicd::Wicd;
 #[derive(Debug, thiserror::Error)]
 pub enum PayloadError {
     /// A file cannot be read.
-    #[error("cannot read {path}; see that the payload is whole and readable, or make it again with `cargo xtask payload`", path = path.display())]
+    #[error("cannot read {path}; check that the payload is complete and readable, or make it again with `cargo xtask payload`", path = path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
@@ -40,10 +40,10 @@ pub enum PayloadError {
         /// All of them.
         paths: Vec<PathBuf>,
     },
-    /// The manifest is wrong. It says by itself how, and what to do.
+    /// The manifest is wrong. Its message names the fault and the remedy.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
-    /// A compressed file has another size than the manifest says.
+    /// A compressed file has another size than in the manifest.
     #[error(
         "{path} has {found} bytes and should have {expected}; make the payload again with `cargo xtask payload`",
         path = path.display()
@@ -51,20 +51,20 @@ pub enum PayloadError {
     WrongSize {
         /// The file.
         path: PathBuf,
-        /// Bytes that the manifest says.
+        /// Size in the manifest, in bytes.
         expected: u64,
         /// Bytes that it has.
         found: u64,
     },
-    /// The content of a compressed file is not what the manifest says.
-    #[error("the content of {path} is not what the manifest says; make the payload again with `cargo xtask payload`", path = path.display())]
+    /// The content of a compressed file does not match the manifest.
+    #[error("the content of {path} does not match the manifest; make the payload again with `cargo xtask payload`", path = path.display())]
     WrongContent {
         /// The file.
         path: PathBuf,
     },
     /// A host lacks something that is not in the payload.
     #[error(
-        "the payload has no file with the hash {sha256}; the host was asked about another payload, so ask it again"
+        "the payload has no file with the hash {sha256}; the host's answer is about another payload, so the operator asks it again"
     )]
     NotInPayload {
         /// The hash.
@@ -143,8 +143,9 @@ impl Payload {
         api::payload::digest(&self.files(platform))
     }
 
-    /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this says whose fault it
-    /// is: ours if it fails, else the way's or the host's. Blocks for as long as reading and unpacking takes.
+    /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this determines whose
+    /// fault it is: the operator's if it fails, otherwise that of the network or the host. Blocks for as long as
+    /// reading and unpacking takes.
     pub fn verify(&self, sha256: &str) -> Result<(), PayloadError> {
         let blob = self.blob(sha256)?;
         let unreadable = |source| PayloadError::Unreadable { path: blob.path.clone(), source };

@@ -1,4 +1,4 @@
-//! `wicd.exe`, the one program that goes to a host by itself, before anything else.
+//! `wicd.exe`, the only program that is sent to a host by itself, as the first file.
 
 use std::{
     fs, io,

@@ -9,12 +9,13 @@
 //! | a service's place in the order of starting | None | |
 //! | command, dependencies or preparation of a service | as the service | that one |
 //! | a payload file that services read: other, new or gone | as the services | those |
-//! | kubelet's program: Kubernetes wants a drain for another minor version, and bytes do not tell which it is | Drain | kubelet |
+//! | kubelet's program: Kubernetes wants a drain for another minor version, and the bytes do not contain it | Drain |
+//! kubelet |
 //! | a payload file that no service reads, below `C:\k\cni` | Drain | |
 //! | any other that none reads | None | |
 //! | kubelet's configuration | Restart | kubelet |
 //! | containerd's settings | Drain | containerd |
-//! | a service that is new or gone | Drain if bootstrap, else Restart | |
+//! | a new or removed service | Drain if bootstrap, otherwise Restart | |
 //! | machine-wide environment variables | Reboot | |
 //!
 //! As the service: Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for what
@@ -40,9 +41,9 @@ use crate::render::{CREDENTIAL_PROVIDER_CONFIG, Rendered, Stored, program};
 
 const KUBELET: &str = "kubelet";
 const CONTAINERD: &str = "containerd";
-/// CNI plugins are started anew for each pod; pods that are there keep the network that an older one made.
+/// CNI plugins are started for each new pod; running pods keep the network that an older one made.
 const CNI: &str = r"c:\k\cni\";
-/// Differences that are told; of the others only the number.
+/// Maximum number of differences in a message; the others are only counted.
 const TOLD: usize = 5;
 
 /// What a change does to a host.
@@ -56,7 +57,7 @@ pub struct Change {
     pub why: Vec<String>,
 }
 
-/// The change from what a host follows to what it shall follow.
+/// The change from the version that a host follows to the desired one.
 pub fn change(from: &Stored, to: &Rendered) -> Change {
     let mut seen = Differences::default();
     match from {
@@ -80,12 +81,12 @@ pub fn change(from: &Stored, to: &Rendered) -> Change {
     seen.change(&to.services.services)
 }
 
-/// The change of a host of which nobody knows what it follows now.
+/// The change of a host whose present version is unknown.
 pub fn unknown() -> Change {
     Change {
         disruption: Disruption::Drain,
         services: BTreeSet::new(),
-        why: vec!["what the host follows now is not known".to_owned()],
+        why: vec!["the version that the host follows is unknown".to_owned()],
     }
 }
 
@@ -135,7 +136,7 @@ impl Differences {
             }
         }
         for service in old.iter().filter(|(key, _)| !new.contains_key(*key)).map(|(_, service)| service) {
-            self.add(presence(service), [], format!("the service {} goes", service.name));
+            self.add(presence(service), [], format!("removal of the service {}", service.name));
         }
     }
 
@@ -148,13 +149,13 @@ impl Differences {
             self.add(of_service(name), [name], format!("the command of {name}"));
         }
         if sorted(from.dependencies.iter().cloned()) != sorted(to.dependencies.iter().cloned()) {
-            self.add(of_service(name), [name], format!("what {name} depends on"));
+            self.add(of_service(name), [name], format!("the dependencies of {name}"));
         }
         if (&from.prepare, scripts(from)) != (&to.prepare, scripts(to)) {
             self.add(of_service(name), [name], format!("the preparation of {name}"));
         }
         if (from.priority, from.bootstrap) != (to.priority, to.bootstrap) {
-            self.add(Disruption::None, [], format!("when {name} is started"));
+            self.add(Disruption::None, [], format!("the start order of {name}"));
         }
     }
 
@@ -256,7 +257,7 @@ fn presence(service: &Service) -> Disruption {
     if service.bootstrap { Disruption::Drain } else { Disruption::Restart }
 }
 
-/// Windows does not tell names apart by case.
+/// Windows ignores the case of names.
 fn by_name(config: &ServicesConfig) -> BTreeMap<String, &Service> {
     config.services.iter().map(|s| (s.name.to_ascii_lowercase(), s)).collect()
 }

@@ -91,7 +91,7 @@ const CASES: &[Case] = &[
         "credential-provider-config.yaml",
     ),
     ("logs", |r| r.shared.logs = None, Nothing, &[], "the rotation of logs"),
-    ("order", |r| service(r, "csi-proxy").priority = 9, Nothing, &[], "when csi-proxy is started"),
+    ("order", |r| service(r, "csi-proxy").priority = 9, Nothing, &[], "the start order of csi-proxy"),
     ("kubelet's command", |r| service(r, "kubelet").path.push('x'), Restart, ABOVE_KUBELET, "the command of kubelet"),
     (
         "kube-proxy's command",
@@ -140,7 +140,7 @@ const CASES: &[Case] = &[
         |r| service(r, "csi-proxy").dependencies.push("kubelet".into()),
         Restart,
         &["csi-proxy"],
-        "what csi-proxy depends on",
+        "the dependencies of csi-proxy",
     ),
     (
         "preparation",
@@ -186,7 +186,7 @@ const CASES: &[Case] = &[
         |r| r.services.services.retain(|s| s.name != "csi-proxy"),
         Restart,
         &[],
-        "the service csi-proxy goes",
+        "removal of the service csi-proxy",
     ),
     (
         "a bootstrap service is new",
@@ -324,7 +324,7 @@ fn from_wmco() {
 fn what_is_not_known_drains() {
     let unknown = unknown();
     assert_eq!((unknown.disruption, unknown.services.len()), (Drain, 0));
-    assert_eq!(unknown.why, ["what the host follows now is not known"]);
+    assert_eq!(unknown.why, ["the version that the host follows is unknown"]);
 }
 
 proptest::proptest! {

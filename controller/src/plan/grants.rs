@@ -1,8 +1,9 @@
-//! Who may be worked on now.
+//! Decides which hosts get a grant.
 //!
-//! A grant is a slot: it is written on the instance, so that it can be counted, seen and taken back. Joining disturbs
-//! nobody and is bounded by `provisioning.maxConcurrent` alone. What disturbs a node that works, as an update, a restart or
-//! its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs nothing of it.
+//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
+//! no node and is bounded by `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update,
+//! a restart or its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs
+//! nothing of it.
 //!
 //! What a grant that is taken back sets free is given to another host only in the next look: the writing may fail because
 //! the operation has begun in between, and then two nodes would be down for one.
@@ -35,7 +36,7 @@ pub struct Limits {
     pub max_unavailable: IntOrPercent,
     /// Whether nothing new may begin.
     pub paused: bool,
-    /// Whether hosts that leave are let go as they are.
+    /// Whether leaving hosts are released as they are.
     pub orphan: bool,
     /// Whether changes may begin now: a maintenance window is open, or there are none.
     pub open: bool,
@@ -64,7 +65,7 @@ pub struct Granting {
     pub version: Option<String>,
     /// To update: how disruptive it is. To repair: whether the host is restarted, too.
     pub disruption: Option<Disruption>,
-    /// To update: services that are started afresh.
+    /// To update: services to restart.
     pub services: Vec<String>,
 }
 
@@ -83,7 +84,7 @@ pub struct Decision {
     pub allowed_disruptions: u32,
     /// Nodes that are disturbed, or may be at any moment, because of a grant.
     pub disrupting: u32,
-    /// When to look again though nothing else happens.
+    /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
     /// Nodes that are no longer waited for.
     pub lost: Vec<String>,
@@ -109,7 +110,7 @@ pub fn decide(slots: &[Slot], limits: &Limits, now: Timestamp) -> Decision {
     plan.decision()
 }
 
-/// What a host shall have.
+/// Desired grant of a host.
 enum Verdict {
     /// The grant it has.
     Keep,
@@ -117,7 +118,7 @@ enum Verdict {
     Give(Granting),
 }
 
-/// A decision in the making. A host without a verdict shall have no grant.
+/// A decision in the making. A host without a verdict gets no grant.
 struct Plan<'a> {
     limits: &'a Limits,
     now: Timestamp,
@@ -140,7 +141,7 @@ struct Plan<'a> {
     revived: BTreeSet<&'a str>,
     /// Nodes that are unavailable already and may still be changed.
     dead: u32,
-    /// Nodes that may still be changed without disturbing anybody.
+    /// Number of nodes that may still get a change that is not disruptive.
     quiet: u32,
 }
 
@@ -300,7 +301,7 @@ impl<'a> Plan<'a> {
     /// Leaving. A host that is let go as it is is not touched, so that neither a pause nor a hold is in the way, and nothing that has begun
     /// is: Orphan means orphan. The place of a change that has begun is that of the removal.
     fn leave(&mut self) {
-        // One that fails keeps its grant, and is in nobody's way until it is tried again.
+        // A failed host keeps its grant, and blocks no other host until its retry.
         let removing = |s: &&&Slot| s.leaving && s.grant == Some(GrantType::Remove) && !s.available && !self.waits(s);
         let removing = u32::try_from(self.slots.iter().filter(removing).count()).unwrap_or(u32::MAX);
         let mut undisturbed = self.limits.max_concurrent.saturating_sub(removing);
@@ -347,7 +348,7 @@ impl<'a> Plan<'a> {
             .collect();
         candidates.sort_by_cached_key(|(slot, _)| self.rank(slot));
         if !self.may_change() {
-            // Sending what was begun to be sent disturbs nobody.
+            // The continuation of a transfer is not disruptive.
             for (slot, wanted) in candidates {
                 if !self.is_repaired_first(slot) && has(slot, GrantType::Stage, wanted) {
                     self.keep(slot);
@@ -438,10 +439,10 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Keys of hosts, one host at a time: a key that locks out is found out on one of them. Nobody is disturbed, so that no
-    /// window and no budget is asked.
+    /// Keys of hosts, one host at a time: a key that locks out is detected on one of them. It is not disruptive, so
+    /// that no window and no budget is asked.
     fn rotate_key(&mut self) {
-        // A host that shall go gives the turn back, though it went in the middle.
+        // A leaving host gives its turn back, even in the middle of a rotation.
         if self.limits.paused || self.slots.iter().any(|s| s.rotating && !s.leaving) {
             return;
         }
@@ -493,8 +494,8 @@ impl<'a> Plan<'a> {
             Slot { available: false, .. } => 1,
             _ => 2,
         };
-        // Names often tell what hosts do, so that neighbours by name would go together; the hash spreads them, anew for
-        // each version.
+        // Names often follow the role of hosts, so that neighbours by name would change together; the hash spreads
+        // them, differently for each version.
         let version = slot.change.as_ref().map_or("", |w| w.version.as_str());
         let (zone, spread) = match self.limits.order {
             Order::Zone => (slot.zone.clone(), Sha256::digest(format!("{}{version}", slot.name)).to_vec()),
@@ -550,7 +551,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Nodes that are down because of an operation tell nothing about the others.
+/// Nodes that are down because of an operation are no sign of a fault of the others.
 fn is_too_many_down(slots: &[Slot], max_unhealthy: IntOrPercent) -> bool {
     let joined = |s: &Slot| s.joined && !s.held;
     let down = count(slots, |s| joined(s) && !s.leaving && !s.ready && !s.begun);

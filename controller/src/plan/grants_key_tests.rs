@@ -69,7 +69,7 @@ fn keys_one_host_at_a_time() {
             vec![("a", Some(Update))],
         ),
         (
-            "a repair is in nobody's way",
+            "a repair blocks no other host",
             vec![keyless(long_dead("a")), keyless(node("b")), node("c")],
             limits(),
             vec![("a", Some(Repair)), ("b", Some(RotateKey))],

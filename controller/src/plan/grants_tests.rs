@@ -171,7 +171,7 @@ fn joining_and_leaving() {
             vec![("a", Some(Remove)), ("b", Some(Remove))],
         ),
         (
-            "a removal that fails is in nobody's way",
+            "a removal that fails blocks no other host",
             vec![
                 waiting(granted(leaving(dead("a")), Remove)),
                 granted(leaving(dead("b")), Remove),
@@ -206,13 +206,13 @@ fn joining_and_leaving() {
             vec![],
         ),
         (
-            "one that nobody deleted is let go, in a pool that deconfigures",
+            "one without a deletion by a user is released, in a pool that deconfigures",
             vec![held(leaving(Slot { let_go: true, ..node("a") })), leaving(node("b")), node("c")],
             limits(),
             vec![("a", Some(Orphan)), ("b", Some(Remove))],
         ),
         (
-            "one that vanishes is left alone, and in nobody's way",
+            "one that vanishes is ignored, and blocks no other host",
             vec![leaving(Slot { vanishing: true, ..granted(dead("a"), Update) }), leaving(node("b")), node("c")],
             limits(),
             vec![("b", Some(Remove))],
@@ -249,7 +249,7 @@ fn joining_and_leaving() {
             vec![("a", Some(Remove))],
         ),
         (
-            "leaving in the middle of a change that disturbs nobody, which has no place",
+            "leaving during a change that is not disruptive, which has no place",
             vec![
                 Slot { grant_disruption: Some(Disruption::None), ..leaving(begun(to(V2, Update, old(node("a"))))) },
                 dead("b"),
@@ -361,7 +361,7 @@ fn updates() {
             vec![("b", Some(Update)), ("d", Some(Update))],
         ),
         (
-            "what disturbs nobody costs nothing of the budget",
+            "a change that is not disruptive costs nothing of the budget",
             vec![dead("x"), none("a"), none("b"), none("c")],
             limits(),
             vec![("a", Some(Update)), ("b", Some(Update))],
@@ -408,7 +408,7 @@ fn updates() {
         ),
         ("who gave up is not tried again", vec![Slot { failed: true, ..ready_to_go("a") }], limits(), vec![]),
         (
-            "and is in nobody's way",
+            "and blocks no other host",
             vec![Slot { failed: true, ..to(V2, Update, ready_to_go("a")) }, ready_to_go("b")],
             two,
             vec![("a", None), ("b", Some(Update))],
@@ -422,7 +422,7 @@ fn updates() {
             vec![("a", None)],
         ),
         (
-            "closed: only what has begun, or disturbs nobody, goes on",
+            "closed: only operations that have begun, or are not disruptive, continue",
             vec![
                 to(V2, Update, ready_to_go("a")),
                 changed(granted(node("b"), Reboot)),
@@ -494,7 +494,7 @@ fn the_gate() {
     let wants = |slot| Slot { wants_reboot: true, ..slot };
     check(vec![
         ("as many as it lets pass", vec![old(node("a")), old(node("b"))], gated(1), vec![("a", Some(Stage))]),
-        ("nobody", vec![to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))], gated(0), {
+        ("no node", vec![to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))], gated(0), {
             vec![("a", None), ("b", None)]
         }),
         ("who follows counts", vec![node("a"), ready_to_go("b")], gated(1), vec![]),
@@ -513,7 +513,7 @@ fn the_gate() {
             vec![("c", Some(Stage))],
         ),
         (
-            "a lost one keeps nobody's place",
+            "a lost one takes no place",
             vec![to(V2, Update, staged(old(silent("a")))), old(node("b")), node("c"), node("d")],
             Limits { ignore_lost_after: Some(Duration::from_hours(1)), remediation: RemediationType::None, ..gated(3) },
             vec![("a", None), ("b", Some(Stage))],
@@ -738,7 +738,7 @@ fn a_change_that_has_changed_nothing_is_given_up() {
         ("a restart goes on", vec![restart(node("a"))], limits(), vec![]),
         ("a restart is given up", vec![restart(node("a"))], paused(), vec![("a", None)]),
         (
-            "nobody asks for it any more",
+            "no change needs it any more",
             vec![Slot { wants_reboot: false, ..restart(node("a")) }],
             limits(),
             vec![("a", None)],

@@ -68,7 +68,7 @@ impl Host {
         self.slot.leaving ^= !self.slot.deconfiguring;
     }
 
-    /// Does the next thing that is granted.
+    /// Performs the next granted operation.
     fn act(&mut self, event: Event, target: &str, now: i64) {
         let waits = self.slot.waits_until.is_some_and(|until| until > time(now));
         let event = if self.broken && event == Event::GoesOn { Event::Fails } else { event };
@@ -181,7 +181,7 @@ fn write(slot: &mut Slot, change: Option<&Granting>) {
     slot.grant_disruption = change.and_then(|g| g.disruption);
 }
 
-/// Whether a node takes one of those that may be unavailable, told anew.
+/// Whether a node takes one of those that may be unavailable, computed again.
 fn takes_one(slot: &Slot) -> bool {
     let granted = match slot.grant {
         Some(GrantType::Update) => slot.grant_disruption != Some(Disruption::None),
@@ -221,7 +221,7 @@ fn can_be_taken_back(slot: &Slot) -> bool {
     }
 }
 
-/// What is so of every decision.
+/// Invariants of every decision.
 fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
     let decision = decide(slots, limits, now);
     let base = |s: &&Slot| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);
@@ -257,7 +257,7 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         let orphan = old.leaving && (limits.orphan || old.let_go);
         prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
     }
-    // What nobody wants any more is given up, as long as nothing was changed on the host.
+    // An operation that is not wanted any more is aborted, as long as the host is unchanged.
     let is_reversible = |old: &Slot| old.begun && !old.past_return && !old.leaving && !old.vanishing;
     for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
         let is_change = matches!(old.grant, Some(GrantType::Update | GrantType::Reboot));
@@ -626,7 +626,7 @@ proptest! {
             if dead && (broken || world.limits.remediation == RemediationType::None) {
                 (host.broken, host.slot.unreachable) = (true, true);
             }
-            // Nobody but a person makes a node take pods again that was cordoned before; that is the test's part.
+            // Only a person uncordons a node that was cordoned before; that is the test's part.
             host.slot.available |= host.slot.ready && !host.slot.begun;
         }
         let steps: Vec<Step> = steps.into_iter().map(|(p, s)| Step { nodes: IntOrPercent::Percent(p), pause_seconds: Some(s), approval: None }).collect();
@@ -653,7 +653,7 @@ proptest! {
             world.limits.gate = course.gate;
             let decision = check(&slots, &world.limits.clone(), now)?;
             world.write(&decision);
-            // A rollout to nobody has not got anywhere.
+            // A rollout without nodes makes no progress.
             let nobody = world.hosts.iter().all(|h| h.broken);
             if done(&world) && (nobody || status.as_ref().is_some_and(|s| s.completed)) {
                 return Ok(());
@@ -662,7 +662,7 @@ proptest! {
             let now = world.now;
             for host in &mut world.hosts {
                 if host.slot.leaving && !host.slot.joined {
-                    // It is gone; the next one of that name joins anew.
+                    // It is deleted; the next one of that name joins again.
                     host.slot.leaving = false;
                 }
                 host.act(Event::GoesOn, "v2", now);

@@ -1,7 +1,8 @@
 //! Whether the host that answers is the one that is meant: the one place that proves it. Pure.
 //!
-//! The address was reached and the host key was believed before. What decides here is what nobody else can have said: the machine
-//! id that was recorded when the host joined, the record that the host keeps of whose it is, and this cluster's own objects.
+//! The address was reached and the host key was verified before. The decision uses values that no other host can
+//! report: the machine id that was recorded when the host joined, the record that the host keeps of whose it is, and
+//! this cluster's own objects.
 
 use api::{
     host::{HostState, Owner, ServiceState},
@@ -15,7 +16,7 @@ pub enum Purpose {
     Join,
     /// Change or restart it, or ask it something: it is a node.
     Keep,
-    /// Take everything of ours from it.
+    /// Remove everything that the operator put on it.
     Remove,
 }
 
@@ -94,8 +95,8 @@ pub enum Identity {
 pub enum Refusal {
     /// Another machine.
     #[error(
-        "the machine at {address} is not {name}: its machine id is {found}, that of {name} is {known}; nothing was changed on it. Correct \
-         address and host key of {name} in its list. If the machine was installed again, drain what is left and delete the Node {name}"
+        "the machine at {address} is not {name}: its machine id is {found}, that of {name} is {known}; the operator did not change it. Correct \
+         address and host key of {name} in its list. If the machine was reinstalled, drain and delete the Node {name}"
     )]
     NotThisMachine {
         /// Where it is.
@@ -109,7 +110,7 @@ pub enum Refusal {
     },
     /// The host of another Node.
     #[error(
-        "the machine at {address} is the host of Node {other}, not of {name}; nothing was changed on it. Correct address and host key of \
+        "the machine at {address} is the host of Node {other}, not of {name}; the operator did not change it. Correct address and host key of \
          {name} in its list"
     )]
     NotThisNode {
@@ -122,8 +123,7 @@ pub enum Refusal {
     },
     /// It has another name already.
     #[error(
-        "the machine at {address} is the host of Node {other} of this cluster. If it is to get the name {name}, this waits until {other} \
-         is gone; otherwise take one of the two out of the inventory"
+        "the machine at {address} is the host of Node {other} of this cluster. To rename it to {name}, wait until {other} is removed; otherwise remove one of the two from the inventory"
     )]
     HasAnotherName {
         /// Where it is.
@@ -135,8 +135,7 @@ pub enum Refusal {
     },
     /// Two entries lead to one machine.
     #[error(
-        "the address leads to the machine that instance {other} is already (machine id {machine_id}); take one of the two out of the \
-         inventory. Machines that were cloned need a machine id each: sysprep /generalize gives them one"
+        "the address leads to the machine of instance {other} (machine id {machine_id}); remove one of the two from the inventory. Cloned machines need a machine id each: run sysprep /generalize"
     )]
     SameMachine {
         /// The instance that has it.
@@ -146,8 +145,7 @@ pub enum Refusal {
     },
     /// A node of another cluster.
     #[error(
-        "the host is Node {node} of cluster {cluster}, which is not this one; nothing was changed on it. Take it out of the pool there \
-         first. If that cluster is gone for good, add \"{cluster}\" to spec.takeOverFrom of this pool, and declare the host's key (hostKey)"
+        "the host is Node {node} of another cluster, {cluster}; the operator did not change it. Remove it from the pool of that cluster first. If that cluster no longer exists, add \"{cluster}\" to spec.takeOverFrom of this pool, and declare the host's key (hostKey)"
     )]
     HostOfAnotherCluster {
         /// The other cluster.
@@ -157,8 +155,7 @@ pub enum Refusal {
     },
     /// A node of another cluster that may be taken over, but whose key is not declared.
     #[error(
-        "the host is Node {node} of cluster {cluster}, from which spec.takeOverFrom takes hosts over, but only those whose host key is \
-         declared; nothing was changed on it. Declare it: hostKey in its entry"
+        "the host is Node {node} of cluster {cluster}, from which spec.takeOverFrom takes hosts over, but only those with a declared host key; the operator did not change it. Declare it: hostKey in its entry"
     )]
     KeyNotDeclared {
         /// The other cluster.
@@ -168,8 +165,7 @@ pub enum Refusal {
     },
     /// There is no record of the host key of a host that is a node.
     #[error(
-        "there is a Node {name}, but no record of the host key of its host is left; the first key that the host at {address} shows is not \
-         believed. Declare it (hostKey in its entry), or annotate the instance with trust-host-key"
+        "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows. Declare it (hostKey in its entry), or annotate the instance with trust-host-key"
     )]
     KeyUnproven {
         /// The host that is meant.
@@ -177,8 +173,8 @@ pub enum Refusal {
         /// Where it is to be.
         address: String,
     },
-    /// Somebody forgot to prove it.
-    #[error("nothing is changed on a host that was not proven; this is a fault of the operator")]
+    /// The caller did not prove it.
+    #[error("the operator does not change a host that is not proven; this is a fault of the operator")]
     NotProven,
 }
 
@@ -203,7 +199,7 @@ pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Othe
     let known = meant.machine_id.filter(|id| !id.is_empty());
     let same_machine = known.is_some_and(|id| id == found.machine_id);
     // A host that is no node yet may get another machine: its entry was corrected. One whose Node a person has deleted, too, as long as
-    // that machine is nobody's.
+    // that machine has no owner.
     let clean = found.owner.is_none() && !found.has_kubelet;
     let may_be_new =
         meant.node == NodeProof::Missing && (purpose == Purpose::Join || purpose == Purpose::Keep && clean);

@@ -129,7 +129,7 @@ fn which_host_it_is() {
             ["supersedes cluster-there win-1", "HostOfAnotherCluster", "anothers cluster-there win-1"],
         ),
         (
-            "another cluster's that may be taken over, with a key that nobody has declared",
+            "another cluster's that may be taken over, with a key that is not declared",
             Case { owner: Some(of(THERE, "win-1")), take_over_from: from(THERE), ..case() },
             ["HostOfAnotherCluster", "HostOfAnotherCluster", "anothers cluster-there win-1"],
         ),

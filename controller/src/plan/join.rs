@@ -39,7 +39,7 @@ impl Step {
     }
 }
 
-/// What the host shall have.
+/// Desired state of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Id of this cluster.
@@ -54,7 +54,7 @@ pub struct Wanted {
     pub configs: String,
     /// SHA-256 of wicd.
     pub wicd: String,
-    /// Whether services are to be started afresh in this operation.
+    /// Whether services must be restarted in this operation.
     pub restarts: bool,
     /// Boot id that the host must not have any more.
     pub leaves_boot: Option<String>,
@@ -137,14 +137,14 @@ pub fn next(
         return Next::Do(Step::Certify);
     }
     let runs = state.wicd == ServiceState::Running && state.wicd_sha256.as_deref() == Some(&wanted.wicd);
-    // kubelet registers its Node only when it starts: with everything running and no Node, it must start afresh.
+    // kubelet registers its Node only when it starts: with everything running and no Node, it must restart.
     if !host.started && (!wants.is_empty() || !runs || node.is_none() || wanted.restarts) {
         return Next::Do(Step::Start);
     }
     if node_is_right { Next::Joined } else { Next::Do(Step::Register) }
 }
 
-/// Whether files and configuration are on the host as they shall be.
+/// Whether files and configuration on the host match the desired state.
 pub fn is_placed(wanted: &Wanted, state: &HostState) -> bool {
     state.marker.as_ref().is_some_and(|m| {
         (m.cluster_id.as_str(), m.node_name.as_str(), m.version.as_str(), m.payload.as_str(), m.configs.as_str())
@@ -269,7 +269,7 @@ mod tests {
             ),
             ("wicd is stopped", but(|s| s.state.wicd = ServiceState::Stopped), Start),
             ("another wicd runs", but(|s| s.state.wicd_sha256 = Some("old".into())), Start),
-            ("all runs, but somebody deleted the Node", finished(), Start),
+            ("all runs, but the Node was deleted", finished(), Start),
             ("all was started", but(|s| s.started = true), Register),
         ] {
             assert_eq!(
@@ -322,14 +322,21 @@ mod tests {
         let started = but(|s| s.started = true);
         let leaves = Wanted { leaves_boot: Some("1".into()), ..wanted() };
         for (name, wanted, node, host, registering, expected) in [
-            ("services are started afresh", &restarts, node("1"), Some(finished()), false, Next::Do(Step::Start)),
+            ("services are restarted", &restarts, node("1"), Some(finished()), false, Next::Do(Step::Start)),
             ("once", &restarts, node("1"), Some(started), false, Next::Joined),
             ("the host is restarted", &leaves, node("1"), Some(on("1")), false, Next::Do(Step::Reboot)),
-            ("its Node still tells of before", &leaves, node("1"), Some(on("2")), false, Next::Do(Step::Register)),
+            (
+                "its Node still reports the version before",
+                &leaves,
+                node("1"),
+                Some(on("2")),
+                false,
+                Next::Do(Step::Register),
+            ),
             ("until kubelet has started", &leaves, node("1"), None, true, Next::Do(Step::Register)),
             ("all is new", &leaves, node("2"), Some(on("2")), false, Next::Joined),
-            ("somebody asks for a restart", &restarts, asks("1", "0"), None, true, Next::Do(Step::Reboot)),
-            ("somebody did, and it has happened", &leaves, asks("2", "0"), None, true, Next::Do(Step::Register)),
+            ("a user requests a restart", &restarts, asks("1", "0"), None, true, Next::Do(Step::Reboot)),
+            ("a user did, and it has happened", &leaves, asks("2", "0"), None, true, Next::Do(Step::Register)),
             ("that may wait until all is right", &restarts, asks("1", "1-a"), None, true, Next::Joined),
         ] {
             assert_eq!(next(wanted, Some(&node), host.as_ref(), registering, now), expected, "{name}");

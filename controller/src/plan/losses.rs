@@ -1,8 +1,8 @@
 //! What a node of the legacy operator has that a version of this one would take from it. Pure.
 //!
-//! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this one is partly told them. Where it
-//! was not, a change of version would remove them without an error. So a node with such a difference stays as it was taken
-//! over, until the setting is provided or a person accepts the loss.
+//! The legacy operator reads the cluster's proxy, its cloud provider and more by itself; this one gets some of them as
+//! arguments. Where it was not, a change of version would remove them without an error. So a node with such a
+//! difference stays as it was taken over, until the setting is provided or a person accepts the loss.
 //!
 //! | what the legacy version has | is lost if the target has |
 //! |---|---|
@@ -64,7 +64,7 @@ impl Loss {
             }
             Self::Flag(name, _) if name.starts_with("image-credential") => "add the credential provider to the payload",
             Self::Flag(..) => "the operator sets no such flag",
-            Self::Unreadable(_) => "mend or restore the ConfigMap",
+            Self::Unreadable(_) => "correct or restore the ConfigMap",
         }
     }
 }
@@ -75,7 +75,7 @@ impl fmt::Display for Loss {
             Self::Service(name) => write!(f, "service {}", short(name)),
             Self::Variable(name) => write!(f, "variable {}", short(name)),
             Self::Flag(name, value) => write!(f, "kubelet's --{name}={}", short(value)),
-            Self::Unreadable(why) => write!(f, "what it has cannot be compared: {why}"),
+            Self::Unreadable(why) => write!(f, "its settings cannot be compared: {why}"),
         }
     }
 }
@@ -84,7 +84,7 @@ impl fmt::Display for Loss {
 pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     let runs = |name: &str| to.services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
     let services = from.services.iter().filter(|s| !runs(&s.name)).map(|s| Loss::Service(s.name.clone()));
-    // Windows does not tell names of variables apart by case.
+    // Windows ignores the case of names of variables.
     let sets = |name: &str| to.environment_vars.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty());
     let variables = from.environment_vars.iter().filter(|(name, value)| !value.is_empty() && !sets(name));
     let variables = variables.map(|(name, _)| Loss::Variable(name.clone()));
@@ -118,7 +118,7 @@ fn flags(config: &ServicesConfig) -> BTreeMap<String, String> {
     found
 }
 
-/// The losses that nobody has accepted. `accepted` are the annotations of pool and instance: names with commas or spaces
+/// The losses that are not accepted. `accepted` are the annotations of pool and instance: names with commas or spaces
 /// between them, or `all`.
 pub fn unaccepted(losses: &[Loss], accepted: &[Option<&String>]) -> Vec<Loss> {
     let words: Vec<&str> = accepted
@@ -137,8 +137,7 @@ pub fn message(losses: &[Loss]) -> Option<String> {
     let each: Vec<String> = losses.iter().map(|l| format!("{l} ({})", l.remedy())).collect();
     (!losses.is_empty()).then(|| {
         format!(
-            "the node stays as it was taken over, because the change would lose settings that it has: {}. Provide them, or accept \
-             the loss with the annotation {}: \"{}\" on the pool or the instance",
+            "the adopted node stays unchanged, because the change would lose settings that it has: {}. Provide them, or accept the loss with the annotation {}: \"{}\" on the pool or the instance",
             each.join(", "),
             key::ACCEPT_LOST_SETTINGS,
             names.join(",")

@@ -1,4 +1,4 @@
-//! Pure decisions: who may be worked on now, and what the next step on a host is.
+//! Pure decisions: which hosts get a grant, and the next step on a host.
 
 pub mod authorized_keys;
 pub mod backoff;

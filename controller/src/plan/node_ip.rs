@@ -2,8 +2,9 @@
 
 use std::net::IpAddr;
 
-/// The address that a person named, if the host has it; else the one that the SSH connection reached; else the one of the
-/// default route; else the first that others can reach. `None` if the host told no usable address.
+/// The address that a person named, if the host has it; otherwise the one that the SSH connection reached; otherwise
+/// the one of the default route; otherwise the first that others can reach. `None` if the host reported no usable
+/// address.
 ///
 /// The last two are the host's own word. Its Node gets such an address, and no certificate names it unasked.
 pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_route: Option<IpAddr>) -> Option<IpAddr> {
@@ -12,7 +13,7 @@ pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_rou
     proven.or_else(told)
 }
 
-/// Windows gives itself a link-local address where nobody else gives it one.
+/// Windows gives itself a link-local address where it gets no other.
 fn can_be_reached(ip: &IpAddr) -> bool {
     let is_link_local = match ip.to_canonical() {
         IpAddr::V4(v4) => v4.is_link_local(),

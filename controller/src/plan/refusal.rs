@@ -5,7 +5,7 @@ use std::time::Duration;
 use api::KeyRefusal;
 use jiff::Timestamp;
 
-/// Notes a refusal after another. One of other keys begins anew.
+/// Records a refusal after another. A refusal of other keys resets the record.
 pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp) -> KeyRefusal {
     let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let first_time = before.filter(|b| b.key_hashes == key_hashes).map_or_else(|| now.clone(), |b| b.first_time);
@@ -19,7 +19,7 @@ pub struct Seen<'a> {
     pub refusal: Option<&'a KeyRefusal>,
     /// Those that are listed now; `None` if one of them cannot be had.
     pub listed: Option<&'a [String]>,
-    /// The one that it took last, as far as anybody has written it down. Empty if an operator before us meant to replace the host.
+    /// The key that it last accepted, if recorded. Empty if a previous operator marked the host for replacement.
     pub taken: Option<&'a str>,
     /// Whether it is a node, of ours or of an operator before us.
     pub is_node: bool,
@@ -30,9 +30,9 @@ pub struct Seen<'a> {
 pub enum Meaning {
     /// Nothing yet: the host has not refused for so long, or the keys are not those any more.
     Nothing,
-    /// Nobody gets in with what is listed, and the host was never given any of it.
+    /// The host rejects every listed key, and never got any of them.
     LockedOut,
-    /// For this reason, it may be something else than the key.
+    /// For this reason, the key may not be the cause.
     Unclear(&'static str),
 }
 
@@ -49,9 +49,9 @@ pub fn meaning(seen: Seen<'_>, at_least: Duration) -> Meaning {
     }
     match seen.taken {
         _ if !seen.is_node => Meaning::LockedOut,
-        None => Meaning::Unclear("nobody has written down which key it took before"),
+        None => Meaning::Unclear("the key that it accepted before is not on record"),
         Some(taken) if listed.iter().any(|key| key == taken) => {
-            Meaning::Unclear("it took one of them before, so that something on the host has changed, and not the key")
+            Meaning::Unclear("it accepted one of them before, so the host has changed, and not the key")
         }
         Some(_) => Meaning::LockedOut,
     }
@@ -96,8 +96,8 @@ mod tests {
         let (new, newer) = (keys(&["new"]), keys(&["newer"]));
         let (two, with_old) = (keys(&["new", "newer"]), keys(&["new", "old"]));
         let node = Seen { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
-        let unknown = Unclear("nobody has written down which key it took before");
-        let broke = Unclear("it took one of them before, so that something on the host has changed, and not the key");
+        let unknown = Unclear("the key that it accepted before is not on record");
+        let broke = Unclear("it accepted one of them before, so the host has changed, and not the key");
         for (about, seen, expected) in [
             ("took another key before", node, LockedOut),
             ("the operator before us meant to replace it", Seen { taken: Some(""), ..node }, LockedOut),
@@ -108,13 +108,13 @@ mod tests {
                 broke,
             ),
             ("took none of several", Seen { refusal: Some(&both), listed: Some(&two), ..node }, LockedOut),
-            ("nobody knows what it took", Seen { taken: None, ..node }, unknown),
+            ("the accepted key is unknown", Seen { taken: None, ..node }, unknown),
             ("is no node yet", Seen { taken: None, is_node: false, ..node }, LockedOut),
             ("is no node yet, and took it once", Seen { taken: Some("new"), is_node: false, ..node }, LockedOut),
             ("not for long enough", Seen { refusal: Some(&short), ..node }, Nothing),
             ("no node, not for long enough", Seen { refusal: Some(&short), is_node: false, ..node }, Nothing),
             ("a clock was set back", Seen { refusal: Some(&backwards), ..node }, Nothing),
-            ("nobody can read since when", Seen { refusal: Some(&broken), ..node }, Nothing),
+            ("the start time is unreadable", Seen { refusal: Some(&broken), ..node }, Nothing),
             ("lets us in", Seen { refusal: None, ..node }, Nothing),
             ("the key has changed since", Seen { listed: Some(&newer), ..node }, Nothing),
             ("another key is listed now", Seen { listed: Some(&with_old), ..node }, Nothing),

@@ -1,7 +1,7 @@
 //! The next step of taking a host out.
 //!
-//! Until the host is being deconfigured, its removal can be taken back: it is only marked as leaving, and at most cordoned and drained. What
-//! cannot be taken back begins with the deletion of the instance.
+//! Until the host is being deconfigured, its removal can be revoked: it is only marked as leaving, and at most cordoned
+//! and drained. What cannot be revoked begins with the deletion of the instance.
 
 use api::{GrantType, WindowsInstance};
 
@@ -12,7 +12,7 @@ pub enum Step {
     Cordon,
     /// Move the pods away.
     Drain,
-    /// Take everything of ours from the host.
+    /// Remove everything that the operator put on the host.
     Deconfigure,
     /// Delete the Node.
     DeleteNode,
@@ -36,16 +36,16 @@ impl Step {
 }
 
 /// What is seen.
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is seen or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Whether the Node is there and is this host's.
     pub node: bool,
-    /// Whether it is cordoned, by this operation or by somebody before it.
+    /// Whether it is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
     pub drained: bool,
-    /// Whether the instance is being deleted: then the removal cannot be taken back any more.
+    /// Whether the instance is being deleted: then the removal can no longer be revoked.
     pub deleted: bool,
     /// Whether anything was ever put on the host.
     pub touched: bool,
@@ -66,7 +66,7 @@ pub enum Next {
     Gone,
 }
 
-/// Whether the removal of a host cannot be taken back any more.
+/// Whether the removal of a host can no longer be revoked.
 pub fn is_past_return(instance: &WindowsInstance) -> bool {
     let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
     let deconfigures =
@@ -114,7 +114,11 @@ mod tests {
             ("marked before it was reached", Seen::default(), Delete),
             ("a node that a person deletes", node, Do(Cordon)),
             ("cordoned", Seen { cordoned: true, ..node }, Do(Drain)),
-            ("somebody lifts the cordon in the middle", Seen { drained: true, begun: Some(Drain), ..node }, Do(Cordon)),
+            (
+                "another client lifts the cordon in the middle",
+                Seen { drained: true, begun: Some(Drain), ..node },
+                Do(Cordon),
+            ),
             ("drained", Seen { cordoned: true, drained: true, ..node }, Do(Deconfigure)),
             (
                 "the operator died while deconfiguring",

@@ -15,7 +15,7 @@ pub struct Seen {
     pub changed: u32,
     /// Those that follow the version, available or not.
     pub following: u32,
-    /// Those that gave up following the version.
+    /// Nodes that failed to follow the version.
     pub failed: u32,
     /// Version that most nodes follow that have joined; `None`: there are none.
     pub current: Option<String>,
@@ -56,12 +56,12 @@ pub enum Hold {
         /// When it is.
         until: Timestamp,
     },
-    /// The nodes of the step are there, and nobody has approved this version.
+    /// The nodes of the step follow the version, and it is not approved.
     Approval {
         /// The version.
         version: String,
     },
-    /// Too many nodes gave up following the version.
+    /// Too many nodes failed to follow the version.
     FailureLimit {
         /// How many.
         failed: u32,
@@ -70,23 +70,23 @@ pub enum Hold {
     },
 }
 
-/// How the rollout goes on.
+/// Progress of the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Course {
     /// What is to be remembered.
     pub status: Option<RolloutStatus>,
-    /// Version that nodes shall follow, those that join too.
+    /// Version that nodes must follow, including those that join.
     pub target: String,
     /// How many may.
     pub gate: Gate,
-    /// When to look again though nothing else happens.
+    /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
 }
 
 impl Course {
-    /// The version that is in force: the one that hosts which join shall follow, if this operator has its files. That is the target only
-    /// as soon as all nodes may follow it: what waits for its trial, for a person or for a window, or has failed, is not given to a
-    /// host because it is new, or was rebuilt.
+    /// The version that is in force: the one that joining hosts must follow, if this operator has its files. That is
+    /// the target only as soon as all nodes may follow it: what waits for its trial, for a person or for a window, or
+    /// has failed, is not given to a host because it is new, or was rebuilt.
     pub fn in_force(&self, open: bool) -> &str {
         let Some(status) = &self.status else { return &self.target };
         let gated = !status.completed && (self.gate.limit.is_some() || !open);

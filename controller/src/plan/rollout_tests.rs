@@ -57,7 +57,7 @@ fn begins() {
         ("the first, all follow another", None, "v2", seen(0, 0), Some("v1"), 0, false),
         ("after one that was completed", Some(completed("v1")), "v2", seen(0, 0), Some("v1"), 0, false),
         ("in a pool that has lost its nodes", Some(completed("v1")), "v2", nobody, Some("v1"), 2, true),
-        ("nodes that somebody else has made", None, "v2", Seen { foreign: true, ..seen(0, 0) }, None, 0, false),
+        ("nodes of another operator", None, "v2", Seen { foreign: true, ..seen(0, 0) }, None, 0, false),
         (
             "such nodes come into a pool that had none",
             Some(RolloutStatus { start_time: text(at(0)), ..completed("v2") }),
@@ -96,7 +96,7 @@ fn passes_steps() {
     let soaking = |s| Hold::Soaking { until: at(s) };
     let approval = || Hold::Approval { version: "v2".into() };
     for (name, before, seen, approved, step, reached, limit, hold) in [
-        ("nobody yet", on_its_way(0, None), seen(0, 0), vec![], 0, None, Some(1), Hold::None),
+        ("no node yet", on_its_way(0, None), seen(0, 0), vec![], 0, None, Some(1), Hold::None),
         ("the first is there", on_its_way(0, None), seen(1, 0), vec![], 0, Some(1000), Some(1), soaking(1900)),
         ("its pause goes on", on_its_way(0, Some(101)), seen(1, 0), vec![], 0, Some(101), Some(1), soaking(1001)),
         ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), vec![], 1, None, Some(10), Hold::None),
@@ -112,7 +112,7 @@ fn passes_steps() {
         ),
         ("it gave up: another is tried", on_its_way(0, None), seen(0, 1), vec![], 0, None, Some(2), Hold::None),
         (
-            "nobody approves a pause away",
+            "an approval does not end a pause",
             on_its_way(0, None),
             seen(1, 0),
             vec!["v2"],
@@ -179,7 +179,7 @@ fn is_completed_when_all_follow() {
         ("they do not matter", on_its_way(2, None), follows(90, 10), FailureAction::Continue, true),
         ("others come later", completed("v2"), follows(50, 0), FailureAction::Pause, true),
         (
-            "nobody is left for now",
+            "no node is left for now",
             on_its_way(1, None),
             Seen { total: 0, ..follows(0, 0) },
             FailureAction::Pause,
@@ -283,7 +283,7 @@ fn hosts_that_join_get_no_version_that_is_gated() {
     use FailureAction::{Pause, Rollback};
     let first = RolloutStatus { from_version: None, ..on_its_way(0, None) };
     for (name, before, seen, action, open, expected) in [
-        ("nobody has tried it", on_its_way(0, None), seen(0, 0), Pause, true, "v1"),
+        ("no node has tried it", on_its_way(0, None), seen(0, 0), Pause, true, "v1"),
         ("it is soaking", on_its_way(0, Some(990)), seen(1, 0), Pause, true, "v1"),
         ("it waits for approval", on_its_way(1, None), seen(10, 0), Pause, true, "v1"),
         ("all may follow", on_its_way(2, None), seen(20, 0), Pause, true, "v2"),

@@ -1,4 +1,4 @@
-//! What counts of one host when it is decided who may be worked on.
+//! State of one host for the decision about grants.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 
 /// What counts of one host of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is so or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 pub struct Slot {
     /// Name of the instance.
     pub name: String,
@@ -21,15 +21,15 @@ pub struct Slot {
     pub grant_disruption: Option<Disruption>,
     /// Whether its operation has begun, and may have disturbed the node.
     pub begun: bool,
-    /// Whether that operation has changed something on the host, so that its grant is not taken back any more.
+    /// Whether that operation has changed something on the host, so that its grant is no longer revoked.
     pub past_return: bool,
     /// Whether its removal has begun, which may have cordoned its Node.
     pub removing: bool,
     /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
-    /// Whether it is let go as it is when it leaves, whatever its pool says.
+    /// Whether it is released as it is when it leaves, whatever its pool says.
     pub let_go: bool,
-    /// Whether it is being deconfigured: its removal is not taken back any more.
+    /// Whether it is being deconfigured: its removal is no longer revoked.
     pub deconfiguring: bool,
     /// Whether it leaves together with its machine. Nothing is done with it, and it counts for nothing.
     pub vanishing: bool,
@@ -39,13 +39,14 @@ pub struct Slot {
     pub ready: bool,
     /// Whether its Node is Ready, has been so for long enough, and takes pods.
     pub available: bool,
-    /// Until when it waits after a failure. A time that has passed tells that nothing has succeeded since.
+    /// Time of the retry after a failure. A time in the past means that no attempt has succeeded since.
     pub waits_until: Option<Timestamp>,
-    /// Whether a person said that nothing shall begin here. It counts neither as one of the pool nor as unavailable.
+    /// Whether a person put the host on hold. It counts neither as one of the pool nor as unavailable.
     pub held: bool,
     /// What it takes to follow the target; `None`: it does.
     pub change: Option<Wanted>,
-    /// Whether the change would lose settings of the legacy operator's, which nobody has accepted. The node stays as it was taken over.
+    /// Whether the change would lose settings of the legacy operator's, which are not accepted. The adopted node stays
+    /// unchanged.
     pub withheld: bool,
     /// Whether its Node is cordoned, and not by this operator.
     pub cordoned: bool,
@@ -54,7 +55,7 @@ pub struct Slot {
     pub astray: bool,
     /// Whether everything that the change needs is on the host.
     pub staged: bool,
-    /// Whether it gave up following the target. It is not tried again.
+    /// Whether it failed to follow the target. It is not retried.
     pub failed: bool,
     /// Whether the host asks for a restart.
     pub wants_reboot: bool,
@@ -62,11 +63,11 @@ pub struct Slot {
     pub down_since: Option<Timestamp>,
     /// Whether the host did not answer over SSH when it was last tried.
     pub unreachable: bool,
-    /// Whether it takes another SSH key than the first of its list, or has an old one to give up.
+    /// Whether it accepts another SSH key than the first of its list, or has an old one to remove.
     pub wants_key: bool,
     /// Whether its keys are being worked on.
     pub rotating: bool,
-    /// Until when that waits after a failure. A time that has passed tells that it has not succeeded since.
+    /// Time of its retry after a failure. A time in the past means that it has not succeeded since.
     pub key_waits_until: Option<Timestamp>,
 }
 
@@ -77,7 +78,7 @@ pub struct Wanted {
     pub version: String,
     /// How disruptive going there is.
     pub disruption: Disruption,
-    /// Services that are started afresh.
+    /// Services to restart.
     pub services: Vec<String>,
 }
 
@@ -131,7 +132,7 @@ pub(super) fn is_revocable(slot: &Slot) -> bool {
     }
 }
 
-/// Whether it does so only because of a grant that can still be taken back, or replaced.
+/// Whether it does so only because of a grant that can still be revoked, or replaced.
 pub(super) fn is_seated(slot: &Slot) -> bool {
     slot.available && !slot.begun && !slot.removing && slot.grant != Some(GrantType::Remove) && is_busy(slot)
 }
@@ -172,7 +173,7 @@ pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Ti
     since?.checked_add(SignedDuration::try_from(by?).ok()?).ok()
 }
 
-/// How many there are of which this is so.
+/// Number of candidates that match the predicate.
 pub(super) fn count(slots: &[Slot], which: impl Fn(&Slot) -> bool) -> u32 {
     u32::try_from(slots.iter().filter(|s| which(s)).count()).unwrap_or(u32::MAX)
 }

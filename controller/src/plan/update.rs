@@ -8,7 +8,7 @@ use api::{Disruption, GrantType};
 /// A step, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// Log in, check that the host can be changed, and send what it lacks. The node goes on as it is.
+    /// Log in, check that the host can be changed, and send missing files. The node continues unchanged.
     Check,
     /// Take no new pods.
     Cordon,
@@ -54,20 +54,20 @@ pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
 }
 
 /// What is seen.
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is seen or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Seen {
     /// Whether the pods are to be moved away.
     pub drains: bool,
     /// Whether the host was found fit to be changed in this operation, with everything on it that the change needs.
     pub checked: bool,
-    /// Whether the Node is cordoned, by this operation or by somebody before it.
+    /// Whether the Node is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
     pub drained: bool,
     /// The step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
     pub begun: Option<Step>,
-    /// Whether the host is as it shall be and its Node Ready.
+    /// Whether the host is in its desired state and its Node Ready.
     pub works: bool,
     /// Whether that has been so for long enough.
     pub proven: bool,
@@ -88,7 +88,7 @@ pub enum Next {
 pub fn next(seen: Seen) -> Next {
     // Past the drain services on the host may be stopped: no pod can be moved any more, none must be waited for.
     if seen.drains && seen.begun < Some(Step::Host) {
-        // The cordon is stored only after the check, so whoever finds it begun need not check again.
+        // The cordon is stored only after the check, so an operator that finds it begun need not check again.
         if !seen.checked && seen.begun < Some(Step::Cordon) {
             return Next::Do(Step::Check);
         }
@@ -108,7 +108,7 @@ pub fn next(seen: Seen) -> Next {
     if seen.our_cordon { Next::Do(Step::Uncordon) } else { Next::Done }
 }
 
-/// Whom an error belongs to. Only an error of the version counts against it, and may stop or take back a rollout.
+/// The part at fault. Only an error of the version counts against it, and may stop or roll back a rollout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
     /// The host: it cannot be reached or logged in to, or is not fit to be changed. It is tried again after a while.
@@ -120,7 +120,7 @@ pub enum Blame {
 }
 
 /// What is known of a failure in the middle of changing a node.
-#[expect(clippy::struct_excessive_bools, reason = "each is a thing of its own that is so or not")]
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
 #[derive(Clone, Copy, Debug)]
 pub struct Failure {
     /// The kind of the operation.
@@ -129,7 +129,7 @@ pub struct Failure {
     pub past_return: bool,
     /// Whether the host is on its way back to the version before.
     pub rolling_back: bool,
-    /// Whom the error belongs to.
+    /// The part at fault.
     pub blame: Blame,
     /// Whether only the API server did not do what was asked, which is tried again where it was.
     pub is_of_the_api: bool,
@@ -142,7 +142,7 @@ pub struct Failure {
 /// What follows from a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AfterFailure {
-    /// The operation goes on where it was, after a while. So many failures of the version there have been.
+    /// The operation is retried from its present step, after a delay. Holds the number of failures of the version.
     Retry {
         /// With this one.
         attempts: i32,
@@ -153,7 +153,7 @@ pub enum AfterFailure {
     TakeBack,
 }
 
-/// Attempts on a host until its version is taken back.
+/// Attempts on a host before its version is rolled back.
 const ATTEMPTS: i32 = 3;
 
 /// Decides what follows from a failure of changing a node.
@@ -196,16 +196,16 @@ mod tests {
             ("pods are moved first", checked(full), Next::Do(Cordon)),
             ("a crash before the cordon was taken", past(Cordon, full), Next::Do(Cordon)),
             ("the cordon is there", checked(held), Next::Do(Drain)),
-            ("somebody else's cordon is as good", Seen { cordoned: true, ..checked(full) }, Next::Do(Drain)),
+            ("another client's cordon is sufficient", Seen { cordoned: true, ..checked(full) }, Next::Do(Drain)),
             ("empty", Seen { drained: true, ..checked(held) }, Next::Do(Host)),
-            ("somebody lifted the cordon", past(Drain, full), Next::Do(Cordon)),
+            ("another client lifted the cordon", past(Drain, full), Next::Do(Cordon)),
             ("a crash in the middle of the drain", past(Drain, held), Next::Do(Drain)),
             ("a crash past the drain", past(Host, held), Next::Do(Host)),
             ("nothing is drained again at the end", past(Verify, works(held)), Next::Do(Verify)),
             ("it stopped working while it was watched", past(Verify, held), Next::Do(Host)),
             ("proven", past(Verify, Seen { proven: true, ..works(held) }), Next::Do(Uncordon)),
             (
-                "the cordon was somebody else's",
+                "the cordon was another client's",
                 past(Verify, Seen { proven: true, our_cordon: false, ..works(held) }),
                 Next::Done,
             ),

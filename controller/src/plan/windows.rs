@@ -1,7 +1,7 @@
 //! When changes may begin: maintenance windows.
 //!
-//! A window is open if some start of its schedule lies at most its duration in the past. That is asked anew each time, so that
-//! an operator that starts in the middle of a window, or was away at its start, finds it open all the same.
+//! A window is open if some start of its schedule lies at most its duration in the past. That is computed each time, so
+//! that an operator that starts in the middle of a window, or was away at its start, finds it open all the same.
 //!
 //! Starts are in local time. Where clocks are set forward, a start that the clock leaves out is at the first moment after;
 //! where they are set back, a start that the clock shows twice is at the first of both. So starts follow each other in the
@@ -35,7 +35,7 @@ pub struct Windows {
 pub enum WindowError {
     /// The schedule has more or fewer than five fields.
     #[error(
-        "the schedule {schedule:?} of the maintenance window {window} has {fields} fields; write five, minute, hour, day of month, month and day of week, as in \"0 22 * * FRI\""
+        "the schedule {schedule:?} of the maintenance window {window} has {fields} fields; write five (minute, hour, day of month, month and day of week), for example \"0 22 * * FRI\""
     )]
     Fields {
         /// The window.
@@ -47,7 +47,7 @@ pub enum WindowError {
     },
     /// A field of the schedule cannot be read.
     #[error(
-        "{value:?} in the schedule {schedule:?} of the maintenance window {window} is no {field}; write {expected}, a list as 1,3, a range as 1-5, steps as */2 or 1-9/2, or *"
+        "{value:?} in the schedule {schedule:?} of the maintenance window {window} is not a valid {field}; write {expected}, a list (1,3), a range (1-5), steps (*/2 or 1-9/2), or *"
     )]
     Field {
         /// The window.
@@ -61,9 +61,9 @@ pub enum WindowError {
         /// What it may be.
         expected: &'static str,
     },
-    /// Nobody knows the time zone.
+    /// The time zone is unknown.
     #[error(
-        "the time zone {time_zone:?} of the maintenance window {window} is unknown; write a name of the IANA database, as Europe/Paris, or leave it out for UTC"
+        "the time zone {time_zone:?} of the maintenance window {window} is unknown; write a name of the IANA database, for example Europe/Paris, or leave it out for UTC"
     )]
     TimeZone {
         /// The window.
@@ -73,7 +73,7 @@ pub enum WindowError {
     },
     /// The days of the schedule do not exist.
     #[error(
-        "the maintenance window {window} never opens: no day of the next five years is one of its schedule {schedule:?}; write days that exist"
+        "the maintenance window {window} never opens: its schedule {schedule:?} matches no day of the next five years; write days that exist"
     )]
     Never {
         /// The window.
@@ -114,7 +114,7 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
 ];
 
 /// How windows stand. Without windows it is always open. One invalid window makes the answer an error, whether others are open
-/// or not: who wrote it shall not learn of it only later.
+/// or not: its author must learn of it at once.
 pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
     let mut closes: Option<Timestamp> = None;
     let mut opens: Option<(String, Timestamp)> = None;

@@ -12,7 +12,7 @@ use serde_json::Value;
 pub(super) struct Document {
     /// As it was understood.
     pub pool: WindowsNodePool,
-    /// Its spec as it was written, with fields that nobody knows.
+    /// Its spec as it was written, with unknown fields.
     pub spec: Value,
 }
 
@@ -20,7 +20,7 @@ pub(super) struct Document {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum DocumentError {
     /// It is no YAML.
-    #[error("document {number} is no YAML: {problem}")]
+    #[error("document {number} is not YAML: {problem}")]
     Unreadable {
         /// From 1.
         number: usize,
@@ -28,7 +28,7 @@ pub(super) enum DocumentError {
         problem: String,
     },
     /// It is no pool as it should be.
-    #[error("document {number} is no WindowsNodePool: {problem}")]
+    #[error("document {number} is not a WindowsNodePool: {problem}")]
     Invalid {
         /// From 1.
         number: usize,
@@ -36,10 +36,10 @@ pub(super) enum DocumentError {
         problem: String,
     },
     /// There is nothing to plan in it.
-    #[error("there is no WindowsNodePool in it")]
+    #[error("it has no WindowsNodePool")]
     Empty,
     /// Two of the same name.
-    #[error("the pool {name} is there twice")]
+    #[error("the pool {name} is defined twice")]
     Twice {
         /// Its name.
         name: String,
@@ -49,7 +49,7 @@ pub(super) enum DocumentError {
 /// All pools in a text of YAML documents. Other kinds are left out, so that the output of kustomize or Helm can be given whole.
 pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     let mut found = Vec::new();
-    // Read twice: only what is read from the text itself is told with the line and the field.
+    // Read twice: only errors of the text itself name the line and the field.
     let typed = serde_yaml::Deserializer::from_str(text);
     for (at, (raw, typed)) in serde_yaml::Deserializer::from_str(text).zip(typed).enumerate() {
         let number = at + 1;
@@ -70,7 +70,7 @@ pub(super) fn documents(text: &str) -> Result<Vec<Document>, DocumentError> {
     if found.is_empty() { Err(DocumentError::Empty) } else { Ok(found) }
 }
 
-/// Two pools of one name would be two plans for one thing.
+/// Two pools of one name would be two plans for one pool.
 pub(super) fn distinct(documents: &[Document]) -> Result<(), DocumentError> {
     let mut names = BTreeSet::new();
     match documents.iter().find(|d| !names.insert(d.pool.name_any())) {
@@ -89,7 +89,7 @@ fn document(pool: WindowsNodePool, mut value: Value, number: usize) -> Result<Do
     // It becomes a part of an URL.
     let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
     if name.is_empty() || !name.chars().all(fits) {
-        let problem = format!("metadata.name {name:?} is no name of an object");
+        let problem = format!("metadata.name {name:?} is not a valid name of an object");
         return Err(DocumentError::Invalid { number, problem });
     }
     Ok(Document { pool, spec: value.get_mut("spec").map(Value::take).unwrap_or_default() })
@@ -121,12 +121,12 @@ mod tests {
             ),
             ("another kind", format!("kind: Secret\napiVersion: v1\n---\n{}", pool("a")), Ok(vec!["a"])),
             ("a list", list, Ok(vec!["c"])),
-            ("nothing", String::new(), Err("there is no WindowsNodePool in it")),
-            ("another kind alone", "kind: Secret".to_owned(), Err("there is no WindowsNodePool in it")),
-            ("another version", pool("a").replace("v1alpha1", "v9"), Err("there is no WindowsNodePool in it")),
-            ("no YAML", "a: [".to_owned(), Err("document 1 is no YAML")),
-            ("no name", pool("''"), Err("metadata.name \"\" is no name")),
-            ("a name for an URL", pool("a/b"), Err("metadata.name \"a/b\" is no name")),
+            ("nothing", String::new(), Err("it has no WindowsNodePool")),
+            ("another kind alone", "kind: Secret".to_owned(), Err("it has no WindowsNodePool")),
+            ("another version", pool("a").replace("v1alpha1", "v9"), Err("it has no WindowsNodePool")),
+            ("no YAML", "a: [".to_owned(), Err("document 1 is not YAML")),
+            ("no name", pool("''"), Err("metadata.name \"\" is not a valid name")),
+            ("a name for an URL", pool("a/b"), Err("metadata.name \"a/b\" is not a valid name")),
             (
                 "a field is missing",
                 pool("a").replace(", address: 10.0.0.1", ""),
@@ -155,7 +155,7 @@ mod tests {
     fn each_pool_once() {
         let two = |b: &str| documents(&format!("{}---\n{}", pool("a"), pool(b))).unwrap();
         assert!(distinct(&two("b")).is_ok());
-        assert_eq!(distinct(&two("a")).unwrap_err().to_string(), "the pool a is there twice");
+        assert_eq!(distinct(&two("a")).unwrap_err().to_string(), "the pool a is defined twice");
     }
 
     proptest! {

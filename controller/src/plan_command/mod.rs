@@ -35,7 +35,7 @@ const CHANGES: u8 = 2;
 /// Exit status when a pool could not be planned, or not all of its hosts.
 const FAILED: u8 = 1;
 
-/// What is said of a pool.
+/// Report for a pool.
 #[derive(Serialize, Clone, Debug, Default)]
 #[serde(rename_all = "camelCase")]
 struct Answer {
@@ -69,7 +69,7 @@ struct Told {
     message: String,
 }
 
-/// Plans, prints, and says with the exit status what came of it.
+/// Plans, prints, and returns the exit status.
 pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
     telemetry::init(LogFormat::Text, "warn")?;
     let mut wanted = Vec::new();
@@ -79,7 +79,7 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
-    let cache = tempfile::tempdir().context("no place for Git repositories")?;
+    let cache = tempfile::tempdir().context("no directory for Git repositories")?;
     let cx = context(Run { cache: cache.path().into(), ..args.run }).await?;
 
     let (mut answers, mut others) = (Vec::new(), Vec::new());
@@ -115,31 +115,22 @@ fn read(file: &Path) -> std::io::Result<String> {
 
 /// What the controllers would have, as it is now.
 async fn context(args: Run) -> anyhow::Result<Context> {
-    let config = Config::infer().await.context("no way to the API server: neither in a pod nor with a kubeconfig")?;
+    let config =
+        Config::infer().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
     let cluster = Cluster::new(config).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();
     let windows = ListParams::default().labels(WINDOWS_NODES);
     let unreadable = Unreadable::default();
     let (pools, instances, nodes) = tokio::try_join!(
-        async {
-            watch::list(client.clone(), &all, &unreadable)
-                .await
-                .context("the API server does not show the WindowsNodePools")
-        },
-        async {
-            watch::list(client.clone(), &all, &unreadable)
-                .await
-                .context("the API server does not show the WindowsInstances")
-        },
-        async {
-            watch::list(client.clone(), &windows, &unreadable).await.context("the API server does not show the Nodes")
-        },
+        async { watch::list(client.clone(), &all, &unreadable).await.context("failed to list the WindowsNodePools") },
+        async { watch::list(client.clone(), &all, &unreadable).await.context("failed to list the WindowsInstances") },
+        async { watch::list(client.clone(), &windows, &unreadable).await.context("failed to list the Nodes") },
     )?;
-    let version = client.apiserver_version().await.context("the API server does not tell its version")?;
+    let version = client.apiserver_version().await.context("failed to get the version of the API server")?;
     let warning = cluster::version_warning(&version.major, &version.minor);
-    let cluster_id = cluster.id().await.context("the cluster cannot be told from others")?;
-    let release = cluster.release(&args).await.context("hosts could be given nothing")?;
+    let cluster_id = cluster.id().await.context("failed to identify the cluster")?;
+    let release = cluster.release(&args).await.context("failed to render the services of hosts")?;
     let process = Process {
         args,
         identity: "plan".to_owned(),
@@ -166,7 +157,9 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &Context) -> a
     match dry_run(&cx.client, document, there.is_some()).await? {
         Verdict::Taken => {}
         Verdict::Refused(message) => return refuse(answer, "Refused", message),
-        Verdict::NotAsked(message) => answer.notes.push(format!("the rules of the CRD were not checked: {message}")),
+        Verdict::NotAsked(message) => {
+            answer.notes.push(format!("the validation rules of the CRD were not checked: {message}"));
+        }
     }
     let pool = merged(&document.pool, there.as_deref());
     let planned = match pool::plan(&pool, others, cx, Timestamp::now()).await {
@@ -201,7 +194,7 @@ fn merged(wanted: &WindowsNodePool, there: Option<&WindowsNodePool>) -> WindowsN
     pool
 }
 
-/// What the API server says of a pool.
+/// The answer of the API server for a pool.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     /// It would take it.
@@ -213,7 +206,7 @@ enum Verdict {
 }
 
 /// Asks the API server whether it would take a pool, fields that it does not know included. Only the spec: labels and
-/// finalizers are nobody's business here.
+/// finalizers do not matter here.
 async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::Result<Verdict> {
     const HOW: &str = "dryRun=All&fieldValidation=Strict";
     let (url, spec) = (WindowsNodePool::url_path(&(), None), &document.spec);
@@ -238,7 +231,7 @@ async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::
         Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
             Ok(Verdict::Refused(status.message.clone()))
         }
-        Err(error) => Err(error).context("the API server does not check the pool"),
+        Err(error) => Err(error).context("failed to validate the pool at the API server"),
     }
 }
 

@@ -1,4 +1,4 @@
-//! What is said of a pool, for people. Pure.
+//! The report for a pool as a table, for people. Pure.
 
 use std::fmt::Write as _;
 

@@ -17,8 +17,7 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
     let is_withheld = |m: &Member| m.slot.withheld && !m.slot.leaving && !m.slot.held && m.slot.change.is_some();
     let names = names(members, is_withheld);
     let message = format!(
-        "{} not updated, because the change would lose settings that the operator before has made: {}. The condition {} of each \
-         instance names them, and what to do",
+        "{} not updated, because the change would lose settings of the previous operator: {}. The condition {} of each instance names them and the remedy",
         number(&names),
         some(&names),
         kind::UPDATE_WITHHELD
@@ -84,7 +83,7 @@ mod tests {
             ("it gave up", cordoned(Slot { change: change(), failed: true, ..plain.clone() }), 0, true),
             ("its change is withheld", cordoned(Slot { change: change(), withheld: true, ..plain.clone() }), 0, true),
             ("it does not count", cordoned(Slot { held: true, ..plain.clone() }), 0, false),
-            ("nobody has cordoned it", member("x", plain.clone()), 0, false),
+            ("no client has cordoned it", member("x", plain.clone()), 0, false),
             ("another is being changed", member("x", Slot { grant: Some(GrantType::Update), ..plain }), 0, false),
         ] {
             let decision =
@@ -103,7 +102,7 @@ mod tests {
         let withheld_slot = Slot { withheld: true, change: Some(Wanted::default()), ..Slot::default() };
         let (why, message) = withheld(&[member("a", withheld_slot.clone()), member("b", Slot::default())]).unwrap();
         assert_eq!(why, "SettingsWouldBeLost");
-        assert!(message.starts_with("1 node is not updated") && message.contains("made: a."), "{message}");
+        assert!(message.starts_with("1 node is not updated") && message.contains("operator: a."), "{message}");
         assert_eq!(withheld(&[member("a", Slot { leaving: true, ..withheld_slot })]), None);
     }
 }

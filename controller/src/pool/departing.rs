@@ -24,16 +24,16 @@ pub(super) struct Seen {
     pub trouble: Option<String>,
     /// Entries that may be any host.
     pub nameless: Nameless,
-    /// For Machines: what they say.
+    /// For Machines: their state.
     pub departures: Option<Departures>,
-    /// Whether the pool is being deleted, which says that all hosts leave.
+    /// Whether the pool is being deleted, which means that all hosts leave.
     pub deleting: bool,
 }
 
 /// Entries without a known name, by their addresses.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Nameless {
-    /// Hosts that have not told their names, and are asked.
+    /// Hosts that have not reported their names, and are asked.
     pub unnamed: Vec<String>,
     /// Entries that cannot be read.
     pub broken: Vec<String>,
@@ -53,9 +53,9 @@ impl List {
         let revision = self.status.as_ref().and_then(|s| s.revision.as_ref());
         match (self.vanishing.contains(name), revision) {
             _ if self.deleting => "its pool is being deleted".into(),
-            (true, _) => "its Machine is being deleted, or is gone".into(),
-            (false, Some(revision)) => format!("not listed any more at {revision}"),
-            (false, None) => "not listed any more".into(),
+            (true, _) => "its Machine is being deleted, or does not exist".into(),
+            (false, Some(revision)) => format!("no longer listed at {revision}"),
+            (false, None) => "no longer listed".into(),
         }
     }
 
@@ -178,34 +178,28 @@ impl Held<'_> {
         let confirm = format!("annotate the pool with {}={n}", key::APPROVE_REMOVAL);
         match hold {
             Hold::Missing => format!(
-                "{trouble}. The {count} of the pool stay: {names}. If they are to leave, {confirm}, or delete the pool"
+                "{trouble}. The {count} of the pool stay: {names}. To remove them, {confirm}, or delete the pool"
             ),
             Hold::Empty => format!(
-                "{list} lists no host any more. The {count} of the pool stay: {names}. If they are to leave, {confirm}, or delete the \
-                 pool; otherwise mend the list"
+                "{list} no longer lists any host. The {count} of the pool stay: {names}. To remove them, {confirm}, or delete the pool; otherwise correct the list"
             ),
             Hold::Nameless => format!(
-                "the names of these entries are not known: {}. One of them may be one of {count} that {list} does not list any more: \
-                 {names}. No host leaves until the names are known. If exactly these are to leave, {confirm}; otherwise mend the \
-                 entries or take them out",
+                "the names of these entries are not known: {}. One of them may be one of {count} that {list} no longer lists: {names}. No host leaves until the names are known. To remove exactly these, {confirm}; otherwise correct or remove the entries",
                 some(nameless)
             ),
             Hold::TooMany => format!(
-                "{list} does not list {n} of {of} hosts any more, and one change may remove {limit}: {names}; they all stay. If they are \
-                 to leave, {confirm}; otherwise mend the list"
+                "{list} no longer lists {n} of {of} hosts, and one change may remove {limit}: {names}; they all stay. To remove them, {confirm}; otherwise correct the list"
             ),
             Hold::Machines => format!(
-                "{list} does not list {count} any more, though their Machines exist and are not being deleted: {names}. They stay. \
-                 Delete their Machines, or label these {}=true; or, if they are to leave as they are, {confirm}",
+                "{list} no longer lists {count}, although their Machines exist and are not being deleted: {names}. They stay. Delete their Machines, or label these {}=true; or, to remove only the hosts, {confirm}",
                 key::IGNORE
             ),
             Hold::Pending => format!(
-                "{count} stay until it is known whether another pool lists them now: {names}. Reading the lists of {}",
+                "{count} stay until the operator knows whether another pool lists them now: {names}. Reading the lists of {}",
                 some(pools)
             ),
             Hold::Unreadable => format!(
-                "{count} stay because another pool may list them now, and these lists cannot be read: {}. Mend or suspend their sources; \
-                 if the hosts are to leave ({names}), {confirm}",
+                "{count} stay because another pool may list them now, and these lists cannot be read: {}. Correct or suspend their sources; to remove the hosts ({names}), {confirm}",
                 some(pools)
             ),
         }
@@ -224,17 +218,17 @@ mod tests {
             hosts: &hosts,
             of: 9,
             list: "ConfigMap windows-instances",
-            trouble: "there is no ConfigMap ns/windows-instances",
+            trouble: "the ConfigMap ns/windows-instances does not exist",
             nameless: &entries,
             pools: &pools,
             limit: "10%",
         };
         let number = format!("{}=4", key::APPROVE_REMOVAL);
         for (hold, parts) in [
-            (Hold::Missing, ["there is no ConfigMap", "4 hosts", "delete the pool", &number]),
-            (Hold::Empty, ["windows-instances lists no host", "4 hosts", "delete the pool", &number]),
-            (Hold::Nameless, ["win.example.com", "4 hosts", "mend the entries", &number]),
-            (Hold::TooMany, ["4 of 9 hosts", "may remove 10%", "mend the list", &number]),
+            (Hold::Missing, ["does not exist", "4 hosts", "delete the pool", &number]),
+            (Hold::Empty, ["windows-instances no longer lists any host", "4 hosts", "delete the pool", &number]),
+            (Hold::Nameless, ["win.example.com", "4 hosts", "correct or remove the entries", &number]),
+            (Hold::TooMany, ["4 of 9 hosts", "may remove 10%", "correct the list", &number]),
             (Hold::Machines, ["their Machines exist", "4 hosts", "Delete their Machines", &number]),
             (Hold::Unreadable, ["hall-b", "4 hosts", "suspend", &number]),
             (Hold::Pending, ["hall-b", "4 hosts", "Reading the lists", "stay until"]),

@@ -88,9 +88,9 @@ mod tests {
         let granted = |type_, disruption| instance("a", Some((type_, disruption)));
         for (name, of_a, expected) in [
             ("nothing granted", instance("a", None), 3),
-            ("a join disturbs nobody", granted(Provision, None), 3),
+            ("a join is not disruptive", granted(Provision, None), 3),
             ("sending ahead neither", granted(Stage, None), 3),
-            ("nor a change that nobody notices", granted(Update, Some(Disruption::None)), 3),
+            ("nor a change without disruption", granted(Update, Some(Disruption::None)), 3),
             ("a change with a drain", granted(Update, Some(Disruption::Drain)), 2),
             ("a restart", granted(Reboot, None), 2),
             ("a removal", granted(Remove, None), 2),

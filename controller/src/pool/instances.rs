@@ -1,4 +1,5 @@
-//! The instances of a pool: made, changed and deleted as the inventory says, and granted operations as the plan says.
+//! The instances of a pool: created, changed and deleted according to the inventory, and granted operations according
+//! to the plan.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -49,7 +50,7 @@ pub struct Update {
     pub returns: bool,
 }
 
-/// What has to be written. A host that has not joined yet shall follow `version`; a node gets another one with its grant.
+/// Required writes. A host that has not joined yet follows `version`; a node gets another one with its grant.
 pub fn changes(
     list: &List,
     mine: &[Arc<WindowsInstance>],
@@ -111,7 +112,7 @@ pub fn changes(
             }
             None if instance.spec.leaving.is_some() => {}
             None => changes.leave.push(name),
-            // What has begun is taken back first.
+            // Operations in progress are revoked first.
             Some(_) if instance.spec.leaving.is_some() => {
                 changes.update.push(update(json!({"spec": returned(instance)}), None, true));
             }
@@ -144,7 +145,7 @@ fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
     merged(serde_json::Value::Object(nulls.collect()), json!(now))
 }
 
-/// Whether an instance may go over to a pool now: in the middle of an operation it belongs to whom it began with.
+/// Whether an instance may go over to a pool now: during an operation it belongs to the pool that began it.
 fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
     let busy = instance.status.as_ref().is_some_and(|s| s.operation.is_some());
     pool.metadata.deletion_timestamp.is_none() && !pool.spec.is_plan() && !busy
@@ -210,7 +211,7 @@ enum Write {
     Leave { name: String, patch: serde_json::Value, told: Told },
 }
 
-/// Writes what the inventory and the plan say.
+/// Writes the result of the inventory and the plan.
 pub async fn apply(
     changes: Changes,
     mine: &[Arc<WindowsInstance>],
@@ -291,7 +292,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                     cx.tell_of_host(&written, &Told::Admitted);
                     Ok(())
                 }
-                // Another pool was faster, or our cache is behind: the next look tells.
+                // Another pool was faster, or the cache is stale: the next reconcile observes it.
                 Err(kube::Error::Api(status)) if status.is_already_exists() => Ok(()),
                 Err(error) => Err(failed("create an instance")(error)),
             }

@@ -1,4 +1,4 @@
-//! Which SSH key the hosts of a pool shall take, and which of them do not yet.
+//! Which SSH key the hosts of a pool must accept, and which of them do not yet.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,7 +12,7 @@ use kube::ResourceExt;
 use super::members::Member;
 use crate::{context::Context, ssh::SshError};
 
-/// Nobody tells when a Secret changes.
+/// The operator does not watch Secrets.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);
 /// Secrets that are read at once.
 const READS: usize = 16;
@@ -22,9 +22,9 @@ const READS: usize = 16;
 pub(crate) struct Keys {
     /// The hash of each, or why it cannot be had, by Secret and key in it.
     first: HashMap<Place, Result<String, String>>,
-    /// What is to be said of keys that are too weak.
+    /// Warnings for keys that are too weak.
     weak: Vec<String>,
-    /// Where that of each host is. What the pool lists counts: its instances may not have been told yet.
+    /// The first key of each host. The pool's list applies: its instances may not have been updated yet.
     of_host: HashMap<String, Place>,
 }
 
@@ -63,7 +63,7 @@ impl Keys {
         Self { first: read.into_iter().map(|(place, hash, _)| (place, hash)).collect(), weak, of_host }
     }
 
-    /// What is to be said of keys that are too weak.
+    /// Warnings for keys that are too weak.
     pub fn weak(&self) -> &[String] {
         &self.weak
     }
@@ -78,7 +78,7 @@ impl Keys {
         taken.is_some_and(|taken| taken != first || retires)
     }
 
-    /// When to look at the Secrets again.
+    /// Time of the next read of the Secrets.
     pub fn look_again(&self) -> Option<Duration> {
         (!self.first.is_empty()).then(|| LOOK_AGAIN.max(may_be_old(self.first.len())))
     }
@@ -113,11 +113,11 @@ impl Keys {
     }
 }
 
-/// What else can be done about a host that refuses every key.
+/// Further remedies for a host that refuses every key.
 fn todo(instance: &WindowsInstance) -> String {
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
-    let machine = machine.map(|m| format!("; events of its Machine {m} tell whether that is replaced"));
-    format!("; or list the key that it takes, after the first one{}", machine.unwrap_or_default())
+    let machine = machine.map(|m| format!("; events of its Machine {m} report whether it is replaced"));
+    format!("; or list the key that it accepts, after the first one{}", machine.unwrap_or_default())
 }
 
 /// How it stands with the keys of a pool.
@@ -211,11 +211,10 @@ mod tests {
         };
         let rotation = KeyRotation { retiring_key_hash: None, failures: Some(refused) };
         for (machine, expected) in [
-            (None, "Connect: add it; or list the key that it takes, after the first one"),
+            (None, "Connect: add it; or list the key that it accepts, after the first one"),
             (
                 Some("ns/m"),
-                "Connect: add it; or list the key that it takes, after the first one; events of its Machine ns/m tell whether that is \
-                 replaced",
+                "Connect: add it; or list the key that it accepts, after the first one; events of its Machine ns/m report whether it is replaced",
             ),
         ] {
             let mut member = member("a", Some("1"), Some(rotation.clone()));

@@ -1,5 +1,5 @@
-//! Which hosts are let go as they are, though their pool or their instances are deleted: not everything that deletes them wants the hosts
-//! to be deconfigured.
+//! Which hosts are released as they are, although their pool or their instances are deleted: not everything that
+//! deletes them wants the hosts to be deconfigured.
 
 use std::sync::Arc;
 
@@ -37,12 +37,12 @@ pub(super) async fn going(
 
 async fn is_going(plural: &str, cx: &Context) -> Result<bool, PoolError> {
     let crds: Api<CustomResourceDefinition> = Api::all(cx.client.clone());
-    let crd = crds.get_opt(&format!("{plural}.{GROUP}")).await.map_err(failed("show a CRD"))?;
+    let crd = crds.get_opt(&format!("{plural}.{GROUP}")).await.map_err(failed("get a CRD"))?;
     Ok(crd.is_none_or(|crd| crd.metadata.deletion_timestamp.is_some()))
 }
 
 /// Whether a pool lets all hosts that leave it go as they are. With `--cascade=orphan`, the garbage collector takes the pool's name off its
-/// instances, and then its own finalizer off the pool: either tells.
+/// instances, and then its own finalizer off the pool: either is a sign.
 pub(super) fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], going: Going) -> bool {
     let is_orphaning = || pool.finalizers().iter().any(|f| f == ORPHAN_DEPENDENTS);
     let is_deserted = || mine.iter().any(|i| !i.is_deleting() && !is_owned_by(i, pool));
@@ -51,8 +51,8 @@ pub(super) fn lets_all_go(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>],
         || (is_deleted && (going.pools || is_orphaning() || is_deserted()))
 }
 
-/// Whether an instance was deleted by the way, without anybody having deleted it: with its kind, or by the garbage collector with an
-/// earlier pool of that name.
+/// Whether an instance was deleted as a side effect, without a deletion by a user: with its kind, or by the garbage
+/// collector with an earlier pool of that name.
 pub(super) fn is_let_go(pool: &WindowsNodePool, instance: &WindowsInstance, going: Going) -> bool {
     instance.is_deleting() && (going.instances || !is_owned_by(instance, pool))
 }

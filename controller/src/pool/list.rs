@@ -1,4 +1,5 @@
-//! The hosts that a pool shall have: what its source lists, with names, without what cannot be used, and with what must not go yet.
+//! The desired hosts of a pool: the entries of its source, with names, without unusable ones, and with hosts that must
+//! not leave yet.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -28,7 +29,7 @@ use crate::{
     },
 };
 
-/// The hosts that a pool shall have.
+/// The desired hosts of a pool.
 #[derive(Debug, Default)]
 pub(super) struct List {
     /// Hosts by name.
@@ -57,7 +58,7 @@ pub(super) struct List {
     pub status: Option<InventoryStatus>,
     /// When the source is to be asked again, if nothing of it is heard before.
     pub next: Option<Timestamp>,
-    /// Whether what is wrong with the source mends itself.
+    /// Whether the fault of the source is transient.
     pub mends_itself: bool,
 }
 
@@ -221,12 +222,11 @@ impl List {
         }
     }
 
-    /// Asks of no more hosts than can be asked, and says so.
+    /// Limits the number of hosts that are asked, and reports it.
     fn say_if_too_long(&mut self) {
         let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
         let message = format!(
-            "{} hosts of the list have no name that is known, and {MAX_ASKED} of them are asked; {} and those behind it are asked as others \
-             become nodes: take hosts out that do not answer, or use several pools",
+            "the names of {} hosts of the list are unknown, and the operator asks {MAX_ASKED} of them; it asks {} and the following ones as others become nodes: remove hosts that do not answer, or use several pools",
             self.to_ask.len(),
             place.0
         );
@@ -255,7 +255,7 @@ impl List {
             };
             if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {
                 let message = format!(
-                    "host {name} is listed by pool {to} now, which is in mode Plan: it stays here until that pool is in mode Apply"
+                    "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply"
                 );
                 self.problems.push(Problem { host: name.clone(), reason: "HandOverWaits", message });
             }

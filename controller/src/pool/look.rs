@@ -31,12 +31,12 @@ use crate::{
     },
 };
 
-/// What a pool is looked at for.
+/// Purpose of the observation of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To carry it out: versions that are new are stored.
     Act,
-    /// To say what would be done: nothing is written.
+    /// To report what the operator would do, without a write.
     Tell,
 }
 
@@ -44,7 +44,7 @@ pub(super) enum Purpose {
 pub(super) struct Look {
     /// Its instances.
     pub mine: Vec<Arc<WindowsInstance>>,
-    /// Hosts that it shall have.
+    /// Its desired hosts.
     pub list: List,
     /// Whether changes may begin now.
     pub window: Result<Windows, WindowError>,
@@ -54,14 +54,14 @@ pub(super) struct Look {
     pub members: Vec<Member>,
     /// Its limits, without that over all pools.
     pub limits: Limits,
-    /// The keys that its hosts shall take.
+    /// The keys that its hosts must accept.
     pub keys: Keys,
     /// Hosts without an instance that are nodes already, and what their next change would lose.
     adoptable: BTreeMap<String, Option<String>>,
 }
 
 impl Look {
-    /// Looks at a pool that has these instances. `known` are the hosts of all pools.
+    /// Observes a pool with these instances. `known` are the hosts of all pools.
     pub async fn at(
         pool: &WindowsNodePool,
         mine: Vec<Arc<WindowsInstance>>,
@@ -163,10 +163,11 @@ pub struct Planned {
     pub problems: Vec<Problem>,
 }
 
-/// Says what would be done for a pool, and writes nothing. `others` are hosts of pools that are not in the cluster either.
+/// Returns what the operator would do for a pool, without a write. `others` are hosts of pools that are not in the
+/// cluster either.
 ///
 /// # Errors
-/// When the API server does not answer, or what the hosts shall get cannot be rendered.
+/// When the API server does not answer, or the services of the hosts cannot be rendered.
 pub async fn plan(
     pool: &WindowsNodePool,
     others: &[Known],

@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// Node label that says in which zone it is.
+/// Node label with its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// One host of the pool, with what is seen of it.
@@ -35,11 +35,11 @@ pub(crate) struct Member {
 
 /// What the pool wants, as far as it matters for what is seen of a host.
 pub(crate) struct Wish<'a> {
-    /// The version that all shall follow.
+    /// The version that all must follow.
     pub version: &'a str,
     /// Time until a Ready node counts as available.
     pub min_ready: Duration,
-    /// Whether hosts of nodes that are not Ready are looked at. Else nobody finds out whether they answer.
+    /// Whether hosts of nodes that are not Ready are probed. Otherwise it is unknown whether they answer.
     pub looks: bool,
     /// The longest wait after a failure.
     pub backoff_max: Duration,

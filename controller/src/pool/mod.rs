@@ -52,11 +52,11 @@ pub use withheld::{Legacies, adopted_version};
 use look::{Look, Purpose};
 use members::{Member, soonest_available};
 
-/// A pool could not be looked after.
+/// A pool could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolError {
     /// The API server did not do what was asked.
-    #[error("the API server did not {doing}: {}", crate::errors::said(.source))]
+    #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
         /// What was asked.
         doing: &'static str,
@@ -64,10 +64,10 @@ pub enum PoolError {
         #[source]
         source: kube::Error,
     },
-    /// What its hosts shall get cannot be rendered.
+    /// The services of its hosts cannot be rendered.
     #[error("{0}")]
     Render(#[from] RenderError),
-    /// What its hosts shall get cannot be stored or read.
+    /// The services of its hosts cannot be stored or read.
     #[error("{0}")]
     Version(#[from] VersionError),
 }
@@ -87,19 +87,19 @@ fn failed(doing: &'static str) -> impl FnOnce(kube::Error) -> PoolError {
     move |source| PoolError::Api { doing, source }
 }
 
-/// A pool that cannot be followed is looked at again after this time, though nothing of it has changed.
+/// Time after which a pool with an error is reconciled again without a change.
 const REFUSED_RETRY: Duration = Duration::from_mins(1);
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
 
 /// What to do after an error.
 pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<Context>) -> Action {
-    tracing::warn!(pool = pool.name_any(), %error, "the pool is looked at again");
+    tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
     cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
     Action::requeue(API_RETRY)
 }
 
-/// Looks at one pool.
+/// Reconciles one pool.
 pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<Action, PoolError> {
     let now = Timestamp::now();
     let name = pool.name_any();
@@ -220,18 +220,18 @@ fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstan
     strays::strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
-/// Says once when a change begins, is taken back and is through.
+/// Reports once when a change begins, is rolled back and is complete.
 fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Context) {
     let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
     let Some(now) = &next.rollout else { return };
     let same = before.is_some_and(|b| b.to_version == now.to_version);
     let from = now.from_version.as_deref().unwrap_or("another version");
     if !same && !now.completed {
-        let note = format!("nodes shall go from {from} to version {}", now.to_version);
+        let note = format!("nodes change from {from} to version {}", now.to_version);
         cx.events.say(pool, Level::Normal, "RolloutStarted", "Rollout", &note);
     }
     if same && now.rolled_back && !before.is_some_and(|b| b.rolled_back) {
-        let note = format!("too many nodes could not follow version {}; all go back to {from}", now.to_version);
+        let note = format!("too many nodes failed to follow version {}; all return to {from}", now.to_version);
         cx.events.say(pool, Level::Warning, "RolledBack", "Rollout", &note);
     }
     if same && now.completed && !before.is_some_and(|b| b.completed) {
@@ -249,7 +249,7 @@ pub(crate) fn known(instance: &WindowsInstance) -> Known {
     }
 }
 
-/// What is gone, or was changed in between, is looked at again because of that very change.
+/// A deletion or a change in between triggers another reconcile by itself.
 fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -270,7 +270,7 @@ async fn add_finalizer(pool: &WindowsNodePool, cx: &Context) -> Result<(), PoolE
     write_finalizers(pool, cx, &finalizers).await
 }
 
-/// Takes away the annotation with the number of hosts that are to leave. Returns whether it was still what was seen.
+/// Removes the annotation with the number of hosts that may leave. Returns whether it was unchanged.
 async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
     let patch =
@@ -285,11 +285,11 @@ async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Res
             Ok(true)
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
-        Err(error) => Err(failed("take away an annotation of the pool")(error)),
+        Err(error) => Err(failed("remove an annotation of the pool")(error)),
     }
 }
 
-/// The pool's last instance is gone.
+/// The pool's last instance is deleted.
 async fn finish(pool: &WindowsNodePool, cx: &Context) -> Result<Action, PoolError> {
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {

@@ -24,7 +24,7 @@ use crate::{
 
 /// Nodes that are asked for at once.
 const REQUESTS: usize = 16;
-/// Nodes of other systems and Machines tell nobody that they are gone: whether a name is free is asked again after this time.
+/// No watch reports the deletion of Nodes of other systems and of Machines: a name is checked again after this time.
 const ASK_AGAIN: SignedDuration = SignedDuration::from_mins(1);
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
@@ -33,7 +33,7 @@ const RETRY: SignedDuration = SignedDuration::from_secs(5);
 pub(super) struct Naming {
     /// The entries.
     pub named: Named,
-    /// Who has the names that hosts call themselves.
+    /// Owners of the names that hosts report.
     pub owners: Owners,
     /// First contacts with hosts that are listed without a name.
     pub contacts: Vec<FirstContact>,
@@ -100,8 +100,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
             Second::Unknown => {}
             Second::Of(node) => {
                 let message = format!(
-                    "host {name}: its address {address} is that of the Node {node}, which an operator has made of it: name the entry {node}, or delete \
-                     that Node if it is left over"
+                    "host {name}: its address {address} belongs to the Node {node}, which an operator created for it: name the entry {node}, or delete that Node if it is a leftover"
                 );
                 resolved.problems.push(Problem { host: name.clone(), reason: "HostConflict", message });
                 next = Timestamp::now().checked_add(ASK_AGAIN).ok();
@@ -197,7 +196,7 @@ fn is_made_by_an_operator(node: &Node) -> bool {
         || node.annotations().contains_key(key::VERSION)
 }
 
-/// Who has the names that hosts call themselves.
+/// Owners of the names that hosts report.
 #[derive(Debug, Default)]
 pub(super) struct Owners(BTreeMap<String, Result<Option<String>, String>>);
 
@@ -214,7 +213,7 @@ impl Owners {
     }
 
     fn owner(&self, name: &str) -> Result<Option<String>, String> {
-        self.0.get(name).cloned().unwrap_or_else(|| Err(format!("who has the name {name} is not known yet")))
+        self.0.get(name).cloned().unwrap_or_else(|| Err(format!("the owner of the name {name} is not known yet")))
     }
 
     /// When to look again, at the latest.
@@ -229,7 +228,7 @@ impl Owners {
     }
 }
 
-/// Who has a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
+/// The owner of a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
 async fn owner(name: &str, cx: &Context) -> Result<Option<String>, String> {
     if let Some(instance) = cx.instances.get(&ObjectRef::new(name)) {
         let (pool, address) = (&instance.spec.pool_ref.name, &instance.spec.host.address);
@@ -240,7 +239,7 @@ async fn owner(name: &str, cx: &Context) -> Result<Option<String>, String> {
     }
     match Api::<Node>::all(cx.client.clone()).get_metadata_opt(name).await {
         Ok(node) => Ok(node.map(|_| format!("the Node {name}"))),
-        Err(error) => Err(format!("the API server did not show the Node {name}: {}", crate::errors::said(&error))),
+        Err(error) => Err(format!("failed to get the Node {name}: {}", crate::errors::said(&error))),
     }
 }
 
@@ -284,7 +283,7 @@ mod tests {
             ("new", None, Second::Unknown),
             ("new", Some(vec!["10.0.0.8", "10.0.0.1"]), Second::Of("byoh".into())),
             ("byoh", Some(vec!["10.0.0.1"]), Second::No),
-            // It has an instance, which is about to go, or is the same machine: that is told at the log-in.
+            // It has an instance, which is about to go, or is the same machine: the log-in distinguishes them.
             ("new", Some(vec!["fd00::1"]), Second::No),
         ] {
             let addresses = addresses.map(|a| a.into_iter().map(str::to_owned).collect::<Vec<_>>());

@@ -1,8 +1,8 @@
-//! When a pool is looked at.
+//! Time of the reconcile of a pool.
 //!
-//! What changes together is looked at together, or a fleet that joins would have its pool do nothing else: a look waits until nothing
-//! has changed for a while. Unlike kube's own debounce it does not wait for ever: in a large pool there is always something that
-//! changes.
+//! Changes that arrive together are reconciled together, because a fleet that joins would keep its pool busy otherwise:
+//! a reconcile waits until nothing has changed for a while. Unlike kube's own debounce it does not wait for ever: in a
+//! large pool there is always something that changes.
 
 use std::{
     collections::HashMap,
@@ -34,7 +34,7 @@ impl Pace {
         }
     }
 
-    /// Waits until a pool, of which something has changed just now, is to be looked at.
+    /// Waits until a pool that has just changed is due for a reconcile.
     pub async fn wait(&self, pool: &str) {
         let start = Instant::now();
         self.changed(pool, start);

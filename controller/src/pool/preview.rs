@@ -20,7 +20,7 @@ pub(crate) struct Sights<'a> {
     pub why: &'a dyn Fn(&Member) -> String,
     /// Hosts without an instance that are nodes already, and what is to be said of their next change.
     pub adoptable: &'a BTreeMap<String, Option<String>>,
-    /// What is changed of a node without another version, which disturbs nobody.
+    /// Changes of a node without another version, which are not disruptive.
     pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
 }
 
@@ -38,8 +38,7 @@ pub(crate) fn preview(
             None => list.push(match sights.adoptable.get(name) {
                 None => planned(name, "Join", Disruption::None, "new in the inventory".into()),
                 Some(None) => {
-                    let why =
-                        "it is a node of another operator; it is taken over as it is, and then updated in its turn";
+                    let why = "it is a node of another operator; it is adopted unchanged, and then updated in its turn";
                     planned(name, "Adopt", Disruption::None, why.into())
                 }
                 Some(Some(withheld)) => {
@@ -67,7 +66,7 @@ pub(crate) fn preview(
             (false, true) => ("Remove", Disruption::Drain),
             (false, false) => ("Remove", Disruption::None),
         };
-        list.push(planned(&member.slot.name, action, disruption, "not in the inventory any more".into()));
+        list.push(planned(&member.slot.name, action, disruption, "no longer in the inventory".into()));
     }
     list.sort_by(|a, b| a.host.cmp(&b.host));
     list
@@ -82,7 +81,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
     let slot = &member.slot;
     let planned = |action, disruption, why| Some(planned(&slot.name, action, disruption, why));
     if slot.failed {
-        return planned(NOTHING, Disruption::None, "the version failed on this host and is not tried again".into());
+        return planned(NOTHING, Disruption::None, "the version failed on this host and is not retried".into());
     }
     if slot.withheld {
         let why: Vec<String> = beside.into_iter().chain([(sights.why)(member)]).collect();
@@ -93,7 +92,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
         return planned("Update", change.disruption, why.join(", "));
     }
     if slot.wants_reboot {
-        return planned("Reboot", Disruption::Reboot, "the host asks for a restart".into());
+        return planned("Reboot", Disruption::Reboot, "the host requests a restart".into());
     }
     if slot.down_since.is_some() && limits.remediation != RemediationType::None {
         let why = format!("not Ready, if it stays so for {} s", limits.unreachable_after.as_secs());
@@ -104,7 +103,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
         return planned("Update", Disruption::None, beside.join(", "));
     }
     if slot.wants_key {
-        return planned("RotateKey", Disruption::None, "it takes another SSH key than the first of its list".into());
+        return planned("RotateKey", Disruption::None, "it accepts another SSH key than the first of its list".into());
     }
     None
 }
@@ -178,7 +177,7 @@ mod tests {
         let down = Slot { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
         // Whether it is in the inventory, what is known of it, what changes beside the version, whether hosts are let go.
         for (about, listed, slot, beside, orphan, remediation, expected) in [
-            ("as it shall be", true, Some(free.clone()), "", false, heal, None),
+            ("in its desired state", true, Some(free.clone()), "", false, heal, None),
             ("new", true, None, "", false, heal, Some(("Join", "None", "new in the inventory"))),
             (
                 "not there yet",
@@ -224,7 +223,7 @@ mod tests {
                 "",
                 false,
                 heal,
-                Some(("Reboot", "Reboot", "the host asks for a restart")),
+                Some(("Reboot", "Reboot", "the host requests a restart")),
             ),
             (
                 "another key",
@@ -233,7 +232,7 @@ mod tests {
                 "",
                 false,
                 heal,
-                Some(("RotateKey", "None", "it takes another SSH key than the first of its list")),
+                Some(("RotateKey", "None", "it accepts another SSH key than the first of its list")),
             ),
             (
                 "a change that loses something",
@@ -260,7 +259,7 @@ mod tests {
                 "",
                 false,
                 heal,
-                Some((NOTHING, "None", "the version failed on this host and is not tried again")),
+                Some((NOTHING, "None", "the version failed on this host and is not retried")),
             ),
             (
                 "down",
@@ -288,7 +287,7 @@ mod tests {
                 "",
                 false,
                 heal,
-                Some(("Remove", "Drain", "not in the inventory any more")),
+                Some(("Remove", "Drain", "no longer in the inventory")),
             ),
             (
                 "gone before it joined",
@@ -297,7 +296,7 @@ mod tests {
                 "",
                 false,
                 heal,
-                Some(("Remove", "None", "not in the inventory any more")),
+                Some(("Remove", "None", "no longer in the inventory")),
             ),
             (
                 "let go",
@@ -306,7 +305,7 @@ mod tests {
                 "",
                 true,
                 heal,
-                Some(("Orphan", "None", "not in the inventory any more")),
+                Some(("Orphan", "None", "no longer in the inventory")),
             ),
         ] {
             let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();

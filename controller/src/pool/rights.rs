@@ -1,4 +1,4 @@
-//! What a pool says of the rights of its hosts' daemons. Pure.
+//! The condition of a pool for the rights of its hosts' daemons. Pure.
 
 use api::{
     WindowsNodePoolStatus,

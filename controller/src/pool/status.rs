@@ -20,11 +20,11 @@ use crate::{
     },
 };
 
-/// What a look at the pool has found.
+/// The observed state of the pool.
 pub(crate) struct Seen<'a> {
     /// Nodes that the legacy operator has put on its list, and that no list names.
     pub strays: &'a [String],
-    /// Hosts that it shall have.
+    /// Its desired hosts.
     pub list: &'a List,
     /// Instances.
     pub members: &'a [Member],
@@ -36,7 +36,7 @@ pub(crate) struct Seen<'a> {
     pub window: Result<&'a Windows, &'a WindowError>,
     /// Whether the pool is being deleted.
     pub deleting: bool,
-    /// How it stands with the hosts' SSH keys, if there is something to say.
+    /// State of the hosts' SSH keys, if it must be reported.
     pub keys: Option<Standing>,
 }
 
@@ -57,7 +57,7 @@ fn count(n: usize) -> i32 {
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
     if let (None, Some(version)) = (&status.failures, &status.failed_version) {
-        return Some(format!("{}: version {version} did not work and was taken back", member.slot.name));
+        return Some(format!("{}: version {version} did not work and was rolled back", member.slot.name));
     }
     let failures = status.failures.as_ref()?;
     Some(format!("{}: {}: {}", member.slot.name, failures.step, failures.last_message))
@@ -92,7 +92,7 @@ pub(crate) fn next(
     let ready = names(&|m| m.slot.ready && !m.slot.leaving);
     let updating = names(&|m| m.slot.grant.is_some_and(GrantType::is_change) && !m.slot.leaving);
     let staging = names(&|m| m.slot.grant == Some(GrantType::Stage) && !m.slot.staged && !m.slot.leaving);
-    // Also when all have been told to go back: that the version was tried and failed is what a person has to know.
+    // Also during a rollback of all nodes: a person must know that the version was tried and failed.
     let tried = seen.course.status.as_ref().map(|r| r.to_version.as_str());
     let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
     let taken_back = names(&|m| tried.is_some() && gave_up(m) && !m.slot.leaving);
@@ -154,7 +154,7 @@ pub(crate) fn next(
             Verdict::Verified => (Status::True, reason::SUCCEEDED),
             Verdict::NotAsked => (Status::False, "NotVerified"),
         };
-        let signer = status.signer.as_deref().unwrap_or("nobody");
+        let signer = status.signer.as_deref().unwrap_or("an unknown key");
         let revision = status.revision.as_deref().unwrap_or_default();
         put(kind::SOURCE_VERIFIED, is_so, why, &format!("{revision} was signed by {signer}"));
     }
@@ -219,11 +219,11 @@ pub(crate) fn next(
     let mut doing: Vec<String> = updating.first().and_then(|first| step_of(seen.members, first)).into_iter().collect();
     for (names, verb) in [
         (&updating, "updating"),
-        (&staging, "being sent what comes next"),
+        (&staging, "staging"),
         (&to_update, "to be updated"),
         (&joining, "joining"),
         (&leaving, "leaving"),
-        (&failing, "tried again later"),
+        (&failing, "waiting to retry"),
         (&waiting, "waiting to join"),
     ] {
         if !names.is_empty() {
@@ -324,25 +324,26 @@ pub(crate) fn next(
     status
 }
 
-/// What is said of Nodes that no list names: the legacy operator would deconfigure them.
+/// Report on Nodes that no list names: the legacy operator would deconfigure them.
 fn told_of_strays(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
         n => format!(
-            "; {n} nodes have the label {} and are in no list: {}. Nothing is done with them: list them, or remove the label",
+            "; {n} nodes have the label {} and are in no list: {}. The operator ignores them: list them, or remove the label",
             key::BYOH,
             some(strays)
         ),
     }
 }
 
-/// Who takes an old key still, and why. It is told beside all others: the nodes work, whichever key their hosts take.
+/// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
+/// either key.
 fn told_of_keys(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
-    let of = format!("{} of {} hosts take an old key: {}", keys.old.len(), keys.total, some(&keys.old));
+    let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, some(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
         (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
         (true, ..) => {
-            (Status::True, "AllKeysCurrent", format!("{} hosts take the first key of their list", keys.total))
+            (Status::True, "AllKeysCurrent", format!("{} hosts accept the first key of their list", keys.total))
         }
         (false, Some((name, why)), _) => {
             let more =
@@ -371,10 +372,9 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
     if let Hold::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
         let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
         let (what, todo) = if *rolled_back {
-            ("all nodes get their previous version back", "Change the template or the operator".to_string())
+            ("all nodes return to their previous version", "Change the template or the operator".to_string())
         } else {
-            let again =
-                format!("or ask the instances for another attempt with the annotation {}", api::names::key::RETRY);
+            let again = format!("or retry the instances with the annotation {}", api::names::key::RETRY);
             ("no further node is changed", format!("Change the template or the operator, {again}"))
         };
         let message = format!("version {tried} failed on {}; {what}. {todo}", number(*failed, "node"));
@@ -414,13 +414,13 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
     }
 }
 
-/// What only a person can mend.
+/// Faults that only a person can correct.
 fn stalled(seen: &Seen<'_>, held: Option<&Held>, trouble: Option<&(String, String)>) -> Option<(String, String)> {
     if let Some(held) = held.filter(|h| h.stalls) {
         return Some((held.reason.into(), held.message.clone()));
     }
     if let Some((why, message)) = trouble.filter(|(why, _)| why == reason::TOO_MANY_UNHEALTHY) {
-        let todo = "none is repaired: when so many are not Ready at once, look for what they have in common (network, API server, a change)";
+        let todo = "no node is repaired: when so many are not Ready at once, look for a common cause (network, API server, a change)";
         return Some((why.clone(), format!("{message}; {todo}")));
     }
     let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
@@ -449,7 +449,7 @@ fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
     counts.into_iter().map(|(version, nodes)| VersionCount { version, nodes }).take(32).collect()
 }
 
-/// The status of a pool that nothing is done with but said.
+/// The status of a pool in mode Plan.
 pub(crate) fn planned(
     pool: &WindowsNodePool,
     list: &[PlannedHost],
@@ -462,7 +462,7 @@ pub(crate) fn planned(
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
     status.nodes = count(hosts);
-    // How nodes are goes on being told; what is done with them stands still.
+    // The state of nodes is still reported; operations on them stop.
     let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
     status.ready_nodes = of(&|m| m.slot.ready && !m.slot.leaving);
     status.available_nodes = of(&|m| m.slot.available && !m.slot.leaving);
@@ -472,7 +472,7 @@ pub(crate) fn planned(
     let mut put = |type_, s: Status, why: &str, message: &str| {
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
-    let message = format!("mode Plan, nothing is done: {}", plan.summary);
+    let message = format!("mode Plan, no operation begins: {}", plan.summary);
     match problems.first() {
         None => {
             put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{hosts} hosts"));
@@ -512,7 +512,7 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutS
     let operation = status.and_then(|s| s.operation.as_ref()).filter(|o| member.slot.leaving || o.type_.is_change());
     let under_way = operation.and_then(|o| since(&o.start_time));
     let failing = if is_kept_waiting(member) {
-        // Operations that fail before they disturb anybody are short: the clock is that of the first failure in this rollout.
+        // Operations that fail before a disruption are short: the clock is that of the first failure in this rollout.
         let first = failures.and_then(|f| since(f.first_time.as_ref()?));
         first.max(rollout.and_then(|r| since(&r.start_time)))
     } else if member.slot.joined || member.slot.leaving {

@@ -111,7 +111,7 @@ fn conflict() -> Problem {
     Problem {
         host: "h1".into(),
         reason: "HostConflict",
-        message: "host h1: address 10.0.0.0 port 22 is that of h0 already".into(),
+        message: "host h1: address 10.0.0.0 port 22 already belongs to h0".into(),
     }
 }
 
@@ -175,7 +175,7 @@ fn situations() {
             "False",
             "HostConflict",
             "Failed",
-            "1 of 1 nodes Ready; host h1: address 10.0.0.0 port 22 is that of h0 already",
+            "1 of 1 nodes Ready; host h1: address 10.0.0.0 port 22 already belongs to h0",
         ),
     ] {
         let pool = pool(members.len());
@@ -291,7 +291,7 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     for (about, problems, mends_itself, ready, of_kstatus) in [
         ("all is well", vec![], false, "True", "Current"),
         ("it is asked again", vec![problem("GitOperationFailed")], true, "False", "InProgress"),
-        ("only a person mends it", vec![problem("VerificationError")], false, "False", "Failed"),
+        ("only a person can correct it", vec![problem("VerificationError")], false, "False", "Failed"),
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
         let (members, window) = (&members[..], Ok(&OPEN));
@@ -377,7 +377,7 @@ fn old_keys_are_told_beside_everything_else() {
     let old = Standing { total: 2, old: vec!["h0".into(), "h1".into()], ..Standing::default() };
     let failed = Standing { failed: vec![("h1".into(), "AddKey: read-only".into())], ..old.clone() };
     let unknown = Standing { problem: Some("there is no Secret x".into()), ..Standing::default() };
-    let takes = "2 of 2 hosts take an old key: h0, h1";
+    let takes = "2 of 2 hosts accept an old key: h0, h1";
     let failing = format!("{takes}; h1: AddKey: read-only");
     for (paused, keys, expected) in [
         (false, Some(old.clone()), Some(("False", "RotatingKeys", takes))),
@@ -387,7 +387,7 @@ fn old_keys_are_told_beside_everything_else() {
         (
             false,
             Some(Standing { total: 2, ..Standing::default() }),
-            Some(("True", "AllKeysCurrent", "2 hosts take the first key of their list")),
+            Some(("True", "AllKeysCurrent", "2 hosts accept the first key of their list")),
         ),
         (false, None, None),
     ] {

@@ -1,5 +1,5 @@
-//! Tells what became of a host because of the list: an event on its instance, and a line for auditors in the log, which has the same
-//! fields for every source.
+//! Records the effect of the list on a host: an event on its instance, and a line for auditors in the log, which has
+//! the same fields for every source.
 
 use api::{Origin, WindowsInstance};
 use kube::ResourceExt;
@@ -58,8 +58,8 @@ impl Told {
             Self::Admitted => by("listed"),
             Self::Changed => by("its entry was changed"),
             Self::Dismissed { why, .. } => why.clone(),
-            Self::Returned => "it was to leave, and stays the node that it is".into(),
-            Self::Moved { to } => format!("listed by pool {to} now; it stays the node that it is"),
+            Self::Returned => "its removal was revoked, and it stays a node".into(),
+            Self::Moved { to } => format!("pool {to} lists it now; it stays a node"),
         }
     }
 }
@@ -77,7 +77,7 @@ pub fn place(origin: &Origin) -> String {
 }
 
 impl Context {
-    /// Tells of a host.
+    /// Records an event of a host.
     pub(super) fn tell_of_host(&self, instance: &WindowsInstance, told: &Told) {
         let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
         let note = told.note(origin);
@@ -118,14 +118,14 @@ mod tests {
             ..Origin::default()
         };
         let at = "git https://git.example.com/hosts at main@sha1:0a, hall-b.yaml:7";
-        let why = || "not listed any more at main@sha1:0b".to_owned();
+        let why = || "no longer listed at main@sha1:0b".to_owned();
         for (told, origin, expected) in [
             (Told::Admitted, Some(&git), format!("listed by {at}")),
             (Told::Admitted, None, "listed by the pool's own list".into()),
             (Told::Changed, Some(&git), format!("its entry was changed by {at}")),
             (Told::Dismissed { why: why(), revision: None }, Some(&git), why()),
-            (Told::Returned, None, "it was to leave, and stays the node that it is".into()),
-            (Told::Moved { to: "q".into() }, None, "listed by pool q now; it stays the node that it is".into()),
+            (Told::Returned, None, "its removal was revoked, and it stays a node".into()),
+            (Told::Moved { to: "q".into() }, None, "pool q lists it now; it stays a node".into()),
         ] {
             assert_eq!(told.note(origin), expected);
         }

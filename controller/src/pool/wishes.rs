@@ -159,7 +159,8 @@ impl Wishes {
         let follows = instance.status.as_ref().and_then(|s| s.current_version.as_deref());
         let slot = &mut member.slot;
         if slot.change.is_none() && slot.ready && wicd_certificate_end(instance).is_some_and(|end| end <= now) {
-            // It was off when wicd would have renewed it, and only the operator can bring another. Nothing else is changed.
+            // It was off when wicd would have renewed it, and only the operator can bring another. No other change is
+            // made.
             slot.change = Some(Wanted { version: self.course.target.clone(), ..Wanted::default() });
             slot.staged = true;
         }
@@ -184,7 +185,7 @@ impl Wishes {
         let current = status.current_version.as_ref()?;
         let version = self.course.target.clone();
         if *current == version {
-            // wicd is replaced while everything else goes on.
+            // wicd is replaced while all other services continue to run.
             let other = status.wicd.as_ref() != Some(&self.wicd);
             return other.then(|| (Wanted { version, ..Wanted::default() }, true));
         }
@@ -202,7 +203,7 @@ impl Wishes {
         match current.and_then(|c| self.changes.get(c)) {
             Some((change, _)) => change.why.join(", "),
             None if instance.status.as_ref().is_some_and(|s| s.wicd.as_ref() == Some(&self.wicd)) => {
-                "wicd's certificate has ended".into()
+                "wicd's certificate has expired".into()
             }
             None => "wicd".into(),
         }

@@ -37,7 +37,8 @@ impl Legacies {
         read
     }
 
-    /// What a node of this version would lose, and nobody has accepted. `accepted` is the instance's annotation.
+    /// Settings that a node of this version would lose, and whose loss is not accepted. `accepted` is the instance's
+    /// annotation.
     pub fn losses(&self, version: &str, accepted: Option<&String>, to: &ServicesConfig) -> Vec<Loss> {
         let all = match self.versions.get(version) {
             Some(Ok(stored)) => match stored.as_ref() {

@@ -61,7 +61,12 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
         let cidr = &cluster.service_cidr;
         let length = |l: &str| l.parse::<u8>().is_ok_and(|l| l <= 32);
         let is_network = cidr.split_once('/').is_some_and(|(a, l)| a.parse::<Ipv4Addr>().is_ok() && length(l));
-        require(is_network, "service network", cidr, "the hybrid overlay needs an IPv4 network as 172.30.0.0/16")?;
+        require(
+            is_network,
+            "service network",
+            cidr,
+            "the hybrid overlay needs an IPv4 network, for example 172.30.0.0/16",
+        )?;
     }
     let proxy = &cluster.proxy;
     for (what, value) in [("HTTP proxy", &proxy.http), ("HTTPS proxy", &proxy.https), ("list of no proxy", &proxy.no)] {
@@ -71,7 +76,7 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
     }
     for (what, value) in [("HTTP proxy", &proxy.http), ("HTTPS proxy", &proxy.https)] {
         // Services ConfigMaps are readable by every host's daemon, and variables of a host by all that runs on it.
-        let problem = "it must have no user name and no password, which every host could read; use a proxy that lets hosts in by their \
+        let problem = "it must have no user name and no password, which every host could read; use a proxy that admits hosts by their \
              addresses";
         require(!value.as_deref().unwrap_or_default().contains('@'), what, "(hidden)", problem)?;
     }
@@ -82,7 +87,7 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
 pub(super) fn files(cluster: &Cluster) -> Checked {
     api_server(cluster)?;
     for (what, pem) in [("API server CA", &cluster.api_ca), ("kubelet client CA", &cluster.kubelet_client_ca)] {
-        let problem = "it must be certificates in PEM, so look where the operator takes it from";
+        let problem = "it must be certificates in PEM; check the object from which the operator reads it";
         require(pem.contains("-----BEGIN CERTIFICATE-----"), what, "(not shown)", problem)?;
     }
     for address in &cluster.cluster_dns {
@@ -104,5 +109,5 @@ fn api_server(cluster: &Cluster) -> Checked {
     let url = &cluster.api_server;
     let fine = |b: u8| b.is_ascii_alphanumeric() || b"-._~:/[]%".contains(&b);
     let is_url = url.strip_prefix("https://").is_some_and(|rest| !rest.is_empty() && rest.bytes().all(fine));
-    require(is_url, "API server", url, "it must be a URL as https://host:port")
+    require(is_url, "API server", url, "it must be a URL such as https://host:port")
 }

@@ -42,11 +42,11 @@ pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<S
     let refuse = |field, value: String, problem| Err(RenderError::Setting { field, value, problem });
     if !there {
         let value = sandbox_image.clone().or_else(|| max_concurrent_downloads.map(|n| n.to_string()));
-        let problem = "the payload has no containerd, so hosts use one of their own; set this there";
+        let problem = "the payload has no containerd, so hosts use their own; set this in its configuration";
         return refuse("template.spec.containerd", value.unwrap_or_default(), problem);
     }
     if let Some(image) = sandbox_image.as_ref().filter(|i| i.is_empty() || !i.bytes().all(|b| b.is_ascii_graphic())) {
-        let problem = "it must be an image as registry.k8s.io/pause:3.10";
+        let problem = "it must be an image such as registry.k8s.io/pause:3.10";
         return refuse("template.spec.containerd.sandboxImage", image.clone(), problem);
     }
     if let Some(number) = max_concurrent_downloads.filter(|n| *n < 1) {

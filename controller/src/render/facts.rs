@@ -26,13 +26,13 @@ pub struct Cluster {
     /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
     /// until it has been there: say it only where there is one.
     pub external_cloud_provider: bool,
-    /// Who makes the pod network.
+    /// Provider of the pod network.
     pub network: Network,
     /// The cluster's proxy.
     pub proxy: Proxy,
     /// What windows_exporter serves with. Without it, it serves plain HTTP.
     pub exporter_tls: Option<TlsPair>,
-    /// PEM certificates that hosts shall trust machine-wide.
+    /// PEM certificates that hosts must trust machine-wide.
     pub trusted_ca: Option<String>,
 }
 
@@ -75,10 +75,10 @@ impl Platform {
     }
 }
 
-/// Who makes the pod network on hosts.
+/// Provider of the pod network on hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Network {
-    /// Somebody else, as Calico or Flannel in its own pods. kube-proxy is theirs as well.
+    /// Another component, for example Calico or Flannel in its own pods, which also provides kube-proxy.
     #[default]
     External,
     /// OVN-Kubernetes with a hybrid overlay.

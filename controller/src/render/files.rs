@@ -48,7 +48,7 @@ pub(super) fn of_cluster(cluster: &Cluster, credential_provider: bool, node_name
     files
 }
 
-/// Hashes of [`of_cluster`] for no node in particular, without secrets: nobody shall be able to try a key on its hash.
+/// Hashes of [`of_cluster`] for no node in particular, without secrets: a hash must not allow a guess of a key.
 pub(super) fn hashes(cluster: &Cluster, credential_provider: bool) -> BTreeMap<String, String> {
     let files = of_cluster(cluster, credential_provider, NODE_NAME).into_iter().filter(|f| !f.secret);
     files.map(|f| (f.path, hex::encode(Sha256::digest(&f.content)))).collect()

@@ -120,7 +120,7 @@ fn image_gc(config: &Value, pool: &KubeletSettings) -> Result<(), RenderError> {
     if low < high { Ok(()) } else { Err(RenderError::Setting { field, value: value.to_string(), problem }) }
 }
 
-/// JSON merge patch, RFC 7386: objects are merged, null takes away, anything else replaces.
+/// JSON merge patch, RFC 7386: objects are merged, null removes, any other value replaces.
 fn merge(target: &mut Map<String, Value>, patch: &Map<String, Value>) {
     for (name, value) in patch {
         match value {

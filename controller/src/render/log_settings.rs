@@ -20,7 +20,7 @@ pub struct LogSettings {
 }
 
 impl Default for LogSettings {
-    /// WMCO does not rotate unless told to; hosts whose disks fill up are among its users' complaints.
+    /// WMCO does not rotate by default; hosts whose disks fill up are among its users' complaints.
     fn default() -> Self {
         Self { size: Some("100Mi".into()), age: Some("168h".into()), flush: None }
     }
@@ -58,10 +58,10 @@ impl LogSettings {
             Some(value) => Err(LogSettingsError { variable, value, expected }),
             None => Ok(default),
         };
-        let duration = "a duration of 0 or more, as 5s or 1h30m";
+        let duration = "a duration of 0 or more, for example 5s or 1h30m";
         let Self { size, age, flush } = Self::default();
         Ok(Self {
-            size: read(Self::SIZE, is_quantity, "a quantity of bytes, as 100Mi", size)?,
+            size: read(Self::SIZE, is_quantity, "a quantity of bytes, for example 100Mi", size)?,
             age: read(Self::AGE, is_duration, duration, age)?,
             flush: read(Self::FLUSH, is_duration, duration, flush)?,
         })
@@ -72,7 +72,7 @@ impl LogSettings {
         let mut logs = self.clone();
         if let Some(size) = pool.and_then(|p| p.max_size.as_ref()) {
             if !is_quantity(size) {
-                let problem = "it must be a quantity of bytes, as 100Mi";
+                let problem = "it must be a quantity of bytes, for example 100Mi";
                 return Err(RenderError::Setting { field: "template.spec.logs.maxSize", value: size.clone(), problem });
             }
             logs.size = Some(size.clone());

@@ -1,6 +1,7 @@
-//! What a host shall run and have: from facts of the cluster, the payload, the operator's settings and a pool's template to what
-//! all hosts of the pool share ([`render`]), the ConfigMap that stores it ([`Stored`]) and the configuration files of one host
-//! ([`Rendered::configs`]). Pure: no clock, no network, no disk, and the same input gives the same bytes.
+//! The services and files of a host: from facts of the cluster, the payload, the operator's settings and a pool's
+//! template to what all hosts of the pool share ([`render`]), the ConfigMap that stores it ([`Stored`]) and the
+//! configuration files of one host ([`Rendered::configs`]). Pure: no clock, no network, no disk, and the same input
+//! gives the same bytes.
 //!
 //! Service names, command lines and paths are WMCO's wherever there is no reason against it, so that a cluster can be taken
 //! over in place. The differences: no PowerShell; node name and address are always said to kubelet, because it is we who

@@ -18,7 +18,7 @@ use super::{
     services::{Context, services},
 };
 
-/// The way of [`Rendered::hash`]. Raised whenever it changes, so that nobody takes an old hash for a new one.
+/// The way of [`Rendered::hash`]. Raised whenever it changes, so that an old hash never equals a new one.
 pub const HASH_VERSION: u32 = 1;
 
 /// Everything that hosts of a pool get, apart from what depends on the host: immutable once stored.
@@ -43,7 +43,7 @@ pub struct Shared {
     /// Drop-in for containerd, in TOML. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containerd: Option<String>,
-    /// Rotation of logs that wicd rotates. None if the operator was told not to rotate logs.
+    /// Rotation of logs that wicd rotates. None if log rotation is disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
     /// Path and SHA-256 of the files that follow from the cluster alone. Never a content, and nothing of a secret.
@@ -127,7 +127,7 @@ impl Rendered {
 
     /// The configuration files of one host, sorted by path. kubelet's and containerd's are as they were rendered, so that a
     /// host can go back to an older version; those of the cluster are as the cluster is now, because older ones would be of
-    /// no use to anybody.
+    /// no use.
     pub fn configs(&self, cluster: &Cluster, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
         check::files(cluster)?;
         check::host(host)?;

@@ -1,7 +1,7 @@
 //! Rendered versions as they are stored: an immutable ConfigMap each. Its data is WMCO's format, so that wicd and WMCO can
 //! read it; all the rest is an annotation.
 //!
-//! Whatever is read back is outside input: whoever may write ConfigMaps in the namespace may have written it.
+//! Stored data is outside input: any client that may write ConfigMaps in the namespace may have written it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +16,7 @@ use kube::api::ObjectMeta;
 
 use super::{Rendered, Shared, kubelet};
 
-/// Label of objects that somebody manages.
+/// Label of managed objects.
 const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The API server takes no more annotations than this, in bytes.
 const MAX_ANNOTATION: usize = 256 << 10;
@@ -40,14 +40,14 @@ pub enum Stored {
 #[derive(Debug, thiserror::Error)]
 pub enum StoredError {
     /// It is larger than it can have been made.
-    #[error("the services ConfigMap is too large; delete it when no node follows it any more")]
+    #[error("the services ConfigMap is too large; delete it once no node follows it")]
     TooLarge,
     /// The services cannot be read.
     #[error("{0}")]
     Services(#[from] ServicesError),
     /// The annotation is not JSON of the right form.
     #[error(
-        "the annotation {key} of the services ConfigMap cannot be read; delete the ConfigMap when no node follows it any more",
+        "the annotation {key} of the services ConfigMap cannot be read; delete the ConfigMap once no node follows it",
         key = key::RENDERED
     )]
     Syntax(#[source] serde_json::Error),
@@ -55,7 +55,7 @@ pub enum StoredError {
     #[error("{0}")]
     Files(#[from] ManifestError),
     /// Something in it is not acceptable.
-    #[error("the {what} in the services ConfigMap: {problem}; delete the ConfigMap when no node follows it any more")]
+    #[error("the {what} in the services ConfigMap: {problem}; delete the ConfigMap once no node follows it")]
     Content {
         /// What.
         what: &'static str,

@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, session::Sftp, tail};
 
-/// A host that says nothing is asked every 15 s; after three questions without an answer it is gone.
+/// A silent host gets a keepalive every 15 s; after three without an answer the connection is closed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 const KEEPALIVE_MAX: usize = 3;
 
@@ -202,7 +202,7 @@ impl Connection {
         self.peer
     }
 
-    /// Says goodbye. A connection that is dropped instead ends as well, but not before its last bytes are gone.
+    /// Disconnects. A connection that is dropped instead ends as well, but not before its last bytes are gone.
     pub async fn close(self) {
         if let Some(sftp) = self.sftp.get() {
             sftp.close();
@@ -387,7 +387,7 @@ async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &See
     for identity in &target.keys {
         let hash = if identity.is_rsa() { rsa_hash(handle).await } else { Some(HashAlg::Sha512) };
         let Some(hash) = hash else {
-            tried.push(format!("{} (the host takes RSA with SHA-1 only)", identity.fingerprint()));
+            tried.push(format!("{} (the host accepts RSA with SHA-1 only)", identity.fingerprint()));
             continue;
         };
         match handle.authenticate_publickey(&target.username, identity.signing(hash)).await {
@@ -400,7 +400,7 @@ async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &See
                     }
                     break;
                 }
-                let note = if partial_success { " (accepted, but the host wants another factor)" } else { "" };
+                let note = if partial_success { " (accepted, but the host requires another factor)" } else { "" };
                 tried.push(format!("{}{note}", identity.fingerprint()));
                 if !remaining_methods.contains(&MethodKind::PublicKey) {
                     break;

@@ -37,17 +37,16 @@ pub enum SshError {
         source: Option<io::Error>,
     },
     /// The two sides have no algorithm in common, or the peer does not speak SSH.
-    #[error("{address} and the operator cannot agree on a secure SSH connection: {why}")]
+    #[error("{address} and the operator cannot negotiate a secure SSH connection: {why}")]
     HandshakeFailed {
         address: String,
         why: String,
         #[source]
         source: Box<russh::Error>,
     },
-    /// The host proved another key than the known one. Someone may be in between.
+    /// The host proved another key than the known one. Another machine may intercept the connection.
     #[error(
-        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its \
-         hostKey or known_hosts entry if it has one, else annotate its WindowsInstance with {TRUST_HOST_KEY}={offered}",
+        "the host key of {address} changed: expected {}, got {offered}; if the host was reinstalled on purpose, correct its hostKey or known_hosts entry if it has one, otherwise annotate its WindowsInstance with {TRUST_HOST_KEY}={offered}",
         .expected.join(" or ")
     )]
     HostKeyMismatch { address: String, expected: Vec<String>, offered: String },
@@ -95,7 +94,7 @@ pub enum SshError {
     #[error("{path} on {address} is larger than {limit} bytes")]
     TooLarge { address: String, path: String, limit: usize },
     /// A directory on the host has more entries than are read.
-    #[error("{path} on {address} has more than {limit} entries: remove what does not belong there")]
+    #[error("{path} on {address} has more than {limit} entries: remove files that do not belong to the operator")]
     TooManyEntries { address: String, path: String, limit: usize },
     /// What was to be uploaded could not be read, here.
     #[error("cannot read the local source of {path}")]
@@ -135,7 +134,7 @@ impl SshError {
         }
     }
 
-    /// Whether it may work the next time with nobody's help. The others are retried as well, but someone must act.
+    /// Whether a retry may succeed without an action. The others are retried as well, but a person must act.
     pub fn is_transient(&self) -> bool {
         matches!(
             self,

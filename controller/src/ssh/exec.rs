@@ -68,7 +68,7 @@ impl Connection {
                 result?;
                 in_time = true;
             }
-            // Else a command that never stops talking would be listened to for as long as the connection lives. Fails if the
+            // Otherwise a command with endless output would be read for as long as the connection lives. Fails if the
             // host has closed it first.
             let _ = tokio::time::timeout(CLOSE_GRACE, input.close()).await;
         }

@@ -39,7 +39,7 @@ impl Connection {
         let opened = session::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
         let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
         let bytes = self.read_open(sftp, &handle.handle, limit, doing).await;
-        // Only after a read that failed may closing fail, and then that error is the one to tell.
+        // Only after a read that failed may closing fail, and then that error is the one to report.
         let closed = sftp.raw.close(handle.handle).await;
         let bytes = bytes?;
         closed.map_err(|error| self.failed(&error, doing))?;
@@ -133,7 +133,7 @@ impl Connection {
             address: self.address().to_owned(),
             action: doing.action,
             path: path.to_owned(),
-            why: "the host has other bytes of it than were written".to_owned(),
+            why: "the host stored other bytes than the operator wrote".to_owned(),
         })
     }
 
@@ -291,7 +291,7 @@ impl Connection {
         }
         for directory in missing.into_iter().rev() {
             if let Err(error) = sftp.raw.mkdir(directory, FileAttributes::empty()).await {
-                // Someone else may have made it in between; SFTP version 3 has no code for that.
+                // Another process may have made it in between; SFTP version 3 has no code for that.
                 if !sftp.raw.stat(directory).await.is_ok_and(|attributes| attributes.attrs.is_dir()) {
                     return Err(self.write_failed(sftp, &error, directory, doing).await);
                 }

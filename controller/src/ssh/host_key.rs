@@ -86,7 +86,7 @@ pub enum HostKeyCheck {
     TrustOnFirstUse,
 }
 
-/// What a check says of an offered key.
+/// Result of the check of an offered key.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Accepted,

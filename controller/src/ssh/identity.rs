@@ -69,7 +69,7 @@ impl Identity {
         if pem.len() > MAX_PEM {
             return Err(unusable("it is larger than 64 KiB", None));
         }
-        let text = str::from_utf8(pem).map_err(|_| unusable("it is not text in PEM form (-----BEGIN …)", None))?;
+        let text = str::from_utf8(pem).map_err(|_| unusable("it is not PEM text (-----BEGIN …)", None))?;
         // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
         let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
         for line in text.lines().map(str::trim) {
@@ -141,7 +141,7 @@ impl Identity {
         russh::keys::PrivateKeyWithHashAlg::new(Arc::clone(&self.key), Some(rsa_hash))
     }
 
-    /// What is to be said of a key that is too weak. It is used all the same.
+    /// Warning for a key that is too weak. The key is still used.
     pub fn weakness(&self) -> Option<String> {
         let n = self.key.public_key().key_data().rsa()?.n();
         // Without the zero that says that the number is positive.

@@ -1,4 +1,4 @@
-//! What may be said to a host: the paths of SFTP requests and the command lines of exec requests. Pure.
+//! Allowed input for a host: the paths of SFTP requests and the command lines of exec requests. Pure.
 
 /// Windows' `MAX_PATH` less its terminating NUL: longer paths need a prefix that Windows' sftp-server does not add.
 const MAX_PATH: usize = 259;
@@ -19,10 +19,10 @@ pub fn sftp_path(windows: &str) -> Result<String, &'static str> {
     }
     let mut chars = windows.chars();
     let (Some(drive), Some(':'), Some('\\')) = (chars.next(), chars.next(), chars.next()) else {
-        return Err(r"does not begin with a drive, as C:\");
+        return Err(r"does not begin with a drive such as C:\");
     };
     if !drive.is_ascii_alphabetic() {
-        return Err(r"does not begin with a drive, as C:\");
+        return Err(r"does not begin with a drive such as C:\");
     }
     let rest = chars.as_str();
     if rest.is_empty() {
@@ -51,7 +51,7 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
         return Err(r#"has one of the characters < > : " / | ? *"#);
     }
     if name.ends_with(['.', ' ']) {
-        return Err("has a part that ends in a dot or a space, as . and .. do");
+        return Err("has a part that ends in a dot or a space, for example . or ..");
     }
     let stem = name.split('.').next().unwrap_or(name).trim_end();
     let numbered = |prefix: &str| {
@@ -60,7 +60,7 @@ pub(super) fn check_name(name: &str) -> Result<(), &'static str> {
             && stem.ends_with(|c: char| c.is_ascii_digit())
     };
     if RESERVED.iter().any(|r| stem.eq_ignore_ascii_case(r)) || numbered("COM") || numbered("LPT") {
-        return Err("has the name of a device, as NUL or COM1");
+        return Err("has the name of a device, for example NUL or COM1");
     }
     Ok(())
 }

@@ -71,8 +71,8 @@ impl Sftp {
         let _ = self.raw.close_session();
     }
 
-    /// Puts `from` in the place of `to`, which may exist. In one step where the server can; else the file is missing for
-    /// the moment between a removal and a rename, as SFTP version 3 knows no other way.
+    /// Puts `from` in the place of `to`, which may exist. Atomic where the server supports it; otherwise the file is
+    /// missing for the moment between a removal and a rename, as SFTP version 3 knows no other way.
     pub(super) async fn replace(&self, from: &str, to: &str) -> Result<(), Error> {
         if self.posix_rename {
             let mut names = Vec::with_capacity(8 + from.len() + to.len());
@@ -125,7 +125,7 @@ pub(super) fn why(error: &Error) -> String {
     match error {
         Error::Status(Status { status_code: StatusCode::PermissionDenied, .. }) => PERMISSION_DENIED.to_owned(),
         Error::Status(Status { status_code: StatusCode::NoSuchFile, .. }) => "no such file or directory".to_owned(),
-        Error::Status(status) => format!("the host says {:?}", tail::excerpt(&status.error_message)),
+        Error::Status(status) => format!("the host reports {:?}", tail::excerpt(&status.error_message)),
         Error::Timeout => "the host did not answer in time".to_owned(),
         other => tail::excerpt(&other.to_string()),
     }

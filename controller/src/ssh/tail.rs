@@ -1,4 +1,4 @@
-//! What a host says, made safe to log: the end of it, without control characters.
+//! Output of a host, made safe to log: its end, without control characters.
 
 use api::text;
 

@@ -92,7 +92,7 @@ async fn a_file_is_changed_where_it_is() {
     let error = connection.rewrite(path, b"e\n", &bytes(40_000)).await.unwrap_err();
     assert_eq!(error.reason(), "TooLarge");
     assert_eq!(std::fs::read_to_string(&local).unwrap(), "e\n");
-    // Somebody else has written it in between: what was meant for another text is not taken for done.
+    // Another client has written it in between: a write for another text does not count as done.
     let error = connection.rewrite(path, b"other text", b"other").await.unwrap_err();
     assert_eq!(error.reason(), "TransferFailed");
 }

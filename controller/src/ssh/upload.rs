@@ -54,7 +54,7 @@ impl Connection {
     /// bytes stopped: the caller names the file by its content, so that a shorter one there is the beginning of it. What a
     /// host lost in a crash is not seen here: the caller verifies the whole by its hash, and removes it if it is wrong.
     ///
-    /// `progress` is told how many bytes of the file the host has confirmed, now and then.
+    /// `progress` periodically receives the number of bytes of the file that the host has confirmed.
     pub async fn upload(
         &self,
         path: &str,
@@ -185,7 +185,7 @@ mod tests {
             (Some(0), 10, 0),
             (Some(5), 10, 0),
             (Some(window + 5), 2 * window, 5),
-            // Longer than it can be: not ours, begun anew.
+            // Longer than it can be: not the operator's, restarted.
             (Some(11), 10, 0),
         ] {
             assert_eq!(resume_at(there, total), at, "{there:?} of {total}");

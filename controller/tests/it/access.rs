@@ -61,7 +61,7 @@ where
 /// A Node, and its wicd with the rights that the operator gives it.
 async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     let admin = control_plane.client().await?;
-    let labels_and_annotations = json!({"name": node, "annotations": {"someone": "else"}, "labels": {"a": "b"}});
+    let labels_and_annotations = json!({"name": node, "annotations": {"note": "else"}, "labels": {"a": "b"}});
     create::<Node>(&admin, json!({"metadata": labels_and_annotations})).await?;
     // As the operator, because it must be able to grant exactly this.
     grant(&admin, &operator(control_plane).await?).await?;
@@ -104,8 +104,8 @@ async fn wicd_writes_three_annotations_of_its_own_node_and_nothing_else() -> Res
 
     for (key, value) in [
         (api::names::key::DESIRED_VERSION, json!("9")),
-        ("someone", json!("me")),
-        ("someone", Value::Null),
+        ("note", json!("me")),
+        ("note", Value::Null),
         ("new", json!("x")),
         ("windowsmachineconfig.openshift.io/version2", json!("x")),
     ] {
@@ -164,7 +164,7 @@ async fn the_policy_holds_where_roles_are_too_wide() -> Result<()> {
     let version = json!({"metadata": {"annotations": {api::names::key::VERSION: "1"}}});
     merge(&nodes, "wide-1", version.clone()).await?;
     refused(merge(&nodes, "wide-2", version).await, "its own Node and no other");
-    let nothing_else = "do nothing else with Nodes";
+    let nothing_else = "of its own Node only";
     let status = json!({"status": {"phase": "Running"}});
     refused(nodes.patch_status("wide-1", &PatchParams::default(), &Patch::Merge(status)).await, nothing_else);
     refused(nodes.delete("wide-1", &DeleteParams::default()).await, nothing_else);

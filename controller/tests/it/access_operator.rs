@@ -39,7 +39,7 @@ async fn the_operator_gives_the_hosts_daemons_their_role_and_nothing_more() -> R
         let name = binding["metadata"]["name"].as_str().unwrap().to_owned();
         bindings.patch(&name, &PatchParams::apply("it").force(), &Patch::Apply(binding)).await
     };
-    let to_their_group = "to their group and to nobody else";
+    let to_their_group = "to their group only";
     for subject in [
         json!({"kind": "User", "name": "alice", "apiGroup": "rbac.authorization.k8s.io"}),
         json!({"kind": "User", "name": "system:wicd-nodes", "apiGroup": "rbac.authorization.k8s.io"}),
@@ -264,7 +264,8 @@ async fn the_operator_approves_requests_of_nodes_and_daemons_and_no_others() -> 
     let requests: Api<CertificateSigningRequest> = Api::all(operator.clone());
     let (client, server) = ("client auth", "server auth");
     let whose = "each for its signer, and no others";
-    // A node that the approver of other tests does not know: nobody else decides. (Requests of daemons would be decided there, and are.)
+    // A node that the approver of other tests does not know: no other approver decides. (Requests of daemons would be
+    // decided there, and are.)
     let pem = Forged::new("system:node:approve-1", &["system:nodes"]).pem();
     // kube-controller-manager approves by itself what an administrator asks for in the name of a node.
     let of_person = Forged::new("approve-1", &["it"]).pem();

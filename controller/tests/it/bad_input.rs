@@ -55,7 +55,7 @@ async fn keys(world: &World) -> Result<()> {
     world.apply("keys", &with_keys(&host, &["mine"])).await?;
     let foreign = pem(&deployment::new_key()?)?;
     for (n, (data, reason, says)) in [
-        (None, "CredentialsUnavailable", vec!["there is no Secret", "/mine", "create it"]),
+        (None, "CredentialsUnavailable", vec!["does not exist", "/mine", "create it"]),
         (Some(json!({"other.pem": "x"})), "CredentialsUnavailable", vec!["/mine", "private-key.pem", "other.pem"]),
         (Some(json!({"private-key.pem": "no key"})), "CredentialsUnavailable", vec!["mine", "not in PEM form"]),
         (Some(json!({"private-key.pem": PASSPHRASE_PROTECTED})), "CredentialsUnavailable", vec!["mine", "passphrase"]),
@@ -74,7 +74,7 @@ async fn keys(world: &World) -> Result<()> {
                 kube::Api::namespaced(world.client.clone(), NAMESPACE);
             let _ = secrets.delete("mine", &kube::api::DeleteParams::default()).await;
             store(world, "mine", data).await?;
-            // A person who has mended something need not wait.
+            // A person who has corrected an error need not wait.
             world.annotate("keys", key::RETRY, &n.to_string()).await?;
         }
         world
@@ -141,9 +141,9 @@ async fn duplicates(world: &World) -> Result<()> {
 async fn strange_machines(world: &World) -> Result<()> {
     let hour = Duration::from_hours(1);
     let cases = [
-        ("linux", Fault::NotWindows, "NotWindows", ["no Windows host", "check the address"]),
-        ("ahead", Fault::ClockAhead(hour), "ClockSkew", ["s ahead", "set the host's time service right"]),
-        ("behind", Fault::ClockBehind(hour), "ClockSkew", ["s behind", "set the host's time service right"]),
+        ("linux", Fault::NotWindows, "NotWindows", ["not a Windows host", "check the address"]),
+        ("ahead", Fault::ClockAhead(hour), "ClockSkew", ["s ahead", "correct the host's time service"]),
+        ("behind", Fault::ClockBehind(hour), "ClockSkew", ["s behind", "correct the host's time service"]),
         ("locked", Fault::WrongKey, "AuthenticationFailed", ["cannot log in", "authorized"]),
     ];
     let mut hosts = Vec::new();

@@ -58,7 +58,7 @@ async fn until_ready(world: &World, nodes: i32) -> Result<()> {
         .await
 }
 
-/// Simulated hosts do not listen at 22. A person sets the port in the pool that the operator has made, and nothing else.
+/// Simulated hosts do not listen at 22. A person sets only the port in the pool that the operator has created.
 async fn set_port(world: &World, host: &SimHost) -> Result<()> {
     let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
     let port = json!({
@@ -143,7 +143,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     for host in &hosts[1..] {
         world.until_gone(host).await?;
     }
-    world.until(WINDOWS_INSTANCES, "nobody is left", |p| pool_status(p).nodes == 0).await?;
+    world.until(WINDOWS_INSTANCES, "no host is left", |p| pool_status(p).nodes == 0).await?;
     let pool = world.pool(WINDOWS_INSTANCES).await?;
     ensure!(pool.metadata.deletion_timestamp.is_none(), "{pool:?}");
     ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));
@@ -181,7 +181,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
         Ok(())
     };
 
-    // The same host under a DNS name, which nobody knows yet: it may be any host.
+    // The same host under an unknown DNS name: it may be any host.
     let address = hosts[0].address().to_string();
     edit(&world, json!({(address.clone()): null, "win-0.invalid": "username=Administrator"})).await?;
     let parts = ["win-0.invalid", "win-0", &format!("{}=1", key::APPROVE_REMOVAL)];
@@ -211,7 +211,7 @@ async fn neither_a_lost_list_nor_a_rewritten_entry_removes_anybody() -> Result<(
     until_ready(&world, 2).await?;
     all_stay(&world).await?;
 
-    // The operator is installed anew, in a namespace that was deleted.
+    // The operator is reinstalled, in a namespace that was deleted.
     world.stop().await?;
     let namespaces: Api<Namespace> = Api::all(world.client.clone());
     namespaces.delete(DEFAULT_NAMESPACE, &DeleteParams::default()).await?;
@@ -248,7 +248,7 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
     let is_gone = || async { matches!(pools.get_opt(WINDOWS_INSTANCES).await, Ok(None)) };
     world.eventually("the pool is gone", is_gone).await?;
-    // What is told of an entry is told after the pool was looked at.
+    // The status of an entry follows the reconcile of the pool.
     edit(&world, json!({"10.9.9.9": "core"})).await?;
     world.until_note(WINDOWS_INSTANCES, "InvalidInventory", |note| note.contains("10.9.9.9")).await?;
     edit(&world, json!({"10.9.9.9": null})).await?;
@@ -258,7 +258,7 @@ async fn nodes_are_handed_back_and_taken_again_as_they_are() -> Result<()> {
         ensure!(world.node(host.name()).await?.context("the Node is gone")?.uid() == *uid, "it registered again");
     }
 
-    // Taken again, they keep their names and their Nodes. Nobody has to be asked for a name: the Nodes have the addresses.
+    // Listed again, they keep their names and their Nodes. No host is asked for its name: the Nodes have the addresses.
     maps(&world).patch(WINDOWS_INSTANCES, &PatchParams::default(), &label(Value::Null)).await?;
     until_pool_is_made(&world).await?;
     set_port(&world, &hosts[0]).await?;
@@ -295,7 +295,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     let is_gone = || async { matches!(pools.get_opt(WINDOWS_INSTANCES).await, Ok(None)) };
     world.eventually("it goes with its source", is_gone).await?;
 
-    // A person's pool of that name with another source is nobody's but the person's.
+    // A person's pool of that name with another source belongs to the person alone.
     world.apply(WINDOWS_INSTANCES, &spec(&[])).await?;
     create(&world, &[]).await?;
     let note = world.until_event(WINDOWS_INSTANCES, "PoolTaken").await?;
@@ -305,7 +305,7 @@ async fn a_pool_that_nobody_else_wrote_comes_and_goes_with_its_source() -> Resul
     pools.delete(WINDOWS_INSTANCES, &DeleteParams::default()).await?;
     until_pool_is_made(&world).await?;
 
-    // A ConfigMap that a person's pool names and that is not there takes nobody away, and says so.
+    // A ConfigMap that a person's pool names and that is not there removes no host, and reports it.
     let inventory = json!({"configMapRef": {"name": "hall-b"}});
     let inventory: Inventory = serde_json::from_value(inventory)?;
     world.apply("hall-b", &WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() }).await?;

@@ -1,4 +1,4 @@
-//! The operator dies at every step boundary, is told to stop, is two, and sleeps: it always converges.
+//! The operator is killed at every step boundary, stopped, doubled and suspended: it always converges.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -160,8 +160,8 @@ async fn a_removal_survives_a_crash_at_every_step() -> Result<()> {
     whose_cordon_it_is_survives(&mut world, &mut hosts, &fields).await
 }
 
-/// Two drains that never end, of a node that a person has cordoned before and of one that nobody has. Both are given up:
-/// our cordon goes, the person's stays, though the operator that knew was killed.
+/// Two drains that never end, of a node that a person has cordoned before and of one without a cordon. Both are
+/// aborted: our cordon goes, the person's stays, though the operator that knew was killed.
 async fn whose_cordon_it_is_survives(
     world: &mut World,
     hosts: &mut Vec<SimHost>,
@@ -229,7 +229,7 @@ async fn one_leads_stops_when_told_and_yields_when_it_slept() -> Result<()> {
         .await?;
     ensure!(second.metric("windows_node_pool_leader").await? == 0.0, "two lead");
 
-    // Told to stop in the middle of a join, the first one ends well and gives the lease back.
+    // Stopped during a join, the first one ends cleanly and releases the lease.
     let host = world.sim.host(HostOptions::named("stopped")).await?;
     let before = lease(&world).await?;
     world.apply("stopped", &spec(std::slice::from_ref(&host))).await?;
@@ -285,7 +285,7 @@ async fn epochs_go_up(world: &mut World, host: &SimHost) -> Result<()> {
     std::fs::write(&seen, (i64::from(after) + 1000).to_string())?;
     world.empty(host.name()).await?;
     let message = world.until_failed(host.name(), "StaleEpoch").await?;
-    ensure!(message.contains("has taken over"), "{message}");
+    ensure!(message.contains("has already sent requests"), "{message}");
     std::fs::write(&seen, mine)?;
     world.until_gone(host).await
 }

@@ -233,7 +233,7 @@ async fn rollout_and_drain() -> Result<()> {
         ));
     }
     let drain = |drain: Value| json!({"drain": drain});
-    let force = "onTimeout Force deletes pods against their budgets";
+    let force = "onTimeout Force deletes pods against their disruption budgets";
     cases.extend(specs(&[
         ("a fraction", json!({"rollout": {"maxUnavailable": 1.5}}), Refused("must be of type integer")),
         ("wait for ever", drain(json!({"onTimeout": "Wait", "timeoutSeconds": 0})), Taken),
@@ -271,7 +271,7 @@ async fn steps_and_failures() -> Result<()> {
         ("an approval", step(json!({"nodes": "10%", "approval": true})), Taken),
         ("a pause and no approval", step(json!({"nodes": 1, "pauseSeconds": 60, "approval": false})), Taken),
         ("neither", step(json!({"nodes": 1})), Refused(either)),
-        ("no approval and nothing else", step(json!({"nodes": 1, "approval": false})), Refused(either)),
+        ("no approval and no pause", step(json!({"nodes": 1, "approval": false})), Refused(either)),
         ("both", step(json!({"nodes": 1, "pauseSeconds": 60, "approval": true})), Refused(either)),
         ("no nodes", step(json!({"pauseSeconds": 60})), Refused("Required value")),
         ("zero nodes", step(json!({"nodes": 0, "pauseSeconds": 60})), Refused(number)),

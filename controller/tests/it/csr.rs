@@ -98,7 +98,7 @@ fn conditions(csr: &CertificateSigningRequest) -> Vec<(String, String)> {
     conditions.map(|c| (c.type_.clone(), c.reason.clone().unwrap_or_default())).collect()
 }
 
-/// A person who may post requests and nothing else.
+/// A person who may only post requests.
 async fn alice(control_plane: &ControlPlane) -> Result<Client> {
     let rbac = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: it-requests}\n\
         rules: [{apiGroups: [certificates.k8s.io], resources: [certificatesigningrequests], verbs: [create]}]\n---\n\
@@ -297,7 +297,7 @@ async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
         let now = admin.get(csr.metadata.name.as_deref().unwrap()).await?;
         assert_eq!(conditions(&now), [], "{what}");
     }
-    // Each decision of this controller was told once. (Another test may have decided some of its own.)
+    // Each decision of this controller was reported once. (Another test may have decided some of its own.)
     eventually(|| async { told.lock().unwrap().len() >= denied.len() + approved.len() }).await?;
     for (what, name) in denied.iter().chain(&approved) {
         let told = told.lock().unwrap();
@@ -344,14 +344,14 @@ async fn first_certificates_are_signed_and_the_same_when_asked_for_again() -> Re
         assert!(matches!(other, Err(CsrError::NameTaken { .. })), "{other:?}");
     }
     // What would be denied is not even posted, so this client, which may not post, gets the same answer.
-    let nobody = control_plane.client_as("nobody", &[]).await?;
+    let stranger = control_plane.client_as("stranger", &[]).await?;
     for (kind, forged, reason) in [
         (Kind::KubeletClient, node("csr-1"), "WrongSubject"),
         (Kind::WicdClient, wicd_node("csr-1"), "UnknownHost"),
         (Kind::KubeletClient, Forged::new("system:node:first-1", &["system:masters"]), "WrongOrganisation"),
         (Kind::KubeletServing, node("first-1").names(&[Name::Dns("first-1")]), "WrongRequester"),
     ] {
-        let error = request_and_sign(nobody.clone(), &claim, kind, &forged.pem(), hour).await.unwrap_err();
+        let error = request_and_sign(stranger.clone(), &claim, kind, &forged.pem(), hour).await.unwrap_err();
         assert_eq!(error.reason(), reason, "{error}");
     }
     Ok(())

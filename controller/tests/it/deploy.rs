@@ -89,7 +89,7 @@ async fn the_operators_container_has_the_arguments_and_ports_that_its_program_kn
             assert_eq!(container[probe]["httpGet"]["path"], path, "{folder}");
             assert_eq!(container[probe]["httpGet"]["port"], "metrics", "{folder}");
         }
-        // Of this release: a tag that moves would give hosts something else at any restart.
+        // Of this release: a tag that moves would change hosts at any restart.
         let release = format!("windows-node-pools:{}", env!("CARGO_PKG_VERSION"));
         assert_eq!(container["image"], release, "{folder}");
         let service = find(&objects, "Service");

@@ -1,4 +1,5 @@
-//! The same hosts by each of the five ways in which a pool may name them: the nodes are the same, and nobody notices the change.
+//! The same hosts by each of the five ways in which a pool may name them: the nodes are the same, and the change does
+//! not affect them.
 
 use std::collections::BTreeMap;
 

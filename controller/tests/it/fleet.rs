@@ -52,7 +52,7 @@ impl World {
     }
 
     /// As [`World::without_leader`], on a control plane that runs, with another payload, and another wicd than one of which hosts
-    /// only look at the hash.
+    /// only compare the hash.
     pub async fn on(
         control_plane: ControlPlane,
         sim: SimOptions,
@@ -73,7 +73,7 @@ impl World {
             args: ["--backoff-base", "1s", "--backoff-max", "4s"].iter().chain(args).map(ToString::to_string).collect(),
         };
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
-        std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only look at its hash")?;
+        std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
         Ok(Self { operator, sim, client, control_plane, options, key, files })
     }
@@ -166,18 +166,18 @@ impl World {
         Ok(())
     }
 
-    /// Waits until something is so, and shows how all stands if it never is.
+    /// Waits for a condition, and prints the state of the world on a timeout.
     pub async fn eventually<F: Future<Output = bool>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
         let Err(error) = within(LIMIT, what, ask).await else { return Ok(()) };
         bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
     }
 
-    /// Waits until something is so of a pool.
+    /// Waits for a condition of a pool.
     pub async fn until(&self, pool: &str, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
         self.eventually(what, || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) }).await
     }
 
-    /// Waits until something is so of an instance, and returns the instance as it then is.
+    /// Waits for a condition of an instance, and returns the instance.
     pub async fn until_instance(
         &self,
         name: &str,
@@ -228,7 +228,7 @@ impl World {
         self.until_note(name, reason, |_| true).await
     }
 
-    /// Waits for an event of this reason about an object of this name of whose note something is so, and returns the note.
+    /// Waits for an event of this reason about an object of this name whose note matches, and returns the note.
     pub async fn until_note(&self, name: &str, reason: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
         let found = std::sync::Mutex::new(None);
         self.eventually(&format!("an event {reason} about {name}"), || async {
@@ -247,7 +247,7 @@ impl World {
         found.into_inner().unwrap().context("it was there a moment ago")
     }
 
-    /// What a person would look at.
+    /// Diagnostics for a person.
     pub async fn show(&self) -> String {
         let mut text = String::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {

@@ -1,4 +1,5 @@
-//! A hundred hosts, four of them broken: the others do not notice, the four say what is wrong, and mend themselves.
+//! A hundred hosts, four of them broken: the others are not affected, the four report the fault, and recover by
+//! themselves.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{conditions::kind, names::key};
@@ -12,7 +13,7 @@ use crate::fleet::{World, has, pool_status, spec_with, status};
 
 const HOSTS: usize = 100;
 
-/// Broken hosts: which, the fault, the reason that is told, and what the message has to say.
+/// Broken hosts: the host, the fault, the reported reason, and the expected message.
 const BROKEN: [(&str, Fault, &str, &[&str]); 4] = [
     ("win-7", Fault::Refuse, "ConnectRefused", &["refuses connections", "check that the OpenSSH server runs"]),
     ("win-23", Fault::Hang, "ConnectTimeout", &["did not answer within 20 s", "check that the host is up"]),
@@ -36,7 +37,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
         );
     }
     let host = |name: &str| hosts.iter().find(|h| h.name() == name).context("no such host");
-    // A machine that is busy with something else is no silent host.
+    // A busy machine is not a silent host.
     let fields = json!({"ssh": {"connectTimeoutSeconds": 20}, "provisioning": {"maxConcurrent": 25}});
     world.apply("factory", &spec_with(&hosts, fields)).await?;
 
@@ -57,7 +58,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
     let mut broken: Vec<&str> = BROKEN.iter().map(|b| b.0).collect();
     broken.sort_unstable();
     world
-        .until("factory", "the pool tells of all four", |p| {
+        .until("factory", "the pool reports all four", |p| {
             let s = pool_status(p);
             s.failed_nodes == 4
                 && s.failed_node_names == broken
@@ -88,7 +89,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
     a_new_host_key_is_let_in_by_a_person(&world).await
 }
 
-/// The host was reinstalled: nobody but a person can know that.
+/// The host was reinstalled: only a person can know that.
 async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
     let host = world
         .sim
@@ -100,7 +101,7 @@ async fn a_new_host_key_is_let_in_by_a_person(world: &World) -> Result<()> {
     host.fault(Fault::ChangedHostKey);
     let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
     let message = world.until_failed("reinstalled", "HostKeyMismatch").await?;
-    ensure!(message.contains(&fingerprint), "the key to be let in is not told: {message}");
+    ensure!(message.contains(&fingerprint), "the missing key is not reported: {message}");
     world.annotate("reinstalled", key::TRUST_HOST_KEY, &fingerprint).await?;
     world.until_joined("reinstalled").await?;
     let pinned = world.instance("reinstalled").await?.context("no instance")?;

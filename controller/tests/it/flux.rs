@@ -205,7 +205,7 @@ impl<'a> Scene<'a> {
         self.world.until(&self.pool, &format!("{}: {about}: {reason}, {says:?}", self.pool), told).await
     }
 
-    /// Nobody has worked on a host.
+    /// The operator has changed no host.
     async fn is_untouched(&self, before: &[testbed::sim::Stats]) -> Result<()> {
         let now: Vec<_> = self.hosts.iter().map(SimHost::stats).collect();
         ensure!(now == before, "a host of {} was worked on: {now:?}, before: {before:?}", self.pool);
@@ -260,7 +260,7 @@ async fn artifacts_of_each_kind_are_followed_and_what_cannot_be_used_touches_nob
     Ok(())
 }
 
-/// A pool without hosts is woken by nothing but its source, and that is looked at by itself less often than a test may last: all this
+/// Only its source triggers a pool without hosts, and the operator reads that less often than a test may last: all this
 /// is seen because it is watched.
 async fn appears(scene: &Scene<'_>) -> Result<()> {
     scene.source.object(json!({})).await?;
@@ -314,7 +314,7 @@ async fn is_refused(scene: &Scene<'_>) -> Result<()> {
         ("leads out", "InvalidArtifact", "../a.yaml", &upwards, None, served(&upwards), Then::Stalls),
         ("a link", "InvalidInventory", "hosts: []", &link, None, served(&link), Then::Stalls),
         ("a bad entry", "InvalidInventory", "halls/a.yaml:1", &bad_entry, None, served(&bad_entry), Then::Stalls),
-        ("nobody there", "ArtifactNotReadable", "could not be fetched", &fewer, None, Reply::Nothing, Then::TriesAgain),
+        ("no server", "ArtifactNotReadable", "could not be fetched", &fewer, None, Reply::Nothing, Then::TriesAgain),
         ("not there any more", "ArtifactNotReadable", "404", &fewer, None, Reply::NotFound, Then::TriesAgain),
     ]
     .into_iter()
@@ -359,11 +359,11 @@ async fn is_verified(scene: &Scene<'_>) -> Result<()> {
     let (source, reason) = (&scene.source, "VerificationError");
     if source.kind == "ExternalArtifact" {
         let refused = scene.apply(true).await.unwrap_err().to_string();
-        ensure!(refused.contains("nobody verifies an ExternalArtifact"), "{refused}");
+        ensure!(refused.contains("Flux does not verify an ExternalArtifact"), "{refused}");
         return Ok(());
     }
     scene.apply(true).await?;
-    scene.refuses("never verified", reason, "set spec.verify there", None, Then::Stalls).await?;
+    scene.refuses("never verified", reason, "set its spec.verify", None, Then::Stalls).await?;
     let says = |status| json!({"conditions": [{"type": "SourceVerified", "status": status, "message": "no key"}]});
     source.says(says("True")).await?;
     scene.until_ready(3, "main@sha1:d2").await?;

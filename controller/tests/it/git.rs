@@ -153,7 +153,7 @@ async fn a_repository_is_followed() -> Result<()> {
     scene.until_ready(2).await?;
     ensure!(scene.revision().await? == format!("main@sha1:{first}"), "{:?}", scene.revision().await?);
 
-    // Nobody waits an hour: a person asks, or the server tells.
+    // No test waits an hour: a person requests the fetch, or the server reports a push.
     let second = origin.commit(LIST, scene.list(3), "A third one");
     scene.annotate(key::RECONCILE_REQUESTED, "now").await?;
     scene.until_ready(3).await?;
@@ -200,14 +200,14 @@ async fn a_repository_is_followed() -> Result<()> {
     scene.until_ready(3).await?;
     ensure!(scene.hosts[0].stats() == stats, "a host that stays was worked on");
 
-    // Suspended, nobody looks, also not when asked.
+    // While suspended, the operator does not fetch, even on request.
     world.apply(POOL, &scene.spec(json!({"suspend": true}))).await?;
     let (asked, used) = (scene.server.asked(), scene.revision().await?);
     origin.commit(LIST, scene.list(2), "One less");
     scene.annotate(key::RECONCILE_REQUESTED, "while suspended").await?;
     let handled = |p: &WindowsNodePool| pool_status(p).last_handled_reconcile_at.as_deref() == Some("while suspended");
     world.until(POOL, "it was asked", handled).await?;
-    ensure!(scene.server.asked() == asked && scene.revision().await? == used, "a suspended repository was looked at");
+    ensure!(scene.server.asked() == asked && scene.revision().await? == used, "a suspended repository was fetched");
     world.apply(POOL, &scene.spec(json!({}))).await?;
     world.until_gone(&scene.hosts[2]).await?;
     scene.until_ready(2).await
@@ -287,7 +287,7 @@ async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
     ] {
         origin.commit(LIST, text, about);
         refuses(&scene, about, reason, says).await?;
-        origin.commit(LIST, &good, "Mended");
+        origin.commit(LIST, &good, "Corrected");
         scene.until_ready(4).await?;
     }
     origin.git(&["mv", "halls", "elsewhere"]);
@@ -393,7 +393,7 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.world.until(POOL, "it has looked", has_looked).await?;
     ensure!(said(&scene).await? == before, "{:#?}\nbefore: {before:#?}", said(&scene).await?);
 
-    // The server is away. What is kept on disk was verified, and is so still.
+    // The server is away. What is kept on disk was verified, and still is.
     scene.world.apply(POOL, &scene.spec(json!({"verify": verify}))).await?;
     *scene.rule.lock().unwrap() = Some(Trick::Stall);
     scene.world.restart().await?;

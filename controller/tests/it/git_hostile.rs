@@ -1,4 +1,4 @@
-//! What a repository can hold that means no good: the pool says so, nobody is touched, and the next good commit mends it.
+//! Hostile content of a repository: the pool reports it, no host is changed, and the next good commit repairs it.
 
 use anyhow::{Result, ensure};
 use serde_json::json;
@@ -37,7 +37,7 @@ fn directory(origin: &Origin, entries: &[(&str, &str, &str)]) -> String {
     store(origin, "tree", raw)
 }
 
-/// Commits a directory to the branch without a look at the files of whoever works there.
+/// Commits a directory to the branch without the work tree.
 fn commit_tree(origin: &Origin, tree: &str, about: &str) -> String {
     let commit = origin.git(&["commit-tree", tree, "-p", "main", "-m", about]);
     origin.git(&["update-ref", "refs/heads/main", &commit]);
@@ -133,7 +133,7 @@ async fn what_a_repository_hides_is_told_and_touches_nobody() -> Result<()> {
         if cure == Cure::Reset {
             origin.git(&["update-ref", "refs/heads/main", &healthy]);
         }
-        let mended = commit_tree(origin, &good, "Mended");
+        let mended = commit_tree(origin, &good, "Corrected");
         scene.until_used(&mended).await?;
         ensure!(scene.stats() == stats, "{about}: a host was worked on: {:?}", scene.stats());
     }
@@ -141,9 +141,9 @@ async fn what_a_repository_hides_is_told_and_touches_nobody() -> Result<()> {
     // The pool itself names a place that cannot be.
     let used = origin.git(&["rev-parse", "main"]);
     let refused = world.apply(POOL, &scene.spec(json!({"path": "halls/../../x"}))).await.unwrap_err();
-    ensure!(refused.to_string().contains("`..` leads out of it"), "{refused}");
+    ensure!(refused.to_string().contains("must not contain `..`"), "{refused}");
     world.apply(POOL, &scene.spec(json!({"path": "halls\n"}))).await?;
-    refuses(&scene, "a path in two lines", "PathInvalid", "is not one inside the repository").await?;
+    refuses(&scene, "a path in two lines", "PathInvalid", "is outside the repository").await?;
     world.apply(POOL, &scene.spec(json!({}))).await?;
     scene.until_used(&used).await?;
     scene.until_ready(2).await?;

@@ -49,7 +49,7 @@ async fn hosts_come_over_ssh_from_the_server_that_is_known() -> Result<()> {
         .await?;
     ensure!(scene.hosts[1].stats() == alone, "a host that stays was worked on");
 
-    // The server is not the known one: it is told nothing, and nothing of it is used.
+    // The server is not the known one: it gets no data, and its data are not used.
     let stats = scene.stats();
     let known = server.change_host_key();
     refuses(&scene, "another host key", "HostKeyUnknown", &fingerprint(server.openssh.host_key())).await?;

@@ -15,7 +15,7 @@ const POOL: &str = "shared";
 const ARGO: &str = "argocd-controller";
 const FLUX: &str = "kustomize-controller";
 
-/// A part of the pool, as it stands in somebody's repository.
+/// A part of the pool, as it stands in a user's repository.
 fn part(hosts: &[SimHost], more: Value) -> Value {
     let hosts: Vec<_> = hosts.iter().map(entry).collect();
     let mut spec = json!({"inventory": {"hosts": hosts}});

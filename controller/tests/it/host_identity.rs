@@ -100,7 +100,7 @@ async fn hosts_that_were_swapped_in_the_list_are_not_deconfigured(world: &World)
         ensure!(starts(host) == *before, "{}: {:?}", host.name(), starts(host));
         ensure!(marker(host)?.node_name == host.name(), "{:?}", marker(host)?);
     }
-    // The mistake is mended.
+    // The mistake is corrected.
     world.apply("swap", &pool_of(entries[1..].to_vec(), &json!({}))).await?;
     let found = |i: &WindowsInstance| has(&status(i).conditions, kind::REACHABLE, "True", "Connected");
     world.until_instance(hosts[1].name(), "is found again", found).await?;
@@ -178,7 +178,7 @@ async fn a_host_of_another_cluster_is_not_taken_over_unasked(world: &World) -> R
     world.apply("lent", &pool_of(vec![entry(&host)], &take_over)).await?;
     world
         .until_instance("lent", "wants its key declared", |i| {
-            status(i).failures.is_some_and(|f| f.last_message.contains("only those whose host key is declared"))
+            status(i).failures.is_some_and(|f| f.last_message.contains("only those with a declared host key"))
         })
         .await?;
     ensure!(marker(&host)? == record && host.services().is_empty(), "something was changed on the host");

@@ -61,7 +61,7 @@ async fn a_host_goes_over_to_another_pool(world: &World) -> Result<()> {
         world.until(pool, "is Ready", |p| is_ready(p) && pool_status(p).ready_nodes == nodes).await?;
     }
     let after = world.node(goes).await?.context("no Node")?;
-    ensure!(after.uid() == before.uid(), "the Node was made anew");
+    ensure!(after.uid() == before.uid(), "the Node was recreated");
     ensure!(after.labels().get(key::POOL).map(String::as_str) == Some("to"), "{:?}", after.labels());
     let instance = world.instance(goes).await?.context("no instance")?;
     let owners: Vec<&str> = instance.owner_references().iter().map(|o| o.name.as_str()).collect();

@@ -31,8 +31,7 @@ use crate::{
     rollout::Watcher,
 };
 
-const FOREIGN: &str =
-    "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB somebody else's";
+const FOREIGN: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB another user's";
 const NEW: &str = "new-key";
 
 /// A world in which hosts have files with keys, and a new key lies in a Secret.
@@ -63,7 +62,7 @@ impl Keys {
         Ok(Self { old: identity(&pem(&world.key)?)?, new: identity(&new_pem)?, new_pem, world })
     }
 
-    /// Hosts whose file has the old key and that of somebody else.
+    /// Hosts whose file has the old key and that of another user.
     async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
         let hosts = self.world.hosts(prefix, count).await?;
         for host in &hosts {
@@ -122,7 +121,7 @@ impl Keys {
             .await
     }
 
-    /// What is so of a host that has got the new key.
+    /// State of a host with the new key.
     async fn check(&self, host: &SimHost) -> Result<()> {
         let name = host.name();
         ensure!(Self::admits(host, &self.new).await?, "{name} refuses the new key");
@@ -131,7 +130,7 @@ impl Keys {
         ensure!(self.takes_new(&instance), "{:?}", instance.status);
         let hash = self.new.public_key_hash();
         self.world
-            .eventually(&format!("the Node {name} tells of the new key"), || async {
+            .eventually(&format!("the Node {name} has the new key"), || async {
                 let Ok(Some(node)) = self.world.node(name).await else { return false };
                 let user = node.annotations().get(key::USERNAME).map(|u| decrypt_username(u, self.new_pem.as_bytes()));
                 node.annotations().get(key::PUB_KEY_HASH) == Some(&hash)
@@ -236,11 +235,11 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
     keys.check(&hosts[0]).await?;
     let told = |p: &api::WindowsNodePool| conditions::find(&pool_status(p).conditions, kind::KEYS_CURRENT).cloned();
     world
-        .until("factory", "it is told who is left", |p| {
+        .until("factory", "the remaining hosts are reported", |p| {
             told(p).is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
-                    && c.message.starts_with("2 of 3 hosts take an old key: win-1, win-2; win-1: Connect: ")
-                    && c.message.contains("or list the key that it takes, after the first one")
+                    && c.message.starts_with("2 of 3 hosts accept an old key: win-1, win-2; win-1: Connect: ")
+                    && c.message.contains("or list the key that it accepts, after the first one")
             }) && is_ready(p)
         })
         .await?;
@@ -310,15 +309,15 @@ async fn a_host_that_cannot_be_changed_is_told_and_the_others_go_on() -> Result<
     keys.check(&hosts[2]).await?;
     let told = |p: &api::WindowsNodePool| conditions::find(&pool_status(p).conditions, kind::KEYS_CURRENT).cloned();
     world
-        .until("factory", "it is told who is left", |p| {
+        .until("factory", "the remaining hosts are reported", |p| {
             told(p).is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
-                    && c.message.starts_with("2 of 3 hosts take an old key: win-0, win-1; win-0: AddKey: ")
+                    && c.message.starts_with("2 of 3 hosts accept an old key: win-0, win-1; win-0: AddKey: ")
             }) && is_ready(p)
         })
         .await?;
     let instance = world.instance(left.name()).await?.context("no instance")?;
-    ensure!(status(&instance).failures.is_none(), "it holds up something else: {:?}", instance.status);
+    ensure!(status(&instance).failures.is_none(), "it delays another operation: {:?}", instance.status);
     ensure!(Keys::admits(left, &keys.old).await?, "{} is locked out", left.name());
     ensure!(std::fs::read_to_string(administrators(left))? == keys.before());
     ensure!(std::fs::read_to_string(administrators(held))? == keys.before(), "a host that is held was changed");

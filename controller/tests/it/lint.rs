@@ -11,7 +11,7 @@ fn lint(dir: &Path, args: &[&str]) -> Result<(Option<i32>, String)> {
         .arg("lint")
         .args(args)
         .current_dir(dir)
-        // Whoever asks for a cluster does not find one.
+        // A request for a cluster fails.
         .env("KUBECONFIG", "/nonexistent")
         .output()?;
     ensure!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -28,7 +28,7 @@ fn what_is_wrong_is_said_by_file_and_line() -> Result<()> {
 
     let (status, out) = lint(dir.path(), &["hosts"])?;
     let lines = [
-        "hosts/b.yaml:1: name `win-1` is that of hosts/a.json:1 already: take one of the two out",
+        "hosts/b.yaml:1: duplicate name `win-1` (first defined at hosts/a.json:1): remove one",
         "hosts/b.yaml:3: a host needs `address`: add it",
         "hosts/b.yaml:4: unknown field `adress`, did you mean `address`?",
     ];
@@ -58,6 +58,6 @@ fn nothing_is_said_where_nothing_is_wrong() -> Result<()> {
     let said = lint(&root, &["-o", "json", "list.yaml"])?;
     ensure!(said == (Some(0), "[]\n".into()), "{said:?}");
     let said = lint(&root, &["."])?;
-    ensure!(said.0 == Some(1) && said.1.contains("already: take one of the two out"), "{said:?}");
+    ensure!(said.0 == Some(1) && said.1.contains("(first defined at "), "{said:?}");
     Ok(())
 }

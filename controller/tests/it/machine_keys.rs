@@ -1,5 +1,5 @@
 //! Another SSH key for hosts of Machines: as the legacy operator taught, the content of `cloud-private-key` is replaced, and Machines
-//! whose hosts refuse the new key are made anew, one after another.
+//! whose hosts refuse the new key are replaced, one after another.
 
 use std::{
     collections::BTreeMap,
@@ -148,7 +148,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     }
     let seen = watch(&maker);
 
-    // Outside of maintenance windows, and in a pool that is paused, it is told and nothing is done.
+    // Outside of maintenance windows, and in a pool that is paused, it is reported and no Machine is deleted.
     let window = json!([{"name": "leap-day", "schedule": "0 3 29 2 *", "durationMinutes": 15}]);
     edit_rollout(&world, json!({"maintenanceWindows": window.clone()})).await?;
     let new = deployment::new_key()?;
@@ -157,12 +157,12 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
         world.until_note(host.name(), RESTRICTED, |note| note.contains("leap-day opens at")).await?;
     }
     world
-        .until(POOL, "it is told who refuses the new key", |p| {
+        .until(POOL, "the hosts that refuse the new key are reported", |p| {
             let told = conditions::find(&pool_status(p).conditions, kind::KEYS_CURRENT).cloned();
             told.is_some_and(|c| {
                 c.reason == "KeyRotationFailed"
-                    && c.message.starts_with("3 of 3 hosts take an old key: old-0, old-1, old-2; old-0: Connect: ")
-                    && c.message.contains("events of its Machine openshift-machine-api/old-0 tell whether")
+                    && c.message.starts_with("3 of 3 hosts accept an old key: old-0, old-1, old-2; old-0: Connect: ")
+                    && c.message.contains("events of its Machine openshift-machine-api/old-0 report whether")
             })
         })
         .await?;
@@ -177,7 +177,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     deployment::store_key_as(&world.control_plane, "elsewhere", &deployment::new_key()?).await?;
     let elsewhere = json!({"privateKeySecretRefs": [{"name": "elsewhere"}]});
     edit_pool(&world, json!({"ssh": elsewhere, "rollout": {"paused": null}})).await?;
-    world.until_note("old-0", RESTRICTED, |note| note.contains("lets none of its keys in")).await?;
+    world.until_note("old-0", RESTRICTED, |note| note.contains("admits none of its keys")).await?;
     maker.set_provider_spec(POOL, json!({"value": {"userDataSecret": {"name": "mine"}}})).await?;
     world.until_note("old-0", RESTRICTED, |note| note.contains("of its own, in the Secret mine")).await?;
     let with_window = json!({"maintenanceWindows": window});
@@ -232,7 +232,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     let names: Vec<&str> = deleted.iter().map(|(name, _)| name.as_str()).collect();
     ensure!(names == ["old-0", "odd", "old-1", "old-2"], "{names:?}");
 
-    // New Machines were told of the new key before the first one went.
+    // New Machines get the new key before the first one is deleted.
     let line = new.public_key().to_openssh()?;
     let text = user_data(&world, maker.api).await.context("there is no user data")?;
     ensure!(text.contains(line.trim()), "{text}");
@@ -270,7 +270,7 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
     // One that takes the key is taken over as it is.
     world.until_event(takes.name(), "Adopted").await?;
     world
-        .eventually("the hash is written anew", || async {
+        .eventually("the hash is written again", || async {
             let node = world.node(takes.name()).await.ok().flatten();
             node.is_some_and(|n| n.annotations().get(key::PUB_KEY_HASH) == hash(&world.key).ok().as_ref())
         })
@@ -280,7 +280,7 @@ async fn what_the_legacy_operator_meant_to_replace_ends_right() -> Result<()> {
 
     // One that refuses it is replaced. Of one that has taken it, who knows what is wrong with it.
     until_deleted(&world, &maker, refuses).await?;
-    world.until_note(broken.name(), RESTRICTED, |note| note.contains("it took one of them before")).await?;
+    world.until_note(broken.name(), RESTRICTED, |note| note.contains("it accepted one of them before")).await?;
     // Of a Node that was never ours, who has made the machine takes care.
     Api::<Node>::all(world.client.clone()).delete(refuses.name(), &DeleteParams::default()).await?;
     let_go(&world, &maker, refuses).await?;

@@ -74,7 +74,7 @@ impl Maker {
         self.create("MachineSet", json!({"metadata": {"name": name}, "spec": spec})).await
     }
 
-    /// A Machine, of a MachineSet or of nobody.
+    /// A Machine, of a MachineSet or without an owner.
     pub async fn machine(&self, name: &str, set: Option<&DynamicObject>, status: Value) -> Result<()> {
         let owner = |set: &DynamicObject| {
             let api_version = self.gvk("MachineSet").api_version();
@@ -188,7 +188,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
         is_named_as_the_legacy_operator_names_machines(&world, host).await?;
     }
 
-    // One that has no address yet is told of, and joins when it has one.
+    // One that has no address yet is reported, and joins when it has one.
     maker.says(hosts[2].name(), json!({"phase": "Provisioned"})).await?;
     world
         .until("winworker", "a Machine has no address", |p| {
@@ -198,7 +198,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
     maker.says(hosts[2].name(), provisioned(&hosts[2])).await?;
     until_ready(&world, "winworker", 3).await?;
 
-    // A Machine that is being deleted stays a host until it is gone; then nobody waits for the host.
+    // A Machine that is being deleted stays a host until it is deleted; then the operator does not wait for the host.
     let first = hosts[0].name();
     maker.machines().delete(first, &DeleteParams::default()).await?;
     maker.says(first, json!({"phase": "Deleting"})).await?;
@@ -214,7 +214,7 @@ async fn a_machine_set_is_a_pool_that_follows_its_machines() -> Result<()> {
         })
         .await?;
     let note = world.until_note(first, "Removed", |_| true).await?;
-    ensure!(note.contains("its Machine is gone"), "{note}");
+    ensure!(note.contains("its Machine does not exist any more"), "{note}");
     until_ready(&world, "winworker", 1).await?;
     let status = pool_status(&world.pool("winworker").await?);
     ensure!(status.unclean_hosts.is_empty(), "{:?}", status.unclean_hosts);
@@ -313,7 +313,7 @@ async fn new_machines_are_told_the_key_that_is_in_force() -> Result<()> {
     world.eventually("there is user data", || carries(openshift, first.clone())).await?;
     ensure!(user_data(&world, cluster_api).await.is_none(), "there is no such namespace");
 
-    // Text of somebody else that carries the key is left alone. That it was seen is proven by the copy, which is made afterwards.
+    // Foreign text with the key is left unchanged. The copy, which is made afterwards, proves that it was read.
     let theirs = json!({"stringData": {"userData": format!("theirs, with '{first}'")}});
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), openshift.namespace());
     secrets.patch(USER_DATA_SECRET, &PatchParams::default(), &Patch::Merge(theirs)).await?;
@@ -409,7 +409,7 @@ async fn a_machine_that_lets_nobody_in_is_replaced_while_all_others_work() -> Re
     let kind = |e: &Event| e.regarding.as_ref().and_then(|r| r.kind.clone());
     ensure!(about.iter().any(|e| kind(e).as_deref() == Some("Machine")), "no event on a Machine: {about:?}");
 
-    // When it is gone, its instance is, too, though nobody was ever let in.
+    // After its deletion, its instance is deleted, too, although no log-in ever succeeded.
     maker.let_go("one-0").await?;
     world.eventually("its instance is gone", || async { matches!(world.instance("one-0").await, Ok(None)) }).await?;
     until_ready(&world, "one", 0).await

@@ -31,7 +31,7 @@ async fn a_host_is_what_was_proven_of_it() -> Result<()> {
     Ok(())
 }
 
-/// Whoever writes the list could else have the certificate of a control plane node sent to a host of theirs.
+/// Otherwise the author of the list could have the certificate of a control plane node sent to their own host.
 async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Result<()> {
     let master: Node = serde_json::from_value(json!({
         "metadata": {"name": "master-0", "labels": {"kubernetes.io/os": "linux"}},

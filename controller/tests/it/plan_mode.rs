@@ -29,8 +29,8 @@ use crate::fleet::{World, entry, has, pool_status, spec_with, status};
 const POOL: &str = "factory";
 const HALL: &str = "example.com/hall";
 
-/// Everything that the operator writes, but for the pools' status, with what tells a write: of Nodes not the resource version,
-/// because kubelet writes them, too.
+/// Everything that the operator writes, but for the pools' status, with a sign of each write: of Nodes not the resource
+/// version, because kubelet writes them, too.
 type Written = BTreeMap<String, String>;
 
 async fn versions<K>(world: &World, into: &mut Written) -> Result<()>
@@ -128,13 +128,13 @@ impl Said {
 enum By {
     Operator,
     Administrator,
-    /// May look, and nothing else.
+    /// Read-only access.
     Auditor,
 }
 
 const AUDITOR: &str = "an-auditor";
 
-/// Lets the auditor look at everything.
+/// Allows the auditor to read everything.
 async fn let_look(world: &World) -> Result<()> {
     let rbac = |kind: &str, rest: Value| {
         let mut object = json!({
@@ -228,7 +228,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
     world.apply(POOL, &new).await?;
     ensure!(rows(&planned(&world).await?) == joins, "{}", world.show().await);
     let shown = world.show().await;
-    ensure!(shown.contains("mode Plan, nothing is done: 3 join"), "{shown}");
+    ensure!(shown.contains("mode Plan, no operation begins: 3 join"), "{shown}");
     let mut expected = before.clone();
     expected.insert(format!("WindowsNodePool {POOL}"), "[]".into());
     nothing_was_written(&world, &expected, "mode Plan, for a new pool").await?;
@@ -270,7 +270,7 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
             "a host is gone",
             &hosts[..2],
             plain.clone(),
-            vec![["win-2", "Remove", "Drain", "not in the inventory any more"]],
+            vec![["win-2", "Remove", "Drain", "no longer in the inventory"]],
         ),
     ] {
         let wanted = file(&pool(hosts_left, "Apply", &template))?;
@@ -282,14 +282,14 @@ async fn mode_plan_and_the_command_say_the_same_and_touch_nothing() -> Result<()
         nothing_was_written(&world, &rest, about).await?;
         ensure!(stats() == joined, "{about}: a host was touched: {:?}", stats());
 
-        // The host is looked at while its pool is in mode Plan, and still nothing is done.
+        // The host is reconciled while its pool is in mode Plan, and no operation begins.
         // What kubelet says stays, unlike what wicd would put right before the operator sees it.
         let note = format!("while {about} was planned");
         let says = json!({"status": {"conditions": [{"type": "Ready", "status": "True", "message": note}]}});
         let nodes: Api<Node> = Api::all(world.client.clone());
         nodes.patch_status("win-2", &PatchParams::default(), &Patch::Strategic(&says)).await?;
         world
-            .until_instance("win-2", "it was looked at", |i| {
+            .until_instance("win-2", "it was reconciled", |i| {
                 api::conditions::find(&status(i).conditions, kind::READY).is_some_and(|c| c.message == note)
             })
             .await?;
@@ -326,7 +326,7 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     nothing_was_written(&world, &before, "the command").await?;
     world.apply(POOL, &with_clash("Plan")).await?;
     world
-        .until(POOL, "it tells the host that it cannot use", |p| {
+        .until(POOL, "it reports the host that it cannot use", |p| {
             has(&pool_status(p).conditions, kind::READY, "False", "HostConflict")
         })
         .await?;
@@ -352,10 +352,10 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
         ensure!(problem["message"].as_str().is_some_and(|m| m.contains(expected)), "{about}: {said:?}");
     }
 
-    // Who may not create pools is told that nobody checked.
+    // A user who may not create pools gets a note that the check was skipped.
     let_look(&world).await?;
     let said = plan(&world, By::Auditor, &other(&good), &[]).await?;
-    ensure!(said.out.contains("Note: the rules of the CRD were not checked: "), "{said:?}");
+    ensure!(said.out.contains("Note: the validation rules of the CRD were not checked: "), "{said:?}");
     ensure!(said.status == Some(2), "{said:?}");
 
     // Two pools in one file want the same hosts: the second gets none.
@@ -370,10 +370,10 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
 
     // What is no pool at all.
     for (about, text, args, expected) in [
-        ("no YAML", "a: [", &[][..], "document 1 is no YAML"),
-        ("nothing", "", &[], "there is no WindowsNodePool in it"),
+        ("no YAML", "a: [", &[][..], "document 1 is not YAML"),
+        ("nothing", "", &[], "it has no WindowsNodePool"),
         ("a field is missing", &good.replace("address", "addres"), &[], "spec.inventory.hosts[0]"),
-        ("the same pool twice", &format!("{good}---\n{good}"), &[], "the pool factory is there twice"),
+        ("the same pool twice", &format!("{good}---\n{good}"), &[], "the pool factory is defined twice"),
         ("no such file", &good, &["--kubelet-config-patch", "/nowhere"], "/nowhere"),
         ("no such option", &good, &["--nonsense"], "--nonsense"),
     ] {

@@ -22,7 +22,7 @@ use crate::fleet::{World, has, is_cordoned, is_cordoned_by_us, pool_status, spec
 /// Seconds that pods ask for to end.
 const GRACE: i64 = 7;
 
-/// A pod that nobody makes again, running on this node.
+/// A pod without a controller, running on this node.
 pub async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let labels: std::collections::BTreeMap<_, _> = labels.iter().copied().collect();
@@ -67,7 +67,7 @@ struct Observed {
     cordoned: std::collections::BTreeSet<String>,
     /// The most that ever were at once.
     most_cordoned: usize,
-    /// Grace periods of pods that were told to end.
+    /// Grace periods of deleted pods.
     graces: Vec<(String, Option<i64>)>,
 }
 
@@ -236,7 +236,7 @@ async fn the_host_is_out_of_reach(world: &World) -> Result<()> {
     world.empty("lost").await?;
     let message = world.until_failed("lost", "ConnectRefused").await?;
     ensure!(message.starts_with("Deconfigure: "), "{message}");
-    world.until("lost", "the pool tells of it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
+    world.until("lost", "the pool reports it", |p| pool_status(p).failed_node_names == ["lost"]).await?;
 
     world.annotate("lost", key::ABANDON, "true").await?;
     world

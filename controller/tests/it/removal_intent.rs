@@ -1,4 +1,4 @@
-//! Removal needs intent, and can be taken back: what nobody wants removed stays the node that it is.
+//! Removal needs intent, and can be revoked: a host without that intent stays a node.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -50,7 +50,7 @@ async fn uid(world: &World, host: &SimHost) -> Result<Option<String>> {
     Ok(world.node(host.name()).await?.context("no Node")?.uid())
 }
 
-/// Checks that the host is the node that it was, takes pods, and was restarted by nobody.
+/// Checks that the host is the node that it was, takes pods, and was not restarted.
 async fn is_as_before(world: &World, host: &SimHost, before: Option<&String>) -> Result<()> {
     let (name, node) = (host.name(), world.node(host.name()).await?);
     let node = node.with_context(|| format!("the Node {name} is gone"))?;
@@ -174,7 +174,7 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
         world.until_gone(host).await?;
     }
     world.until_event(POOL, "RemovalConfirmed").await?;
-    world.until(POOL, "nobody is left", |p| is_ready(p) && pool_status(p).nodes == 0).await?;
+    world.until(POOL, "no host is left", |p| is_ready(p) && pool_status(p).nodes == 0).await?;
     let pool = world.pool(POOL).await?;
     ensure!(!pool.annotations().contains_key(key::APPROVE_REMOVAL), "a confirmation is used once");
     Ok(())
@@ -273,7 +273,7 @@ async fn until_in(world: &World, host: &SimHost, pool: &str) -> Result<()> {
     world.until(pool, "is Ready", is_ready).await
 }
 
-/// The kind goes, and all its objects with it: nobody has asked for the hosts.
+/// The kind goes, and all its objects with it: no user has requested the removal of hosts.
 #[tokio::test(flavor = "multi_thread")]
 async fn hosts_are_not_deconfigured_with_the_crd() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;

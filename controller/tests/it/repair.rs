@@ -1,4 +1,4 @@
-//! What goes wrong on hosts by itself: nodes that stop working, and people who change things.
+//! Faults on hosts: nodes that stop working, and people who change files and services.
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
@@ -39,14 +39,14 @@ fn frail(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
     spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
 }
 
-/// Ends a host's services for good: only somebody from outside starts them again.
+/// Ends a host's services for good: only an external action starts them again.
 fn fell(host: &SimHost) {
     for name in [WICD_SERVICE, "kubelet"] {
         if let Some(service) = host.windows().state().services.get_mut(name) {
             service.state = ServiceState::Stopped;
         }
     }
-    // Whoever waits for a change of the host looks again.
+    // Wakes all waiters for a change of the host.
     host.mend();
 }
 
@@ -123,7 +123,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     let command = || host.windows().state().services.get("kubelet").map(|s| s.command.clone());
     let right = command().context("there is no kubelet")?;
 
-    // What was right once is noted when it was first looked at.
+    // The first check records the right state.
     let settled = host.drive_c().join("k/wicd/settled.json");
     world
         .eventually("wicd has seen all right", || async {
@@ -132,7 +132,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
         })
         .await?;
     std::fs::remove_file(&kubelet)?;
-    std::fs::write(&kubelet, "somebody's own")?;
+    std::fs::write(&kubelet, "a user's own")?;
     if let Some(service) = host.windows().state().services.get_mut("kubelet") {
         service.command = r"C:\k\kubelet.exe --v=9".into();
     }
@@ -144,7 +144,7 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     };
     let both =
         |text: &str| text.contains(r"file C:\k\kubelet.exe (healed)") && text.contains("service kubelet: command");
-    world.eventually("the Node tells of both", || async { both(&on_node().await) }).await?;
+    world.eventually("the Node reports both", || async { both(&on_node().await) }).await?;
     let instance = world
         .until_instance(host.name(), "has drifted", |i| {
             let drifted = conditions::find(&status(i).conditions, kind::DRIFTED).cloned();

@@ -156,7 +156,7 @@ pub struct Observed {
     pub most_cordoned: usize,
     /// Every node that ever was cordoned.
     pub ever_cordoned: BTreeSet<String>,
-    /// Grace periods of pods when they were told to end, by uid.
+    /// Grace periods of pods at their deletion, by uid.
     pub graces: BTreeMap<String, Option<i64>>,
     /// Budgets that were broken.
     broken: Vec<String>,
@@ -374,7 +374,7 @@ async fn a_change_reaches_a_fleet_within_its_budgets() -> Result<()> {
     ensure!(killed.is_empty(), "pods did not get their grace period: {killed:?}");
     if let Some(wine) = &fleet.wine {
         ensure!(!pods.is_empty(), "there was no pod on the Wine host");
-        ensure!(pods.iter().all(|uid| seen.graces.contains_key(uid)), "pods on the Wine host were not told to go");
+        ensure!(pods.iter().all(|uid| seen.graces.contains_key(uid)), "pods on the Wine host were not deleted");
         let settings = fs::read_to_string(wine.drive_c().join("k/containerd/conf.d/pool.toml"))?;
         ensure!(settings.contains("max_concurrent_downloads = 6"), "{settings}");
         ensure!(containerd.is_some() && containerd_now.is_some() && containerd != containerd_now, "{containerd:?}");
@@ -402,7 +402,7 @@ async fn versions_are_kept_for_as_long_as_they_are_needed() -> Result<()> {
     ensure!(stored(&versions[1]).await, "the way back is gone");
     ensure!(hosts[0].stats().connections == 3, "one connection for each change: {:?}", hosts[0].stats());
 
-    // Somebody deletes what hosts follow.
+    // A client deletes the version that hosts follow.
     maps.delete(&format!("windows-services-{}", versions[2]), &DeleteParams::default()).await?;
     world.eventually("it is stored again", || async { stored(&versions[2]).await }).await?;
 

@@ -81,7 +81,7 @@ fn pods(world: &World) -> Api<Pod> {
     Api::default_namespaced(world.client.clone())
 }
 
-/// Deletes the pod that keeps a drain from ending, and has the operator look at once.
+/// Deletes the pod that keeps a drain from ending, and triggers a reconcile at once.
 async fn free(world: &World, name: &str) -> Result<()> {
     pods(world).delete(&format!("{GUARDED}-{name}"), &DeleteParams::default().grace_period(0)).await?;
     let now = k8s_openapi::jiff::Timestamp::now().to_string();
@@ -181,7 +181,7 @@ impl Rollout {
         ensure!(operation.is_none_or(|o| o == last), "{name}: {last} is another operation than {operation:?}");
         ensure!(status.previous_version.as_ref() == Some(&self.from), "{name} came from elsewhere: {status:?}");
         ensure!(status.failed_version.is_none() && status.failures.is_none(), "{name} failed: {status:?}");
-        ensure!(self.drains.of(&last).len() <= 1, "{name} drained anew: {:?}", self.drains.of(&last));
+        ensure!(self.drains.of(&last).len() <= 1, "{name} drained again: {:?}", self.drains.of(&last));
         let node = self.world.node(name).await?.context("no Node")?;
         let follows = node.annotations().get(key::VERSION);
         ensure!(follows == Some(&self.to), "{name} follows {follows:?}");
@@ -228,7 +228,7 @@ async fn a_change_survives_a_crash_at_every_step() -> Result<()> {
         release(&r.world, name).await?;
     }
 
-    // The grant is written, and nothing else. What came after it before the operator died is undone.
+    // Only the grant is written. The later writes of the killed operator are undone.
     let is_granted = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Update);
     let at = kill_when(&r.world, "granted", "its grant", is_granted, release(&r.world, "granted")).await?;
     killed_at.push(operation_of(&at)?);
@@ -256,7 +256,7 @@ async fn a_change_survives_a_crash_at_every_step() -> Result<()> {
         operation.step == "Drain" && operation.epoch > before.into()
     };
     let again = r.world.until_instance("draining", "is drained by the next operator", goes_on).await?;
-    ensure!(drain_start(&status(&again)) == Some(start), "the drain began anew: {again:?}");
+    ensure!(drain_start(&status(&again)) == Some(start), "the drain restarted: {again:?}");
 
     // Restarted for the change, once.
     r.host("restarted")?.fault(Fault::NeedsReboot);
@@ -268,7 +268,7 @@ async fn a_change_survives_a_crash_at_every_step() -> Result<()> {
         revive(&mut r.world).await?;
     }
 
-    // The host has got everything, and nobody has noted that.
+    // The host has everything, but the status does not record it.
     let at = killed_past_drain(&r, "applied", "Start").await?;
     edit_status(&r.world, "applied", json!({"operation": {"step": "Configure", "applied": false}})).await?;
     r.world.edit_node("applied", json!({"metadata": {"annotations": {key::DESIRED_VERSION: r.from}}})).await?;
@@ -285,7 +285,7 @@ async fn a_change_survives_a_crash_at_every_step() -> Result<()> {
     killed_at.push(at);
     revive(&mut r.world).await?;
 
-    // Somebody deletes the Node in the middle of the drain: the host registers again and the change ends.
+    // A client deletes the Node during the drain: the host registers again and the change ends.
     let at = kill_at(&r.world, "unregistered", "Start", delete_node(&r.world, "unregistered")).await?;
     killed_at.push(operation_of(&at)?);
     revive(&mut r.world).await?;
@@ -331,7 +331,7 @@ async fn until_restarted(r: &Rollout, name: &str, operation: &str) -> Result<()>
     ensure!(now.last_operation.as_deref() == Some(operation) && now.failures.is_none(), "{now:?}");
     ensure!(now.current_version.as_ref() == Some(&r.to), "{now:?}");
     r.world
-        .eventually("the request is gone", || async {
+        .eventually("the request was deleted", || async {
             let node = r.world.node(name).await.ok().flatten();
             node.is_some_and(|n| !n.annotations().contains_key(key::REBOOT_REQUIRED) && !is_cordoned_by_us(&n))
         })
@@ -347,7 +347,7 @@ async fn traces(world: &World, name: &str) -> Result<(Option<String>, Option<Str
     ensure!(!is_cordoned(&node), "{name} is cordoned");
     let on_it = kube::api::ListParams::default().fields(&format!("spec.nodeName={name}"));
     let all = pods(world).list(&on_it).await?.items;
-    ensure!(all.iter().all(|p| p.metadata.deletion_timestamp.is_none()), "pods of {name} were told to go");
+    ensure!(all.iter().all(|p| p.metadata.deletion_timestamp.is_none()), "pods of {name} were deleted");
     Ok((node.uid(), since, all.iter().map(ResourceExt::uid).collect()))
 }
 
@@ -361,7 +361,7 @@ async fn people_and_sleepers_interfere() -> Result<()> {
     a_sleeper_does_no_harm(&mut r).await
 }
 
-/// Somebody uncordons a node in the middle of its drain, and a pod comes.
+/// A client uncordons a node during its drain, and a pod is scheduled.
 async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
     let (world, name) = (&r.world, "uncordoned");
     let at = world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;
@@ -369,9 +369,9 @@ async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
     world.edit_node(name, json!({"spec": {"unschedulable": false}})).await?;
     pod(world, "late", name, &[]).await?;
     let note = world.until_event(name, "ExternalUncordon").await?;
-    ensure!(note.contains("taken again"), "{note}");
+    ensure!(note.contains("cordoned it again"), "{note}");
     world
-        .eventually("it is cordoned again", || async {
+        .eventually("cordoned it again", || async {
             let node = world.node(name).await.ok().flatten();
             node.is_some_and(|n| is_cordoned(&n) && is_cordoned_by_us(&n))
         })
@@ -382,14 +382,14 @@ async fn a_lifted_cordon_is_taken_again(r: &Rollout) -> Result<()> {
         })
         .await?;
     let still = status(&world.instance(name).await?.context("no instance")?);
-    ensure!(drain_start(&still) == drain_start(&status(&at)), "the drain began anew: {still:?}");
+    ensure!(drain_start(&still) == drain_start(&status(&at)), "the drain restarted: {still:?}");
     free(world, name).await?;
     r.until_changed(name, Some(&operation)).await?;
     ensure!(!is_cordoned(&world.node(name).await?.context("no Node")?), "it stayed cordoned");
     Ok(())
 }
 
-/// Somebody wants a node to stay cordoned when the change is done.
+/// A user wants a node to stay cordoned after the change.
 async fn a_kept_cordon_stays(r: &Rollout) -> Result<()> {
     let (world, name) = (&r.world, "kept");
     world.until_instance(name, "is drained", |i| drain_start(&status(i)).is_some()).await?;

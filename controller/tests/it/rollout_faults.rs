@@ -85,12 +85,12 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
         ensure!(touched == canaries.contains(name), "{name}: {:?} became {stats:?}", before.get(name));
     }
 
-    // Neither another operator nor another look at the pool tries it again.
+    // Neither another operator nor another reconcile of the pool retries it.
     world.restart().await?;
     for trial in &trials {
         world.apply(trial.name, &trial.spec(1800)).await?;
         world
-            .until(trial.name, "it was looked at", |p| pool_status(p).observed_generation == p.metadata.generation)
+            .until(trial.name, "it was reconciled", |p| pool_status(p).observed_generation == p.metadata.generation)
             .await?;
         is_stalled(&world, trial).await?;
         for host in &trial.hosts {
@@ -104,7 +104,7 @@ async fn a_broken_payload_reaches_one_node_of_each_pool() -> Result<()> {
     let again: BTreeMap<_, _> = trials.iter().flat_map(Trial::stats).collect();
     ensure!(again == after, "hosts were touched: {again:?}, {after:?}");
 
-    world.give("mended", &entries(b"kubelet 2"))?;
+    world.give("corrected", &entries(b"kubelet 2"))?;
     world.restart().await?;
     for trial in &trials {
         until_updated(&world, trial.name).await?;
@@ -360,7 +360,7 @@ async fn it_is_waited_for(world: &World) -> Result<()> {
         })
     };
     world.until("wait", "says what blocks it, and since when", says).await?;
-    // Past its time, nothing else happens than that it is told.
+    // After the deadline, the status only reports it.
     let overdue = |note: &str| blocked.names_both(note) && note.contains("drain.timeoutSeconds");
     world.until_note("wait", "DrainBlocked", overdue).await?;
     blocked.pod_is_left_alone(world).await?;

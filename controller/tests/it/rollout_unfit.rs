@@ -1,5 +1,5 @@
-//! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes of which nobody
-//! knows what they follow.
+//! Nodes that a change must leave alone: hosts that are not fit for it, hosts that join while it is gated, and nodes of
+//! which no object knows what they follow.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ async fn an_unfit_host_is_neither_drained_nor_is_the_version_blamed(world: &Worl
             && has(&status.conditions, kind::DEGRADED, "True", "NodesFailed")
             && status.rollout.is_some_and(|r| !r.rolled_back)
     };
-    world.until(POOL, "it tells of both", tells).await?;
+    world.until(POOL, "it reports both", tells).await?;
     {
         let seen = watcher.seen.lock().unwrap();
         let drained: Vec<_> = seen.ever_cordoned.iter().collect();

@@ -33,11 +33,11 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     let (shut, soon) = (world.hosts("shut", 1).await?, world.hosts("soon", 1).await?);
     let far = (Timestamp::now() + SignedDuration::from_hours(12)).round(Unit::Minute)?;
     let specs = [pool(&shut, 100, &daily(far)), pool(&soon, 100, &daily(far))];
-    // Nobody waits for a window to join.
+    // A join waits for no window.
     tokio::try_join!(world.join("shut", &specs[0]), world.join("soon", &specs[1]))?;
     let before = [shut[0].stats(), soon[0].stats()];
 
-    // A full minute that is not here yet when the pools are looked at.
+    // A full minute that is in the future when the pools are reconciled.
     let opens = (Timestamp::now() + SignedDuration::from_mins(1)).round(Unit::Minute)?;
     world.apply("shut", &pool(&shut, 101, &daily(far))).await?;
     world.apply("soon", &pool(&soon, 101, &daily(opens))).await?;

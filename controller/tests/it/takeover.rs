@@ -218,7 +218,7 @@ async fn what_would_lose_settings_stays_as_it_is(world: &World, legacy: &Legacy)
                 .is_some_and(|c| c.status == "False" && c.reason == "SettingsWouldBeLost" && c.message.contains(name))
         })
         .await?;
-    // Meanwhile it is named as the legacy operator names its own, and told to follow what it follows.
+    // Meanwhile it has a name in the scheme of the legacy operator, and its present version as the desired one.
     world
         .eventually("it is named as the legacy operator names its own", || async {
             let node = world.node(name).await.ok().flatten();
@@ -313,7 +313,8 @@ async fn what_is_the_same_is_taken_as_it_is(world: &World, legacy: &Legacy) -> R
     Ok(())
 }
 
-/// Nobody writes a pool: the ConfigMap is there, as it was for the legacy operator. (A person sets the port of simulated hosts.)
+/// No user writes a pool: the ConfigMap exists, as it did for the legacy operator. (A person sets the port of simulated
+/// hosts.)
 async fn what_is_in_windows_instances_is_taken_without_a_pool_of_ones_own(
     world: &World,
     legacy: &Legacy,

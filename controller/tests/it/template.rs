@@ -116,7 +116,7 @@ async fn nodes_are_kept_as_the_template_says() -> Result<()> {
         ensure!(!is_cordoned(&node), "{} was cordoned", host.name());
         ensure!(host.stats().connections == 1, "{} was logged in to for a label", host.name());
     }
-    ensure!(!world.operator.log().contains("moving pods away"), "a node was drained for a label");
+    ensure!(!world.operator.log().contains("evicting pods"), "a node was drained for a label");
     ensure!(
         world.operator.metric("windows_node_pool_reconcile_errors_total").await? == 0.0,
         "{}",

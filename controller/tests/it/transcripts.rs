@@ -1,5 +1,5 @@
-//! What the guide to rollouts shows is what kubectl and the operator print. Set `UPDATE_TRANSCRIPTS=1` to write it anew, into
-//! `docs/guide/transcripts/` and into the guide.
+//! What the guide to rollouts shows is what kubectl and the operator print. Set `UPDATE_TRANSCRIPTS=1` to rewrite it,
+//! into `docs/guide/transcripts/` and into the guide.
 
 use std::{
     fmt::Write as _,
@@ -73,7 +73,7 @@ impl Transcript {
             return Ok(());
         }
         let there = std::fs::read_to_string(&file).with_context(|| file.display().to_string())?;
-        ensure!(there == text, "{page} is not what is printed now; UPDATE_TRANSCRIPTS=1 writes it anew. Now:\n{text}");
+        ensure!(there == text, "{page} is not what is printed now; UPDATE_TRANSCRIPTS=1 rewrites it. Now:\n{text}");
         Ok(())
     }
 }

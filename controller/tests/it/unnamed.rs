@@ -113,15 +113,15 @@ async fn two_clones_are_not_asked_for_ever(world: &World) -> Result<()> {
     until_problem(world, POOL, "HostConflict", &[&loser.address().to_string(), "rename the host"]).await?;
     let before = (synced(&world.pool(POOL).await?), loser.stats());
 
-    // Another host joins, so that the pool is looked at many times.
+    // Another host joins, so that the pool is reconciled many times.
     edit(world, POOL, json!({addresses(&hosts[2..])[0].clone(): USER})).await?;
     world.until_joined(hosts[2].name()).await?;
     world.until(POOL, "both are Ready", |p| pool_status(p).ready_nodes == 2).await?;
     ensure!(before == (synced(&world.pool(POOL).await?), loser.stats()), "{before:?}, {:?}", loser.stats());
     ensure!(loser.stats().connections <= 2, "it was logged in to {} times", loser.stats().connections);
-    ensure!(world.operator.log().matches("HostConflict").count() > 0, "nobody was told");
+    ensure!(world.operator.log().matches("HostConflict").count() > 0, "no host was contacted");
 
-    // The answer is stored: the next operator asks nobody either.
+    // The answer is stored: the next operator asks no host either.
     let contacts = pool_status(&world.pool(POOL).await?).contacts;
     ensure!(contacts.len() == 1 && contacts[0].hostname.is_some(), "{contacts:?}");
     // Taken out, the one that is refused is forgotten.
@@ -214,7 +214,7 @@ async fn two_thousand_silent_addresses_do_not_delay_another_pools_host() -> Resu
         (0..2000_u32).map(|n| Ipv4Addr::from_bits(Ipv4Addr::new(127, 9, 0, 0).to_bits() + n).to_string()).collect();
     list(&world, "silent", &silent, port, json!({})).await?;
     world.eventually("some are being asked", || async { open.load(Ordering::SeqCst) > 0 }).await?;
-    until_problem(&world, "silent", "TooManyUnknownHosts", &["2000 hosts", "1000 of them are asked"]).await?;
+    until_problem(&world, "silent", "TooManyUnknownHosts", &["2000 hosts", "the operator asks 1000 of them"]).await?;
 
     let hosts = world.hosts("healthy", 1).await?;
     list(&world, "healthy", &addresses(&hosts), hosts[0].port(), json!({})).await?;
@@ -246,7 +246,7 @@ async fn an_entry_that_is_rewritten_keeps_its_node() -> Result<()> {
     edit(&world, POOL, json!({"127.0.0.1": USER, "localhost": null})).await?;
     world.until_instance(name, "is known by its address", at("127.0.0.1", other_port)).await?;
     let after = world.until_joined(name).await?;
-    ensure!(after.uid() == joined.uid() && after.metadata.deletion_timestamp.is_none(), "it was made anew");
+    ensure!(after.uid() == joined.uid() && after.metadata.deletion_timestamp.is_none(), "it was recreated");
     ensure!(world.node(name).await?.context("the Node is gone")?.uid() == uid, "it registered again");
     Ok(())
 }

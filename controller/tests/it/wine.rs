@@ -127,7 +127,7 @@ impl World {
         within(PATIENCE, what, || async { ask().await.unwrap_or(false) }).await
     }
 
-    /// What a person would look at when something is wrong.
+    /// Diagnostics for a failure.
     async fn show(&self) -> String {
         let mut text = Vec::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {
@@ -219,11 +219,11 @@ async fn story(world: &mut World) -> Result<()> {
     }
     requests_were_approved_by_the_operator(world).await?;
     done("both joined as they should");
-    services_are_kept(world, b).await.context("services are kept")?;
-    done("services are kept");
+    services_are_kept(world, b).await.context("services keep")?;
+    done("services keep");
     changes(world).await.context("both nodes change")?;
     done("both nodes have changed twice");
-    // From here on nobody helps.
+    // From here on the test does not intervene.
     if let Some(operator) = world.operator.take() {
         operator.kill();
     }
@@ -302,14 +302,14 @@ fn pem_body(pem: &[u8]) -> Vec<u8> {
 }
 
 async fn services_are_kept(world: &World, host: &WineHost) -> Result<()> {
-    // Somebody stops kubelet: wicd starts it again.
+    // A user stops kubelet: wicd restarts it.
     cmd(host, "sc stop kubelet").await?;
     world.wait("kubelet has stopped", async || Ok(process(host, "kubelet.exe").await?.is_none())).await?;
     // Wine may say RUNNING for a while after the process has gone: both count.
     let again = async || Ok(is_running(host, "kubelet").await? && process(host, "kubelet.exe").await?.is_some());
     world.wait("wicd starts kubelet again", again).await?;
     let kubelet = process(host, "kubelet.exe").await?.context("no kubelet")?;
-    // wicd stops when it is told to, leaving what it keeps alone, and goes on when it is started.
+    // wicd stops on request, leaves its services running, and continues after a start.
     cmd(host, &format!("sc stop {WICD_SERVICE}")).await?;
     world
         .wait("the process of wicd has ended", async || Ok(process(host, "wicd.exe service").await?.is_none()))
@@ -361,7 +361,7 @@ async fn changes(world: &mut World) -> Result<()> {
         assert_eq!(host.boots(), 2, "{} was restarted", host.name());
     }
     let log = world.operator.as_ref().map(Operator::log).unwrap_or_default();
-    ensure!(log.contains("moving pods away"), "nothing was drained for another kubelet");
+    ensure!(log.contains("evicting pods"), "nothing was drained for another kubelet");
     Ok(())
 }
 

@@ -12,10 +12,10 @@ use sha2::{Digest as _, Sha256, Sha384, Sha512};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DigestError {
     /// Not `<algorithm>:<hex>`.
-    #[error("{0:?} is no digest such as sha256:<64 hex digits>")]
+    #[error("{0:?} is not a digest such as sha256:<64 hex digits>")]
     Malformed(String),
     /// An algorithm that is not known here.
-    #[error("digests of {0:?} are not understood: start the source controller with --artifact-digest-algo=sha256")]
+    #[error("digests of {0:?} are not supported: start the source controller with --artifact-digest-algo=sha256")]
     Unsupported(String),
     /// Other bytes.
     #[error("the digest is not {0}")]
@@ -157,10 +157,10 @@ mod tests {
                 "\"blake3\"",
             ),
             ("sha1:da39a3ee5e6b4b0d3255bfef95601890afd80709", "DigestNotSupported", "\"sha1\""),
-            ("sha256:abc", "DigestNotSupported", "is no digest"),
-            ("sha256:", "DigestNotSupported", "is no digest"),
-            ("abc", "DigestNotSupported", "is no digest"),
-            ("", "DigestNotSupported", "is no digest"),
+            ("sha256:abc", "DigestNotSupported", "is not a digest"),
+            ("sha256:", "DigestNotSupported", "is not a digest"),
+            ("abc", "DigestNotSupported", "is not a digest"),
+            ("", "DigestNotSupported", "is not a digest"),
         ] {
             let error = text.parse::<Digest>().unwrap_err();
             assert_eq!(error.reason(), reason);

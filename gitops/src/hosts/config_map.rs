@@ -15,7 +15,7 @@ const MAX_USERNAME: usize = 104;
 pub struct Bad {
     /// Its key.
     pub key: String,
-    /// What is wrong, with what, and how to mend it.
+    /// The fault, its location, and the remedy.
     pub message: String,
 }
 
@@ -38,25 +38,25 @@ pub fn windows_instances(data: &BTreeMap<String, String>) -> (Vec<(String, Strin
 /// The user name of an entry, or what is wrong with it.
 pub(super) fn entry<'a>(key: &str, value: &'a str) -> Result<&'a str, String> {
     if !is_address(key.trim()) {
-        return Err(format!("{:?} is no IPv4 or IPv6 address and no DNS name", excerpt(key)));
+        return Err(format!("{:?} is neither an IPv4 or IPv6 address nor a DNS name", excerpt(key)));
     }
-    let mend = "write `username=<name>`";
+    let remedy = "write `username=<name>`";
     let value = value.trim();
     if value.is_empty() {
-        return Err(format!("{key}: there is no user name: {mend}"));
+        return Err(format!("{key}: the user name is missing: {remedy}"));
     }
     if value.contains(['\n', '\r']) {
-        return Err(format!("{key}: there is more than one line: {mend} and nothing else"));
+        return Err(format!("{key}: the value has more than one line: {remedy} alone"));
     }
     let Some((_, username)) = value.split_once('=').filter(|(word, _)| word.trim() == "username") else {
-        return Err(format!("{key}: {:?} does not begin with `username=`: {mend}", excerpt(value)));
+        return Err(format!("{key}: {:?} does not begin with `username=`: {remedy}", excerpt(value)));
     };
     let username = username.trim();
     if username.is_empty() {
-        return Err(format!("{key}: the user name is empty: {mend}"));
+        return Err(format!("{key}: the user name is empty: {remedy}"));
     }
     if !is_username(username) {
-        return Err(format!("{key}: {:?} cannot be the name of a Windows user: {mend}", excerpt(username)));
+        return Err(format!("{key}: {:?} cannot be the name of a Windows user: {remedy}", excerpt(username)));
     }
     Ok(username)
 }
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_is_wrong_is_said_of_the_entry() {
         for (key, value, part) in [
-            ("10.0.0.1", "", "there is no user name"),
+            ("10.0.0.1", "", "the user name is missing"),
             ("10.0.0.1", "username=", "the user name is empty"),
             ("10.0.0.1", "username= \n", "the user name is empty"),
             ("10.0.0.1", "username", "does not begin with `username=`"),
@@ -113,8 +113,8 @@ mod tests {
             ("10.0.0.1", "username=core\rport=22", "more than one line"),
             ("10.0.0.1", "username=a=b", "cannot be the name"),
             ("10.0.0.1", "username=...", "cannot be the name"),
-            ("10.0.0.256", "username=core", "no IPv4 or IPv6 address"),
-            ("win 1", "username=core", "no IPv4 or IPv6 address"),
+            ("10.0.0.256", "username=core", "neither an IPv4 or IPv6 address"),
+            ("win 1", "username=core", "neither an IPv4 or IPv6 address"),
         ] {
             let message = read(key, value).unwrap_err();
             assert!(message.contains(part) && message.contains(key), "{key} {value:?}: {message}");

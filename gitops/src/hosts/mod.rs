@@ -20,7 +20,7 @@ use tree::{Fault, Kind, Node};
 /// A host in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What is said of it. Where the format has no names (the ConfigMap of WMCO), the name is empty: the host tells it itself.
+    /// The entry. Where the format has no names (the ConfigMap of WMCO), the name is empty: the host reports it.
     pub host: Host,
     /// File.
     pub file: String,
@@ -33,13 +33,13 @@ pub struct Entry {
 pub struct Finding {
     /// File; empty if it is about all of them.
     pub file: String,
-    /// Line, from 1, as near as it can be told.
+    /// Line, from 1, as exact as the parser reports it.
     pub line: Option<usize>,
-    /// What is wrong, with what, and how to mend it.
+    /// The fault, its location, and the remedy.
     pub message: String,
 }
 
-/// `file:line: message`, as compilers say it.
+/// `file:line: message`, as compilers print it.
 impl std::fmt::Display for Finding {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.file.as_str(), self.line) {
@@ -78,7 +78,7 @@ pub fn read(files: &[File]) -> Result<Vec<Entry>, Vec<Finding>> {
 }
 
 fn no_hosts(files: &[File]) -> String {
-    let mend = "an inventory that is meant to be empty says `hosts: []`";
+    let mend = "for an empty inventory, write `hosts: []`";
     match files {
         [] => format!("no *.yaml, *.yml or *.json file: {mend}"),
         [file] => format!("no hosts in {}: {mend}", file.path),
@@ -86,13 +86,13 @@ fn no_hosts(files: &[File]) -> String {
     }
 }
 
-/// What is said twice. The same address without a port and with one may be two: the pool's port is not known here.
+/// Duplicate entries. The same address without a port and with one may be two: the pool's port is not known here.
 fn duplicates(entries: &[Entry]) -> Vec<Finding> {
     let (mut names, mut places) = (BTreeMap::new(), BTreeMap::new());
     let mut findings = Vec::new();
     for entry in entries {
         let mut twice = |other: &Entry, what: String| {
-            let message = format!("{what} is that of {}:{} already: take one of the two out", other.file, other.line);
+            let message = format!("duplicate {what} (first defined at {}:{}): remove one", other.file, other.line);
             findings.push(Finding { file: entry.file.clone(), line: Some(entry.line), message });
         };
         let Host { name, address, port, .. } = &entry.host;
@@ -111,7 +111,7 @@ fn duplicates(entries: &[Entry]) -> Vec<Finding> {
     findings
 }
 
-/// What one file says.
+/// Content of one file.
 #[derive(Default)]
 struct List {
     hosts: Vec<(usize, Host)>,
@@ -134,7 +134,7 @@ impl List {
         };
         if file.path.rsplit_once('.').is_some_and(|(_, extension)| extension == "json") {
             if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(text) {
-                return self.fault(error.line().max(1), format!("no JSON: {}", excerpt(&error.to_string())));
+                return self.fault(error.line().max(1), format!("not JSON: {}", excerpt(&error.to_string())));
             }
             // JSON is YAML, but for tabs between values. There are no others in what is JSON.
             return self.documents(&text.replace('\t', " "));
@@ -149,7 +149,7 @@ impl List {
             self.document(document);
         }
         if self.faults.is_empty() && documents.iter().all(Node::is_null) {
-            self.fault(1, "there is nothing in this file: an inventory that is meant to be empty says `hosts: []`");
+            self.fault(1, "the file is empty: for an empty inventory, write `hosts: []`");
         }
     }
 
@@ -168,7 +168,7 @@ impl List {
                         .map_or_else(String::new, |m| format!(", it begins with {}{mend}", field(&m.key)));
                     self.fault(
                         node.line,
-                        format!("no host list{begin}: it needs `kind: {KIND}`, or must not lie here"),
+                        format!("no host list{begin}: add `kind: {KIND}`, or remove the file from this directory"),
                     );
                 }
             },
@@ -205,7 +205,7 @@ impl List {
         match node.get("hosts") {
             Some(hosts) => self.list(hosts),
             None => {
-                self.fault(node.line, "`hosts` is missing: an inventory that is meant to be empty says `hosts: []`");
+                self.fault(node.line, "`hosts` is missing: for an empty inventory, write `hosts: []`");
             }
         }
     }
@@ -218,7 +218,7 @@ impl List {
                     self.host(item);
                 }
             }
-            _ => self.fault(node.line, format!("`hosts` must be a list, and this is {}", node.what())),
+            _ => self.fault(node.line, format!("`hosts` must be a list, but is {}", node.what())),
         }
     }
 
@@ -239,10 +239,10 @@ impl List {
             return;
         }
         let Some(data) = data else {
-            return self.fault(node.line, "`data` is missing: a list that is meant to be empty says `data: {}`");
+            return self.fault(node.line, "`data` is missing: for an empty list, write `data: {}`");
         };
         if !matches!(data.kind, Kind::Map(_)) {
-            return self.fault(data.line, format!("`data` must be an object, and this is {}", data.what()));
+            return self.fault(data.line, format!("`data` must be an object, but is {}", data.what()));
         }
         self.says_empty |= members.is_empty();
         for member in members {
@@ -261,7 +261,7 @@ impl List {
     }
 }
 
-/// As much of somebody's text as is fit for a message.
+/// The start of an untrusted text, for a message.
 fn excerpt(text: &str) -> String {
     const MOST: usize = 80;
     let more = if text.chars().nth(MOST).is_some() { "…" } else { "" };

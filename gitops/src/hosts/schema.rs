@@ -1,4 +1,4 @@
-//! What may be said of a host: the schema that the CRD has, checked line by line. Pure.
+//! The fields of a host: the schema that the CRD has, checked line by line. Pure.
 //!
 //! The rules are taken from the type, so that a host in a file and a host in a pool cannot be held to different ones.
 
@@ -27,7 +27,7 @@ const MENDS: [(&str, &str); 4] = [
         "username",
         "use a name such as `Administrator` or `DOMAIN\\name`, without \" / [ ] : ; | = , + * ? < > and without spaces at its ends",
     ),
-    ("hostKey", "use a fingerprint as `SHA256:…`, or `<type> <base64>` as in a known_hosts file"),
+    ("hostKey", "use a fingerprint such as `SHA256:…`, or `<type> <base64>` as in a known_hosts file"),
 ];
 
 /// The schema of a host, and its patterns.
@@ -94,7 +94,7 @@ pub fn json_schema() -> Value {
     }
     let hosts = json!({"type": "array", "items": {"$ref": "#/$defs/host"}});
     let mut listed = hosts.clone();
-    listed["description"] = "The hosts. An empty list says that there are none.".into();
+    listed["description"] = "The hosts. An empty list declares an empty inventory.".into();
     json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": KIND,
@@ -107,7 +107,7 @@ pub fn json_schema() -> Value {
                 "properties": {
                     "apiVersion": {"const": API_VERSION},
                     "kind": {"const": KIND},
-                    "metadata": {"type": "object", "description": "As people like it: nothing in it is looked at."},
+                    "metadata": {"type": "object", "description": "Free-form metadata, which the operator ignores."},
                     "hosts": listed,
                 },
                 "additionalProperties": false,
@@ -119,7 +119,7 @@ pub fn json_schema() -> Value {
     })
 }
 
-/// Reads a host, and says all that is wrong with it.
+/// Reads a host, and reports all its errors.
 pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     let before = faults.len();
     let value = RULES.check(node, &RULES.host, "", faults);
@@ -137,14 +137,14 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     if !crate::address::is_address(&host.address) {
         faults.push((
             line("address"),
-            format!("`address`: {:?} is no IPv4 or IPv6 address and no DNS name", host.address),
+            format!("`address`: {:?} is neither an IPv4 or IPv6 address nor a DNS name", host.address),
         ));
     }
     if let Some(key) = host.host_key.as_deref().filter(|k| !k.starts_with("SHA256:"))
         && russh::keys::ssh_key::PublicKey::from_openssh(key).is_err()
     {
         let mend = "take the line that `ssh-keyscan` prints, without the address";
-        faults.push((line("hostKey"), format!("`hostKey`: {:?} is no public key: {mend}", excerpt(key))));
+        faults.push((line("hostKey"), format!("`hostKey`: {:?} is not a public key: {mend}", excerpt(key))));
     }
     if let Some(labels) = node.get("labels") {
         check_labels(labels, faults);
@@ -165,12 +165,18 @@ fn check_labels(labels: &Node, faults: &mut Vec<Fault>) {
         let (prefix, name) = member.key.rsplit_once('/').map_or((None, member.key.as_str()), |(p, n)| (Some(p), n));
         if !word(name) || prefix.is_some_and(|p| !crate::address::is_address(p) || p != p.to_ascii_lowercase()) {
             let mend = "use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own";
-            faults.push((member.line, format!("`labels`: {:?} is no key of a label: {mend}", excerpt(&member.key))));
+            faults.push((
+                member.line,
+                format!("`labels`: {:?} is not a valid key of a label: {mend}", excerpt(&member.key)),
+            ));
         }
         let value = member.value.text().unwrap_or_default();
         if !value.is_empty() && !word(value) {
             let mend = "use at most 63 letters, digits, `-`, `_` and `.`";
-            faults.push((member.value.line, format!("`labels`: {:?} is no value of a label: {mend}", excerpt(value))));
+            faults.push((
+                member.value.line,
+                format!("`labels`: {:?} is not a valid value of a label: {mend}", excerpt(value)),
+            ));
         }
     }
 }
@@ -185,7 +191,7 @@ impl Rules {
             (Kind::Map(_), ["object"]) => self.check_object(node, schema, path, faults),
             (Kind::Scalar { text, .. }, ["string"]) => {
                 if node.meaning() != Some(Meaning::Text) {
-                    wrong(format!("{about}: {} is {} here: put it in quotes", excerpt(text), node.what()));
+                    wrong(format!("{about}: {} is read as {}: put it in quotes", excerpt(text), node.what()));
                     return Value::Null;
                 }
                 self.check_text(text, schema, path, &mut wrong);
@@ -200,7 +206,7 @@ impl Rules {
                 if let Some(number) = number.filter(|n| (min..=max).contains(n)) {
                     return number.into();
                 }
-                wrong(format!("{about}: {:?} is no number from {min} to {max}, without quotes", excerpt(text)));
+                wrong(format!("{about}: {:?} is not a number from {min} to {max}, without quotes", excerpt(text)));
                 Value::Null
             }
             (_, [wanted]) => {
@@ -210,7 +216,7 @@ impl Rules {
                     "integer" => "a number",
                     other => other,
                 };
-                wrong(format!("{about} must be {wanted}, and this is {}", node.what()));
+                wrong(format!("{about} must be {wanted}, but is {}", node.what()));
                 Value::Null
             }
             _ => {
@@ -260,10 +266,10 @@ impl Rules {
         let length = count(text.chars().count());
         let max = number_of(schema, "maxLength").unwrap_or(i64::MAX);
         if length < number_of(schema, "minLength").unwrap_or(0) {
-            return wrong(format!("{} is empty: write something, or take it out", field(path)));
+            return wrong(format!("{} is empty: set a value, or remove it", field(path)));
         }
         if length > max {
-            return wrong(format!("{} has {length} characters: at most {max} are possible", field(path)));
+            return wrong(format!("{} has {length} characters: at most {max} are allowed", field(path)));
         }
         let pattern = schema.get("pattern").and_then(Value::as_str).and_then(|p| self.patterns.get(p)?.as_ref());
         if pattern.is_some_and(|p| !p.is_match(text)) {

@@ -69,11 +69,11 @@ fn other_manifests_are_left_alone() {
     assert_eq!(names(&files), ["a.yaml:1 a a"]);
     assert_eq!(
         said(&read(&files[..1]).unwrap_err()),
-        ["no hosts in other.yaml: an inventory that is meant to be empty says `hosts: []`"]
+        ["no hosts in other.yaml: for an empty inventory, write `hosts: []`"]
     );
     assert_eq!(
         said(&read(&[]).unwrap_err()),
-        ["no *.yaml, *.yml or *.json file: an inventory that is meant to be empty says `hosts: []`"]
+        ["no *.yaml, *.yml or *.json file: for an empty inventory, write `hosts: []`"]
     );
 }
 
@@ -86,43 +86,39 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
         ("name: a\nadress: a\n", 2, "unknown field `adress`, did you mean `address`?"),
         ("name: a\nadress: a\n", 1, "a host needs `address`"),
         ("name: Win_1\naddress: a\n", 1, "`name`: \"Win_1\" cannot be used: use lower-case letters"),
-        ("name: a\naddress: 10.0.0.256\n", 2, "is no IPv4 or IPv6 address"),
+        ("name: a\naddress: 10.0.0.256\n", 2, "is neither an IPv4 or IPv6 address"),
         ("name: a\naddress: '[::1]'\n", 2, "without brackets and port"),
-        ("name: a\naddress: a\nport: 65536\n", 3, "`port`: \"65536\" is no number from 1 to 65535"),
+        ("name: a\naddress: a\nport: 65536\n", 3, "`port`: \"65536\" is not a number from 1 to 65535"),
         ("name: a\naddress: a\nport: '22'\n", 3, "without quotes"),
-        ("name: a\naddress: a\nport: [22]\n", 3, "`port` must be a number, and this is a list"),
-        ("name: 12\naddress: a\n", 1, "`name`: 12 is a number here: put it in quotes"),
+        ("name: a\naddress: a\nport: [22]\n", 3, "`port` must be a number, but is a list"),
+        ("name: 12\naddress: a\n", 1, "`name`: 12 is read as a number: put it in quotes"),
         ("name: no\naddress: a\n", 1, "put it in quotes"),
         ("name: ''\naddress: a\n", 1, "`name` is empty"),
         ("name: a\naddress: a\nusername: a=b\n", 3, "`username`"),
         ("name: a\naddress: a\nhostKey: SHA256:short\n", 3, "`hostKey`"),
-        ("name: a\naddress: a\nhostKey: ssh-ed25519 AAAA\n", 3, "is no public key"),
+        ("name: a\naddress: a\nhostKey: ssh-ed25519 AAAA\n", 3, "is not a public key"),
         (
             "name: a\naddress: a\nprivateKeySecretRef: {name: b, namespace: c}\n",
             3,
             "unknown field `privateKeySecretRef.namespace`",
         ),
         ("name: a\naddress: a\nprivateKeySecretRef: {}\n", 3, "`privateKeySecretRef` needs `name`"),
-        ("name: a\naddress: a\nlabels:\n  a b: c\n", 4, "is no key of a label"),
-        ("name: a\naddress: a\nlabels:\n  a: b c\n", 4, "is no value of a label"),
-        ("name: a\naddress: a\nlabels:\n  a: true\n", 4, "`labels.a`: true is a boolean here: put it in quotes"),
-        ("name: a\nname: b\naddress: a\n", 2, "`name` is said twice"),
-        ("- name: a\n  address: a\n- name: a\n  address: b\n", 3, "name `a` is that of i.yaml:1 already"),
+        ("name: a\naddress: a\nlabels:\n  a b: c\n", 4, "is not a valid key of a label"),
+        ("name: a\naddress: a\nlabels:\n  a: b c\n", 4, "is not a valid value of a label"),
+        ("name: a\naddress: a\nlabels:\n  a: true\n", 4, "`labels.a`: true is read as a boolean: put it in quotes"),
+        ("name: a\nname: b\naddress: a\n", 2, "duplicate `name`"),
+        ("- name: a\n  address: a\n- name: a\n  address: b\n", 3, "duplicate name `a` (first defined at i.yaml:1)"),
         (
             "- name: a\n  address: fd00::1\n- name: b\n  address: FD00:0::1\n",
             3,
-            "address `FD00:0::1` is that of i.yaml:1 already",
+            "duplicate address `FD00:0::1` (first defined at i.yaml:1)",
         ),
-        ("- 10.0.0.1\n", 1, "a host must be an object, and this is text"),
-        ("hosts: {a: b}\n", 1, "`hosts` must be a list, and this is an object"),
-        (
-            "resources:\n- x.yaml\n",
-            1,
-            "no host list, it begins with `resources`: it needs `kind: WindowsHostInventory`",
-        ),
+        ("- 10.0.0.1\n", 1, "a host must be an object, but is text"),
+        ("hosts: {a: b}\n", 1, "`hosts` must be a list, but is an object"),
+        ("resources:\n- x.yaml\n", 1, "no host list, it begins with `resources`: add `kind: WindowsHostInventory`"),
         ("just text\n", 1, "no host list: this is text"),
-        ("# nothing\n", 1, "there is nothing in this file"),
-        ("", 1, "there is nothing in this file"),
+        ("# nothing\n", 1, "the file is empty"),
+        ("", 1, "the file is empty"),
         ("kind: WindowsHostInventry\nhosts: []\n", 1, "did you mean `WindowsHostInventory`?"),
         (bad_api.as_str(), 1, "needs `apiVersion: windowsmachineconfig.openshift.io/v1alpha1`"),
         (extra.as_str(), 4, "unknown field `host`, did you mean `hosts`?"),
@@ -138,7 +134,7 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
     let findings = read(&[File { path: "b.yaml".into(), bytes: b"a: 1\nb: \xff\n".into() }]).unwrap_err();
     assert_eq!(said(&findings), ["b.yaml:2: not UTF-8: save the file in UTF-8"]);
     let findings = read(&[file("b.json", "[\n{\"name\": \"a\",}\n]")]).unwrap_err();
-    assert!(said(&findings)[0].starts_with("b.json:2: no JSON: "), "{findings:?}");
+    assert!(said(&findings)[0].starts_with("b.json:2: not JSON: "), "{findings:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ pub(super) struct Node {
 pub(super) enum Kind {
     Scalar {
         text: String,
-        /// Without quotes, so that it may mean something else than text.
+        /// Without quotes, so it may have another type than text.
         is_plain: bool,
     },
     List(Vec<Node>),
@@ -213,7 +213,7 @@ impl Builder {
             }
             Event::Alias(id) => {
                 let Some(mut node) = self.anchors.get(&id).cloned() else {
-                    self.faults.push((line, "an alias cannot stand inside of what it repeats".into()));
+                    self.faults.push((line, "an alias must not be inside the value that it repeats".into()));
                     return self.done(Node { line, kind: Kind::Scalar { text: String::new(), is_plain: true } }, 0);
                 };
                 self.nodes += node.size();
@@ -227,7 +227,7 @@ impl Builder {
 
     fn refuse_tag(&mut self, line: usize, tag: Option<&Tag>) {
         if tag.is_some_and(|t| t.is_custom() && !t.suffix().is_empty()) {
-            self.faults.push((line, "a tag (`!…`) means nothing here: take it out".into()));
+            self.faults.push((line, "a tag (`!…`) has no meaning here: remove it".into()));
         }
     }
 
@@ -251,7 +251,7 @@ impl Builder {
                 },
                 Some((key, _)) if key == "<<" => merged.push(node),
                 Some((key, line)) if !seen.insert(key.clone()) => {
-                    self.faults.push((line, format!("{} is said twice: take one out", super::field(&key))));
+                    self.faults.push((line, format!("duplicate {}: remove one", super::field(&key))));
                 }
                 Some((key, line)) => members.push(Member { key, line, value: node }),
             },

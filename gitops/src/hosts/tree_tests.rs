@@ -49,13 +49,13 @@ fn lines() {
 #[test]
 fn what_is_wrong() {
     for (text, line, part) in [
-        ("a: 1\nb: 2\na: 3\n", 3, "`a` is said twice"),
+        ("a: 1\nb: 2\na: 3\n", 3, "duplicate `a`"),
         ("a:\n\tb: 1\n", 2, "a tab cannot indent"),
         ("a: [1\nb: 2\n", 2, "no YAML"),
         ("a: !thing 1\n", 1, "a tag"),
         ("a: !thing {}\n", 1, "a tag"),
         ("a: *x\n", 1, "no YAML"),
-        ("a: &x [*x]\n", 1, "an alias cannot stand inside"),
+        ("a: &x [*x]\n", 1, "an alias must not be inside"),
         ("? [a]\n: b\n", 1, "a key must be text"),
         ("a:\n  <<: 1\n", 2, "merges objects only"),
         ("a: \"x\n", 1, "no YAML"),

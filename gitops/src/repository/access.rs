@@ -1,4 +1,4 @@
-//! What a Secret says about how to log in.
+//! Credentials from a Secret.
 
 use std::{collections::BTreeMap, fmt};
 
@@ -25,7 +25,7 @@ pub enum AccessError {
         key: &'static str,
     },
     /// Two ways to log in.
-    #[error("it has both {one} and {other}: keep the one that is meant")]
+    #[error("it has both {one} and {other}: remove one")]
     Ambiguous {
         /// One way.
         one: &'static str,
@@ -49,7 +49,7 @@ impl AccessError {
     }
 }
 
-/// How to log in. Nothing in it: as nobody, believing the certificates that the system believes.
+/// Credentials. If empty: anonymous, with the certificates that the system trusts.
 #[derive(Clone, Default)]
 pub struct Access {
     /// For https.
@@ -96,7 +96,7 @@ impl fmt::Debug for Proxy {
 type Data = BTreeMap<String, Vec<u8>>;
 
 impl Access {
-    /// What a Secret says for a URL. Keys of the other kind of URL are not looked at.
+    /// The credentials of a Secret for a URL. Keys of the other kind of URL are ignored.
     pub fn from_secret(url: &str, data: &Data) -> Result<Self, AccessError> {
         if url.starts_with("ssh://") { ssh(data) } else { https(data) }
     }
@@ -137,7 +137,7 @@ fn https(data: &Data) -> Result<Access, AccessError> {
 }
 
 impl Proxy {
-    /// What a Secret says about a proxy.
+    /// Proxy settings from a Secret.
     pub fn from_secret(data: &Data) -> Result<Self, AccessError> {
         let address = line(data, "address")?.ok_or(AccessError::Missing { url: "a proxy", key: "address" })?;
         let unusable = |problem| AccessError::Unusable { key: "address", problem };
@@ -146,7 +146,7 @@ impl Proxy {
             return Err(unusable("write http://host:port or https://host:port"));
         }
         if !url.username().is_empty() || url.password().is_some() {
-            return Err(unusable("there is a user name in it: put it into username and password"));
+            return Err(unusable("it has a user name: move it to username and password"));
         }
         let (username, password) = pair(data, "username", "password")?;
         Ok(Self { address: address.to_string(), username: username.map(|name| name.to_string()), password })
@@ -195,7 +195,7 @@ mod tests {
             (https, &[("username", "me"), ("password", "\n")], "add password"),
             (https, &[("tls.crt", "c")], "add tls.key"),
             (https, &[("tls.key", "k")], "add tls.crt"),
-            (https, &[("username", "me"), ("password", "p"), ("bearerToken", "t")], "keep the one"),
+            (https, &[("username", "me"), ("password", "p"), ("bearerToken", "t")], "remove one"),
             (ssh, &[("known_hosts", "h")], "needs identity"),
             (ssh, &[("identity", "i")], "needs known_hosts"),
             (ssh, &[("username", "me"), ("password", "p")], "needs identity"),

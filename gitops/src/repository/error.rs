@@ -1,4 +1,4 @@
-//! What can go wrong with a repository, in words that say how to mend it. A server's own words are cut and cleaned, and no
+//! Errors of a repository, with remedies. A server's own words are truncated and sanitised, and no
 //! secret and no user name of a URL is ever in them.
 
 use std::{io, time::Duration};
@@ -29,7 +29,7 @@ pub enum GitError {
         problem: String,
     },
     /// The Secret cannot be used.
-    #[error("the Secret to log in with cannot be used: {0}")]
+    #[error("the Secret with the credentials cannot be used: {0}")]
     AccessInvalid(#[from] AccessError),
     /// The known hosts cannot be used.
     #[error("{0}")]
@@ -44,7 +44,7 @@ pub enum GitError {
         /// Type and fingerprint.
         offered: String,
     },
-    /// The server does not believe who we are.
+    /// The server rejects the credentials.
     #[error("{host} refuses to log in: {problem}")]
     AuthenticationFailed {
         /// The server.
@@ -52,7 +52,7 @@ pub enum GitError {
         /// What was tried, and what to check.
         problem: String,
     },
-    /// The server's certificate is not believed, or it does not take ours.
+    /// The server's certificate is not trusted, or it rejects the client's.
     #[error("no secure connection to {host}: {problem}")]
     CertificateInvalid {
         /// The server.
@@ -60,15 +60,13 @@ pub enum GitError {
         /// What is wrong with it, and what to check.
         problem: String,
     },
-    /// There is no such repository, or it is hidden from who we are.
-    #[error(
-        "{host} has no repository there, or does not show it to who logs in: check the URL and what the Secret may read"
-    )]
+    /// The repository does not exist, or these credentials may not read it.
+    #[error("{host} has no such repository, or these credentials may not read it: check the URL and the Secret")]
     RepositoryNotFound {
         /// The server.
         host: String,
     },
-    /// The server sends us to a place to which nothing may be told.
+    /// The server redirects to a place that must not get the credentials.
     #[error(
         "{host} redirects to {to}, which is not followed because it is another server or not https: if it is right, write it as the URL"
     )]
@@ -78,7 +76,7 @@ pub enum GitError {
         /// Scheme and host.
         to: String,
     },
-    /// Anything else between us and the server.
+    /// Any other failure between the operator and the server.
     #[error("fetching from {host} failed: {problem}")]
     Failed {
         /// The server.
@@ -87,14 +85,14 @@ pub enum GitError {
         problem: String,
     },
     /// It took too long.
-    #[error("fetching from {host} was given up after {}s: the server is slow or silent; a longer timeout may help", .after.as_secs_f32())]
+    #[error("fetching from {host} timed out after {}s: the server is slow or does not answer; try a longer timeout", .after.as_secs_f32())]
     Timeout {
         /// The server.
         host: String,
         /// The time limit.
         after: Duration,
     },
-    /// Whoever asked does not want it any more.
+    /// The caller cancelled the fetch.
     #[error("fetching was stopped")]
     Stopped,
     /// There is no such branch, tag or commit.
@@ -118,13 +116,13 @@ pub enum GitError {
         what: String,
     },
     /// The path is not one inside the repository.
-    #[error("the path {path:?} is not one inside the repository: write it from the repository's root, without `..`")]
+    #[error("the path {path:?} is outside the repository: write it from the repository's root, without `..`")]
     PathInvalid {
         /// The path.
         path: String,
     },
     /// An entry of a directory that could be taken for one of another directory.
-    #[error("the commit has an entry {path:?}, a name that no file of hosts may have: remove it")]
+    #[error("the commit has an entry {path:?}, which is not a valid name for a file of hosts: remove it")]
     NameInvalid {
         /// Where.
         path: String,
@@ -165,7 +163,7 @@ pub enum GitError {
     },
     /// A tag under another name than it was signed for.
     #[error(
-        "the tag {name:?} was made for the name {made_for:?}: a signed tag counts only under its own name; sign one of this name"
+        "the tag {name:?} was made for the name {made_for:?}: a signed tag is valid only under its own name; sign a tag with this name"
     )]
     TagRenamed {
         /// Of the reference.
@@ -174,7 +172,7 @@ pub enum GitError {
         made_for: String,
     },
     /// What was fetched is not on disk any more, or cannot be read.
-    #[error("what was fetched cannot be read any more ({problem}): it is fetched anew")]
+    #[error("the fetched data can no longer be read ({problem}): the operator fetches them again")]
     Damaged {
         /// What is known.
         problem: String,
@@ -216,8 +214,8 @@ impl GitError {
         }
     }
 
-    /// Whether it lasts until a person acts: another look at the same thing gives the same. What a Secret, a network or a
-    /// server may mend by itself does not.
+    /// Whether it lasts until a person acts: another fetch of the same revision fails in the same way. What a Secret, a
+    /// network or a server may recover from by itself does not.
     pub fn stalls(&self) -> bool {
         match self {
             Self::UrlInvalid { .. }

@@ -25,13 +25,13 @@ use super::{GitError, link::Link, resolve::Wanted, store::Store};
 /// Commits of history that are fetched.
 pub(super) const DEPTH: u32 = 50;
 
-/// And if the commit that was fetched last is not among them, to tell whether the new one follows from it.
+/// And if the commit that was fetched last is not among them, to determine whether the new one descends from it.
 pub(super) const FAR: u32 = 1000;
 
 /// No object may be larger, nor what is kept in memory for one while a pack is read.
 const OBJECT: usize = 64 << 20;
 
-/// How often a reader of a pack is told that it is not wanted any more.
+/// Interval at which a reader of a pack checks for cancellation.
 const TICK: Duration = Duration::from_millis(100);
 
 fn agent() -> (&'static str, Option<String>) {
@@ -48,7 +48,7 @@ pub(super) struct Talk<'a, T> {
 impl<'a, T: Transport> Talk<'a, T> {
     /// Says hello.
     pub(super) fn begin(link: &'a Link<'a>, mut transport: T) -> Result<Self, GitError> {
-        // The transports log in by themselves; there is nobody to ask.
+        // The transports log in by themselves; no prompt is available.
         let nobody = |_| Err(gix::Error::from_error(std::io::Error::from(std::io::ErrorKind::PermissionDenied)));
         let handshake = protocol::handshake(&mut transport, Service::UploadPack, nobody, Vec::new(), &mut Discard)
             .map_err(|error| explain(link, &error))?;
@@ -61,7 +61,7 @@ impl<'a, T: Transport> Talk<'a, T> {
         match format.map(|name| name.to_vec()).as_deref() {
             None | Some(b"sha1") => Ok(gix::hash::Kind::Sha1),
             Some(b"sha256") => Ok(gix::hash::Kind::Sha256),
-            Some(_) => Err(self.link.failed("its ids are of a kind that is not supported: neither SHA-1 nor SHA-256")),
+            Some(_) => Err(self.link.failed("its object ids are neither SHA-1 nor SHA-256")),
         }
     }
 
@@ -132,7 +132,7 @@ impl<'a, T: Transport> Talk<'a, T> {
                         hash,
                         options,
                     )?;
-                    // Nobody but us tidies up here.
+                    // Only this code cleans up here.
                     if let Some(keep) = written.keep_path {
                         std::fs::remove_file(keep).map_err(gix::Error::from_error)?;
                     }
@@ -167,7 +167,7 @@ impl<'a, T: Transport> Talk<'a, T> {
     }
 }
 
-/// What went wrong, as the link knows it, or else in gix's words.
+/// The fault, as the link knows it, otherwise in gix's words.
 fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     if let Some(known) = link.failure() {
         return known;
@@ -195,8 +195,8 @@ fn explain(link: &Link<'_>, error: &gix::Error) -> GitError {
     link.failed(if all.is_empty() { words } else { all.join(": ") })
 }
 
-/// Asks for one object and tells what is here, all in one message: there are few commits here, so there is nothing to haggle
-/// about.
+/// Requests one object and reports the local commits, all in one message: there are few commits here, so there is
+/// nothing to haggle about.
 struct Ask {
     id: ObjectId,
     haves: Vec<ObjectId>,

@@ -1,4 +1,4 @@
-//! Who made which change. Only what was fetched is known: beyond it, "older" is all that can be said.
+//! Authors of changes. Only fetched commits are known: beyond it, "older" is all that can be said.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 
@@ -15,7 +15,7 @@ use crate::{File, Limits, hosts::Entry};
 /// Commits at which the inventory is read, looking for changes.
 const READ: usize = 200;
 
-/// Commits that are looked at in all.
+/// Maximum number of commits that are read.
 const WALKED: usize = 20_000;
 
 /// What the API takes of an author and of a first line.
@@ -24,7 +24,7 @@ const LINE: usize = 512;
 /// File, and the host's name, or its address if it has none.
 pub(super) type Key = (String, String);
 
-/// Whether a commit is another one, or comes after it. `None` if the history that was fetched does not tell.
+/// Whether a commit is another one, or comes after it. `None` if the fetched history does not show it.
 pub(super) fn follows(repo: &Repository, new: ObjectId, old: ObjectId) -> Result<Option<bool>, GitError> {
     let (mut seen, mut next, mut complete) = (HashSet::from([new]), VecDeque::from([new]), true);
     while let Some(id) = next.pop_front() {

@@ -89,7 +89,7 @@ impl<'a> Https<'a> {
     fn redirect(&self, from: &Url, tail: &str, response: &Response) -> Result<Url, GitError> {
         let location = response.headers().get(LOCATION).and_then(|value| value.to_str().ok());
         let to = location.and_then(|location| from.join(location).ok());
-        let to = to.ok_or_else(|| self.link.failed("it redirects, but does not say where to"))?;
+        let to = to.ok_or_else(|| self.link.failed("it redirects without a location"))?;
         let same = to.scheme() == "https"
             && to.host_str() == self.url.host_str()
             && to.port_or_known_default() == self.url.port_or_known_default();
@@ -98,7 +98,7 @@ impl<'a> Https<'a> {
             return Err(GitError::RedirectRefused { host: self.link.host.clone(), to });
         }
         if !to.as_str().ends_with(tail) || !to.username().is_empty() || to.password().is_some() {
-            return Err(self.link.failed("it redirects to something that is no Git repository: check the URL"));
+            return Err(self.link.failed("it redirects to a URL without a Git repository: check the URL"));
         }
         Ok(to)
     }
@@ -133,13 +133,13 @@ impl<'a> Http for Https<'a> {
             let speaks =
                 response.headers().get(CONTENT_TYPE).is_some_and(|t| t.as_bytes().starts_with(b"application/x-git-"));
             if !speaks {
-                let problem = "it does not answer as a Git server does: check the URL";
+                let problem = "it does not answer with Git's protocol: check the URL";
                 return Err(carry(self.link.fail(self.link.failed(problem))));
             }
             let exchange = Rc::new(Exchange::answered(self.link, self.logs_in, response));
             return Ok(GetResponse { headers: Headers::of(&exchange), body: Body::of(&exchange) });
         }
-        Err(carry(self.link.fail(self.link.failed("it redirects again and again"))))
+        Err(carry(self.link.fail(self.link.failed("it redirects too often"))))
     }
 
     fn post(
@@ -175,7 +175,7 @@ fn check(link: &Link<'_>, logs_in: bool, response: &Response) -> Result<(), GitE
         // The last is what Azure DevOps says to a token that has expired.
         status @ (StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN | StatusCode::NON_AUTHORITATIVE_INFORMATION) => {
             let problem = if logs_in {
-                "it does not take what the Secret has, or who that is may not read the repository: renew it"
+                "it rejects the credentials of the Secret, or they may not read the repository: renew them"
             } else {
                 "the repository is not public: set secretRef, with username and password or bearerToken"
             };
@@ -280,7 +280,7 @@ impl Write for PostBody<'_> {
     }
 }
 
-/// The headers of an answer, one a line. gix looks at the content type only.
+/// The headers of an answer, one a line. gix reads only the content type.
 pub(super) struct Headers<'a> {
     exchange: Rc<Exchange<'a>>,
     lines: Option<Cursor<Vec<u8>>>,

@@ -1,7 +1,8 @@
-//! The bounds of one look at a server: time, bytes, and whether anybody still wants it.
+//! The limits of one fetch: time, bytes, and cancellation.
 //!
 //! gix reads and writes blocking. Everything that it waits for is a future here, run on a small runtime of its own, so that a
-//! server that says nothing, or a byte a second, holds nobody longer than the time limit, or than a moment after a stop.
+//! server that sends nothing, or a byte a second, holds the caller no longer than the time limit, or than a moment
+//! after a stop.
 
 use std::{
     cell::{Cell, RefCell},
@@ -20,7 +21,7 @@ const TICK: Duration = Duration::from_millis(100);
 /// Most bytes that a server may send before any content: they are kept in memory. Half a million names have room.
 const GREETING: u64 = 32 << 20;
 
-/// A look at a server.
+/// A fetch from a server.
 pub(super) struct Link<'a> {
     /// Only `None` while it is dropped.
     runtime: Option<Runtime>,
@@ -32,7 +33,7 @@ pub(super) struct Link<'a> {
     /// Most bytes for now, and what they are.
     ceiling: Cell<(u64, &'static str)>,
     limit: u64,
-    /// The first thing that went wrong. What gix makes of it says less.
+    /// The first error. The error of gix contains less.
     failure: RefCell<Option<GitError>>,
 }
 

@@ -79,7 +79,7 @@ pub(super) fn read(repo: &Repository, listed: &[Listed], limits: &Limits) -> Res
         }
         total = total.saturating_add(size);
         if total > limits.total {
-            return Err(too_large(format!("with it all files have more than {} bytes", limits.total)));
+            return Err(too_large(format!("with it the files have more than {} bytes in total", limits.total)));
         }
         let mut object = repo.find_object(*blob).map_err(|error| GitError::damaged(error.error()))?;
         let bytes = std::mem::take(&mut object.data);
@@ -146,7 +146,7 @@ fn is_inventory(name: &str) -> bool {
 }
 
 /// Whether the name of an entry would make a path of it that reads as that of another file. Git makes no such names, but stores
-/// and sends what somebody else made. Nothing is ever written under them; people are told of them, and go by what they read.
+/// and sends foreign content. No file is ever written under these names; people read them in messages and act on them.
 fn leads_away(name: &str) -> bool {
     matches!(name, "" | "." | "..") || name.contains('/')
 }

@@ -113,7 +113,7 @@ fn versions_are_compared_in_their_range_alone() {
         (">=1.0.0", "v1.2.0", "v1.0.0", Some(Ordering::Less)),
         (">=1.0.0", "1.10.0", "v1.9.0", Some(Ordering::Less)),
         (">=1.0.0", "v1.0.0", "1.0.0+build", Some(Ordering::Equal)),
-        // The pool asks for something else now.
+        // The pool names another revision now.
         ("^1.0.0", "v2.0.0", "v1.0.0", None),
         (">=1.0.0", "main", "v1.0.0", None),
         ("", "v2.0.0", "v1.0.0", None),

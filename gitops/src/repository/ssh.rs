@@ -48,7 +48,7 @@ pub(super) fn connect<'a>(
     let refused = Arc::<Mutex<Option<String>>>::default();
     let check = Check { known: known.clone(), refused: Arc::clone(&refused) };
     let session = async {
-        let stream = dial(place).await.map_err(|error| link.failed(format!("it cannot be connected to: {error}")))?;
+        let stream = dial(place).await.map_err(|error| link.failed(format!("the connection failed: {error}")))?;
         let mut session = client::connect_stream(Arc::new(config(&known)), stream, check).await.map_err(|error| {
             match refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
                 Some(offered) => GitError::HostKeyUnknown { host: host.clone(), offered },
@@ -84,7 +84,7 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     let unusable = |problem| AccessError::Unusable { key: "identity", problem };
     let pem = access.identity.as_ref().ok_or(missing)?;
     let text = str::from_utf8(pem).ok().filter(|text| text.len() <= IDENTITY);
-    let text = text.ok_or(unusable("it is not text in PEM form (-----BEGIN …)"))?;
+    let text = text.ok_or(unusable("it is not PEM text (-----BEGIN …)"))?;
     // The parser wants the markers alone on their lines; Secrets made on Windows have carriage returns.
     let mut lines = Zeroizing::new(String::with_capacity(text.len() + 1));
     for line in text.trim().lines() {
@@ -94,8 +94,8 @@ fn identity(access: &Access) -> Result<PrivateKey, GitError> {
     let passphrase = access.password.as_ref().map(|password| password.as_str());
     let key = russh::keys::decode_secret_key(&lines, passphrase).map_err(|error| match (error, passphrase) {
         (russh::keys::Error::KeyIsEncrypted, _) => unusable("it has a passphrase: add it as password"),
-        (_, Some(_)) => unusable("it is no private key, or password is not its passphrase"),
-        (_, None) => unusable("it is no private key in PEM form: use Ed25519, ECDSA or RSA"),
+        (_, Some(_)) => unusable("it is not a private key, or password is not its passphrase"),
+        (_, None) => unusable("it is not a private key in PEM form: use Ed25519, ECDSA or RSA"),
     })?;
     Ok(key)
 }
@@ -171,11 +171,11 @@ async fn log_in(
         Ok(AuthResult::Failure { .. }) => Err(GitError::AuthenticationFailed {
             host: link.host.clone(),
             problem: format!(
-                "it does not take the key {fingerprint} for the user {:?}: register it there, or change identity",
+                "it does not accept the key {fingerprint} for the user {:?}: register the key at the server, or change identity",
                 place.user
             ),
         }),
-        Err(error) => Err(link.failed(format!("the connection ended while logging in: {error}"))),
+        Err(error) => Err(link.failed(format!("the connection ended during log-in: {error}"))),
     }
 }
 
@@ -222,9 +222,9 @@ impl Session<'_> {
         let error = if absent.iter().any(|text| lower.contains(text)) {
             GitError::RepositoryNotFound { host: self.link.host.clone() }
         } else if words.is_empty() {
-            self.link.failed(format!("git-upload-pack ended there with status {status}"))
+            self.link.failed(format!("git-upload-pack ended with status {status} on the server"))
         } else {
-            self.link.failed(format!("it says: {words}"))
+            self.link.failed(format!("it reports: {words}"))
         };
         self.link.fail(error)
     }

@@ -1,4 +1,4 @@
-//! A bare repository on disk. What the server calls things never becomes the name of a file: packs are named by their hash, and
+//! A bare repository on disk. Names from the server never become the name of a file: packs are named by their hash, and
 //! what was fetched is noted in one file of our own.
 
 use std::{
@@ -11,7 +11,7 @@ use gix::{ObjectId, objs::Kind};
 
 use super::GitError;
 
-/// What is told to a server of what is here.
+/// The local commits that are reported to a server.
 const HAVES: usize = 256;
 
 /// How deep tags of tags are followed.

@@ -1,4 +1,4 @@
-//! Whom to believe over https, and who we are there.
+//! Trusted authorities and client certificates for https.
 
 use std::{error::Error, io, sync::Arc};
 
@@ -48,10 +48,12 @@ pub(super) fn problem(error: &(dyn Error + 'static)) -> Option<String> {
     let tls = find(error)?;
     let advice = match tls {
         rustls::Error::InvalidCertificate(rustls::CertificateError::UnknownIssuer) => {
-            "nobody who is believed has signed its certificate: put the authority's certificate into ca.crt of the Secret"
+            "no trusted authority has signed its certificate: add the authority's certificate to ca.crt of the Secret"
         }
-        rustls::Error::InvalidCertificate(_) => "its certificate is not good for it: renew it, or correct the URL",
-        rustls::Error::AlertReceived(_) => "it does not take who we are: check tls.crt and tls.key of the Secret",
+        rustls::Error::InvalidCertificate(_) => {
+            "its certificate is not valid for this host: renew it, or correct the URL"
+        }
+        rustls::Error::AlertReceived(_) => "it rejects the client certificate: check tls.crt and tls.key of the Secret",
         _ => "the handshake failed",
     };
     Some(format!("{advice} ({})", super::error::excerpt(&tls.to_string())))

@@ -40,13 +40,13 @@ impl Place {
             return Err(invalid("it must end with the path, without `?` and `#`"));
         }
         if url.password().is_some() {
-            return Err(invalid("there is a password in it: take it out, and put it into the Secret"));
+            return Err(invalid("it has a password: move it to the Secret"));
         }
         match url.scheme() {
             "https" if url.username().is_empty() => Ok(Self::Https(url)),
-            "https" => Err(invalid("there is a user name in it: take it out, and put it into the Secret")),
+            "https" => Err(invalid("it has a user name: move it to the Secret")),
             "ssh" => ssh(&url).map(Self::Ssh),
-            _ => Err(invalid("write https://… or ssh://…: nothing else proves who the server is")),
+            _ => Err(invalid("write https://… or ssh://…: other protocols do not authenticate the server")),
         }
     }
 

@@ -20,7 +20,7 @@ const ARMOR: &str = "-----BEGIN PGP PUBLIC KEY BLOCK-----";
 
 /// Certificates: one or several, in one or several armors, or binary.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<SignedPublicKey>, String> {
-    let bad = "it is no OpenPGP public key: put what `gpg --export --armor` prints here";
+    let bad = "it is not an OpenPGP public key: add the output of `gpg --export --armor`";
     let armored = str::from_utf8(bytes).ok().filter(|text| text.contains(ARMOR));
     let keys: Result<Vec<_>, _> = match armored {
         Some(text) => {
@@ -51,7 +51,7 @@ pub(super) fn verify(
         return Err(VerifyError::Malformed("it is not exactly one OpenPGP signature"));
     };
     let Some(fingerprint) = issuer(signature) else {
-        return Err(VerifyError::Malformed("it does not say whose it is"));
+        return Err(VerifyError::Malformed("it does not name its key"));
     };
     let key = keys.iter().find_map(|key| SigningKey::find(key, signature));
     let fingerprint = key.map_or(fingerprint, |key| key.fingerprint());
@@ -79,7 +79,7 @@ impl<'a> SigningKey<'a> {
     fn find(owner: &'a SignedPublicKey, signature: &Signature) -> Option<Self> {
         let is = |key: &dyn KeyDetails| {
             let fingerprints = signature.issuer_fingerprint();
-            // Somebody can make a key with the key id of another one: it counts only where there is nothing better.
+            // An attacker can make a key with the key id of another one: it counts only without a better identifier.
             if fingerprints.is_empty() {
                 signature.issuer_key_id().contains(&&key.legacy_key_id())
             } else {
@@ -165,7 +165,7 @@ impl<'a> SigningKey<'a> {
         }
         let bindings = subkey.signatures.iter().filter(|s| is_strong(s) && is_of(s, SignatureType::SubkeyBinding));
         let newest = bindings.max_by_key(|s| s.created()).ok_or(Doubt::NotForSigning)?;
-        // Without the subkey's own word somebody could take another's subkey for theirs.
+        // Without the subkey's own signature an attacker could claim the subkey of another.
         let agrees = newest
             .embedded_signature()
             .is_some_and(|s| is_strong(s) && s.verify_primary_key_binding(&subkey.key, primary).is_ok());

@@ -9,7 +9,7 @@ const NAMESPACE: &str = "git";
 
 /// Keys, one a line. Options before a key would mean nothing here, and one who writes them thinks that they do.
 pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
-    let text = str::from_utf8(bytes).map_err(|_| "it is not text: put SSH public keys here, one a line".to_owned())?;
+    let text = str::from_utf8(bytes).map_err(|_| "it is not text: add SSH public keys, one a line".to_owned())?;
     let mut keys = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
@@ -17,8 +17,8 @@ pub(super) fn keys(bytes: &[u8]) -> Result<Vec<PublicKey>, String> {
             continue;
         }
         let key = PublicKey::from_openssh(line).map_err(|_| {
-            let mend = "write `<type> <base64>` as in a .pub file, with no options or names before it";
-            format!("line {}: it is no SSH public key: {mend}", number + 1)
+            let mend = "write `<type> <base64>` as in a .pub file, without options or names before it";
+            format!("line {}: it is not an SSH public key: {mend}", number + 1)
         })?;
         keys.push(key);
     }

@@ -61,7 +61,7 @@ fn who_is_believed() {
         assert!(by.to_string().starts_with(begins), "{signature}: {by}");
         let length = if by.kind == SignerKind::Ssh { 50 } else { 40 };
         assert_eq!(by.fingerprint.len(), length, "{signature}: {by}");
-        // Nothing else is what was signed.
+        // Other content does not match the signature.
         let mut other = signed(signature);
         other.data[200 % 144] ^= 1;
         assert_eq!(doubt(verify(&other, &all)), Err(Doubt::Bad), "{signature}");
@@ -95,7 +95,7 @@ fn who_is_not_believed() {
     assert!(verify_at(&signed("signature-expired.pgp.sig"), &keys, then).is_ok());
 }
 
-/// A key may have been made for something else, or be bound to a certificate that is not its own.
+/// A key may have another purpose, or be bound to a certificate that is not its own.
 #[test]
 fn a_key_signs_only_if_its_owner_says_so() {
     assert_eq!(
@@ -145,7 +145,7 @@ fn what_is_no_signature() {
         assert!(error.to_string().contains(part), "{part}: {error}");
         assert_eq!(error.reason(), "VerificationError");
     }
-    // What stands behind the armor is not looked at.
+    // Text after the armor is ignored.
     assert!(verify(&Signed { signature: Some(twice), data: fixture("data") }, &keys).is_ok());
 }
 
@@ -162,17 +162,17 @@ fn secrets() {
     assert_eq!(count(&[("alice", both), ("ca.crt", b"x".to_vec())]), Ok((0, 2)));
     let binary = read(&[("alice", fixture("primary-binary.pgp"))]).unwrap();
     assert!(verify(&signed("primary.pgp.sig"), &binary).is_ok());
-    for none in [vec![], vec![("ca.crt", b"x".to_vec())], vec![("us.sshpub", b"# nobody\n".to_vec())]] {
+    for none in [vec![], vec![("ca.crt", b"x".to_vec())], vec![("us.sshpub", b"# no key\n".to_vec())]] {
         assert_eq!(count(&none), Err(VerifyError::NoKeys));
     }
     let options = [b"restrict ".to_vec(), fixture("ed25519.sshpub")].concat();
     for (name, bytes, part) in [
-        ("us.sshpub", options, "line 1: it is no SSH public key"),
-        ("us.sshpub", [lines, b"x\n".to_vec()].concat(), "line 5: it is no SSH public key"),
+        ("us.sshpub", options, "line 1: it is not an SSH public key"),
+        ("us.sshpub", [lines, b"x\n".to_vec()].concat(), "line 5: it is not an SSH public key"),
         ("us.sshpub", vec![0xff], "it is not text"),
-        ("us.asc", fixture("ed25519.sshpub"), "it is no OpenPGP public key"),
-        ("us.asc", Vec::new(), "it is no OpenPGP public key"),
-        ("us", fixture("primary.pgp.sig"), "it is no OpenPGP public key"),
+        ("us.asc", fixture("ed25519.sshpub"), "it is not an OpenPGP public key"),
+        ("us.asc", Vec::new(), "it is not an OpenPGP public key"),
+        ("us", fixture("primary.pgp.sig"), "it is not an OpenPGP public key"),
     ] {
         let error = read(&[(name, bytes)]).unwrap_err().to_string();
         assert!(error.contains(part) && error.contains(name), "{name}: {error}");
@@ -187,7 +187,7 @@ proptest! {
         let signature = [heads[head].as_bytes(), &text].concat();
         let result = verify(&Signed { signature: Some(signature), data: fixture("data") }, &keys);
         prop_assert!(result.is_err());
-        // A signature with something else in the middle.
+        // A signature with other content in the middle.
         for good in ["ed25519.sig", "primary.pgp.sig"] {
             let mut signature = fixture(good);
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, clippy::cast_precision_loss, reason = "a place in it")]

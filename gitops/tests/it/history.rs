@@ -1,4 +1,4 @@
-//! What the history tells.
+//! Checks of the history.
 
 use gitops::{File, hosts::Entry};
 
@@ -34,7 +34,7 @@ fn a_branch_that_went_far_ahead() {
     origin.more(80, "b");
     let new = client.fetch().unwrap().commit;
     assert_eq!(client.repository.follows(&new, &old).unwrap(), Some(true));
-    // To one who has not seen the old one there is only a part of the history, which does not tell.
+    // To one who has not seen the old one there is only a part of the history, which does not show it.
     let stranger = Client::of(&server).branch("main");
     stranger.fetch().unwrap();
     assert_eq!(stranger.repository.follows(&new, &old).unwrap(), None);
@@ -77,7 +77,8 @@ fn who_changed_which_entry() {
     origin.commit("readme.md", "no inventory", "Elsewhere");
     let third = origin.commit("hosts/a.yaml", "two 10.0.0.22\none 10.0.0.1\n", "Two moves\u{7}");
     origin.commit("hosts/a.yaml", "bad\n", "A mistake");
-    let fifth = origin.commit("hosts/a.yaml", "two 10.0.0.22\none 10.0.0.1\n four 10.0.0.4\n", "Mended, and one more");
+    let fifth =
+        origin.commit("hosts/a.yaml", "two 10.0.0.22\none 10.0.0.1\n four 10.0.0.4\n", "Corrected, and one more");
     let sixth = origin.commit("hosts/b.yaml", "three 10.0.0.3\n", "Three");
     let server = Server::new(origin.root());
     let client = Client::of(&server);

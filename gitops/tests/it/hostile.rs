@@ -308,7 +308,7 @@ fn what_a_crash_has_damaged_is_fetched_anew() {
         let _ = fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o644));
         fs::write(&path, b"").unwrap();
         client.repository = gitops::repository::Repository::open(client.dir.path()).unwrap();
-        // The first look may find it out, and the second mends it.
+        // The first fetch may detect it, and the second corrects it.
         let _ = client.fetch().map(|head| client.files(&head.commit, ""));
         client.fetch().unwrap();
         assert_eq!(client.files(&first.commit, "").unwrap().len(), 1, "{}", path.display());

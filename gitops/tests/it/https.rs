@@ -78,7 +78,7 @@ fn nothing_is_fetched_twice() {
     // Hello, and what main is.
     assert_eq!(server.asked() - asked, 2);
     assert!(again.received < 2048, "{}", again.received);
-    // A commit is what it is: nobody is asked.
+    // A commit is immutable: no server is asked.
     let asked = server.asked();
     assert_eq!(client.fetch_as(commit(&first.commit)).unwrap().received, 0);
     assert_eq!(server.asked(), asked);
@@ -183,7 +183,7 @@ fn basic_and_bearer() {
     Client::new(server.url(), basic(&server, "ada", "s3cret")).fetch().unwrap();
     let error = Client::new(server.url(), basic(&server, "ada", "wr0ng")).fetch().unwrap_err();
     assert_eq!((error.reason(), error.stalls()), ("AuthenticationFailed", false));
-    assert!(error.to_string().contains("what the Secret has") && !error.to_string().contains("wr0ng"), "{error}");
+    assert!(error.to_string().contains("credentials of the Secret") && !error.to_string().contains("wr0ng"), "{error}");
     let error = Client::of(&server).fetch().unwrap_err();
     assert!(error.to_string().contains("set secretRef"), "{error}");
     let server = guarded("Bearer t0ken".to_owned());
@@ -220,7 +220,7 @@ fn an_authority_that_nobody_knows() {
     // Signed by the right one, for another name.
     let url = server.url().replace("localhost", "127.0.0.1");
     let error = Client::new(url, believing(&server)).fetch().unwrap_err();
-    assert!(error.to_string().contains("not good for it"), "{error}");
+    assert!(error.to_string().contains("not valid for this host"), "{error}");
     assert_eq!(server.asked(), 0);
 }
 

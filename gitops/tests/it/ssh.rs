@@ -96,7 +96,7 @@ fn an_identity_that_the_server_does_not_know() {
     let stranger = Access { identity: Some(pem(&new_key().unwrap())), ..access(&server) };
     let error = Client::new(server.at(PATH), stranger).fetch().unwrap_err();
     assert_eq!((error.reason(), error.stalls()), ("AuthenticationFailed", false));
-    assert!(error.to_string().contains("register it there"), "{error}");
+    assert!(error.to_string().contains("register the key at the server"), "{error}");
     let none = Client::new(server.at(PATH), Access::default()).fetch().unwrap_err();
     assert!(none.to_string().contains("add it"), "{none}");
 }

@@ -1,4 +1,4 @@
-// hostcontainerd stands where containerd does on a host that is Wine: a Windows service that runs until it is told to stop.
+// hostcontainerd takes the place of containerd on a Wine host: a Windows service that runs until it receives a stop.
 // The containers are hostkubelet's, which serves a container runtime to itself.
 package main
 

@@ -1,4 +1,4 @@
-//! Real Git servers over https and ssh on loopback, and a repository behind it that somebody works in.
+//! Real Git servers over https and ssh on loopback, and a repository behind it with a work tree.
 //!
 //! Made with the program `git`, which only tests start. What cannot be done fails the test at once.
 

@@ -1,4 +1,4 @@
-//! A repository that somebody works in, made with git.
+//! A repository with a work tree, made with git.
 
 use std::{
     fs,
@@ -39,7 +39,7 @@ impl Origin {
         self.dir.path().join("work")
     }
 
-    /// What git prints, as nobody in particular, at a time of its own.
+    /// Output of git, with a fixed author and a time of its own.
     pub fn git(&self, args: &[&str]) -> String {
         let mut command = Command::new("git");
         command.current_dir(self.work()).args(args).stdin(Stdio::null());

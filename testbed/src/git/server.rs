@@ -41,7 +41,7 @@ pub enum Reply {
     Stall(Vec<u8>),
     /// What Git answers, a byte at a time.
     Drip(Duration),
-    /// What Git answers to somebody who knows only its first protocol.
+    /// Git's answer to a client of its first protocol.
     Old,
     /// What Git answers, as if it could not leave history out. Newer or older protocol.
     Whole(Protocol),
@@ -152,7 +152,7 @@ impl Backend {
         };
         let mut answer = self.git(&asked)?;
         if whole && asked.method == "GET" {
-            // A word of the same length that nobody knows.
+            // An unknown word of the same length.
             while let Some(at) = answer.windows(7).position(|word| word == b"shallow") {
                 answer[at..at + 7].copy_from_slice(b"hallows");
             }

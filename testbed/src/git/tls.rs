@@ -35,7 +35,7 @@ impl Authority {
         Signed { certificate, key: key.serialize_pem() }
     }
 
-    /// A server of this authority for `localhost`, that asks for client certificates if it is told to.
+    /// A server of this authority for `localhost`, that optionally requires client certificates.
     pub fn server(&self, clients: bool) -> Arc<ServerConfig> {
         let provider = Arc::new(ring::default_provider());
         let signed = self.sign("localhost");

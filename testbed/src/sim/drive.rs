@@ -76,7 +76,7 @@ fn entry_of_other_case(dir: &Path, name: &str) -> Option<PathBuf> {
     dir.read_dir().ok()?.flatten().find(same).map(|e| e.path())
 }
 
-/// Makes the directories that are there before anybody comes.
+/// Creates the directories that exist before the first log-in.
 pub(super) fn format(drive: &Path, linux: &Path) -> io::Result<()> {
     for dir in ["windows/system32", "Users/Administrator", "Program Files", "ProgramData/ssh"] {
         std::fs::create_dir_all(drive.join(dir))?;

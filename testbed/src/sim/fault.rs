@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-/// What is wrong with a host. Several can be wrong at once; all can be set and mended while the host runs.
+/// A fault of a host. Several can be active at once; all can be set and removed while the host runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The SSH port refuses connections; those that were open are cut.
     Refuse,
     /// The SSH port accepts new connections and never says a word.
     Hang,
-    /// Programs are started and never end. They go on when the fault is mended.
+    /// Programs are started and never end. They continue when the fault is removed.
     HangInCommand,
     /// A connection is cut when it has received this many bytes.
     CutAfterBytes {
@@ -22,11 +22,11 @@ pub enum Fault {
     DiskFull,
     /// No key and no user is accepted.
     WrongKey,
-    /// The host shows another host key. Mended, it shows the old one.
+    /// The host shows another host key. Without the fault, it shows the old one.
     ChangedHostKey,
-    /// A restart takes this much longer. Mended, it ends at once.
+    /// A restart takes this much longer. Without the fault, it ends at once.
     SlowReboot(Duration),
-    /// Containers do not end when they are told to, whatever the grace period of their Pod. They do when the fault is mended.
+    /// Containers ignore the request to end, whatever the grace period of their Pod, until the fault is removed.
     PodsLinger,
     /// kubelet runs and never makes a Node.
     NeverRegisters,

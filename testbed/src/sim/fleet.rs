@@ -90,7 +90,7 @@ pub(super) struct Fleet {
     slots: Semaphore,
 }
 
-/// Somebody to act for.
+/// An identity to impersonate.
 pub(super) struct Identity {
     user: String,
     group: &'static str,
@@ -149,7 +149,7 @@ impl Fleet {
         &self.options
     }
 
-    /// Sends a request that [`kube::core::Request`] made, as somebody else.
+    /// Sends a request of [`kube::core::Request`] under another identity.
     pub(super) async fn send<T: DeserializeOwned>(&self, who: &Identity, request: RequestResult) -> kube::Result<T> {
         let mut request = request.map_err(kube::Error::BuildRequest)?;
         for (name, value) in [("impersonate-user", who.user.as_str()), ("impersonate-group", who.group)] {
@@ -161,12 +161,12 @@ impl Fleet {
         self.client.request(request).await
     }
 
-    /// What the watch tells of a Node, from now on.
+    /// Events of the watch of a Node, from now on.
     pub(super) fn view(&self, node: &str) -> watch::Receiver<NodeView> {
         lock(&self.views).entry(node.to_string()).or_default().subscribe()
     }
 
-    /// Waits until this certificate request has been decided. It may have been already: whoever of the two comes first
+    /// Waits until this certificate request has been decided. It may have been already: the first of the two
     /// leaves the other a note.
     pub(super) async fn decision(&self, request: &str) -> Issued {
         let mut note = lock(&self.requests).entry(request.to_string()).or_default().subscribe();
@@ -175,7 +175,7 @@ impl Fleet {
         issued
     }
 
-    /// From now on the Node has heartbeats, and its Pods end when they shall. Until the guard is dropped.
+    /// From now on the Node has heartbeats, and its Pods end on request. Until the guard is dropped.
     pub(super) fn go_live(self: &Arc<Self>, node: &str, address: String, machine: Arc<Machine>) -> LiveGuard {
         // The first one comes at once, the others spread by the moment at which hosts came up.
         let live = Live { machine, address, next_heartbeat: Instant::now() };

@@ -356,7 +356,7 @@ mod tests {
             BTreeMap::from([(key::REBOOT_REQUIRED, Some(String::new()))])
         );
         assert_eq!(says("2", Some("2"), "2", true, true, true), nothing);
-        assert_eq!(says("2", Some("2"), "2", true, false, true), nothing, "whoever asked for it may not be wicd");
+        assert_eq!(says("2", Some("2"), "2", true, false, true), nothing, "the requester may not be wicd");
         assert_eq!(says("2", Some("1"), "2", true, false, true), nothing, "it is not there before it has restarted");
         assert_eq!(annotations(&NodeView::default(), &Report::default()), nothing, "there is no node");
 

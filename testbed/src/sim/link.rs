@@ -51,7 +51,7 @@ impl Link {
             let (far_in, far_out) = tokio::io::split(far);
             let inward = pin!(self.carry(wire_in, far_out));
             let outward = pin!(self.carry(far_in, wire_out));
-            // Half-closed connections are not a thing that SSH uses.
+            // SSH does not use half-closed connections.
             futures::future::select(inward, outward).await;
         });
         near
@@ -81,7 +81,7 @@ impl Link {
             }
             let _ = to.shutdown().await;
         };
-        // `give` ends after `take`, with what was still under way, or before it, when nobody reads any more.
+        // `give` ends after `take`, with what was still under way, or before it, when no reader is left.
         let (take, give) = (pin!(take), pin!(give));
         if let futures::future::Either::Left(((), give)) = futures::future::select(take, give).await {
             give.await;
@@ -95,7 +95,7 @@ impl Link {
     }
 }
 
-/// A connection whose received bytes are counted, and that breaks when it is told to or has received enough.
+/// A connection whose received bytes are counted, and that breaks on request or at a byte limit.
 pub(super) struct Metered {
     stream: TcpStream,
     cut: Pin<Box<WaitForCancellationFutureOwned>>,

@@ -142,7 +142,7 @@ impl Machine {
         self.state.subscribe()
     }
 
-    /// Changes the state; everybody who waits for it looks again.
+    /// Changes the state and notifies all waiters.
     pub(super) fn change(&self, how: impl FnOnce(&mut State)) {
         self.state.send_modify(how);
         let state = self.state.borrow();
@@ -244,7 +244,7 @@ impl Machine {
         tokio::spawn(sshd::serve(self.clone(), wire));
     }
 
-    /// Runs a command line. What it starts goes on when nobody waits for it any more, as on Windows.
+    /// Runs a command line. Its children continue after the last waiter has left, as on Windows.
     pub(super) async fn execute(self: &Arc<Self>, command: &str) -> Exit {
         self.processes.fetch_add(1, Ordering::Relaxed);
         let (machine, command) = (self.clone(), command.to_string());
@@ -365,7 +365,7 @@ impl Machine {
     }
 }
 
-/// Whether a line of a key file is for this key. Options may stand before it, and are not looked at.
+/// Whether a line of a key file is for this key. Options before it are ignored.
 fn lets_in(line: &str, key: &PublicKey) -> bool {
     let words: Vec<&str> = line.split_ascii_whitespace().collect();
     let read = |pair: &[&str]| PublicKey::from_openssh(&pair.join(" ")).ok();

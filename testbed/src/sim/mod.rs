@@ -64,7 +64,7 @@ pub struct SimOptions {
     pub dir: Option<PathBuf>,
     /// What a kubelet does about its serving certificate.
     pub serving: ServingCertificate,
-    /// How often each Node's Lease is renewed. `None`: never, and then the controller manager must be told to be patient.
+    /// How often each Node's Lease is renewed. `None`: never, and then the controller manager needs longer timeouts.
     pub heartbeat: Option<Duration>,
     /// The longest that a Pod takes to end; less if its grace period is shorter.
     pub termination: Duration,
@@ -141,7 +141,7 @@ pub struct Sim {
 }
 
 impl Sim {
-    /// A world whose hosts become Nodes of the cluster of `admin`, a client that may impersonate anybody.
+    /// A world whose hosts become Nodes of the cluster of `admin`, a client that may impersonate any user.
     pub fn start(admin: kube::Client, options: SimOptions) -> Result<Self> {
         Self::new(Some(admin), options)
     }
@@ -223,8 +223,8 @@ impl SimHost {
         self.machine.drive()
     }
 
-    /// Puts a file on its `C:` before anybody comes, as an image of a disk has it. It is a hard link, so that one file serves many
-    /// hosts.
+    /// Puts a file on its `C:` before the first log-in, as an image of a disk has it. It is a hard link, so that one
+    /// file serves many hosts.
     ///
     /// # Errors
     /// When `file` lies on another file system than the hosts, or there is such a file already.
@@ -240,7 +240,7 @@ impl SimHost {
         self.machine.change(|s| s.faults.push(fault));
     }
 
-    /// Mends everything.
+    /// Removes all faults.
     pub fn mend(&self) {
         self.machine.change(|s| s.faults.clear());
     }
@@ -275,8 +275,8 @@ impl SimHost {
         self.machine.change(|s| s.boot = boot);
     }
 
-    /// Its Windows: services, variables, trusted certificates and facts, to look at and to change as an administrator on the
-    /// host would. What [`Fault`]s govern is set again when one comes or goes.
+    /// Its Windows: services, variables, trusted certificates and facts, to read and to change as an administrator on
+    /// the host would. What [`Fault`]s govern is set again when one comes or goes.
     pub fn windows(&self) -> &FakeHost {
         self.machine.windows().host()
     }

@@ -82,7 +82,7 @@ impl Bound {
     }
 }
 
-/// Does for all Pods what their kubelets would do. `came_up` tells of Nodes whose kubelets have come up.
+/// Does for all Pods what their kubelets would do. `came_up` reports Nodes whose kubelets have started.
 pub(super) async fn run(fleet: Arc<Fleet>, mut came_up: mpsc::UnboundedReceiver<String>) {
     let api: Api<Pod> = Api::all(fleet.client().clone());
     let mut events = std::pin::pin!(events(watcher(api, watcher::Config::default().fields("spec.nodeName!="))));

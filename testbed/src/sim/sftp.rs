@@ -27,7 +27,7 @@ use super::{
 const MAX_PACKET: u32 = 256 << 10;
 const MAX_DATA: u32 = MAX_PACKET - 1024;
 
-/// Tells how full the disk is.
+/// Reports the free space of the disk.
 const STATVFS: &str = "statvfs@openssh.com";
 
 /// One SFTP session.
@@ -40,7 +40,7 @@ pub(super) struct Session {
 
 enum Open {
     File(File),
-    /// Entries that are still to be told.
+    /// Entries that are not listed yet.
     Dir(Vec<Entry>),
 }
 
@@ -115,7 +115,8 @@ fn status(error: io::Error) -> StatusReply {
     .into()
 }
 
-/// Windows writes, replaces and removes no read-only file, whoever asks; here the administrator may be root, who may do anything.
+/// Windows writes, replaces and removes no read-only file, for any user; here the administrator may be root, without
+/// restrictions.
 fn writable(path: &Path) -> Reply<()> {
     match fs::metadata(path) {
         Ok(metadata) if metadata.permissions().readonly() => Err(StatusCode::PermissionDenied.into()),
@@ -298,7 +299,7 @@ impl russh_sftp::server::Handler for Session {
                 let numbers = [1, 1, free, free, free, 0, 0, 0, 0, 0, 255];
                 Ok(ExtendedReply { id, data: numbers.iter().flat_map(|n| n.to_be_bytes()).collect() }.into())
             }
-            // Nobody pulls this host's plug.
+            // This host never loses power.
             ("fsync@openssh.com", [handle]) => self.file(handle).map(|_| done(id).into()),
             _ => Err(StatusCode::OpUnsupported.into()),
         }

@@ -122,7 +122,7 @@ async fn run(machine: &Arc<Machine>, command: &str, id: ChannelId, handle: &Hand
     if machine.has(&Fault::GarbledOutput) {
         output = garble(&output);
     }
-    // The other side may be gone: then nobody wants to know.
+    // The other side may be closed: then the result is not needed.
     let _ = handle.data(id, output).await;
     let _ = handle.exit_status_request(id, exit.status).await;
     let _ = handle.eof(id).await;

@@ -90,7 +90,8 @@ impl Windows {
         Ok(self.host.state().reboots != restarts)
     }
 
-    /// What wicd's service does, if it runs: makes services and all else as they shall be. Returns how the host is then.
+    /// Work of wicd's service, if it runs: brings services and files to their desired state. Returns the state of the
+    /// host.
     pub(super) fn keep(&self, node: Option<&Value>) -> Report {
         if self.is_running(WICD_SERVICE) { settle(&self.keeper, node) } else { Report::default() }
     }

@@ -202,7 +202,7 @@ impl WineHost {
         self.dir.join("log")
     }
 
-    /// Runs a line of cmd.exe on the host, past SSH. A failing one is not an error: look at the output's status.
+    /// Runs a line of cmd.exe on the host, past SSH. A failing one is not an error: check the output's status.
     pub async fn cmd(&self, line: &str) -> Result<Output> {
         self.inside(
             r#". "$0/environment"; cd /C:/users/Administrator; SHELL_LINE="$1" exec "$WINE" "C:\testbed\shell.exe""#,

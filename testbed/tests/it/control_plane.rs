@@ -17,7 +17,7 @@ async fn administrator_may_and_a_stranger_may_not() -> Result<()> {
     let control_plane = ControlPlane::shared().await?;
     create_namespace(control_plane.client().await?, "it-admin").await?;
 
-    let stranger = control_plane.client_as("stranger", &["nobody", "strangers"]).await?;
+    let stranger = control_plane.client_as("stranger", &["others", "strangers"]).await?;
     match create_namespace(stranger, "it-stranger").await {
         Err(kube::Error::Api(status)) => {
             assert!(status.is_forbidden(), "{status:?}");

@@ -1,4 +1,4 @@
-//! What the service needs of the API server: its own Node, one ConfigMap, certificates. Nothing else may it have.
+//! What the service needs of the API server: its own Node, one ConfigMap, certificates. It has no other access.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const READ_TIMEOUT: Duration = Duration::from_secs(330);
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
     /// wicd's kubeconfig or certificate is missing.
-    #[error("{0} is not there; the operator writes it when it configures the host")]
+    #[error("{0} does not exist; the operator writes it when it configures the host")]
     Missing(&'static str),
     /// wicd's kubeconfig cannot be used.
     #[error("the kubeconfig {} cannot be used", path::WICD_KUBECONFIG)]
@@ -99,7 +99,7 @@ pub trait Cluster: Send + Sync {
         namespace: &'a str,
         name: &'a str,
     ) -> BoxFuture<'a, Result<Option<ServicesConfigMap>, ClusterError>>;
-    /// Writes annotations of a Node or (`None`) takes them away, and nothing else of it.
+    /// Writes annotations of a Node or (`None`) removes them, and changes no other field.
     fn annotate<'a>(
         &'a self,
         node: &'a str,
@@ -224,7 +224,7 @@ impl Cluster for KubeCluster {
                 status: None,
             };
             let made =
-                requests.create(&PostParams::default(), &request).await.map_err(call("ask for a certificate"))?;
+                requests.create(&PostParams::default(), &request).await.map_err(call("request a certificate"))?;
             Ok(made.metadata.name.unwrap_or_default())
         }
         .boxed()
@@ -233,8 +233,8 @@ impl Cluster for KubeCluster {
     fn certificate<'a>(&'a self, request: &'a str) -> BoxFuture<'a, Result<Issue, ClusterError>> {
         async move {
             let requests: Api<CertificateSigningRequest> = Api::all(self.0.clone());
-            let found = requests.get_opt(request).await.map_err(call("look for the certificate"))?;
-            Ok(found.map_or_else(|| Issue::Refused("the request is gone".into()), |r| issue(&r)))
+            let found = requests.get_opt(request).await.map_err(call("get the certificate"))?;
+            Ok(found.map_or_else(|| Issue::Refused("the request was deleted".into()), |r| issue(&r)))
         }
         .boxed()
     }

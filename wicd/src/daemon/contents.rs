@@ -1,4 +1,4 @@
-//! The content of payload files: looked at now and then, and put back where somebody has changed it.
+//! The content of payload files: checked periodically, and restored after a change by another process.
 //!
 //! Programs are large, so only what has another size or time of change than when it was last right is read. A running
 //! service is not restarted when its file is put back: the program that runs keeps the old bytes, and one that is stopped is
@@ -32,7 +32,7 @@ enum Found {
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// What is still to be looked at in this round.
+    /// Files that are not checked yet in this round.
     queue: VecDeque<FileInfo>,
     /// Files of this round that are drift and stay so.
     left: BTreeSet<String>,
@@ -112,7 +112,7 @@ impl Contents {
         self.problems.remove(&file.path);
     }
 
-    /// Says what is wrong, once for each new problem.
+    /// Reports each new problem once.
     fn complain(&mut self, file: &str, text: String) {
         if self.problems.get(file) != Some(&text) {
             warn!(file, "{text}");
@@ -121,7 +121,7 @@ impl Contents {
     }
 }
 
-/// Looks at one file, and puts it back if `heal`. `right` and `wrong` are what it looked like when its content was right and
+/// Checks one file, and restores it if `heal`. `right` and `wrong` are its stamps when its content was right and
 /// when it was wrong. Adds to `read` what had to be read.
 fn look(
     host: &dyn Host,
@@ -147,7 +147,7 @@ fn look(
     let blob = blob(&file.checksum);
     let Some(staged) = files::stamp(host, &blob)? else { return Ok(Found::Wrong(stamp)) };
     if !is_right(&blob, staged.size)? {
-        // Files are hard links to their blobs, so whoever writes into a file damages its blob. Without it, the operator
+        // Files are hard links to their blobs, so a write into a file damages its blob. Without it, the operator
         // sees that it is missing and sends it again.
         files::remove(host, &blob)?;
         return Ok(Found::Wrong(stamp));

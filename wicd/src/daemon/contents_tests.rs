@@ -33,14 +33,14 @@ impl Bed {
         bed
     }
 
-    /// One round, and what is told after it.
+    /// One round, and its report.
     fn round(&mut self, heal: bool) -> Vec<String> {
         self.contents.passes = None;
         self.contents.pass(&self.host, &self.files, heal, 24, &mut self.drift, Duration::ZERO);
         self.drift.texts(Duration::ZERO)
     }
 
-    /// As somebody does who puts another file in the place of this one.
+    /// Replaces this file with another one.
     fn replace(&self, path: &str, content: &str) {
         files::write(&self.host, path, content.as_bytes(), Access::Inherited).unwrap();
     }
@@ -66,7 +66,7 @@ fn or_only_told_of() {
     files::remove(&bed.host, PROXY).unwrap();
     let left = [format!("file {PROXY} (left)"), format!("file {KUBELET} (left)")];
     assert_eq!(bed.round(false), left);
-    assert_eq!(bed.round(false), left, "as long as it is so");
+    assert_eq!(bed.round(false), left, "until it is restored");
     assert_eq!((bed.read(KUBELET).as_deref(), bed.read(PROXY)), (Some("mine"), None));
     bed.replace(KUBELET, KUBELET);
     assert_eq!(bed.round(false), [format!("file {PROXY} (left)")]);

@@ -1,6 +1,6 @@
-//! Drift: what somebody has changed on a host, unlike what the desired state has changed.
+//! Drift: changes on a host that do not come from a change of the desired state.
 //!
-//! A difference is drift only if the thing has been right before under the same desired state. What was right is kept in
+//! A difference is drift only if the item has been right before under the same desired state. What was right is kept in
 //! [`FILE`], because a host that restarts must neither forget that it left a change alone nor take one for its own doing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,9 +17,9 @@ use crate::host::{Host, HostError, ServiceInfo, StartType};
 
 /// What has been right under the desired state.
 pub const FILE: &str = r"C:\k\wicd\settled.json";
-/// How long what was put right is still told of.
+/// Time for which a restored entry is still reported.
 const SHOWN: Duration = Duration::from_mins(10);
-/// How much is told at most.
+/// Maximum number of reported entries.
 const MOST: usize = 10;
 /// Longest text of the Node's annotation, in bytes.
 const LONGEST: usize = 1024;
@@ -64,8 +64,8 @@ pub struct Drift {
 }
 
 impl Drift {
-    /// Begins with what is on record if it is of this desired state as `operation` brought it, else with nothing. An operation
-    /// of the operator means that all shall be as it says, so what was left alone before is put right then.
+    /// Begins with what is on record if it is of this desired state as `operation` brought it, otherwise empty. An
+    /// operation of the operator applies the whole desired state, so it also restores what was left before.
     pub fn follow(&mut self, host: &dyn Host, desired: &Desired, operation: &str) {
         let json = serde_json::to_vec(desired).unwrap_or_default();
         let of = hex::encode(Sha256::new().chain_update(json).chain_update(operation).finalize());
@@ -94,7 +94,7 @@ impl Drift {
         self.settled.services = Some(services);
     }
 
-    /// What somebody has changed of a service. Nothing if it was never well as it is wanted now, as when a variable in its
+    /// Drift of a service. None if it never was in its present desired state, for example when a variable in its
     /// command has another value by now.
     pub fn of_service(&self, wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
         let right = self.settled.services.as_ref().and_then(|s| s.get(&wanted.name));
@@ -118,7 +118,7 @@ impl Drift {
     pub fn found(&mut self, place: Place, healed: BTreeSet<String>, left: BTreeSet<String>, now: Duration) {
         let before = self.left.insert(place, left).unwrap_or_default();
         for what in self.left[&place].difference(&before) {
-            warn!(what, "somebody has changed this; it is left so");
+            warn!(what, "this was changed on the host; it is left so");
         }
         self.healed(healed, now);
     }
@@ -126,7 +126,7 @@ impl Drift {
     /// Notes what was put right.
     pub fn healed(&mut self, healed: BTreeSet<String>, now: Duration) {
         for what in healed {
-            warn!(what, "somebody had changed this; it is put right");
+            warn!(what, "this was changed on the host; it is restored");
             self.healed.insert(what, now);
         }
     }

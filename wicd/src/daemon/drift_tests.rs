@@ -79,11 +79,11 @@ fn what_was_put_right_is_told_for_ten_minutes_and_what_is_left_as_long_as_it_is_
     drift.found(Place::Files, set(&["file z"]), set(&[]), at(5));
     assert_eq!(drift.texts(at(9)), ["file z (healed)", "service a: deleted (left)", "service b: command (healed)"]);
     assert_eq!(drift.texts(at(10)), ["file z (healed)", "service a: deleted (left)"]);
-    // What was put right before and is now left is told once.
+    // An entry that was restored before and is now left is reported once.
     drift.found(Place::Files, set(&[]), set(&["file z"]), at(11));
     assert_eq!(drift.texts(at(11)), ["file z (left)", "service a: deleted (left)"]);
     drift.found(Place::Services, set(&[]), set(&[]), at(20));
-    assert_eq!(drift.texts(at(20)), ["file z (left)"], "a look at one place says nothing of another");
+    assert_eq!(drift.texts(at(20)), ["file z (left)"], "a check of one place does not affect another");
 }
 
 #[test]

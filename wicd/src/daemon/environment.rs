@@ -1,4 +1,4 @@
-//! Machine-wide variables and trusted certificates, kept as the desired state says.
+//! Machine-wide variables and trusted certificates, kept in the desired state.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -86,7 +86,7 @@ mod tests {
         let found = ["trusted certificates", "variable HTTP_PROXY", "variable NO_PROXY"].map(String::from);
         let before = host.state().env.clone();
         assert_eq!(keep(&host, &desired, false).unwrap(), found.clone().into());
-        assert_eq!(host.state().env, before, "it was only looked at");
+        assert_eq!(host.state().env, before, "it was only checked");
         assert!(host.state().trusted.is_empty());
         assert_eq!((pending_reboot(&host).unwrap(), Owned::load(&host).unwrap()), (None, None));
 

@@ -1,4 +1,5 @@
-//! Follows the API server: gets the desired state that the Node's annotation names, and says on the Node how far the host is.
+//! Follows the API server: gets the desired state that the Node's annotation names, and reports the state of the host
+//! on the Node.
 //!
 //! Without the API server nothing here matters: the last good copy is kept true all the same.
 
@@ -36,9 +37,9 @@ pub enum FollowError {
     #[error("the desired version {0:?} of the Node cannot be the end of an object's name")]
     Version(String),
     /// There is no such ConfigMap.
-    #[error("there is no ConfigMap {0:?}; the operator makes it")]
+    #[error("the ConfigMap {0:?} does not exist; the operator creates it")]
     NoConfigMap(String),
-    /// It does not hold what its name says.
+    /// Its content does not match its name.
     #[error("the ConfigMap {name:?} is not used: {problem}; the operator stores it again")]
     Unverified {
         /// Its name.
@@ -50,7 +51,7 @@ pub enum FollowError {
     #[error(transparent)]
     Services(#[from] ServicesError),
     /// The operator is at work on the host.
-    #[error("an operation of the operator is going on on this host")]
+    #[error("an operation of the operator is in progress on this host")]
     Busy,
     /// The API server cannot be used.
     #[error(transparent)]
@@ -95,7 +96,10 @@ pub async fn follow(
         if let Err(e) = ended {
             let text = chain(&e);
             if text != last {
-                warn!(reason = e.reason(), "the API server cannot be used; services are kept as they shall be: {text}");
+                warn!(
+                    reason = e.reason(),
+                    "the API server is unavailable; services keep their last desired state: {text}"
+                );
                 last = text;
             }
         }
@@ -228,7 +232,7 @@ async fn obtain(
     written.unwrap_or(Err(FollowError::Busy))
 }
 
-/// What was written is on the Node, although the watch has not told of it yet: it is not written again meanwhile.
+/// What was written is on the Node, although the watch has not delivered it yet: it is not written again meanwhile.
 fn annotate(node: &mut Value, written: &Annotations) {
     let Some(metadata) = node.get_mut("metadata").and_then(Value::as_object_mut) else { return };
     let annotations = metadata.entry("annotations").or_insert(Value::Null);
@@ -256,7 +260,7 @@ fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<
         files::write_json(host, path::STATE, &marker, Access::Inherited)?;
     }
     if files::write_json(host, path::DESIRED, &desired, Access::Protected)? {
-        info!(version, "the Node asks for another version");
+        info!(version, "the Node names another desired version");
     }
     Ok(())
 }
@@ -281,9 +285,9 @@ fn annotation<'a>(node: &'a Value, key: &str) -> Option<&'a str> {
 
 /// What is to be changed of the Node's annotations.
 ///
-/// The version is said only when all services run, the Node is Ready, and no restart is waited for: neither by us nor by
-/// whoever put the annotation there. The annotation for a restart is taken away by the operator, which has seen it happen.
-/// That of drift is ours altogether; before the first pass over the host nothing is known of it.
+/// The version is reported only when all services run, the Node is Ready, and no restart is waited for: neither by us
+/// nor by whatever client set the annotation. The operator removes the annotation for a restart once it has observed
+/// the restart. That of drift is ours altogether; before the first pass over the host nothing is known of it.
 fn annotations(node: &Value, report: &Report) -> Annotations {
     let mut change = Annotations::new();
     let drift = drift::annotation(&report.drift);

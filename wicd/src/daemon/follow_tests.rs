@@ -63,12 +63,12 @@ fn what_is_written_on_the_node() {
         ("not Ready", wants.clone(), "Unknown", report("v2", true, None), vec![]),
         ("not settled", wants.clone(), "True", report("v2", false, None), vec![]),
         ("still another version", wants.clone(), "True", report("v1", true, None), vec![]),
-        ("nobody asks", json!({}), "True", report("v2", true, None), vec![]),
+        ("no client asks", json!({}), "True", report("v2", true, None), vec![]),
         ("no annotations", Value::Null, "True", report("v2", true, None), vec![]),
         // Contract section 8, item 6: nothing is stamped while a restart is awaited.
         ("a restart is needed", wants, "True", report("v2", true, Some("x")), vec![(key::REBOOT_REQUIRED, "")]),
         ("and that is said already", restart.clone(), "True", report("v2", true, Some("x")), vec![]),
-        ("somebody else awaits one", restart, "True", report("v2", true, None), vec![]),
+        ("another client awaits one", restart, "True", report("v2", true, None), vec![]),
     ];
     for (name, on_node, ready, report, expected) in cases {
         let got = annotations(&node(on_node, ready), &report);
@@ -267,7 +267,7 @@ async fn a_config_map_that_is_not_what_its_name_says_is_not_followed() {
     assert_eq!(
         bed.cluster.annotation(key::DRIFT),
         Some(format!("ConfigMap {name} (refused)")),
-        "and the operator is told"
+        "and the operator is notified"
     );
 
     // One of the Windows Machine Config Operator vouches for nothing.

@@ -25,7 +25,7 @@ use crate::operation::{marker, pending_reboot};
 use crate::owned::Owned;
 use crate::{files, lock};
 
-/// Every so many quiet passes everything is looked at, not only our own services.
+/// Number of passes without a change after which all services are checked, not only those of the operator.
 const THOROUGH: u32 = 24;
 
 /// How a pass found the host.
@@ -33,12 +33,12 @@ const THOROUGH: u32 = 24;
 pub struct Report {
     /// The version that the host follows, if any.
     pub version: Option<String>,
-    /// Whether all was as it shall be, so that nothing had to be done.
+    /// Whether the host matched its desired state, without an action.
     pub settled: bool,
     /// Why the host must be restarted, if it must.
     pub reboot: Option<String>,
-    /// What somebody has changed on the host, as `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. What
-    /// was put right is told for ten minutes, what is left for as long as it is so.
+    /// Drift of the host, for example `file C:\k\kubelet.exe (healed)`, `service kubelet: command (left)`. Restored
+    /// entries are reported for ten minutes, entries that are left until they are restored.
     pub drift: Vec<String>,
 }
 
@@ -49,7 +49,7 @@ pub struct Keeper {
     desired: Option<Desired>,
     /// Whether settings that cannot be seen have been written since the desired state last changed.
     assured: bool,
-    /// What was wanted when all was last found well, and how many passes ago everything was looked at.
+    /// The desired state of the last pass without a fault, and the number of passes since the last full check.
     settled: Option<(Vec<Wanted>, u32)>,
     waiting: BTreeMap<String, Waiting>,
     complaints: BTreeMap<String, String>,
@@ -59,7 +59,7 @@ pub struct Keeper {
     operation: String,
     drift: Drift,
     contents: Contents,
-    /// Services that somebody has changed or deleted (`None`) and that are left so, as they were found.
+    /// Services that were changed or deleted (`None`) on the host and are left so, as they were found.
     left: BTreeMap<String, Option<ServiceInfo>>,
     moving: bool,
 }
@@ -133,7 +133,7 @@ impl Keeper {
         Ok(Report { settled, reboot, ..self.report(now) })
     }
 
-    /// Variables and certificates. Only what was right before can have been changed by somebody.
+    /// Variables and certificates. Only a value that was right before can drift.
     fn environment(&mut self, desired: &Desired, heals: bool, now: Duration) -> Result<(), HostError> {
         let was_right = self.drift.is_settled();
         let found = environment::keep(&*self.host, desired, heals || !was_right)?;
@@ -146,7 +146,7 @@ impl Keeper {
         Ok(())
     }
 
-    /// Reads the desired state. What cannot be used is said and not used.
+    /// Reads the desired state. An unusable one is reported and ignored.
     fn load(&mut self) {
         let read = files::read_json::<Desired>(&*self.host, path::DESIRED);
         let operation = marker(&*self.host).map(|m| m.operation).unwrap_or_default();
@@ -233,7 +233,7 @@ impl Keeper {
         Ok(true)
     }
 
-    /// Looks at all services and does what can be done at once. Returns whether there was nothing to do.
+    /// Checks all services and performs the actions that are possible at once. Returns whether no action was needed.
     fn services(
         &mut self,
         mut wanted: Vec<Wanted>,
@@ -256,7 +256,7 @@ impl Keeper {
                     warn!(
                         service = service.name,
                         failures = backoff.failures,
-                        "ended unasked; starting it in {wait} s"
+                        "ended unexpectedly; starting it in {wait} s"
                     );
                 }
                 _ => {}
@@ -341,7 +341,7 @@ impl Keeper {
     fn tell_waiting(&mut self, plan: &Plan) {
         for (service, why) in plan.waiting.iter().filter(|(s, why)| self.waiting.get(*s) != Some(why)) {
             match why {
-                Waiting::Pending => info!(service, "waiting: it is on its way up or down"),
+                Waiting::Pending => info!(service, "waiting: it is starting or stopping"),
                 Waiting::Dependency => info!(service, "waiting: a service that it depends on does not run yet"),
                 Waiting::Variable => info!(service, "waiting: a variable in its command is not known yet"),
                 // What for has been said where it was found missing.
@@ -349,15 +349,15 @@ impl Keeper {
                 Waiting::Failing => warn!(service, "waiting: it keeps failing; see its own log"),
                 Waiting::Foreign => error!(
                     service,
-                    "somebody else has made a service of this name; it is left alone: remove it, then ours is made"
+                    "a service of this name that the operator did not install exists and is left unchanged: remove it, and the operator's service is installed"
                 ),
             }
         }
         self.waiting.clone_from(&plan.waiting);
     }
 
-    /// Does what is planned. What fails is said; the rest is done all the same. Returns the services with which something
-    /// failed.
+    /// Performs the planned actions. A failure is reported; the rest is still performed. Returns the services with
+    /// which something failed.
     fn execute(&mut self, plan: &Plan, now: Duration) -> Result<BTreeSet<String>, HostError> {
         let mut failed = BTreeSet::new();
         let made = plan.actions.iter().filter_map(|a| match a {
@@ -396,7 +396,7 @@ impl Keeper {
                 }
             }
             Action::Delete(service) => {
-                info!(service, "removing: it is not wanted any more");
+                info!(service, "removing: the desired state does not include it");
                 self.host.delete_service(service)?;
                 Owned::update(&*self.host, |owned| {
                     owned.services.remove(service);
@@ -412,7 +412,7 @@ impl Keeper {
                     warn!(
                         service = spec.name,
                         command = read.command,
-                        "the service manager keeps it otherwise than it was written"
+                        "the service manager stores another configuration than was written"
                     );
                     self.odd.insert(spec.name.clone(), (spec.clone(), read));
                 }
@@ -438,7 +438,7 @@ impl Keeper {
         actual
     }
 
-    /// Says what is wrong, once for each new problem.
+    /// Reports each new problem once.
     fn complain(&mut self, about: &str, error: &dyn std::error::Error) {
         let text = super::chain(error);
         if self.complaints.get(about) != Some(&text) {

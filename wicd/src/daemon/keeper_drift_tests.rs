@@ -1,4 +1,4 @@
-//! What the keeper does about what somebody has changed.
+//! The reaction of the keeper to drift.
 
 use super::tests::*;
 use super::*;
@@ -30,7 +30,7 @@ fn config() -> ServicesConfig {
     }
 }
 
-/// Somebody changes one thing of each kind.
+/// Changes one item of each kind.
 fn meddle(bed: &Bed) {
     bed.meddle("kubelet", |s| s.command = "mine".into());
     bed.meddle("containerd", |s| s.dependencies = vec!["rpcss".into()]);
@@ -98,7 +98,7 @@ fn drift_is_left_and_told_as_long_as_it_is_so() {
     look(&mut bed);
     assert_eq!((bed.state("containerd"), bed.state("kubelet")), (ServiceState::Running, ServiceState::Running));
 
-    // What is left costs no more than what is right: after a pass that looked at all, the next one asks for little.
+    // A left entry costs no more than a right one: after a full pass, the next one reads little.
     while bed.keeper.settled.as_ref().is_none_or(|(_, passes)| *passes > 0) {
         bed.pass();
     }
@@ -106,7 +106,7 @@ fn drift_is_left_and_told_as_long_as_it_is_so() {
     assert!(bed.pass().settled, "the list of all services is not asked for");
     bed.host.state().refused.clear();
 
-    // Somebody puts something back.
+    // A user restores one of them.
     bed.meddle("kubelet", |s| s.command = r"C:\k\kubelet.exe --node win-1".into());
     let report = bed.look_at_everything();
     assert_eq!(report.drift.len(), 4, "{:?}", report.drift);

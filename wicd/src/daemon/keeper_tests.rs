@@ -53,7 +53,7 @@ impl Bed {
         self.keeper.pass(None, self.clock)
     }
 
-    /// As many passes as it takes until everything has been looked at.
+    /// Runs passes until one is a full check.
     pub fn look_at_everything(&mut self) -> Report {
         for _ in 0..THOROUGH {
             self.pass();
@@ -61,7 +61,7 @@ impl Bed {
         self.settle()
     }
 
-    /// Somebody changes a service.
+    /// Changes a service behind wicd's back.
     pub fn meddle(&self, name: &str, change: impl FnOnce(&mut ServiceInfo)) {
         change(self.host.state().services.get_mut(name).unwrap());
     }
@@ -107,7 +107,7 @@ fn a_host_comes_up_without_an_api_server() {
     assert!(bed.host.state().specs["kubelet"].recovery.is_some());
     assert!(Owned::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
 
-    // A restart of the host: nothing of ours runs, wicd begins anew.
+    // A restart of the host: none of the services runs, and wicd starts from scratch.
     for name in ["containerd", "kubelet", "kube-proxy"] {
         bed.kill(name);
     }
@@ -244,7 +244,7 @@ fn what_reads_back_otherwise_is_not_written_for_ever() {
     bed.keeper.odd.insert("x".into(), (written, read.clone()));
     assert_eq!(bed.keeper.as_written(read.clone()).command, "a  b");
     let changed = ServiceInfo { command: "c".into(), ..read };
-    assert_eq!(bed.keeper.as_written(changed.clone()), changed, "what somebody else wrote is seen");
+    assert_eq!(bed.keeper.as_written(changed.clone()), changed, "a write of another client is detected");
 }
 
 #[test]
@@ -273,7 +273,7 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
     passes(&mut bed);
     assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
     let said = &bed.keeper.complaints["network of kube-proxy"];
-    assert!(said.contains("has not made the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
+    assert!(said.contains("has not created the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
     assert_eq!((bed.state("kube-proxy"), bed.state("kubelet")), (ServiceState::Stopped, ServiceState::Running));
     assert_eq!(bed.keeper.backoffs["kube-proxy"].failures, 0);
 

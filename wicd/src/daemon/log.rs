@@ -21,7 +21,7 @@ pub struct RotatingFile {
 }
 
 impl RotatingFile {
-    /// Goes on with the file that is there. The directory is made.
+    /// Appends to the present file. The directory is created.
     pub fn open(path: PathBuf, limit: u64, files: u32) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;
@@ -43,7 +43,7 @@ impl RotatingFile {
         self.file = None;
         for n in (1..self.files).rev() {
             let from = if n == 1 { self.path.clone() } else { numbered(&self.path, n - 1) };
-            // Somebody may be reading it; then this file grows on, and rotation is tried again with the next line.
+            // A reader may have it open; then this file keeps growing, and rotation is retried with the next line.
             let _ = fs::rename(from, numbered(&self.path, n));
         }
         self.reopen()

@@ -22,7 +22,7 @@ use super::variables::{self, HostFacts};
 use crate::files;
 use crate::host::{Host, HostError};
 
-/// How often logs are looked at.
+/// Interval of checks of logs.
 const EVERY: Duration = Duration::from_mins(1);
 /// The program that rotates the logs of what it runs.
 const LOG_RUNNER: &str = "kube-log-runner.exe";
@@ -56,7 +56,7 @@ pub enum Action {
     Delete(String),
 }
 
-/// Looks at the logs every minute, for ever. Without settings in the desired state nothing is done.
+/// Checks the logs every minute, for ever. Without settings in the desired state it makes no change.
 pub async fn keep(host: Arc<dyn Host>) {
     let mut said = BTreeMap::new();
     loop {
@@ -71,7 +71,7 @@ pub async fn keep(host: Arc<dyn Host>) {
     }
 }
 
-/// One pass. What fails is said once, and tried again in the next one.
+/// One pass. A failure is reported once, and retried in the next pass.
 fn pass(host: &dyn Host, now: Timestamp, said: &mut BTreeMap<String, String>) {
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED).ok().flatten() else { return };
     let Some(rotation) = desired.logs else { return };

@@ -1,11 +1,11 @@
 //! The Windows service `windows-instance-config-daemon`: keeps the host true to what its Node's annotation names.
 //!
-//! * [`keeper`]: makes services, variables and certificates as the last good copy of the desired state says.
-//! * [`drift`]: tells what somebody has changed on the host from what the desired state has changed.
-//! * [`contents`]: payload files, put back where somebody has changed them.
+//! * [`keeper`]: brings services, variables and certificates to the last good copy of the desired state.
+//! * [`drift`]: distinguishes changes on the host from changes of the desired state.
+//! * [`contents`]: payload files, restored after a change on the host.
 //! * [`logs`]: puts the logs of services aside that do not do so themselves.
 //! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
-//! * [`follow`]: gets the desired state from the API server, and says there how far the host is.
+//! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
 //! * [`rotation`]: renews wicd's own certificate.
 
 pub mod backoff;
@@ -38,12 +38,12 @@ use crate::host::Host;
 use cluster::Connect;
 use keeper::{Keeper, Report};
 
-/// Between two looks at the services while all is well.
+/// Interval of checks of the services without a fault.
 const QUIET: Duration = Duration::from_secs(5);
 /// Between two looks while something is on its way.
 const BUSY: Duration = Duration::from_millis(500);
 
-/// Runs until `stop` is cancelled. The services that it keeps go on running then: wicd can be replaced without disturbing
+/// Runs until `stop` is cancelled. The services continue to run then: wicd can be replaced without disrupting
 /// the node.
 pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: CancellationToken) {
     let (node, node_seen) = watch::channel(None);

@@ -33,7 +33,7 @@ const CNI_DIRECTORY: &str = r"C:\k\cni\config";
 /// The compartment of the host, as opposed to those of containers.
 const HOST_COMPARTMENT: u16 = 1;
 
-/// What shall be made.
+/// The desired files and endpoint.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish<'a> {
     /// From the services ConfigMap.
@@ -81,7 +81,7 @@ pub enum Next {
 /// How far a call of [`prepare`] has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// All is as it shall be.
+    /// All files and the endpoint match the desired state.
     Ready,
     /// The configuration that kube-proxy runs with must change; stop it, then call again.
     Stale,
@@ -144,7 +144,7 @@ fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
     files::write(host, path, content.as_bytes(), Access::Inherited).map(drop)
 }
 
-/// Decides what to do. Everything that HNS tells is checked before it goes into a file or a request.
+/// Decides what to do. All output of HNS is checked before it goes into a file or a request.
 pub fn steps(seen: &Seen, wish: Wish<'_>) -> Steps {
     match Network::find(&seen.networks).and_then(|network| Ok((cni_conf(&network, wish)?, network))) {
         Err(missing) => Steps { cni_conf: None, next: Next::Wait(missing) },
@@ -159,7 +159,7 @@ fn next(network: &Network, seen: &Seen, wish: Wish<'_>) -> Result<Next, String> 
         let body = json!({"Name": ENDPOINT, "VirtualNetwork": network.id}).to_string();
         return Ok(Next::MakeEndpoint(HnsRequest { method: "POST", path: "/endpoints".into(), body }));
     };
-    let untold = |what| format!("HNS does not tell the {what} of its endpoint {ENDPOINT}");
+    let untold = |what| format!("HNS does not report the {what} of its endpoint {ENDPOINT}");
     let mac = endpoint["MacAddress"].as_str().and_then(mac).ok_or_else(|| untold("MAC address"))?;
     let Some(adapter) = seen.adapters.iter().find(|a| a.mac == mac) else {
         // 2 and 3: attached. The adapter comes a moment later.
@@ -188,9 +188,9 @@ struct Network {
 impl Network {
     fn find(networks: &Value) -> Result<Self, String> {
         let network = list(networks).find(|n| n["Name"] == HNS_NETWORK).ok_or_else(|| {
-            format!("hybrid-overlay-node has not made the network {HNS_NETWORK} yet (its log tells why)")
+            format!("hybrid-overlay-node has not created the network {HNS_NETWORK} yet (see its log)")
         })?;
-        let untold = |what| format!("HNS does not tell the {what} of the network {HNS_NETWORK} yet");
+        let untold = |what| format!("HNS does not report the {what} of the network {HNS_NETWORK} yet");
         let id = network["ID"].as_str().filter(|id| is_id(id)).ok_or_else(|| untold("id"))?;
         let subnet = list(&network["Subnets"]).find_map(|s| Ipv4Network::parse(s["AddressPrefix"].as_str()?));
         let provider = network["ManagementIP"].as_str().and_then(|ip| ip.parse().ok());
@@ -201,7 +201,8 @@ impl Network {
         })
     }
 
-    /// Whether an endpoint is in it. One of which HNS does not say so is taken for ours, lest another be made again and again.
+    /// Whether an endpoint is in it. If HNS does not report it, the endpoint is treated as the operator's, so that it
+    /// is not created repeatedly.
     fn has(&self, endpoint: &Value) -> bool {
         let digits = |id: &str| id.replace(['{', '}', '-'], "").to_ascii_lowercase();
         endpoint["VirtualNetwork"].as_str().is_none_or(|id| digits(id) == digits(&self.id))
@@ -241,7 +242,8 @@ impl Ipv4Network {
     /// `what` says where the text is from.
     fn expect(text: &str, what: &str) -> Result<Self, String> {
         let start: String = text.chars().take(50).collect();
-        Self::parse(text).ok_or_else(|| format!("a usable {what}: {start:?} is no IPv4 network as 10.132.0.0/24"))
+        Self::parse(text)
+            .ok_or_else(|| format!("a usable {what}: {start:?} is not an IPv4 network such as 10.132.0.0/24"))
     }
 
     fn contains(self, ip: Ipv4Addr) -> bool {

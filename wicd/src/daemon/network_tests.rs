@@ -101,7 +101,7 @@ fn where_the_subnet_of_kube_proxy_is_from() {
 #[test]
 fn table() {
     type Change = fn(&mut Seen);
-    const NO_NETWORK: &str = "hybrid-overlay-node has not made the network OVNKubernetesHybridOverlayNetwork yet";
+    const NO_NETWORK: &str = "hybrid-overlay-node has not created the network OVNKubernetesHybridOverlayNetwork yet";
     // What is waited for or done, and whether the configuration of CNI is there already.
     let cases: [(&str, Change, &str, bool); 20] = [
         ("complete", |_| (), "write", true),
@@ -286,7 +286,7 @@ const PLACES: [&str; 12] = [
 ];
 
 proptest! {
-    /// Whatever HNS answers: no panic, requests lead to endpoints only, and files hold nothing but what they shall.
+    /// Whatever HNS answers: no panic, requests lead to endpoints only, and files hold only valid content.
     #[test]
     fn odd_answers_do_no_harm(
         changes in prop::collection::vec((any::<bool>(), prop::sample::select(PLACES.to_vec()), any_json()), 0..4),
@@ -332,5 +332,5 @@ fn the_directory_of_cni_is_ours_only_where_we_write_into_it() {
     let service = |prepare| api::services::Service { prepare, ..api::services::Service::default() };
     let trees_of = |prepare| trees(&ServicesConfig { services: vec![service(prepare)], ..ServicesConfig::default() });
     assert_eq!(trees_of(Some(Prepare::OvnHybridNetwork(config()))).as_deref(), Some(r"C:\k\cni\config"));
-    assert_eq!(trees_of(None), None, "the pod network is somebody else's, and so is its configuration");
+    assert_eq!(trees_of(None), None, "the pod network belongs to another component, and so does its configuration");
 }

@@ -1,4 +1,4 @@
-//! Order among services, from who depends on whom. Names of services do not tell upper from lower case.
+//! Order among services, from who depends on whom. Names of services are not case-sensitive.
 
 use std::collections::BTreeSet;
 

@@ -1,4 +1,4 @@
-//! What to do with the host's services next. Pure: from how they shall be and how they are to a list of actions.
+//! The next actions on the host's services. Pure: from the desired and the observed state to a list of actions.
 //!
 //! A plan is one pass, not the whole way: a service that depends on one that is still starting waits for the next pass.
 
@@ -11,7 +11,7 @@ use super::order::dependents;
 use crate::host::{Recovery, ServiceInfo, ServiceSpec, StartType};
 use crate::owned::Owned;
 
-/// A service as it shall be.
+/// Desired state of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// Name.
@@ -24,7 +24,7 @@ pub struct Wanted {
     pub hold: bool,
     /// How far what it needs on the host is.
     pub prepared: Prepared,
-    /// Whether what somebody has changed of it is left so. It is started all the same.
+    /// Whether its drift is left. It is started in any case.
     pub left: bool,
 }
 
@@ -60,7 +60,7 @@ pub fn recovery() -> Recovery {
     Recovery { delays: [10, 60, 300].map(Duration::from_secs).to_vec(), reset: Duration::from_hours(1) }
 }
 
-/// One thing to do.
+/// One action.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Stop a service and those that depend on it.
@@ -83,7 +83,7 @@ impl Action {
     }
 }
 
-/// Why a service is not as it shall be although nothing is done about it in this pass.
+/// Why a service differs from its desired state although this pass takes no action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Waiting {
     /// It is on its way up or down.
@@ -96,7 +96,7 @@ pub enum Waiting {
     Preparation,
     /// It has failed, and is started again later.
     Failing,
-    /// Somebody else has made a service of this name.
+    /// Another installer has created a service of this name.
     Foreign,
 }
 
@@ -110,7 +110,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Whether all is as it shall be.
+    /// Whether all services match their desired state.
     pub fn is_settled(&self) -> bool {
         self.actions.is_empty() && self.waiting.is_empty()
     }
@@ -118,8 +118,8 @@ impl Plan {
 
 /// Plans one pass.
 ///
-/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` tells ours from
-/// others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
+/// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` distinguishes the
+/// operator's from others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
 pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Owned, assure: bool) -> Plan {
     let mut plan = Plan::default();
     // As they will be when the actions so far are done.
@@ -215,7 +215,7 @@ fn one(
     }
 }
 
-/// Whether a service must be stopped to become as it shall be.
+/// Whether a service must be stopped to reach its desired state.
 fn differs(wanted: &Wanted, actual: &ServiceInfo) -> bool {
     if wanted.left {
         return false;
@@ -301,7 +301,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let foreign = |name: &str, dependencies: &[&str]| ServiceInfo {
-            description: "of somebody else".into(),
+            description: "of another installer".into(),
             ..actual(&wanted(name, dependencies), Running)
         };
         let three = vec![c.clone(), k.clone(), p.clone()];
@@ -342,14 +342,14 @@ mod tests {
                 running.clone(),
                 vec!["stop kubelet", "put kubelet", "start kubelet", "kube-proxy: Dependency"],
             ),
-            ("what somebody has changed is left", vec![c.clone(), left(&k), p.clone()], running.clone(), vec![]),
+            ("drift is left", vec![c.clone(), left(&k), p.clone()], running.clone(), vec![]),
             (
                 "and started as it is",
                 vec![c.clone(), left(&k)],
                 all([Running, Stopped, Missing]),
                 vec!["start kubelet"],
             ),
-            ("as what somebody has deleted", vec![c.clone(), left(&k)], all([Running, Missing, Missing]), vec![]),
+            ("as a deleted service", vec![c.clone(), left(&k)], all([Running, Missing, Missing]), vec![]),
             (
                 "but who needs it waits",
                 vec![c.clone(), left(&k), p.clone()],
@@ -413,7 +413,7 @@ mod tests {
                 vec!["stop kubelet", "delete kubelet", "delete kube-proxy"],
             ),
             (
-                "somebody else's service of our name is left alone",
+                "another installer's service of the same name is left unchanged",
                 three.clone(),
                 vec![actual(&c, Running), foreign("kubelet", &[]), actual(&p, Running)],
                 vec!["kubelet: Foreign"],

@@ -20,33 +20,33 @@ use crate::files;
 use crate::host::{Host, HostError};
 use crate::operation::{SETTINGS, Settings};
 
-/// Between two looks at the certificate: the operator may have brought another one, and clocks are set.
+/// Interval of checks of the certificate: the operator may have brought another one, and clocks are set.
 const LOOK: Duration = Duration::from_secs(30);
 /// Between two questions whether a certificate is there.
 const POLL: Duration = Duration::from_secs(5);
-/// A request that nobody has answered after this time is given up.
+/// Time after which an unanswered request is abandoned.
 const PATIENCE: Duration = Duration::from_mins(15);
 /// Between two attempts: at first, and at most.
 const AGAIN: (i64, i64) = (30, 600);
-/// If the operator has said nothing, in seconds.
+/// Default if the operator has not set it, in seconds.
 const DEFAULT_SECONDS: i32 = 24 * 3600;
 
 /// The certificate was not renewed.
 #[derive(Debug, thiserror::Error)]
 pub enum RotationError {
-    /// Nobody has answered.
-    #[error("nobody has approved the certificate request {0:?}; look whether the operator runs")]
+    /// The request has no decision.
+    #[error("the certificate request {0:?} is not approved; check that the operator runs")]
     Unanswered(String),
     /// It was denied.
     #[error("the certificate request {request:?} was refused ({why})")]
     Refused {
         /// Name of the request.
         request: String,
-        /// What its condition says.
+        /// The message of its condition.
         why: String,
     },
     /// What came is not what was asked for.
-    #[error("the certificate that came is not for our key")]
+    #[error("the issued certificate does not match the key of the request")]
     Mismatch,
     /// No key could be made.
     #[error("cannot make a key or a certificate request")]
@@ -82,7 +82,7 @@ impl RotationError {
 struct Current {
     not_before: i64,
     not_after: i64,
-    /// Tells it from others.
+    /// Distinguishes it from others.
     seed: u64,
 }
 
@@ -125,7 +125,7 @@ impl Current {
     }
 }
 
-/// Renews for ever, and says to `changed` whenever there is another certificate, whoever brought it.
+/// Renews for ever, and notifies `changed` of every new certificate, from any source.
 pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: watch::Sender<u64>) {
     let (mut next, mut failures, mut told_over) = (0, 0_u32, None);
     loop {
@@ -137,7 +137,9 @@ pub async fn rotate(host: Arc<dyn Host>, connect: Arc<dyn Connect>, changed: wat
             let now = jiff::Timestamp::now().as_second();
             match current.due(now) {
                 Due::Over if told_over != Some(current.seed) => {
-                    error!("wicd's certificate has ended; the services go on, and the operator must bring a new one");
+                    error!(
+                        "wicd's certificate has expired; the services continue to run, and the operator must bring a new one"
+                    );
                     told_over = Some(current.seed);
                 }
                 Due::Now if now >= next => match renew(&host, &*connect).await {
@@ -179,7 +181,7 @@ async fn renew(host: &Arc<dyn Host>, connect: &dyn Connect) -> Result<(), Rotati
 /// Asks for a certificate and waits for it.
 async fn obtain(cluster: &dyn Cluster, request: String, seconds: i32) -> Result<String, RotationError> {
     let name = cluster.request_certificate(request, seconds).await?;
-    info!(request = name, "asked for a new certificate");
+    info!(request = name, "requested a new certificate");
     let wait = async {
         loop {
             match cluster.certificate(&name).await {

@@ -22,7 +22,7 @@ pub struct HostFacts<'a> {
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum VariableError {
     /// There is no Node at hand, and the command needs one.
-    #[error("variable {0:?} is looked up in the Node, which is not there yet; waiting for it")]
+    #[error("the value of variable {0:?} comes from the Node, which does not exist yet; waiting for it")]
     NoNode(String),
     /// The path is not one that we understand.
     #[error("variable {name:?}: the path {path:?} is not of the form {{.a.b}}; correct the services ConfigMap")]

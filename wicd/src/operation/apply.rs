@@ -95,8 +95,9 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     Ok(pending_reboot(host)?.map_or(Outcome::Done, |why| Outcome::RebootRequired { why }))
 }
 
-/// Stops wicd's service where it follows something else. It would take what is half in place for the whole, or, while its Node
-/// still names the version before, go back to that. What it keeps goes on running; `start` starts it again.
+/// Stops wicd's service where it follows another desired state. It would treat a half-written state as complete, or,
+/// while its Node still names the version before, go back to that. What it keeps goes on running; `start` starts it
+/// again.
 fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
     let follows = files::read_json::<Desired>(host, path::DESIRED).ok().flatten();
     if follows.as_ref() == Some(&body.desired)
@@ -125,7 +126,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure
     let foreign = foreign(&host.services()?, owned, names);
     if !foreign.is_empty() {
         let message = format!(
-            "services that this operator did not make are in the way: {}; remove them, or take the host out of the pool",
+            "services that this operator did not install exist: {}; remove them, or remove the host from the pool",
             foreign.join(", ")
         );
         return Err(Failure::new("ForeignService", message));
@@ -133,7 +134,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure
     secure::check_state(host, &log_directories(&body.desired))?;
     let missing = missing(host, &body.files)?;
     if let Some(first) = missing.first() {
-        let message = format!("{} payload files are not there, {first} is the first; stage them", missing.len());
+        let message = format!("{} payload files are missing, {first} is the first; stage them", missing.len());
         return Err(Failure::new("PayloadMissing", message));
     }
     Ok(())
@@ -143,7 +144,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure
 fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut Owned) -> Result<(), HostError> {
     owned.services.insert(WICD_SERVICE.to_string());
     owned.services.extend(body.desired.services.services.iter().map(|s| s.name.clone()));
-    // kubelet's certificates are for one cluster only: what an earlier kubelet left there is of no use to anybody.
+    // kubelet's certificates are for one cluster only: those of an earlier kubelet are useless.
     owned.trees.extend([path::WICD_CERTS, path::KUBELET_PKI].map(String::from));
     let trees = STATE_TREES.into_iter().map(String::from).chain(network::trees(&body.desired.services));
     let trees = trees.chain([secure::VOLUMES.to_string()]);
@@ -185,7 +186,7 @@ fn enable_containers(host: &dyn Host) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Machine-wide variables as they shall be; `None`: not there.
+/// Desired machine-wide variables; `None`: absent.
 fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String>> {
     let mut variables: BTreeMap<_, _> =
         services.watched_environment_vars.iter().map(|name| (name.clone(), None)).collect();

@@ -53,7 +53,7 @@ fn applying_again_changes_nothing() {
     }
 }
 
-/// Contract section 8, item 14: nobody else can read secrets.
+/// Contract section 8, item 14: no other user can read secrets.
 #[test]
 fn secrets_are_protected_and_not_told() {
     let bed = staged("1");
@@ -110,7 +110,7 @@ fn certificates_that_are_good_are_not_asked_for_again() {
 fn services_of_others_are_left_alone() {
     let bed = staged("1");
     for name in ["containerd", "kube-proxy"] {
-        bed.host.state().services.insert(name.into(), service(name, "somebody's", &[]));
+        bed.host.state().services.insert(name.into(), service(name, "a user's", &[]));
     }
     let before = (bed.tree(), bed.rest());
     let answer = bed.apply(wanted("1"));

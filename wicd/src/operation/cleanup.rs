@@ -1,4 +1,4 @@
-//! `cleanup`: takes away what is on record as ours, and nothing else. One thing that fails does not keep the others.
+//! `cleanup`: removes exactly what is on record as the operator's. A failure does not stop the rest.
 //!
 //! `wicd.exe`, the lock and the epoch stay in `C:\k\wicd`, which the operator removes.
 
@@ -54,7 +54,11 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         failures.note(files::remove(host, file));
     }
     if !failures.0.is_empty() {
-        let message = format!("{} things of ours are still on the host: {}", failures.0.len(), failures.0.join("; "));
+        let message = format!(
+            "{} of the operator's files and services are still on the host: {}",
+            failures.0.len(),
+            failures.0.join("; ")
+        );
         return Err(Failure::new("CleanupIncomplete", message));
     }
     Owned::forget(host)?;
@@ -62,7 +66,8 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
     Ok(Outcome::Done)
 }
 
-/// Takes back that the host follows something. Whose it is stays on record until it is clean: nobody else is to go on with it.
+/// Clears the version that the host follows. Its owner stays on record until it is clean: no other operator may
+/// continue with it.
 fn withdraw(host: &dyn Host) -> Result<(), HostError> {
     let Some(marker) = super::state::marker(host) else { return Ok(()) };
     let nothing = Marker { version: String::new(), payload: String::new(), configs: String::new(), ..marker };
@@ -73,13 +78,16 @@ fn remove_services(host: &dyn Host, owned: &Owned, report: &mut Report, failures
     let Some(services) = failures.note(host.services()) else { return };
     let (ours, others): (Vec<_>, Vec<_>) = services.into_iter().partition(|s| owned.is_ours(s));
     for other in others.iter().filter(|s| owned.services.contains(&s.name)) {
-        report.warn(format!("service {} stays: its description says that it is not ours", other.name));
+        report
+            .warn(format!("service {} stays: its description shows that the operator did not install it", other.name));
     }
     let names: BTreeSet<String> = ours.iter().map(|s| s.name.clone()).collect();
     for name in removal_order(ours) {
         let Some(stopped) = failures.note(host.stop_service(&name)) else { continue };
         for dependent in stopped.iter().filter(|dependent| !names.contains(*dependent)) {
-            report.warn(format!("service {dependent}, which is not ours, was stopped because it depends on {name}"));
+            report.warn(format!(
+                "service {dependent}, which the operator did not install, was stopped because it depends on {name}"
+            ));
         }
         failures.note(host.delete_service(&name));
     }
@@ -135,7 +143,7 @@ fn remove_files(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &
     directories.sort_by_key(|d| std::cmp::Reverse(d.len()));
     for directory in directories {
         if failures.unless_link(files::remove_empty(host, directory), report) == Some(false) {
-            report.warn(format!("directory {directory} stays: it holds files that are not ours"));
+            report.warn(format!("directory {directory} stays: it holds files that the operator did not write"));
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::operation::tests::{Bed, ca_pem, exe, message, reason, service, wanted
 
 const BODY: Body = Body::Cleanup(Cleanup {});
 
-/// A joined host whose services have run, with things of others around.
+/// A joined host whose services have run, with files and services of others around.
 fn joined() -> Bed {
     let bed = Bed::new();
     bed.write(r"C:\Temp\theirs.txt", b"");
@@ -91,7 +91,7 @@ fn what_was_made_for_kube_proxy_goes_too() {
     assert!(!bed.exists(network::KUBE_PROXY_CONF) && !bed.exists(r"C:\k\cni"));
 }
 
-/// Whoever has put the link there: an administrator who has moved the logs to another disk, or a user who wants files to be
+/// Any owner of the link: an administrator who has moved the logs to another disk, or a user who wants files to be
 /// deleted that are not his.
 #[cfg(unix)]
 #[test]
@@ -123,7 +123,7 @@ fn files_of_others_in_our_directories_stay() {
     bed.write(r"C:\k\cni\theirs.exe", b"");
     let answer = bed.run(BODY);
     assert_eq!(answer.outcome, Outcome::Done);
-    assert_eq!(answer.warnings, [r"directory C:\k\cni stays: it holds files that are not ours"]);
+    assert_eq!(answer.warnings, [r"directory C:\k\cni stays: it holds files that the operator did not write"]);
     assert!(bed.exists(r"C:\k\cni\theirs.exe"));
 }
 
@@ -161,7 +161,10 @@ fn services_of_others_that_are_stopped_with_ours_are_told() {
     let bed = joined();
     bed.host.state().services.insert("theirs".into(), service("theirs", "x", &["kubelet"]));
     let answer = bed.run(BODY);
-    assert_eq!(answer.warnings, ["service theirs, which is not ours, was stopped because it depends on kubelet"]);
+    assert_eq!(
+        answer.warnings,
+        ["service theirs, which the operator did not install, was stopped because it depends on kubelet"]
+    );
     assert!(bed.host.state().services.contains_key("theirs"));
 }
 
@@ -169,9 +172,9 @@ fn services_of_others_that_are_stopped_with_ours_are_told() {
 fn a_service_that_somebody_else_made_since_stays() {
     let bed = Bed::new();
     bed.join("1");
-    bed.host.state().services.insert("kubelet".into(), service("kubelet", "somebody's", &[]));
+    bed.host.state().services.insert("kubelet".into(), service("kubelet", "a user's", &[]));
     let answer = bed.run(BODY);
-    assert_eq!(answer.warnings, ["service kubelet stays: its description says that it is not ours"]);
+    assert_eq!(answer.warnings, ["service kubelet stays: its description shows that the operator did not install it"]);
     assert_eq!(bed.host.state().services["kubelet"].state, ServiceState::Running);
 }
 
@@ -182,7 +185,12 @@ fn one_failure_does_not_keep_the_others() {
     let answer = bed.run(BODY);
     assert_eq!(reason(&answer), "CleanupIncomplete");
     let text = message(&answer);
-    assert!(text.starts_with("2 things") && text.contains("kubelet") && text.contains("HTTP_PROXY"), "{text}");
+    assert!(
+        text.starts_with("2 of the operator's files and services")
+            && text.contains("kubelet")
+            && text.contains("HTTP_PROXY"),
+        "{text}"
+    );
     assert_eq!(bed.host.state().services.keys().collect::<Vec<_>>(), ["kubelet", "spooler"]);
     assert!(!bed.exists(r"C:\k\kubelet.exe") && bed.exists(path::OWNED));
     bed.host.state().refused.clear();

@@ -15,7 +15,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     let epoch = request.epoch;
     if !(0..=MAX_EPOCH).contains(&epoch) {
         let message = format!(
-            "the request is of epoch {epoch}, which no operator reaches; set spec.leaseTransitions of the operator's Lease right"
+            "the request is of epoch {epoch}, which no operator reaches; correct spec.leaseTransitions of the operator's Lease"
         );
         return Err(Failure::new("EpochImplausible", message));
     }
@@ -26,8 +26,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
     match seen {
         Some(seen) if epoch < seen && request.void_epoch != Some(seen) => {
             let message = format!(
-                "the request is of epoch {epoch}, but the host has seen an operator of epoch {seen}, which has taken over; if \
-                 there is none, annotate the pool with {}={seen}",
+                "the request is of epoch {epoch}, but an operator of epoch {seen} has already sent requests to the host; if no such operator exists, annotate the pool with {}={seen}",
                 api::names::key::VOID_EPOCH
             );
             return Err(Failure::new("StaleEpoch", message));
@@ -91,7 +90,7 @@ mod tests {
             (7, None, "StaleEpoch"),
             (7, Some(8), "StaleEpoch"),
             (7, Some(MAX_EPOCH), "Done"),
-            // What was voided once lets nobody else back in.
+            // An epoch that was voided once admits no other operator.
             (6, Some(MAX_EPOCH), "StaleEpoch"),
             (7, Some(MAX_EPOCH), "Done"),
         ] {

@@ -66,7 +66,7 @@ pub enum ServeError {
     Reboot(#[source] HostError),
 }
 
-/// Why an operation was not done: what [`Outcome::Failed`] says.
+/// Why an operation failed, for [`Outcome::Failed`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Failure {
     reason: &'static str,
@@ -96,7 +96,7 @@ fn chain(error: &dyn Error) -> String {
     text
 }
 
-/// What an operation has to say besides its outcome.
+/// Results of an operation beside its outcome.
 #[derive(Default)]
 pub(crate) struct Report {
     requests: BTreeMap<CertificateKind, String>,
@@ -124,7 +124,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
     let state = match observe(host, files) {
         Ok(state) => Some(state),
         Err(e) => {
-            report.warn(format!("the state of the host could not be found out: {}", chain(&e)));
+            report.warn(format!("failed to get the state of the host: {}", chain(&e)));
             None
         }
     };
@@ -141,7 +141,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
 fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Outcome, Failure> {
     if request.protocol != PROTOCOL {
         let message = format!(
-            "the request is of protocol {}, this wicd speaks {PROTOCOL}; upload the wicd.exe of this operator",
+            "the request is of protocol {}, this wicd supports {PROTOCOL}; upload the wicd.exe of this operator",
             request.protocol
         );
         return Err(Failure::new("ProtocolMismatch", message));
@@ -151,7 +151,10 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         return Ok(Outcome::Done);
     }
     if !host.machine()?.is_admin {
-        return Err(Failure::new("NotAdministrator", "the SSH user has no administrator's rights; use one that has"));
+        return Err(Failure::new(
+            "NotAdministrator",
+            "the SSH user has no administrator's rights; use an administrator",
+        ));
     }
     secure::root(host)?;
     let Some(_lock) = lock::take(host, PATIENCE)? else {

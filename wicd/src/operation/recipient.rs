@@ -13,7 +13,7 @@ pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
 }
 
 /// Whose the host is by its own record: what it follows, or, where that is damaged, what its service keeps true. A record that is there
-/// and cannot be read just now is an error: the host may be anybody's.
+/// and cannot be read just now is an error: the host may have any owner.
 pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     let marker = files::read(host, path::STATE)?.and_then(|text| serde_json::from_slice::<Marker>(&text).ok());
     if let Some(marker) = marker {
@@ -23,7 +23,7 @@ pub(super) fn owner(host: &dyn Host) -> Result<Option<Owner>, HostError> {
     Ok(desired.map(|d| Owner { cluster_id: d.cluster_id, node_name: d.node_name }))
 }
 
-/// Whom a request is meant for.
+/// The recipient of a request.
 pub(super) fn meant(request: &Request) -> Owner {
     let recipient = &request.recipient;
     Owner { cluster_id: recipient.cluster_id.clone(), node_name: recipient.node_name.clone() }
@@ -32,26 +32,26 @@ pub(super) fn meant(request: &Request) -> Owner {
 fn verdict(request: &Request, machine_id: &str, owner: Option<&Owner>) -> Result<(), Failure> {
     let meant = meant(request);
     if meant.cluster_id.is_empty() || meant.node_name.is_empty() {
-        let message = "the request does not say which Node of which cluster it is meant for";
+        let message = "the request names no Node and no cluster as its recipient";
         return Err(Failure::new("NoRecipient", message));
     }
     if let Body::Apply(body) = &request.body
         && (&body.desired.cluster_id, &body.desired.node_name) != (&meant.cluster_id, &meant.node_name)
     {
         let message = format!(
-            "the request is meant for Node {}, but would make the host Node {} of cluster {}",
+            "the recipient of the request is Node {}, but its content would make the host Node {} of cluster {}",
             meant.node_name, body.desired.node_name, body.desired.cluster_id
         );
         return Err(Failure::new("NoRecipient", message));
     }
     if let Some(wanted) = request.recipient.machine_id.as_ref().filter(|id| *id != machine_id) {
         let message = format!(
-            "the request is meant for the machine {wanted}, this one is {machine_id}; correct the host's address"
+            "the recipient of the request is the machine {wanted}, but this one is {machine_id}; correct the host's address"
         );
         return Err(Failure::new("NotThisMachine", message));
     }
     let Some(owner) = owner else { return Ok(()) };
-    // What another has configured is never taken away; a record of before clusters had ids names nobody else.
+    // The configuration of another owner is never removed; a record from before clusters had ids names no other owner.
     let same_name = owner.cluster_id.is_empty() && owner.node_name == meant.node_name;
     let may_supersede = same_name || !matches!(request.body, Body::Cleanup(_));
     let superseded = may_supersede && request.supersedes.as_ref() == Some(owner);
@@ -225,7 +225,7 @@ mod tests {
         request.supersedes = Some(before);
         let answer = run(&bed.host, &request);
         assert_eq!(answer.outcome, Outcome::Done);
-        assert_eq!(answer.requests.len(), 2, "each is asked for anew");
+        assert_eq!(answer.requests.len(), 2, "each is requested again");
         assert_eq!(answer.state.unwrap().certificates.len(), 0);
     }
 }

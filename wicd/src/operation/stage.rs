@@ -139,12 +139,12 @@ fn unpack(host: &dyn Host, archive: impl Read, wanted: &BTreeMap<String, u64>) -
     for entry in archive.entries().map_err(invalid)?.raw(true) {
         let mut entry = entry.map_err(invalid)?;
         if entry.header().entry_type() != tar::EntryType::Regular {
-            return Err(invalid("it holds something that is not a plain file").into());
+            return Err(invalid("it holds an entry that is not a plain file").into());
         }
         let name = String::from_utf8(entry.path_bytes().into_owned()).map_err(invalid)?;
         let Some(&size) = wanted.get(&name) else {
             return Err(invalid(format!(
-                "it holds {:?}, which was not asked for",
+                "it holds {:?}, which was not requested",
                 name.chars().take(80).collect::<String>()
             ))
             .into());

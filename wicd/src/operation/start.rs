@@ -13,18 +13,18 @@ use crate::files::{self, Access};
 use crate::host::{Host, Recovery, ServiceSpec, StartType};
 use crate::owned::{Owned, is_tagged};
 
-/// What the service is told by the operator besides [`path::DESIRED`]: [`Settings`].
+/// Settings of the service beside [`path::DESIRED`]: [`Settings`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
 /// WMCO's kubeconfig for a kubelet without a certificate.
 const LEGACY_BOOTSTRAP: &str = r"C:\k\bootstrap-kubeconfig";
-/// How long the service may take until it says that it runs. It says so before it does anything else.
+/// Time for the service to report that it runs. It does so first.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Content of [`SETTINGS`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 pub struct Settings {
-    /// How long rotated certificates of wicd shall live, in seconds.
+    /// Validity of rotated certificates of wicd, in seconds.
     pub certificate_seconds: i32,
 }
 
@@ -46,7 +46,7 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
 pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Result<Outcome, Failure> {
     place_exe(host, &body.wicd_sha256)?;
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
-        return Err(Failure::new("NotApplied", "there is no desired state on the host; apply it first"));
+        return Err(Failure::new("NotApplied", "the host has no desired state; apply it first"));
     };
     let now = host.machine()?.clock_ms / 1000;
     for (&kind, chain) in &body.certificates {
@@ -59,7 +59,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     let mut owned = Owned::load_or_adopt(host)?;
     owned.services.insert(spec.name.clone());
     owned.save(host)?;
-    // It reads its command line, and looks at once which services to start, only when it starts.
+    // It reads its command line, and checks which services to start, only at its start.
     if !body.restart.is_empty() || host.service(WICD_SERVICE)?.is_some_and(|s| s.command != spec.command) {
         stop(host, WICD_SERVICE, report)?;
     }
@@ -86,7 +86,7 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     let is_right = |content: &Vec<u8>| hex::encode(Sha256::digest(content)) == sha256;
     let sent = if is_sha256(sha256) { files::read(host, &from)?.filter(is_right) } else { None };
     let Some(content) = sent else {
-        return Err(Failure::new("ExeMissing", format!("{from} is not there, or is not whole; send it again")));
+        return Err(Failure::new("ExeMissing", format!("{from} is missing or incomplete; send it again")));
     };
     files::write(host, &to, &content, Access::Inherited)?;
     files::remove_old(host, &to)?;
@@ -97,7 +97,9 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
 fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure> {
     for dependent in host.stop_service(name)? {
         if !host.service(&dependent)?.is_some_and(|s| is_tagged(&s)) {
-            report.warn(format!("service {dependent}, which is not ours, was stopped because it depends on {name}"));
+            report.warn(format!(
+                "service {dependent}, which the operator did not install, was stopped because it depends on {name}"
+            ));
         }
     }
     Ok(())

@@ -29,7 +29,7 @@ pub fn request(operation: &str, epoch: i64, body: Body) -> Request {
     Request { protocol: PROTOCOL, operation, epoch, recipient, supersedes: None, void_epoch: None, body }
 }
 
-/// A host and an operator that asks it for things.
+/// A host and an operator that sends it requests.
 pub struct Bed {
     dir: tempfile::TempDir,
     pub host: FakeHost,

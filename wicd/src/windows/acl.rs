@@ -46,7 +46,7 @@ const INHERITED_FILE: &str = "O:BAD:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)";
 
 /// What is at a path. A link in its last part is not followed.
 pub fn place(path: &Path) -> Result<Option<Place>, HostError> {
-    let failed = HostError::system("look at", path.display().to_string());
+    let failed = HostError::system("inspect", path.display().to_string());
     match open(path, READ_CONTROL | FILE_READ_ATTRIBUTES).and_then(|file| place_of(&file)) {
         Ok(place) => Ok(Some(place)),
         Err(e) if matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(None),
@@ -251,7 +251,7 @@ impl Descriptor {
         let (mut present, mut defaulted, mut dacl) = (0, 0, null_mut());
         // SAFETY: the descriptor is a valid one.
         check(unsafe { GetSecurityDescriptorDacl(self.0, &raw mut present, &raw mut dacl, &raw mut defaulted) })?;
-        // A null list would mean that everybody may do everything.
+        // A null list would grant all rights to all users.
         if present == 0 || dacl.is_null() {
             return Err(io::Error::other("the access list is empty"));
         }

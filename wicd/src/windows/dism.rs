@@ -1,5 +1,5 @@
 //! Windows features, by the API of Deployment Image Servicing and Management (dismapi.dll). A host without that library,
-//! as Wine, cannot tell.
+//! such as Wine, cannot report it.
 
 use std::ffi::c_void;
 use std::io;

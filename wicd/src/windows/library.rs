@@ -10,8 +10,8 @@ use windows_sys::Win32::System::LibraryLoader::{
 
 use super::wide::{check, wide};
 
-/// Has Windows look for libraries in its system directory alone from now on, whoever asks for them. Those that the program's own
-/// import table names are loaded by then; beside the program only administrators can put any.
+/// Has Windows look for libraries in its system directory alone from now on, for all callers. Those that the program's
+/// own import table names are loaded by then; beside the program only administrators can put any.
 pub fn from_system_only() -> io::Result<()> {
     // SAFETY: a call without pointers.
     check(unsafe { SetDefaultDllDirectories(LOAD_LIBRARY_SEARCH_SYSTEM32) })
@@ -21,7 +21,7 @@ pub fn from_system_only() -> io::Result<()> {
 pub struct Library(HMODULE);
 
 impl Library {
-    /// Loads a library from the system directory, and from nowhere else.
+    /// Loads a library from the system directory only.
     pub fn load(name: &str) -> io::Result<Self> {
         let name = wide(name)?;
         // SAFETY: the name ends with a zero.

@@ -67,7 +67,7 @@ fn number(key: &str, value: &str) -> Result<u32, HostError> {
         .map_err(HostError::system("read the registry value", format!(r"HKLM\{key}\{value}")))
 }
 
-/// As `10.0.20348.2527`. The calls for the version tell programs without a manifest of an older one.
+/// As `10.0.20348.2527`. The calls for the version report an older one to programs without a manifest.
 fn os_build() -> Result<String, HostError> {
     let build = text(CURRENT_VERSION, "CurrentBuildNumber")?;
     let major = number(CURRENT_VERSION, "CurrentMajorVersionNumber")?;
@@ -199,7 +199,8 @@ unsafe fn address(socket: &SOCKET_ADDRESS) -> Option<IpAddr> {
     if socket.lpSockaddr.is_null() {
         return None;
     }
-    // SAFETY: the caller promises that the family tells the struct; it is read without an assumption on its alignment.
+    // SAFETY: the caller guarantees that the family determines the struct; it is read without an assumption on its
+    // alignment.
     unsafe {
         match (&raw const (*socket.lpSockaddr).sa_family).read_unaligned() {
             AF_INET => {

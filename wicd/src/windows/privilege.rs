@@ -21,7 +21,7 @@ pub fn enable(name: PCWSTR) -> io::Result<()> {
         Privileges: [LUID_AND_ATTRIBUTES { Attributes: SE_PRIVILEGE_ENABLED, ..LUID_AND_ATTRIBUTES::default() }],
     };
     // SAFETY: the handle of our own process needs no closing, that of the token is closed; the struct holds as many
-    // privileges as it says. The last call may say yes though it did not do it: then the last error tells.
+    // privileges as it says. The last call may report success without an effect: then the last error shows it.
     unsafe {
         check(OpenProcessToken(GetCurrentProcess(), TOKEN_ADJUST_PRIVILEGES | TOKEN_QUERY, &raw mut token))?;
         let done = check(LookupPrivilegeValueW(null(), name, &raw mut privileges.Privileges[0].Luid)).and_then(|()| {

@@ -60,7 +60,7 @@ fn open(name: &str, access: u32) -> Result<Option<Handle>, HostError> {
     }
 }
 
-/// All Win32 services. Of those that may not be opened, only name and state are told.
+/// All Win32 services. Of those that may not be opened, only name and state are returned.
 pub fn services() -> Result<Vec<ServiceInfo>, HostError> {
     let failed = || HostError::system("list", "the services");
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_ENUMERATE_SERVICE)?;
@@ -123,7 +123,7 @@ pub fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     let status = status(&service).map_err(failed())?;
     let mut config = config(&service).map_err(failed())?;
     if config.dependencies.is_empty() {
-        // Wine keeps them and does not tell them; on Windows there is nothing more in the registry.
+        // Wine keeps them and does not report them; on Windows there is nothing more in the registry.
         config.dependencies = super::registry::dependencies(name);
     }
     let description = description(&service).map_err(failed())?;
@@ -270,7 +270,7 @@ pub fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     loop {
         match create(spec, ACCESS) {
             Ok(()) => return Ok(true),
-            // Its predecessor is deleted, but somebody still has a handle to it.
+            // Its predecessor is deleted, but another process still has a handle to it.
             Err(e) if is(&e, ERROR_SERVICE_MARKED_FOR_DELETE) && Instant::now() < end => std::thread::sleep(POLL),
             Err(e) => return Err(HostError::system("make service", &spec.name)(e)),
         }
@@ -442,7 +442,7 @@ pub fn delete_service(name: &str) -> Result<(), HostError> {
     while open(name, win::SERVICE_QUERY_STATUS)?.is_some() {
         if Instant::now() > end {
             return Err(HostError::Timeout {
-                what: format!("service {name} to be deleted; some program, as services.msc, still has it open"),
+                what: format!("service {name} to be deleted; a program, for example services.msc, still has it open"),
                 seconds: SETTLE_LIMIT.as_secs(),
             });
         }

@@ -17,8 +17,8 @@ use super::WindowsHost;
 use crate::daemon::{self, cluster::Kube, log};
 use crate::files;
 
-/// How long a pass over the services may go on after the service has been told to stop. What it leaves half done is done by
-/// the next one.
+/// Time for which a pass over the services may continue after the service received a stop. Its unfinished work is done
+/// by the next one.
 const LAST_PASS: Duration = Duration::from_secs(5);
 /// Exit code when the service could not even begin. The service manager starts it again.
 const CANNOT_BEGIN: u32 = 1;
@@ -77,11 +77,11 @@ fn service_main(_arguments: Vec<OsString>) {
             return service.set(ServiceState::Stopped, 0, CANNOT_BEGIN);
         }
     };
-    // An operation may wait for this while it holds the lock, so it is said before anything else is done.
+    // An operation may wait for this while it holds the lock, so it is reported first.
     service.set(ServiceState::Running, 0, 0);
     info!(version = env!("CARGO_PKG_VERSION"), "started");
     runtime.block_on(keep_host(stop));
-    info!("stopping; the services that it keeps go on");
+    info!("stopping; the services that it manages continue to run");
     stop_runtime(runtime, service);
     info!("stopped");
     service.set(ServiceState::Stopped, 0, 0);
@@ -131,7 +131,7 @@ impl Status {
             process_id: None,
         };
         if let Err(e) = self.0.set_service_status(status) {
-            error!("cannot tell the service manager our state: {}", daemon::chain(&e));
+            error!("cannot report the state of wicd to the service manager: {}", daemon::chain(&e));
         }
     }
 }

@@ -43,7 +43,7 @@ pub fn untrust(der: &[u8]) -> Result<(), HostError> {
     Ok(())
 }
 
-/// Windows writes at once. Wine writes additions when the store is closed, and deletions only when it is told to.
+/// Windows writes at once. Wine writes additions when the store is closed, and deletions only on request.
 fn commit(store: &CertStore) -> io::Result<()> {
     // SAFETY: the store is open; this kind of control takes no parameter.
     check(unsafe { CertControlStore(store.as_ptr(), 0, CERT_STORE_CTRL_COMMIT, null()) })

@@ -26,7 +26,7 @@ pub fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
 /// The text at `pointer`, empty for null.
 ///
 /// # Safety
-/// `pointer` is null or points to UTF-16 with a zero at the end, which nobody changes meanwhile.
+/// `pointer` is null or points to UTF-16 with a zero at the end, which no other thread changes meanwhile.
 pub unsafe fn text(pointer: *const u16) -> String {
     if pointer.is_null() {
         return String::new();
@@ -45,7 +45,7 @@ pub unsafe fn text(pointer: *const u16) -> String {
 /// The texts of a list as in [`wide_list`].
 ///
 /// # Safety
-/// `pointer` is null or points to such a list, which nobody changes meanwhile.
+/// `pointer` is null or points to such a list, which no other thread changes meanwhile.
 pub unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
     let mut list = Vec::new();
     if pointer.is_null() {
@@ -94,7 +94,7 @@ pub fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }
 
-/// The plain Windows error in one that is dressed up as an HRESULT, so that its kind can be told.
+/// The plain Windows error in one that is dressed up as an HRESULT, so that its kind is known.
 pub fn plain<E: Into<io::Error>>(error: E) -> io::Error {
     let error = error.into();
     match error.raw_os_error().map(i32::cast_unsigned) {

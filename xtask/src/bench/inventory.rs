@@ -59,7 +59,7 @@ pub(super) async fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A list of so many hosts, on addresses of loopback where nobody is. One of them may have another label.
+/// A list of so many hosts, on addresses of loopback without a listener. One of them may have another label.
 fn list(hosts: u32, changed: Option<u32>) -> String {
     let line = |n: u32| {
         let label = if changed == Some(n) { "changed" } else { "first" };
@@ -121,7 +121,7 @@ async fn measure(hosts: u32) -> Result<Vec<(&'static str, Value)>> {
     ])
 }
 
-/// A pool that begins nothing: what is measured is how instances come, not that nobody answers.
+/// A pool that begins no operation: the benchmark measures the creation of instances, not failing connections.
 fn spec(server: &Server) -> WindowsNodePoolSpec {
     let git = api::GitSource {
         url: server.url(),
@@ -155,7 +155,7 @@ async fn looked(pools: &Api<WindowsNodePool>) -> Result<()> {
         if synced.is_some_and(|c| c.reason == "InvalidInventory") {
             return Ok(());
         }
-        ensure!(begun.elapsed() < LIMIT, "the repository was not looked at: {conditions:?}");
+        ensure!(begun.elapsed() < LIMIT, "the repository was not fetched: {conditions:?}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }

@@ -166,7 +166,7 @@ enum Seen {
 enum Change<K> {
     Is(Box<K>),
     Gone(Box<K>),
-    /// All that there were have been told.
+    /// All existing objects have been delivered.
     Listed,
 }
 
@@ -193,7 +193,7 @@ where
 struct Watched {
     started: Instant,
     hosts: u32,
-    /// Watches that have told all that there was.
+    /// Watches that have delivered all existing objects.
     listed: [bool; 3],
     pools: Vec<WindowsNodePool>,
     tally: Tally,
@@ -258,7 +258,7 @@ impl Watched {
         }
     }
 
-    /// A pool is so now. The answer to a change may be newer than what the watch tells next.
+    /// Records the present state of a pool. The answer to a change may be newer than the next event of the watch.
     fn pool(&mut self, pool: WindowsNodePool) {
         match self.pools.iter_mut().find(|p| p.name_any() == pool.name_any()) {
             Some(known) if known.metadata.generation > pool.metadata.generation => {}

@@ -34,7 +34,7 @@ const FILES: [(&str, &str); 4] = [
     (r"C:\k\containerd\containerd-shim-runhcs-v1.exe", "containerd"),
 ];
 
-/// All that runs. The order is that in which things end.
+/// All that runs. The order is that of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     pub(super) hosts: Vec<SimHost>,
@@ -63,7 +63,7 @@ impl World {
 
         let files = tempfile::tempdir()?;
         let (dir, wicd) = (files.path().join("payload"), files.path().join("wicd.exe"));
-        std::fs::write(&wicd, "wicd, for hosts that only look at its hash")?;
+        std::fs::write(&wicd, "wicd, for hosts that only compare its hash")?;
         let to = dir.clone();
         spawn_blocking(move || {
             let size = (payload_mib << 20) / FILES.len() as u64;

@@ -40,7 +40,7 @@ pub(super) struct Table {
     begun: Instant,
     /// Lines that were drawn last.
     drawn: usize,
-    /// What was told last of each host and of the pool.
+    /// The last reported state of each host and of the pool.
     told: BTreeMap<String, (String, String)>,
 }
 

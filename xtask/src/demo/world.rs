@@ -25,7 +25,7 @@ const WINE_HOSTS: [&str; 2] = ["wine-1", "wine-2"];
 /// Wine takes a rooted path without a drive for one of Linux.
 const WINE_KUBELET: &str = r#"{"podLogsDir": "C:\\var\\log\\pods", "volumePluginDir": "C:\\k\\volume-plugins"}"#;
 
-/// All that runs. The order is that in which things end.
+/// All that runs. The order is that of the shutdown.
 pub(super) struct World {
     pub(super) operator: Operator,
     wine: Vec<WineHost>,
@@ -57,7 +57,7 @@ impl World {
             let kubelet = spawn_blocking(|| binaries::host_kubelet(binaries::Platform::Windows)).await??;
             (Some(exe), Content::File(kubelet))
         } else {
-            // Simulated hosts only look at hashes. The size is that of a small part of a real payload.
+            // Simulated hosts only compare hashes. The size is that of a small part of a real payload.
             (None, Content::Random { size: 4 << 20, seed: 1 })
         };
         let files = tempfile::tempdir()?;
@@ -79,7 +79,7 @@ impl World {
             args,
         };
         if !options.wicd.exists() {
-            std::fs::write(&options.wicd, "wicd, for hosts that only look at its hash")?;
+            std::fs::write(&options.wicd, "wicd, for hosts that only compare its hash")?;
         }
         let to = options.payload.clone();
         spawn_blocking(move || {

@@ -20,7 +20,8 @@ pub struct Program {
     pub module: &'static str,
     /// Package of the program.
     pub package: &'static str,
-    /// Linker flags that tell it its version, with `{version}` (as `v1.36.3`), `{bare}` (`1.36.3`), `{major}` and `{minor}`.
+    /// Linker flags that set its version, with `{version}` (as `v1.36.3`), `{bare}` (`1.36.3`), `{major}` and
+    /// `{minor}`.
     pub version: &'static str,
 }
 

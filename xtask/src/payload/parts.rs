@@ -12,7 +12,7 @@ pub struct Part {
     pub destination: &'static str,
     /// Where it comes from.
     pub source: Source,
-    /// Services that have to be restarted when it changes. Programs that are started anew each time have none.
+    /// Services that have to be restarted when it changes. Programs that are started for each use have none.
     pub services: &'static [&'static str],
     /// Platforms that need it; none means all.
     pub platforms: &'static [&'static str],

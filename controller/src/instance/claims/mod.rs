@@ -2,8 +2,8 @@
 //!
 //! Proven is the address at which the host was reached last, with its pinned key and its machine id; what the status of its Machine
 //! lists; the name of its Node; and the host name that it reports, if that is the Node's name or the first part of it. Of these nothing
-//! counts that belongs to the cluster ([`Reserved`]) or to another ([`Neighbours`]). What the Node says beside is not proven, and nobody
-//! else's as far as is known: that is neither approved nor denied.
+//! counts that belongs to the cluster ([`Reserved`]) or to another ([`Neighbours`]). Other values of the Node are not
+//! proven, but no other host is known to own them: these are neither approved nor denied.
 
 mod neighbours;
 mod reserved;
@@ -100,7 +100,7 @@ fn build(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Be
     let said = beside.node.and_then(|n| n.status.as_ref()?.addresses.clone()).unwrap_or_default();
     let (ips, names): (Vec<String>, Vec<String>) =
         said.into_iter().map(|a| a.address).partition(|a| a.parse::<IpAddr>().is_ok());
-    // An address that two have is nobody's, and may still be the right one.
+    // An address that two hosts claim belongs to neither, and may still be the right one.
     let unproven = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !addresses.contains(ip);
     let reported_addresses = ips.iter().filter_map(|a| a.parse().ok()).filter(unproven).collect();
     let reported_names = names.into_iter().filter(|n| is_unused(n) && !dns_names.contains(n)).collect();
@@ -153,14 +153,14 @@ impl csr::Hosts for Hosts {
         Some(build(&instance, &status, &beside))
     }
 
-    /// A name whose Node is somebody else's is claimed by no host of ours.
+    /// No host of a pool claims a name whose Node belongs to another owner.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
         let Some(instance) = self.cx.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
         let status = instance.status.clone().unwrap_or_default();
         let (node, whose) = whose::ask(&self.cx.client, &evidence(&instance, &status, &self.cx.machines)).await?;
         match whose {
             Whose::Others(Mismatch::NotWindows { .. }) => return Ok(None),
-            // Of a host that was never reached it cannot be told yet: it has no proof of anything, and what is right waits for that.
+            // For a host that was never reached it is unknown: it has no proof yet, and valid requests wait for that.
             Whose::Others(_) if status.proven_address.is_some() => return Ok(None),
             _ => {}
         }

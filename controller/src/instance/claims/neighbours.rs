@@ -18,7 +18,7 @@ use crate::{context::Context, whose::addresses};
 const FRESH: Duration = Duration::from_mins(1);
 const PAGE: u32 = 500;
 
-/// Who has which address, and which names are taken.
+/// Owners of addresses, and names in use.
 #[derive(Debug, Default)]
 pub struct Neighbours {
     addresses: HashMap<IpAddr, BTreeSet<String>>,

@@ -1,4 +1,4 @@
-//! Addresses and names that no host may have in a certificate, whatever proves them. Pure.
+//! Addresses and names that no host may have in a certificate, even with a proof. Pure.
 //!
 //! Where one CA signs for the whole cluster, a serving certificate with one of these would be taken for that of the API server.
 

@@ -14,12 +14,12 @@ use crate::{
 
 /// Most time that one contact may take, so that a host that is slow on purpose does not keep the place of others.
 const LIMIT: Duration = Duration::from_mins(3);
-/// Most time for connecting, whatever the pool says.
+/// Maximum time to connect, independent of the pool.
 const CONNECT_LIMIT: Duration = Duration::from_secs(30);
 /// Most time for one look-up.
 const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
-/// Why a host has not told its name.
+/// Why a host has not reported its name.
 #[derive(Debug)]
 pub struct Failure {
     /// PascalCase.
@@ -36,13 +36,13 @@ pub async fn look_up(name: &str) -> Vec<IpAddr> {
     }
 }
 
-/// Looks at the key of a host that nothing is known of; asks one whose key is known what it is.
+/// Reads the key of an unknown host; asks a host with a known key for its facts.
 pub async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
     if let Ok(result) = tokio::time::timeout(LIMIT, try_contact(cx, ask)).await {
         return result.map_err(|error| failure(ask, &error));
     }
     let message = format!(
-        "the host at {} has not told its name within {} s: check that the host is well and its network is fast enough",
+        "the host at {} has not reported its name within {} s: check that the host is healthy and its network is fast enough",
         ask.entry.host.address,
         LIMIT.as_secs()
     );
@@ -57,8 +57,7 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
             if ask.stored.is_some() && ask.entry.host.host_key.is_none() =>
         {
             let message = format!(
-                "the host at {address} shows the host key {offered}, and showed {} at its first contact: somebody may be in between. If the \
-                 new key is right, take the entry out of the list, and put it in again",
+                "the host at {address} shows the host key {offered}, and showed {} at its first contact: another machine may intercept the connection. If the new key is right, remove the entry from the list, and add it again",
                 expected.join(" or ")
             );
             Failure { reason: "HostKeyMismatch", message }
@@ -69,7 +68,9 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
         StepError::Ssh(SshError::HostKeyUnknown { .. }) => {
             Failure { reason: "HostKeyUnknown", message: error.to_string() }
         }
-        error => Failure { reason: "HostnameUnknown", message: format!("the host has not told its name yet: {error}") },
+        error => {
+            Failure { reason: "HostnameUnknown", message: format!("the host has not reported its name yet: {error}") }
+        }
     }
 }
 

@@ -93,7 +93,7 @@ fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_told()
         assert!(begun(&asking).is_none());
         now += wait;
         asking.queue(&pool, &hosts, now);
-        assert!(asking.failure("p", &hosts[0].0).is_some(), "it is told while it is asked again");
+        assert!(asking.failure("p", &hosts[0].0).is_some(), "it is reported while the host is asked again");
     }
 }
 

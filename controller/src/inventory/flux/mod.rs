@@ -25,7 +25,7 @@ use object::{Artifact, Object, source};
 use server::{Servers, shown};
 pub use watching::run;
 
-/// How often the object is looked at though nothing was heard of it, and how long to wait at most until an artifact is tried again.
+/// Interval at which the object is checked without an event, and longest wait until an artifact is retried.
 const INTERVAL: Duration = Duration::from_mins(5);
 /// An artifact that cannot be fetched is tried again after this time, and after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_secs(2);
@@ -43,7 +43,7 @@ pub struct Flux {
     kept: Mutex<HashMap<String, Kept>>,
 }
 
-/// What a pool has made of artifacts. Whoever changes the reference begins anew.
+/// State of a pool's artifacts. A change of the reference resets it.
 #[derive(Clone, Default)]
 struct Kept {
     from: SourceRef,
@@ -120,7 +120,7 @@ impl Flux {
 }
 
 impl Kept {
-    /// Looks at the object, and fetches its artifact if that is a new one.
+    /// Reads the object, and fetches its artifact if it is new.
     async fn look(&mut self, object: &Object, servers: &Servers) -> Asked {
         let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
             Ok(artifact) => artifact,
@@ -173,7 +173,7 @@ impl Kept {
         }
     }
 
-    /// What the pool is told: what is in use, and why it is nothing newer.
+    /// Report for the pool: the revision in use, and why no newer one is.
     fn told(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> Asked {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
@@ -213,10 +213,10 @@ async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Resu
         revision: Some(artifact.revision.clone()),
         time: artifact.last_update_time.clone(),
         verdict: if is_verified { Verdict::Verified } else { Verdict::NotAsked },
-        signer: is_verified.then(|| "somebody whom Flux believes".into()),
+        signer: is_verified.then(|| "a key that Flux trusts".into()),
         ..InventoryStatus::default()
     };
-    // An artifact has no history: which commit has made an entry what it is, nobody can tell.
+    // An artifact has no history: the commit that last changed an entry is unknown.
     let entries = placed(entries, &status.source, &artifact.revision, &Changes::new());
     Ok(Listing { entries, status: Some(status), ..Listing::default() })
 }
@@ -238,7 +238,7 @@ fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::Fil
         .redirect(reqwest::redirect::Policy::none())
         .no_proxy()
         .build()
-        .map_err(|_| said("could not be asked for"))?;
+        .map_err(|_| said("could not be requested"))?;
     let answer =
         client.get(url).send().map_err(|e| said(&format!("could not be fetched: {}", root(&e.without_url()))))?;
     if !answer.status().is_success() {

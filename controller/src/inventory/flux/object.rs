@@ -73,12 +73,12 @@ pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, Trouble> {
         Ok(Some(object)) => Ok(Object::read(&object.data)),
         Ok(None) => Err(trouble(
             "SourceNotFound",
-            format!("there is no {}; create it, or name another in inventory.sourceRef", source(from)),
+            format!("{} does not exist; create it, or name another in inventory.sourceRef", source(from)),
         )),
         Err(kube::Error::Api(status)) if status.code == 404 => Err(trouble(
             "SourceNotFound",
             format!(
-                "there is no {}: this cluster has no such API; install Flux with this kind, or name another source",
+                "{} does not exist: this cluster has no such API; install Flux with this kind, or name another source",
                 source(from)
             ),
         )),
@@ -124,13 +124,13 @@ impl Object {
         }
         let why = match verified {
             None => {
-                "Flux has not verified it (there is no condition SourceVerified); set spec.verify there, or drop inventory.sourceRef.requireVerified".to_owned()
+                "Flux has not verified it (it has no condition SourceVerified); set its spec.verify, or remove inventory.sourceRef.requireVerified".to_owned()
             }
             Some(condition) => format!("Flux has not verified it: {}", condition.message),
         };
         let (of, revision) = (source(from), &artifact.revision);
         let (message, refused) = if in_use == Some(artifact.digest.as_str()) {
-            (format!("nothing newer than {revision} of {of} is used: {why}"), None)
+            (format!("no revision newer than {revision} of {of} is used: {why}"), None)
         } else {
             (format!("{revision} of {of} is not used: {why}"), Some(revision.clone()))
         };
@@ -140,7 +140,7 @@ impl Object {
     /// Why nothing newer comes. Who has suspended it knows.
     pub fn unready(&self, from: &SourceRef) -> Option<Trouble> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
-        let message = format!("{} is not Ready, what it had stays in use: {}", source(from), ready.message);
+        let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);
         Some(Trouble { reason: "SourceNotReady", message, stalls: false })
     }
 }

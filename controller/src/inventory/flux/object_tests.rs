@@ -39,15 +39,18 @@ fn an_artifact_is_used_if_it_is_there_and_verified_if_asked() {
             Some(true),
             Some("sha256:1"),
             object(&there, &no, false),
-            Some(("nothing newer than main@sha1:a of GitRepository f/n is used: Flux has not verified it: no", false)),
+            Some((
+                "no revision newer than main@sha1:a of GitRepository f/n is used: Flux has not verified it: no",
+                false,
+            )),
         ),
         (
-            "never looked at",
+            "never verified",
             GitRepository,
             Some(true),
             Some("sha256:0"),
             object(&there, &[], false),
-            Some(("set spec.verify there, or drop inventory.sourceRef.requireVerified", true)),
+            Some(("set its spec.verify, or remove inventory.sourceRef.requireVerified", true)),
         ),
         (
             "no url",
@@ -87,7 +90,7 @@ fn a_source_that_is_not_ready_says_why() {
     let (message, stalls) = says("False", false).unwrap();
     assert!(message.contains("OCIRepository f/n is not Ready") && message.ends_with("cannot clone"), "{message}");
     assert!(!stalls);
-    // Flux says Unknown while it looks.
+    // Flux reports Unknown during a fetch.
     for (status, suspend) in [("True", false), ("Unknown", false), ("False", true)] {
         assert_eq!(says(status, suspend), None, "{status} {suspend}");
     }

@@ -1,5 +1,5 @@
-//! From where artifacts are fetched. Whoever may write the status of an object of Flux names the URL; the operator is not to be
-//! sent anywhere else with it than to where Flux's controllers serve artifacts: a Service of this cluster. Pure.
+//! Allowed servers of artifacts. Any client that may write the status of an object of Flux controls the URL; the
+//! operator must follow it only to servers of Flux's controllers: a Service of this cluster. Pure.
 
 use reqwest::Url;
 

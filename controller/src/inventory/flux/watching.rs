@@ -21,7 +21,7 @@ use tokio_util::task::AbortOnDropHandle;
 use super::object::resource;
 use crate::{context::Context, supervision::catch, watch::Changes};
 
-/// Pools that come together are looked at together.
+/// Delay that combines events of several pools into one reconcile.
 const TOGETHER: usize = 64;
 /// Time after which a watch that has ended is begun again.
 const RESTART: std::time::Duration = std::time::Duration::from_secs(10);
@@ -81,9 +81,9 @@ async fn watch(cx: Arc<Context>, key: Key) {
                     cx.wake.pool(&pool.name_any());
                 }
             }
-            // There is no Flux, or not this kind of it. The pool says so; it may come.
+            // Flux, or this kind of it, is not installed. The pool reports it; it may be installed later.
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {}
-            Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch broke; it is begun anew"),
+            Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch failed; it restarts"),
         }
     }
 }

@@ -11,7 +11,7 @@ pub struct Newest<'a> {
     pub revision: &'a str,
     /// The revision that is in force.
     pub before: Option<&'a str>,
-    /// Whether it follows from that one; `None`: that cannot be told.
+    /// Whether it descends from that one; `None`: unknown.
     pub follows: Option<bool>,
     /// How its version compares with that one's, where the pool asks for a range of versions.
     pub version: Option<Ordering>,
@@ -31,7 +31,7 @@ pub fn objection(newest: &Newest<'_>) -> Option<Trouble> {
     let before = before.filter(|b| b != revision)?;
     if *version == Some(Ordering::Less) && !may_jump {
         let message = format!(
-            "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag is gone, or the server hides it. If that is wanted, set inventory.git.allowNonFastForward, or a range that ends below"
+            "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag was deleted, or the server hides it. To use it, set inventory.git.allowNonFastForward, or a range that ends below"
         );
         return Some(Trouble { reason: "VersionRolledBack", message, stalls: true });
     }
@@ -42,14 +42,14 @@ pub fn objection(newest: &Newest<'_>) -> Option<Trouble> {
     let why = match follows {
         Some(true) => return None,
         _ if *may_jump => return None,
-        Some(false) => format!("it does not follow from {before}, which is in use: history was rewritten"),
+        Some(false) => format!("it does not descend from {before}, which is in use: history was rewritten"),
         None => format!(
-            "whether it follows from {before}, which is in use, cannot be told: that is not in the repository any more, or too far back"
+            "it is unknown whether it descends from {before}, which is in use: that revision is no longer in the repository, or too far back"
         ),
     };
     Some(Trouble {
         reason: "HistoryRewritten",
-        message: format!("{revision} is not used: {why}. If that is wanted, set inventory.git.allowNonFastForward"),
+        message: format!("{revision} is not used: {why}. To use it, set inventory.git.allowNonFastForward"),
         stalls: true,
     })
 }
@@ -105,7 +105,7 @@ mod tests {
             ("the first one", Newest { before: None, follows: None, ..newest.clone() }, None),
             ("the same", Newest { before: Some(new), follows: None, ..newest.clone() }, None),
             ("rewritten", Newest { follows: Some(false), ..newest.clone() }, Some("HistoryRewritten")),
-            ("not to be told", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
+            ("unknown", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
             ("rewritten, and allowed", Newest { follows: Some(false), may_jump: true, ..newest.clone() }, None),
             ("another branch", Newest { before: Some("old@sha1:0a"), follows: Some(false), ..newest.clone() }, None),
             ("a higher version", version(v1, v2, Ordering::Greater), None),

@@ -1,4 +1,4 @@
-//! Makes a list of what was fetched, or says why not. Looks into the repository on disk only.
+//! Makes a list of the fetched revision, or returns why not. Reads only the repository on disk.
 
 use std::collections::BTreeMap;
 
@@ -125,7 +125,7 @@ enum Distrust {
     #[error("{0}")]
     Git(#[from] GitError),
     #[error(
-        "inventory.git.verify asks for a signed tag, and there is none: name an annotated tag in inventory.git.ref"
+        "inventory.git.verify requires a signed tag, and the revision has none: name an annotated tag in inventory.git.ref"
     )]
     NoTag,
 }

@@ -1,7 +1,7 @@
 //! `inventory.git`: repositories that pools name, fetched in the background, once for all pools that name the same.
 //!
-//! Looks at a server take seconds or fail slowly; a pool never waits for one. It is told what was found last, and woken when there is
-//! something new.
+//! Fetches take seconds or fail slowly; a pool never waits for one. It gets the last result, and is triggered when
+//! there is something new.
 
 mod choose;
 mod evaluate;
@@ -49,7 +49,7 @@ pub struct Gits {
     known: Mutex<HashMap<Key, Arc<Remote>>>,
 }
 
-/// What makes two pools look at the same.
+/// Key under which pools share a repository.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Key {
     url: String,
@@ -73,9 +73,9 @@ impl Key {
 #[derive(Default)]
 struct Remote {
     state: Mutex<State>,
-    /// Whoever reads or writes the directory.
+    /// Lock for readers and writers of the directory.
     disk: tokio::sync::Mutex<Option<Arc<Repository>>>,
-    /// Tells that a look is over.
+    /// Signals the end of a fetch.
     looked: tokio::sync::Notify,
 }
 
@@ -140,7 +140,7 @@ impl Gits {
         asked(list, git.suspend == Some(true), next)
     }
 
-    /// Looks at a repository at once, as somebody has pushed to it. Returns how many there are of it.
+    /// Fetches a repository at once, after a push. Returns the number of matching repositories.
     pub fn pushed(&self, is_it: impl Fn(&str) -> bool) -> usize {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
@@ -237,8 +237,8 @@ impl Gits {
         list
     }
 
-    /// The list at a revision that was in force when this process began, if it is still there to be read. Whoever had signed it then
-    /// has signed it still.
+    /// The list at a revision that was in force when this process began, if it is still there to be read. The signer at
+    /// that time has signed it still.
     async fn again(&self, remote: &Arc<Remote>, git: &GitSource, known: InventoryStatus) -> Option<Arc<Listing>> {
         let revision = known.revision?;
         let commit = choose::commit(&revision)?.to_owned();
@@ -252,14 +252,14 @@ impl Gits {
     }
 }
 
-/// What a pool is told.
+/// Report for a pool.
 fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> Asked {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let (reason, message) = if suspended {
-            (reason::SUSPENDED, "inventory.git.suspend is set, and this operator has not looked at the repository")
+            (reason::SUSPENDED, "inventory.git.suspend is set, and this operator has not fetched the repository")
         } else {
-            (reason::FETCHING, "the repository is being looked at for the first time")
+            (reason::FETCHING, "the repository is being fetched for the first time")
         };
         let nothing_yet = || Trouble { reason, message: message.into(), stalls: false };
         return Asked::Unknown(trouble.unwrap_or_else(nothing_yet), next);
@@ -278,7 +278,7 @@ impl Remote {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether somebody has to look now; if so, it is the caller.
+    /// Whether a fetch is due; if so, the caller must perform it.
     fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, now: Timestamp) -> bool {
         // What is asked for meanwhile is done afterwards.
         if git.suspend == Some(true) {
@@ -315,7 +315,7 @@ struct Looker {
     stop: CancellationToken,
 }
 
-/// Looks at a server once, and wakes the pools.
+/// Fetches from a server once, and triggers the pools.
 async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
     let result = catch(fetch(&looker, &key, &remote, &git))
         .await
@@ -424,7 +424,7 @@ async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Ve
     let secret = found.ok_or_else(|| Trouble {
         reason,
         message: format!(
-            "there is no Secret {name} in the operator's namespace; create it, or name another in inventory.git"
+            "the Secret {name} does not exist in the operator's namespace; create it, or name another in inventory.git"
         ),
         stalls: false,
     })?;

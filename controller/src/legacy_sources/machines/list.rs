@@ -24,7 +24,7 @@ pub struct Beside {
 /// The hosts of a source.
 ///
 /// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays
-/// listed whatever else it says of itself: one whose Machine has failed is for a person to look at.
+/// listed in any other state: a person must check a failed Machine.
 pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
     let mut listing = Listing {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
@@ -50,7 +50,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
         };
         if !is_host_name(&name) {
             let message = format!(
-                "the host of Machine {} would be called {name:?}: a name of at most 63 lower-case letters, digits, `-` and `.` is needed",
+                "the host of Machine {} would get the name {name:?}: the name must have at most 63 lower-case letters, digits, `-` and `.`",
                 machine.key()
             );
             refuse("InvalidHostname", message);
@@ -89,7 +89,7 @@ fn username(platform: Platform) -> &'static str {
     }
 }
 
-/// The first IPv4 address inside the cluster's network, else IPv6, else a name there.
+/// The first IPv4 address inside the cluster's network, otherwise IPv6, otherwise a name there.
 fn address(machine: &Machine) -> Option<&str> {
     let of = |kind: &'static str| {
         machine.addresses.iter().filter(move |a| a.kind == kind && !a.address.is_empty()).map(|a| a.address.as_str())
@@ -192,7 +192,7 @@ mod tests {
             ("ignored", with(|m| m.ignored = true), false, false),
             ("ignored later", with(|m| m.ignored = true), true, false),
             ("not Windows", with(|m| m.windows = false), false, false),
-            ("of nobody", with(other), false, false),
+            ("without an owner", with(other), false, false),
         ] {
             let instances = has_instance.then(|| ("ns/m".to_string(), "old-name".to_string())).into_iter().collect();
             let listing = list(&source(), &[machine], &Beside { instances, ..Beside::default() });

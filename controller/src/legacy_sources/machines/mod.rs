@@ -105,7 +105,8 @@ impl Machines {
         watched.map(|w| w.machines.state().iter().map(|o| Machine::read(o, group)).collect()).unwrap_or_default()
     }
 
-    /// What the status of the Machine `<namespace>/<name>` lists as its addresses, each with its type. The cloud has told them, not the host.
+    /// What the status of the Machine `<namespace>/<name>` lists as its addresses, each with its type. The cloud
+    /// reports them, not the host.
     pub fn addresses(&self, machine: &str) -> Vec<(String, String)> {
         let Some((namespace, name)) = machine.split_once('/') else { return Vec::new() };
         let found = self.groups().into_iter().filter_map(|group| {
@@ -132,7 +133,7 @@ pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context
             Ok(Some(machines)) => machines,
             Ok(None) => {
                 let message = format!(
-                    "{source} cannot be read because this cluster has no such API: name another source, or install it; hosts that are there stay"
+                    "{source} cannot be read because this cluster has no such API: name another source, or install it; present hosts stay"
                 );
                 return Asked::Unknown(Trouble { reason: "MachineApiMissing", message, stalls: true }, None);
             }
@@ -173,7 +174,7 @@ pub async fn is_gone(client: &Client, machine: &str) -> bool {
             Ok(Some(_)) | Err(_) => return false,
         }
     }
-    // Where nobody could tell, nobody has missed it.
+    // Without a watch, no event was missed.
     is_missed
 }
 

@@ -1,4 +1,4 @@
-//! Which pools there shall be for MachineSets. Pure.
+//! Desired pools for MachineSets. Pure.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +24,7 @@ pub(in crate::legacy_sources) enum Act {
     Make(String, Source),
     /// There is no name left for it.
     Taken(String, Source),
-    /// Nobody needs it any more.
+    /// It is not needed any more.
     Drop(String),
 }
 

@@ -106,7 +106,7 @@ pub struct MachineSet {
     pub windows: bool,
     /// Whether a person has said that it needs no pool.
     pub ignored: bool,
-    /// How many Machines it shall have.
+    /// Desired number of Machines.
     pub replicas: usize,
     /// The Secret with the user data of its Machines, if it names one.
     pub user_data: Option<String>,
@@ -224,7 +224,7 @@ mod tests {
                 "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}, {"address": 7}],
             },
         }));
-        // One address of a wrong type spoils the status, and nothing else.
+        // One address of a wrong type invalidates only the status.
         assert_eq!(Machine::read(&machine, MachineGroup::OpenShift).phase, "");
         let mut machine = machine;
         machine.data["status"]["addresses"].as_array_mut().unwrap().pop();

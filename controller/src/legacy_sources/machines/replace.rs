@@ -1,4 +1,5 @@
-//! Which Machines are replaced because nobody can log in to their hosts: a new one gets the key that is in force. Pure.
+//! Which Machines are replaced because the operator cannot log in to their hosts: a new one gets the key that is in
+//! force. Pure.
 
 use api::WindowsNodePool;
 use jiff::Timestamp;
@@ -50,11 +51,13 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
         let others = || members.iter().filter(|o| o.machine.uid != m.machine.uid);
         if let Some(other) = others().find(|o| o.machine.deleting) {
             let name = &other.machine.name;
-            return Verdict::Restricted(format!("another Machine of its MachineSet goes ({name}): one at a time"));
+            return Verdict::Restricted(format!(
+                "another Machine of its MachineSet is being deleted ({name}): one at a time"
+            ));
         }
         if let Some(other) = others().find(|o| o.machine.phase != "Running" || !o.works) {
             return Verdict::Restricted(format!(
-                "another Machine of its MachineSet does not work either ({}): see whether the private key is the right one",
+                "another Machine of its MachineSet does not work either ({}): check that the private key is the right one",
                 other.machine.name
             ));
         }
@@ -64,7 +67,9 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
             return Verdict::Restricted(format!("its MachineSet has {} of {wanted} Machines", members.len()));
         }
         if let Some(first) = first {
-            return Verdict::Restricted(format!("another Machine of its MachineSet goes ({first}): one at a time"));
+            return Verdict::Restricted(format!(
+                "another Machine of its MachineSet is being deleted ({first}): one at a time"
+            ));
         }
         first = Some(&m.machine.name);
         Verdict::Delete
@@ -74,9 +79,10 @@ pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'
 
 fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<String> {
     if machine.source.as_ref().is_none_or(|s| s.set.is_none()) {
-        return Some("no MachineSet owns it, so nobody would make another: delete it yourself".into());
+        return Some("no MachineSet owns it, so no controller would replace it: delete it yourself".into());
     }
-    set.is_none_or(|s| s.deleting).then(|| "its MachineSet is gone, so nobody would make another".into())
+    set.is_none_or(|s| s.deleting)
+        .then(|| "its MachineSet does not exist any more, so no controller would replace it".into())
 }
 
 /// Why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether it would be missed.

@@ -40,7 +40,7 @@ fn one_is_replaced_while_all_others_work() {
     let dying = MachineSet { deleting: true, ..set(1) };
     // Machines, whether their Nodes work, whether their hosts refuse.
     for (about, members, set, expected) in [
-        ("nobody refuses", vec![(&a, works, &no), (&young, down, &no)], Some(&one), vec![]),
+        ("no host refuses", vec![(&a, works, &no), (&young, down, &no)], Some(&one), vec![]),
         ("the only one", vec![(&bad, down, &new)], Some(&one), vec![("bad", "")]),
         ("all others work", vec![(&bad, down, &new), (&a, works, &no)], Some(&one), vec![("bad", "")]),
         ("another does not", vec![(&bad, down, &new), (&a, down, &no)], Some(&one), vec![("bad", "(a)")]),
@@ -54,8 +54,8 @@ fn one_is_replaced_while_all_others_work() {
         ),
         ("it goes already", vec![(&going, down, &new)], Some(&one), vec![]),
         ("no owner", vec![(&alone, down, &new)], None, vec![("alone", "no MachineSet owns it")]),
-        ("its owner is gone", vec![(&bad, down, &new)], None, vec![("bad", "is gone")]),
-        ("its owner goes", vec![(&bad, down, &new)], Some(&dying), vec![("bad", "is gone")]),
+        ("its owner is gone", vec![(&bad, down, &new)], None, vec![("bad", "does not exist")]),
+        ("its owner goes", vec![(&bad, down, &new)], Some(&dying), vec![("bad", "does not exist")]),
         ("not ours", vec![(&ignored, down, &new)], Some(&one), vec![]),
         (
             "nodes that work, in the order of their names",

@@ -36,7 +36,7 @@ type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;
 /// Why a Machine is not deleted is said again after this time.
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 
-/// Why Machines are not deleted, by their unique ids, as it was said last. They are looked at much more often than there is news.
+/// Why Machines are not deleted, by their unique ids, as last reported. Checks are much more frequent than changes.
 #[derive(Default)]
 pub(super) struct Restrictions(HashMap<String, (Instant, String)>);
 
@@ -51,7 +51,7 @@ impl Restrictions {
     }
 }
 
-/// Looks at all Machines, and replaces those that are to be replaced.
+/// Checks all Machines, and replaces those that must be replaced.
 pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
     let instances = cx.instances.state();
@@ -117,7 +117,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     // Secrets are read only for hosts that matter.
     let refusal = status.key_refusal.as_ref()?;
     let pool = cx.pool_of(instance)?;
-    // A list that was just changed may not have come to the instance yet: nobody has tried what is listed now.
+    // A list that was just changed may not have come to the instance yet: the listed keys have not been tried yet.
     let keys = Some(&instance.spec.host.private_keys).filter(|keys| **keys == pool.spec.ssh().private_keys())?;
     let listed = cx.secrets.hashes(keys).await.ok();
     let node = cx.node(machine.node.as_deref().unwrap_or(&instance.name_any()));
@@ -160,7 +160,7 @@ impl<'a> Found<'a> {
         cx.events.say(&*self.pool, level, reason, "ReplaceMachine", &note);
     }
 
-    /// Deletes the Machine, if everything is still as it was seen, or says what else speaks against it.
+    /// Deletes the Machine if the observed state is unchanged, or returns the obstacle.
     async fn replace(
         &self,
         cx: &Context,
@@ -193,7 +193,7 @@ impl<'a> Found<'a> {
         cx.metrics.wrote("Machine");
         match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
             Ok(_) => {
-                self.tell(cx, Level::Normal, "MachineDeleted", "it was deleted, for its MachineSet to make another");
+                self.tell(cx, Level::Normal, "MachineDeleted", "it was deleted, so that its MachineSet replaces it");
             }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => self.failed(cx, &error),
@@ -227,12 +227,12 @@ impl<'a> Found<'a> {
         }
         if let Some(other) = set.and_then(|s| s.user_data.as_deref()).filter(|name| *name != USER_DATA_SECRET) {
             return Ok(Objection::Of(format!(
-                "its MachineSet has user data of its own, in the Secret {other}: see that it lets the key in, and delete it yourself"
+                "its MachineSet has user data of its own, in the Secret {other}: check that this user data admits the key, and delete the Machine yourself"
             )));
         }
         if !user_data::lets_in(cx, &source.namespace, keys).await? {
             return Ok(Objection::Of(format!(
-                "the user data in {}/{USER_DATA_SECRET} lets none of its keys in, so that another host would refuse them, too",
+                "the user data in {}/{USER_DATA_SECRET} admits none of its keys, so a new host would refuse them, too",
                 source.namespace
             )));
         }

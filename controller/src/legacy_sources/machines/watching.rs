@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{context::Context, events::Level, supervision::catch};
 
-/// Changes that come together are looked at together.
+/// Delay that combines several changes into one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Runs until it is stopped from outside; what it has started ends with it.
@@ -41,7 +41,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
             match served(&cx.client, group).await {
                 Ok(Some(found)) if watches.get(&group).is_some_and(|(before, w)| *before == found && w.runs()) => {}
                 Ok(Some(found)) => {
-                    tracing::info!(api = found.machines.api_version, "Machines are watched");
+                    tracing::info!(api = found.machines.api_version, "watching Machines");
                     let watch = Watch::start(cx.clone(), group, &found);
                     watches.insert(group, (found, watch));
                 }
@@ -51,11 +51,11 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
                         wake_pools(cx, |s| s.group == group);
                     }
                 }
-                Err(error) => tracing::warn!(%error, "whether there are Machines is asked again"),
+                Err(error) => tracing::warn!(%error, "failed to discover the APIs of Machines, retrying"),
             }
         }
         if !watches.is_empty() && user_data::keep(cx).await {
-            // The key has changed, which pools would see only later: nobody tells them of Secrets.
+            // The key has changed, which pools would see only later: they do not watch Secrets.
             wake_pools(cx, |_| true);
         }
         let next = tokio::time::sleep(cx.args.machine_discovery_interval);
@@ -139,7 +139,7 @@ fn follow(
                 cx.machines.stir();
             }
             Ok(Event::Init | Event::InitApply(_)) => {}
-            Err(error) => tracing::warn!(%error, "a watch of Machines broke; it is begun anew"),
+            Err(error) => tracing::warn!(%error, "a watch of Machines failed; it restarts"),
         }
         future::ready(())
     });
@@ -178,7 +178,7 @@ async fn keep_pools(cx: &Context) {
             }
         };
         if let Err(error) = result {
-            tracing::warn!(%error, ?act, "a pool for Machines is looked at again");
+            tracing::warn!(%error, ?act, "a pool for Machines is reconciled again");
         }
     }
 }

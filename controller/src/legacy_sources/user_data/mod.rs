@@ -1,7 +1,7 @@
 //! What new Machines run at their first start: it opens SSH and lets the operator's key in. MachineSets name the Secret with it.
 //!
-//! The Secret is compared by the public key that it carries. Text that carries the key in force is left alone, whoever wrote it: to
-//! write it anew would change nothing for Machines that run, and who compares bytes would replace them all.
+//! The Secret is compared by the public key that it carries. Text with the key in force is left unchanged, whatever its
+//! author: a rewrite would not change running Machines, and tools that compare bytes would replace them all.
 
 use api::{SecretKeyRef, names::MANAGER_ADAPTER, names::USER_DATA_SECRET};
 use k8s_openapi::api::core::v1::{Namespace, Secret};
@@ -61,8 +61,8 @@ fn text(secret: &Secret) -> Option<&str> {
     str::from_utf8(&secret.data.as_ref()?.get(KEY)?.0).ok()
 }
 
-/// Keeps the Secret as it shall be, where its namespaces are there. Without the key nothing is done: what is there may be right. Says
-/// whether it has changed.
+/// Maintains the Secret in the namespaces that exist. Without the key it makes no change: the present content may be
+/// right. Reports whether it has changed.
 pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
     let public_key = match cx.secrets.key(&default).await {
@@ -70,7 +70,7 @@ pub(super) async fn keep(cx: &Context) -> bool {
         // Who has no such key has pools with keys of their own.
         Err(SecretError::Missing { .. }) => return false,
         Err(error) => {
-            tracing::warn!(%error, "the user data of Machines stays as it is");
+            tracing::warn!(%error, "the user data of Machines is left unchanged");
             return false;
         }
     };
@@ -80,7 +80,7 @@ pub(super) async fn keep(cx: &Context) -> bool {
             Ok(written) => changed |= written,
             Err(error) => {
                 let error = crate::errors::said(&error);
-                tracing::warn!(error, namespace, "the user data of Machines could not be kept");
+                tracing::warn!(error, namespace, "failed to reconcile the user data of Machines");
             }
         }
     }
@@ -99,8 +99,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
         && let Some(text) = text(before).filter(|text| carries(text, public_key))
     {
         if lets_passwords_in(text) {
-            let note = "new Machines take passwords over SSH, because this user data does not switch them off; it is left alone, \
-                        because it carries the key in force. Delete the Secret, and it is written anew; Machines that run are not replaced";
+            let note = "new Machines accept passwords over SSH, because this user data does not disable them; the operator leaves it unchanged, because it carries the key in force. Delete the Secret, and the operator writes it again; running Machines are not replaced";
             cx.events.say(before, Level::Warning, "PasswordLogInAllowed", "KeepUserData", note);
         }
         return Ok(false);
@@ -112,7 +111,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
         "metadata": {"name": USER_DATA_SECRET, "namespace": namespace},
         "data": {KEY: k8s_openapi::ByteString(text.into_bytes())},
     });
-    // By force: another operator's key, or an old one, lets nobody in.
+    // By force: another operator's key, or an old one, admits no operator.
     let params = PatchParams::apply(MANAGER_ADAPTER).force();
     cx.metrics.wrote("Secret");
     match api.patch(USER_DATA_SECRET, &params, &Patch::Apply(secret)).await {
@@ -121,7 +120,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
                 namespace,
                 name = written.name_any(),
                 is_new = before.is_none(),
-                "user data of Machines written"
+                "wrote the user data of Machines"
             );
             Ok(true)
         }

@@ -1,4 +1,4 @@
-//! Each fault, and that it can be mended.
+//! Each fault, and its removal.
 
 use std::time::Duration;
 

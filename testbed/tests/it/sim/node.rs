@@ -245,7 +245,7 @@ async fn pods_run_and_end_while_their_kubelet_does() -> Result<()> {
     }
     eventually("one elsewhere is gone", || async { Ok(pods.get_opt("sim-ends").await?.is_none().then_some(())) })
         .await?;
-    assert!(pods.get_opt("sim-stays").await?.is_some(), "nobody is there to end it");
+    assert!(pods.get_opt("sim-stays").await?.is_some(), "no kubelet is there to end it");
     host.power_on();
     eventually("it is gone", || async { Ok(pods.get_opt("sim-stays").await?.is_none().then_some(())) }).await?;
     Ok(())

@@ -54,7 +54,7 @@ impl client::Handler for Seen {
 
     async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, russh::Error> {
         if let PublicKeyOrCertificate::PublicKey { key, .. } = key {
-            *self.0.lock().expect("nobody panics with it") = Some(key.clone());
+            *self.0.lock().expect("no other task panics with it") = Some(key.clone());
         }
         Ok(true)
     }
@@ -75,7 +75,7 @@ impl Connection {
         let AuthResult::Success = ssh.authenticate_publickey(user, key).await? else {
             anyhow::bail!("authentication refused");
         };
-        let host_key = seen.lock().expect("nobody panics with it").clone().context("no host key")?;
+        let host_key = seen.lock().expect("no other task panics with it").clone().context("no host key")?;
         Ok(Self { ssh, host: host.name().into(), host_key })
     }
 

@@ -1,5 +1,5 @@
-//! Measurements for whoever changes the simulation: `cargo test -p testbed --test it -- --ignored --nocapture sim::scale`.
-//! They print; that all hosts come up is all that they check.
+//! Measurements for developers of the simulation: `cargo test -p testbed --test it -- --ignored --nocapture
+//! sim::scale`. They print; that all hosts come up is all that they check.
 
 use std::time::{Duration, Instant};
 

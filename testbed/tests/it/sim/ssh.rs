@@ -74,7 +74,7 @@ async fn facts_are_answered_by_a_whole_program_only() -> Result<()> {
     let exe = connection.upload_exe().await?;
     let answer = connection.verb(&exe, "try-1", facts()).await?;
     assert_eq!(answer.outcome, Outcome::Done);
-    let machine = answer.state.expect("facts tell how the host stands").machine;
+    let machine = answer.state.expect("facts report the state of the host").machine;
     assert_eq!((machine.hostname.as_str(), machine.boot_id.as_str()), ("win-1", "1"));
     assert_eq!(machine.default_address, Some(host.address().to_string()));
     assert_eq!(host.stats().processes, 1);
