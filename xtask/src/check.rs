@@ -11,13 +11,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, workspace_root};
 
-use crate::{deny, fuzz, operator_task};
+use crate::{boundaries, deny, fuzz, modules, operator_task, unused};
 
-/// Runs all that CI checks: format, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
+/// Runs all that CI checks: format, modules, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
 /// for half a minute each.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Run only the steps that build nothing of the operator: format, boundaries and unused dependencies.
+    /// Run only the steps that build nothing of the operator: format, modules, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
 }
@@ -28,6 +28,9 @@ type Step = (&'static str, fn() -> Result<()>);
 const FAST: &[Step] = &[
     ("format", || cargo(&["fmt", "--all", "--check"])),
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
+    ("modules", || modules::run(&modules::Args { paths: false })),
+    ("unused dependencies", || unused::run(&unused::Args {})),
+    ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];
 
 const THOROUGH: &[Step] = &[

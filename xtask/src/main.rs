@@ -3,10 +3,14 @@
 //! This program starts within seconds in a fresh clone. Tasks that need the operator's code are in the crate `xtask-operator`, which it has
 //! cargo build and run.
 
+mod boundaries;
 mod check;
 mod deny;
 mod fuzz;
+mod modules;
 mod setup;
+mod source;
+mod unused;
 
 use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
@@ -26,6 +30,7 @@ enum Task {
     /// Measures the operator: `join`, `rollout`, `upload`, `idle` or `inventory`.
     #[command(disable_help_flag = true)]
     Bench(Forwarded),
+    Boundaries(boundaries::Args),
     Check(check::Args),
     /// Starts a control plane, hosts and the operator, and applies a pool.
     #[command(disable_help_flag = true)]
@@ -35,6 +40,7 @@ enum Task {
     /// Writes crds/, examples/, the API reference and the schema of host lists from the types in api/.
     #[command(disable_help_flag = true)]
     Gen(Forwarded),
+    Modules(modules::Args),
     /// Makes the payload: the programs and static files that hosts need, with their manifest.
     #[command(disable_help_flag = true)]
     Payload(Forwarded),
@@ -43,6 +49,7 @@ enum Task {
     Rights(Forwarded),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
     Setup,
+    Unused(unused::Args),
 }
 
 /// Arguments of a task in `xtask-operator`.
@@ -56,14 +63,17 @@ struct Forwarded {
 fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
         Task::Bench(task) => become_operator_task("bench", &task),
+        Task::Boundaries(args) => boundaries::run(&args),
         Task::Check(args) => check::run(&args),
         Task::Demo(task) => become_operator_task("demo", &task),
         Task::Deny(args) => deny::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
         Task::Gen(task) => become_operator_task("gen", &task),
+        Task::Modules(args) => modules::run(&args),
         Task::Payload(task) => become_operator_task("payload", &task),
         Task::Rights(task) => become_operator_task("rights", &task),
         Task::Setup => setup::setup(),
+        Task::Unused(args) => unused::run(&args),
     }
 }
 
