@@ -17,10 +17,11 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sha2::{Digest as _, Sha256};
 
+pub use devenv::{cache_dir, forget_caller};
+pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use hostcontainerd::host_containerd;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use wicd_exe::wicd_exe;
-pub(crate) use wicd_exe::{TARGET, rustup_has_target};
 
 /// The version of Kubernetes that `testbed/go/go.mod` requires.
 pub const KUBERNETES_VERSION: &str = "v1.36.3";
@@ -55,17 +56,6 @@ pub fn control_plane() -> Result<ControlPlaneBinaries> {
     })
 }
 
-/// Where builds, templates and the like are kept between runs.
-pub fn cache_dir() -> Result<PathBuf> {
-    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
-        Some(dir) => PathBuf::from(dir),
-        None => {
-            PathBuf::from(std::env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?).join(".cache")
-        }
-    };
-    Ok(base.join("windows-node-pools"))
-}
-
 fn tool(name: &str, package: &str, duration: &str) -> Result<PathBuf> {
     if let Some(assets) = std::env::var_os("KUBEBUILDER_ASSETS") {
         let path = Path::new(&assets).join(name);
@@ -91,7 +81,7 @@ fn built_once(dir: &Path, name: &str, build: impl FnOnce(&Path) -> Result<()>) -
     let _lock = lock(&dir.join(format!(".{name}.lock")))?;
     if !path.is_file() {
         let unfinished = dir.join(format!(".{name}.new"));
-        build(&unfinished).with_context(|| format!("build {name}"))?;
+        with_progress(&format!("building {name}"), || build(&unfinished)).with_context(|| format!("build {name}"))?;
         fs::rename(&unfinished, &path).with_context(|| format!("move {name} to {}", dir.display()))?;
     }
     Ok(path)
@@ -110,17 +100,6 @@ pub(crate) fn lock_file(path: &Path) -> Result<File> {
         fs::create_dir_all(dir).with_context(|| format!("make {}", dir.display()))?;
     }
     File::create(path).with_context(|| format!("open {}", path.display()))
-}
-
-/// Takes what cargo has set for this program from the environment of a cargo that it starts. Build scripts (ring's) read these
-/// variables: with others than in a build by hand, each of the two would rebuild the output of the other.
-pub fn forget_caller(cargo: &mut Command) {
-    for (name, _) in std::env::vars_os() {
-        let set_by_cargo = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
-        if name.to_str().is_some_and(set_by_cargo) {
-            cargo.env_remove(name);
-        }
-    }
 }
 
 /// The first half of a SHA-256 over all inputs: enough to distinguish builds.
@@ -158,21 +137,6 @@ fn go_build() -> Command {
 
 fn go_dir() -> PathBuf {
     crate::source_dir().join("go")
-}
-
-/// The folder of the workspace.
-pub(crate) fn workspace() -> PathBuf {
-    let testbed = crate::source_dir();
-    testbed.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
-}
-
-/// The program `name` in `$PATH`, or where a system keeps what only root starts.
-pub(crate) fn find(name: &str) -> Option<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
-        .map(|dir| dir.join(name))
-        .find(|path| path.is_file())
 }
 
 pub(crate) fn say(message: &str) {

@@ -16,6 +16,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use devenv::AUDIT_DIR;
 use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig},
@@ -36,8 +37,6 @@ use crate::{
     wine::HostNetwork,
 };
 
-/// Environment variable with the folder, if any, to which each control plane writes an audit log of what the operator asks for.
-pub const AUDIT_DIR: &str = "TESTBED_AUDIT_DIR";
 /// How long a control plane may take to become ready, on a busy machine.
 const START: Duration = Duration::from_mins(3);
 

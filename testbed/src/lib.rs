@@ -10,13 +10,13 @@ pub mod operator;
 pub mod payload;
 pub mod pki;
 mod run_dir;
-pub mod setup;
 pub mod sim;
 pub mod wine;
 
 use std::path::PathBuf;
 
-pub use control_plane::{AUDIT_DIR, ControlPlane, ControlPlaneOptions};
+pub use control_plane::{ControlPlane, ControlPlaneOptions};
+pub use devenv::AUDIT_DIR;
 pub use operator::{Operator, OperatorOptions};
 
 /// The folder of this crate. Cargo passes the present workspace to the running program; the one that was compiled in is

@@ -41,7 +41,7 @@ pub struct Operator {
     log: PathBuf,
 }
 
-/// Builds the operator in the profile of this program, which is xtask, and returns its path: it lies beside this program. Cargo's progress goes
+/// Builds the operator in the profile of this program, which is xtask-operator, and returns its path: it lies beside this program. Cargo's progress goes
 /// to standard error.
 ///
 /// # Errors
@@ -49,9 +49,9 @@ pub struct Operator {
 pub fn build() -> Result<PathBuf> {
     let mut cargo = Command::new("cargo");
     // Named together with the caller, dependencies have the features that they were built with for it: none is built twice.
-    let packages = ["build", "--locked", "-p", "controller", "-p", "xtask", "--bin", "windows-node-pools"];
+    let packages = ["build", "--locked", "-p", "controller", "-p", "xtask-operator", "--bin", "windows-node-pools"];
     crate::binaries::forget_caller(&mut cargo);
-    cargo.current_dir(crate::binaries::workspace()).args(packages);
+    cargo.current_dir(crate::binaries::workspace_root()).args(packages);
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
     }

@@ -1,43 +1,54 @@
 //! `cargo xtask check`: all that CI checks, in the order in which it fails soonest.
 
 use std::{
-    io::{BufRead as _, BufReader},
-    path::Path,
+    fs,
+    io::{self, BufRead as _, BufReader},
+    path::PathBuf,
     process::{Command, Stdio},
     time::Instant,
 };
 
 use anyhow::{Context as _, Result, ensure};
-use testbed::binaries::forget_caller;
+use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, workspace_root};
 
-use crate::{deny, execute, fuzz, r#gen, rights, words, workspace_root};
+use crate::{boundaries, deny, fuzz, modules, operator_task, unused, words};
 
-const WINDOWS: &str = "x86_64-pc-windows-gnu";
-
-/// Runs all that CI checks: format, words, clippy for both targets, cargo-deny, generated files, tests, the operator's rights, fuzz targets for
-/// half a minute each.
+/// Runs all that CI checks: format, words, modules, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
+/// for half a minute each.
 #[derive(clap::Args)]
-pub struct Args {}
+pub struct Args {
+    /// Run only the steps that build nothing of the operator: format, modules, boundaries and unused dependencies.
+    #[arg(long)]
+    fast: bool,
+}
 
 type Step = (&'static str, fn() -> Result<()>);
 
-const STEPS: &[Step] = &[
+/// Steps of seconds.
+const FAST: &[Step] = &[
     ("format", || cargo(&["fmt", "--all", "--check"])),
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
-    ("generated files", || r#gen::run(&r#gen::Args { check: true })),
-    ("dependencies", || deny::run(&deny::Args {})),
     ("words", || words::run(&words::Args {})),
+    ("modules", || modules::run(&modules::Args { paths: false })),
+    ("unused dependencies", || unused::run(&unused::Args {})),
+    ("boundaries", || boundaries::run(&boundaries::Args {})),
+];
+
+const THOROUGH: &[Step] = &[
+    ("generated files", || execute(operator_task("gen").arg("--check"))),
+    ("dependencies", || deny::run(&deny::Args {})),
     ("clippy", || cargo(&["clippy", "--locked", "--workspace", "--all-targets", "--", "-D", "warnings"])),
     ("clippy for Windows", clippy_for_windows),
     ("tests", tests),
-    ("the operator's rights", || rights::run(&rights::Args { logs: rights::logs(), partial: false })),
+    ("the operator's rights", || execute(operator_task("rights").arg("--logs").arg(audit_logs()))),
     ("fuzz targets", || fuzz::run(&fuzz::Args { seconds: 30, input: None, targets: Vec::new() })),
 ];
 
 /// Runs every step; the first that fails ends it.
-pub fn run(_: &Args) -> Result<()> {
+pub fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
-    for (name, step) in STEPS {
+    let thorough = if args.fast { &[] } else { THOROUGH };
+    for (name, step) in FAST.iter().chain(thorough) {
         println!("\n== {name} (after {} s)", begin.elapsed().as_secs());
         step().with_context(|| format!("check failed: {name}"))?;
     }
@@ -51,14 +62,13 @@ fn cargo(args: &[&str]) -> Result<()> {
 }
 
 fn clippy_for_windows() -> Result<()> {
-    let sysroot = Command::new("rustc").args(["--print", "sysroot"]).current_dir(workspace_root()).output()?.stdout;
-    if !Path::new(String::from_utf8(sysroot)?.trim()).join("lib/rustlib").join(WINDOWS).is_dir() {
+    if !has_windows_target() {
         println!(
-            "LEFT OUT: the Rust toolchain has no {WINDOWS}, and rustup could not add it. The tests still build wicd.exe."
+            "LEFT OUT: the Rust toolchain has no {WINDOWS_TARGET}, and rustup could not add it. The tests still build wicd.exe."
         );
         return Ok(());
     }
-    cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS, "--", "-D", "warnings"])
+    cargo(&["clippy", "--locked", "-p", "wicd", "-p", "api", "--target", WINDOWS_TARGET, "--", "-D", "warnings"])
 }
 
 /// All tests. The last line sums up what the many test binaries say.
@@ -66,7 +76,7 @@ fn tests() -> Result<()> {
     let mut command = Command::new("cargo");
     forget_caller(&mut command);
     command.args(["test", "--locked", "--workspace", "--no-fail-fast"]).current_dir(workspace_root());
-    command.env(testbed::AUDIT_DIR, rights::fresh_logs()?);
+    command.env(AUDIT_DIR, empty_audit_logs()?);
     let mut child = command.stdout(Stdio::piped()).spawn().context("start cargo test")?;
     let mut sum = Tally::default();
     for line in BufReader::new(child.stdout.take().context("cargo test has no output")?).lines() {
@@ -79,6 +89,21 @@ fn tests() -> Result<()> {
     ensure!(status.success(), "cargo test: {status}");
     ensure!(sum.passed > 0, "no test ran");
     Ok(())
+}
+
+/// The folder to which API servers in tests write audit logs.
+fn audit_logs() -> PathBuf {
+    workspace_root().join("target/audit")
+}
+
+fn empty_audit_logs() -> Result<PathBuf> {
+    let dir = audit_logs();
+    match fs::remove_dir_all(&dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error.into()),
+        _ => {}
+    }
+    fs::create_dir_all(&dir)?;
+    Ok(dir)
 }
 
 #[derive(Default, Debug, PartialEq, Eq)]

@@ -8,8 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-
-use crate::{execute, workspace_root};
+use devenv::{cache_dir, execute, workspace_root};
 
 const VERSION: &str = "0.20.2";
 
@@ -56,7 +55,7 @@ fn succeeds_within(limit: Duration, command: &mut Command) -> Result<bool> {
 
 /// The pinned cargo-deny.
 fn program() -> Result<PathBuf> {
-    let root = testbed::binaries::cache_dir()?.join(format!("cargo-deny-{VERSION}"));
+    let root = cache_dir()?.join(format!("cargo-deny-{VERSION}"));
     let program = root.join("bin/cargo-deny");
     if program.is_file() {
         return Ok(program);

@@ -11,9 +11,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use testbed::binaries::{cache_dir, forget_caller};
-
-use crate::{execute, workspace_root};
+use devenv::{cache_dir, execute, forget_caller, workspace_root};
 
 /// Fuzzes the parsers of outside input: all targets, as many at once as there are cores.
 #[derive(clap::Args)]

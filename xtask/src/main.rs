@@ -1,22 +1,23 @@
 //! Tasks for developers and CI: `cargo xtask <task>`. Each has a file of its own, with its arguments and a `run`.
+//!
+//! This program starts within seconds in a fresh clone. Tasks that need the operator's code are in the crate `xtask-operator`, which it has
+//! cargo build and run.
 
-mod bench;
+mod boundaries;
 mod check;
-mod demo;
 mod deny;
 mod fuzz;
-mod r#gen;
-mod payload;
-mod rights;
+mod modules;
+mod setup;
+mod source;
+mod unused;
 mod words;
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{ffi::OsString, os::unix::process::CommandExt as _, process::Command};
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use clap::{Parser, Subcommand};
+use devenv::{forget_caller, workspace_root};
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Tasks for developers and CI.")]
@@ -27,44 +28,84 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Task {
-    Bench(bench::Args),
+    /// Measures the operator: `join`, `rollout`, `upload`, `idle` or `inventory`.
+    #[command(disable_help_flag = true)]
+    Bench(Forwarded),
+    Boundaries(boundaries::Args),
     Check(check::Args),
-    Demo(demo::Args),
+    /// Starts a control plane, hosts and the operator, and applies a pool.
+    #[command(disable_help_flag = true)]
+    Demo(Forwarded),
     Deny(deny::Args),
     Fuzz(fuzz::Args),
-    Gen(r#gen::Args),
-    Payload(payload::Args),
-    Rights(rights::Args),
-    Words(words::Args),
+    /// Writes crds/, examples/, the API reference and the schema of host lists from the types in api/.
+    #[command(disable_help_flag = true)]
+    Gen(Forwarded),
+    Modules(modules::Args),
+    /// Makes the payload: the programs and static files that hosts need, with their manifest.
+    #[command(disable_help_flag = true)]
+    Payload(Forwarded),
+    /// Compares the operator's roles with the audit logs of API servers.
+    #[command(disable_help_flag = true)]
+    Rights(Forwarded),
     /// Installs what the test bed needs on a Debian machine, as root; does nothing if all is there.
     Setup,
+    Unused(unused::Args),
+    Words(words::Args),
+}
+
+/// Arguments of a task in `xtask-operator`.
+#[derive(clap::Args)]
+struct Forwarded {
+    /// Arguments; `--help` lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<OsString>,
 }
 
 fn main() -> anyhow::Result<()> {
     match Cli::parse().task {
-        Task::Bench(args) => bench::run(&args),
+        Task::Bench(task) => become_operator_task("bench", &task),
+        Task::Boundaries(args) => boundaries::run(&args),
         Task::Check(args) => check::run(&args),
-        Task::Demo(args) => demo::run(&args),
+        Task::Demo(task) => become_operator_task("demo", &task),
         Task::Deny(args) => deny::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
-        Task::Gen(args) => r#gen::run(&args),
-        Task::Payload(args) => payload::run(args),
-        Task::Rights(args) => rights::run(&args),
+        Task::Gen(task) => become_operator_task("gen", &task),
+        Task::Modules(args) => modules::run(&args),
+        Task::Payload(task) => become_operator_task("payload", &task),
+        Task::Rights(task) => become_operator_task("rights", &task),
+        Task::Setup => setup::setup(),
+        Task::Unused(args) => unused::run(&args),
         Task::Words(args) => words::run(&args),
-        Task::Setup => testbed::setup::setup(),
     }
 }
 
-/// The folder that holds the workspace's Cargo.toml. Cargo says at run time where it is; what is compiled in may be the path of
-/// another clone that shares its target folder.
-fn workspace_root() -> PathBuf {
-    let xtask = std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
-    xtask.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+/// Replaces this process with the task, so that Ctrl-C and the exit status are the task's own.
+fn become_operator_task(name: &str, task: &Forwarded) -> anyhow::Result<()> {
+    Err(operator_task(name).args(&task.args).exec()).context("start cargo")
 }
 
-/// Runs a program to its end; an exit status other than 0 is an error.
-fn execute(command: &mut Command) -> anyhow::Result<()> {
-    let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
-    ensure!(status.success(), "{}: {status}", command.get_program().display());
-    Ok(())
+/// A cargo that brings `xtask-operator` up to date and runs one of its tasks in the current folder.
+fn operator_task(name: &str) -> Command {
+    let mut cargo = Command::new("cargo");
+    forget_caller(&mut cargo);
+    cargo.args(["run", "--package", "xtask-operator", "--manifest-path"]).arg(workspace_root().join("Cargo.toml"));
+    cargo.args(["--", name]);
+    cargo
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_arguments_reach_the_task() {
+        for line in ["demo --once --simulated", "demo --help", "payload verify dir", "gen"] {
+            let Ok(cli) = Cli::try_parse_from(["xtask"].into_iter().chain(line.split(' '))) else {
+                panic!("{line} is refused");
+            };
+            let (Task::Demo(task) | Task::Payload(task) | Task::Gen(task)) = cli.task else { panic!("{line}") };
+            assert_eq!(task.args, line.split(' ').skip(1).collect::<Vec<_>>(), "{line}");
+        }
+    }
 }

@@ -1,22 +1,16 @@
 //! `wicd.exe`, cross-built for Windows.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{env, fs, path::PathBuf, process::Command};
 
 use anyhow::{Context as _, Result};
+use devenv::{WINDOWS_TARGET as TARGET, has_windows_target};
 
-use super::{Run as _, forget_caller, say, workspace};
-
-/// What `wicd.exe` is built for.
-pub(crate) const TARGET: &str = "x86_64-pc-windows-gnu";
+use super::{Run as _, forget_caller, say, with_progress, workspace_root};
 
 /// Builds `wicd.exe` from this workspace and returns its path. Cargo decides whether anything is to be done; the first
 /// build takes minutes. `wicd.exe` needs the GNU linker for Windows (`x86_64-w64-mingw32-gcc`).
 pub fn wicd_exe() -> Result<PathBuf> {
-    let workspace = workspace();
+    let workspace = workspace_root();
     // A folder of its own: a test runs while the cargo that started it may hold the lock of the usual one.
     let target_dir = match env::var_os("CARGO_TARGET_DIR") {
         Some(dir) => workspace.join(dir),
@@ -24,7 +18,7 @@ pub fn wicd_exe() -> Result<PathBuf> {
     }
     .join("windows");
     say("bringing wicd.exe up to date (minutes the first time)");
-    let mut cargo = if rustup_has_target(&workspace) {
+    let mut cargo = if has_windows_target() {
         Command::new("cargo")
     } else {
         // Debian's toolchain builds the standard library from its source package.
@@ -33,18 +27,18 @@ pub fn wicd_exe() -> Result<PathBuf> {
         cargo
     };
     forget_caller(&mut cargo);
-    cargo
-        .current_dir(workspace)
-        .env("CARGO_TARGET_DIR", &target_dir)
-        .args(["build", "--locked", "-p", "wicd", "--profile", "wicd", "--target", TARGET])
-        .run()?;
+    cargo.current_dir(workspace).env("CARGO_TARGET_DIR", &target_dir).args([
+        "build",
+        "--locked",
+        "-p",
+        "wicd",
+        "--profile",
+        "wicd",
+        "--target",
+        TARGET,
+    ]);
+    with_progress("building wicd.exe", || cargo.run())?;
     let exe = target_dir.join(TARGET).join("wicd/wicd.exe");
     fs::metadata(&exe).with_context(|| format!("cargo built no {}", exe.display()))?;
     Ok(exe)
-}
-
-/// Whether the toolchain in use comes from rustup and has the Windows target.
-pub(crate) fn rustup_has_target(workspace: &Path) -> bool {
-    let sysroot = Command::new("rustc").current_dir(workspace).args(["--print", "sysroot"]).read();
-    sysroot.is_ok_and(|sysroot| Path::new(&sysroot).join("lib/rustlib").join(TARGET).is_dir())
 }

@@ -4,13 +4,10 @@
 //! go.sum the hashes, and no set decides the dependencies of another. To take a newer version: change it in that go.mod (and,
 //! for Kubernetes, in its replace lines) and run `go mod tidy` there.
 
-use std::{
-    path::{Path, PathBuf},
-    process::Command,
-    time::Instant,
-};
+use std::{path::PathBuf, process::Command, time::Instant};
 
 use anyhow::{Context, Result, ensure};
+use devenv::{with_progress, workspace_root};
 
 /// A program in a Go module.
 pub struct Program {
@@ -28,7 +25,7 @@ pub struct Program {
 impl Program {
     /// Folder of the set.
     pub fn folder(&self) -> PathBuf {
-        xtask_folder().join("payload").join(self.set)
+        workspace_root().join("xtask/payload").join(self.set)
     }
 
     /// Version that go.mod pins, as `v1.36.3`.
@@ -63,14 +60,13 @@ pub fn build(program: &Program, file_name: &str, step: &str) -> Result<PathBuf> 
     let out = folder.join(file_name);
     println!("{step}: building {version}");
     let start = Instant::now();
-    let status = program
-        .go()
-        .args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
+    let mut go = program.go();
+    go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
         .arg(format!("-s -w -buildid= {}", stamp(program.version, &version)))
         .arg("-o")
         .arg(&out)
-        .arg(program.package)
-        .status()
+        .arg(program.package);
+    let status = with_progress(&format!("building {file_name}"), || go.status())
         .context("cannot run go; Go 1.26 or newer is needed to build the payload")?;
     ensure!(status.success(), "{} cannot be built; what go says is above", program.package);
     println!("{step}: built in {} s", start.elapsed().as_secs());
@@ -85,16 +81,8 @@ fn stamp(flags: &str, version: &str) -> String {
     flags.replace("{version}", version).replace("{bare}", bare).replace("{major}", major).replace("{minor}", minor)
 }
 
-/// This crate's folder: cargo says it when it runs us. A built binary that is moved falls back to where it was built.
-fn xtask_folder() -> PathBuf {
-    std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from)
-}
-
 fn target_folder() -> PathBuf {
-    std::env::var_os("CARGO_TARGET_DIR").map_or_else(
-        || xtask_folder().parent().map_or_else(|| "target".into(), |root: &Path| root.join("target")),
-        PathBuf::from,
-    )
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| workspace_root().join("target"), PathBuf::from)
 }
 
 #[cfg(test)]

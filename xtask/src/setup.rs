@@ -6,8 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-
-use crate::binaries::{self, TARGET, rustup_has_target};
+use devenv::{WINDOWS_TARGET, find, has_windows_target, workspace_root};
 
 /// Programs and the Debian packages that they come from.
 const PACKAGES: &[(&str, &str)] = &[
@@ -34,16 +33,17 @@ const DEBIAN_RUST: &[(&str, &str)] = &[
 /// Go is not installed: Debian's is too old for Kubernetes, so its absence is an error that says what to do.
 pub fn setup() -> Result<()> {
     let present = |place: &str| {
-        if place.starts_with('/') { Path::new(place).exists() } else { binaries::find(place).is_some() }
+        if place.starts_with('/') { Path::new(place).exists() } else { find(place).is_some() }
     };
     let mut packages = missing(PACKAGES, present);
     if !ensure_target() {
         packages.extend(missing(DEBIAN_RUST, present));
     }
     install(&packages)?;
-    if binaries::find("go").is_none() {
+    if find("go").is_none() {
         bail!("there is no Go: install the version in testbed/go/go.mod or a later one from https://go.dev/dl/");
     }
+    println!("setup: all is there");
     Ok(())
 }
 
@@ -54,20 +54,19 @@ fn missing<'a>(wanted: &[(&str, &'a str)], present: impl Fn(&str) -> bool) -> Ve
 
 /// Whether the pinned toolchain has the Windows target, after an attempt to add it.
 fn ensure_target() -> bool {
-    let workspace = binaries::workspace();
-    if rustup_has_target(&workspace) {
+    if has_windows_target() {
         return true;
     }
-    binaries::say(&format!("rustup target add {TARGET}"));
-    let added = Command::new("rustup").current_dir(&workspace).args(["target", "add", TARGET]).status();
-    added.is_ok_and(|status| status.success()) && rustup_has_target(&workspace)
+    eprintln!("setup: rustup target add {WINDOWS_TARGET}");
+    let added = Command::new("rustup").current_dir(workspace_root()).args(["target", "add", WINDOWS_TARGET]).status();
+    added.is_ok_and(|status| status.success()) && has_windows_target()
 }
 
 fn install(packages: &[&str]) -> Result<()> {
     if packages.is_empty() {
         return Ok(());
     }
-    binaries::say(&format!("apt-get install {}", packages.join(" ")));
+    eprintln!("setup: apt-get install {}", packages.join(" "));
     apt_get(&["update", "-q"])?;
     let options = ["install", "-q", "-y", "--no-install-recommends"];
     apt_get(&[&options, packages].concat())

@@ -55,14 +55,14 @@ pub const PARTS: &[Part] = &[
     Part {
         name: "containerd_conf",
         destination: program::CONTAINERD_CONFIG,
-        source: Source::Static(include_str!("../../payload/static/containerd_conf.toml")),
+        source: Source::Static(include_str!("../../../xtask/payload/static/containerd_conf.toml")),
         services: &["containerd"],
         platforms: &[],
     },
     Part {
         name: "windows-exporter-webconfig",
         destination: program::WINDOWS_EXPORTER_CONFIG,
-        source: Source::Static(include_str!("../../payload/static/windows-exporter-webconfig.yaml")),
+        source: Source::Static(include_str!("../../../xtask/payload/static/windows-exporter-webconfig.yaml")),
         services: &["windows_exporter"],
         platforms: &[],
     },
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_exporter_serves_with_the_certificate_that_hosts_get() {
-        let text = include_str!("../../payload/static/windows-exporter-webconfig.yaml");
+        let text = include_str!("../../../xtask/payload/static/windows-exporter-webconfig.yaml");
         let config: serde_json::Value = serde_yaml::from_str(text).unwrap();
         assert_eq!(config["tls_server_config"]["cert_file"], r"C:\k\tls\certs\tls.crt");
         assert_eq!(config["tls_server_config"]["key_file"], r"C:\k\tls\certs\tls.key");

@@ -22,7 +22,7 @@ pub struct Args {
 
 /// Writes or checks the files.
 pub fn run(args: &Args) -> Result<()> {
-    let root = &crate::workspace_root();
+    let root = &devenv::workspace_root();
     let files = files()?;
     if args.check {
         let wrong = differences(root, &files)?;

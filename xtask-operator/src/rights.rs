@@ -4,16 +4,15 @@ use std::{
     collections::BTreeSet,
     fmt, fs,
     io::{BufRead as _, BufReader},
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use devenv::workspace_root;
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde::Deserialize;
 use serde_json::Value;
 use testbed::deployment::{OPERATOR, PROBES};
-
-use crate::workspace_root;
 
 /// The operator's roles. Those for its hosts' daemons are not the operator's.
 const ROLES: [&str; 3] =
@@ -53,11 +52,6 @@ pub struct Args {
     pub partial: bool,
 }
 
-/// Where `cargo xtask check` has tests write audit logs.
-pub fn logs() -> PathBuf {
-    workspace_root().join("target/audit")
-}
-
 /// Runs the comparison.
 pub fn run(args: &Args) -> Result<()> {
     let rights = rights()?;
@@ -83,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
     ensure!(seen.forbidden.is_empty(), "the operator asked for what its roles in deploy/ do not grant");
     if !unused.is_empty() && !args.partial {
         bail!(
-            "roles in deploy/ grant what no test uses: take it out, test it, or say in xtask/src/rights.rs why it is there"
+            "roles in deploy/ grant what no test uses: take it out, test it, or say in xtask-operator/src/rights.rs why it is there"
         );
     }
     Ok(())
@@ -236,21 +230,6 @@ impl Seen {
             same && right.namespace.as_ref().is_none_or(|n| *n == request.namespace)
                 && (right.names.is_empty() || right.names.contains(&request.name))
         })
-    }
-}
-
-/// An empty folder for audit logs.
-pub fn fresh_logs() -> Result<PathBuf> {
-    let dir = logs();
-    remove(&dir)?;
-    fs::create_dir_all(&dir)?;
-    Ok(dir)
-}
-
-fn remove(dir: &Path) -> Result<()> {
-    match fs::remove_dir_all(dir) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error.into()),
-        _ => Ok(()),
     }
 }
 

@@ -60,8 +60,8 @@ pub fn run(args: &Args) -> Result<()> {
 fn run_release() -> Result<()> {
     let mut cargo = Command::new("cargo");
     testbed::binaries::forget_caller(&mut cargo);
-    cargo.current_dir(crate::workspace_root()).args(["run", "--release", "--locked", "-p", "xtask", "--"]);
-    crate::execute(cargo.args(std::env::args_os().skip(1)))
+    cargo.current_dir(devenv::workspace_root()).args(["run", "--release", "--locked", "-p", "xtask-operator", "--"]);
+    devenv::execute(cargo.args(std::env::args_os().skip(1)))
 }
 
 fn allow_files() -> Result<()> {

@@ -1,0 +1,128 @@
+//! The machine on which this workspace is built and tested: its programs, its cache folder, and cargo as a child process.
+//!
+//! `cargo xtask` and the test bed share this crate. It has next to no dependencies, so that the first command in a fresh clone starts within
+//! seconds.
+
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+
+/// The target for which `wicd.exe` is built.
+pub const WINDOWS_TARGET: &str = "x86_64-pc-windows-gnu";
+
+/// The environment variable that names the folder to which API servers in tests write audit logs.
+pub const AUDIT_DIR: &str = "TESTBED_AUDIT_DIR";
+
+/// Interval of the lines that [`with_progress`] prints.
+const PROGRESS: Duration = Duration::from_secs(20);
+
+/// The folder that holds the workspace's `Cargo.toml`. At run time cargo names the package that it runs; the path that is compiled in may be that
+/// of another clone that shares the target folder.
+pub fn workspace_root() -> PathBuf {
+    let member =
+        std::env::var_os("CARGO_MANIFEST_DIR").map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    member.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf)
+}
+
+/// The folder that keeps builds and downloads between runs: `windows-node-pools` in `$XDG_CACHE_HOME` or `~/.cache`.
+///
+/// # Errors
+/// When neither `XDG_CACHE_HOME` nor `HOME` is set.
+pub fn cache_dir() -> Result<PathBuf> {
+    let base = match std::env::var_os("XDG_CACHE_HOME").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => {
+            PathBuf::from(std::env::var_os("HOME").context("neither XDG_CACHE_HOME nor HOME is set")?).join(".cache")
+        }
+    };
+    Ok(base.join("windows-node-pools"))
+}
+
+/// The program `name` in `$PATH`, or in a folder that holds programs for root only.
+pub fn find(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin"].map(PathBuf::from))
+        .map(|dir| dir.join(name))
+        .find(|path| path.is_file())
+}
+
+/// Whether the Rust toolchain in use has the standard library for [`WINDOWS_TARGET`].
+pub fn has_windows_target() -> bool {
+    let rustc = Command::new("rustc").current_dir(workspace_root()).args(["--print", "sysroot"]).output();
+    let sysroot = rustc.ok().filter(|output| output.status.success()).and_then(|o| String::from_utf8(o.stdout).ok());
+    sysroot.is_some_and(|sysroot| Path::new(sysroot.trim()).join("lib/rustlib").join(WINDOWS_TARGET).is_dir())
+}
+
+/// Removes the variables that cargo sets for this program from the environment of a cargo that it starts. Build scripts (ring's) read these
+/// variables: with values other than in a build by hand, each of the two builds would repeat the work of the other.
+pub fn forget_caller(cargo: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        let set_by_cargo = |n: &str| n.starts_with("CARGO_PKG_") || n.starts_with("CARGO_MANIFEST_");
+        if name.to_str().is_some_and(set_by_cargo) {
+            cargo.env_remove(name);
+        }
+    }
+}
+
+/// Runs a program to its end.
+///
+/// # Errors
+/// When the program does not start, or its exit status is not 0.
+pub fn execute(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("start {}", command.get_program().display()))?;
+    ensure!(status.success(), "{}: {status}", command.get_program().display());
+    Ok(())
+}
+
+/// Runs `work`, and prints a line to standard error every 20 seconds until it returns. `what` completes the phrase "still …", for example
+/// "building kube-apiserver".
+pub fn with_progress<T>(what: &str, work: impl FnOnce() -> T) -> T {
+    every(PROGRESS, |elapsed| eprintln!("still {what} ({} s)", elapsed.as_secs()), work)
+}
+
+/// Runs `work`, and calls `tick` with the time since the start at each interval.
+fn every<T>(interval: Duration, tick: impl Fn(Duration) + Send, work: impl FnOnce() -> T) -> T {
+    let begin = Instant::now();
+    thread::scope(|scope| {
+        // Dropped at the end of `work`, also when it panics: this ends the thread.
+        let (_end, ended) = mpsc::channel::<()>();
+        scope.spawn(move || {
+            while ended.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                tick(begin.elapsed());
+            }
+        });
+        work()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_work_ticks_and_short_work_does_not() {
+        let (ticks, ticked) = mpsc::channel();
+        let result = every(
+            Duration::from_millis(1),
+            move |elapsed| {
+                let _ = ticks.send(elapsed);
+            },
+            || ticked.recv_timeout(Duration::from_mins(1)).is_ok(),
+        );
+        assert!(result);
+        let quiet = every(Duration::from_hours(1), |_| unreachable!("an hour has not passed"), || 7);
+        assert_eq!(quiet, 7);
+    }
+
+    #[test]
+    fn the_workspace_is_found() {
+        assert!(workspace_root().join("rust-toolchain.toml").is_file());
+    }
+}

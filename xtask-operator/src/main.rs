@@ -1,0 +1,35 @@
+//! The tasks of `cargo xtask` that need the operator's code. Each has a file of its own, with its arguments and a `run`.
+
+mod bench;
+mod demo;
+mod r#gen;
+mod payload;
+mod rights;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Tasks for developers and CI.")]
+struct Cli {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Bench(bench::Args),
+    Demo(demo::Args),
+    Gen(r#gen::Args),
+    Payload(payload::Args),
+    Rights(rights::Args),
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().task {
+        Task::Bench(args) => bench::run(&args),
+        Task::Demo(args) => demo::run(&args),
+        Task::Gen(args) => r#gen::run(&args),
+        Task::Payload(args) => payload::run(args),
+        Task::Rights(args) => rights::run(&args),
+    }
+}

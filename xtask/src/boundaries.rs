@@ -1,0 +1,66 @@
+//! `cargo xtask boundaries`: checks that crates do not depend on what they must not know, directly or through others.
+
+use std::{collections::BTreeSet, process::Command};
+
+use anyhow::{Context as _, Result, ensure};
+use devenv::{forget_caller, workspace_root};
+
+/// Packages, what must not be in their dependency trees, and why. Build scripts, procedural macros' own dependencies and tests do not count.
+const BOUNDARIES: &[(&str, &[&str], &str)] = &[
+    ("api", &["kube-client", "hyper", "reqwest", "russh", "tokio"], "types for operator and host, without I/O"),
+    ("gitops", &["controller", "kube-client"], "lists of hosts, without Kubernetes"),
+    ("wicd", &["controller", "gitops", "russh", "testbed"], "the host side, which goes over the wire to each host"),
+    ("controller", &["testbed", "wicd"], "the operator, without test code"),
+    ("xtask", &["api", "controller", "kube", "testbed", "tokio"], "starts within seconds in a fresh clone"),
+];
+
+/// Checks that crates do not depend on what they must not know, directly or through others.
+#[derive(clap::Args)]
+pub struct Args {}
+
+/// Checks all [`BOUNDARIES`].
+pub fn run(_: &Args) -> Result<()> {
+    let mut problems = Vec::new();
+    for (package, forbidden, reason) in BOUNDARIES {
+        let tree = tree(package)?;
+        let crossed: Vec<&str> = forbidden.iter().copied().filter(|name| tree.contains(*name)).collect();
+        if crossed.is_empty() {
+            println!("{package}: {} dependencies, without {}", tree.len() - 1, forbidden.join(", "));
+        }
+        for name in crossed {
+            problems.push(format!(
+                "{package} ({reason}) has {name}: `cargo tree -p {package} -e normal -i {name}` shows how"
+            ));
+        }
+    }
+    ensure!(problems.is_empty(), "forbidden dependencies:\n  {}", problems.join("\n  "));
+    Ok(())
+}
+
+/// Names of a package and of all packages that are compiled into it, with its own choice of their features.
+fn tree(package: &str) -> Result<BTreeSet<String>> {
+    let mut cargo = Command::new("cargo");
+    forget_caller(&mut cargo);
+    cargo.args(["tree", "--locked", "--package", package, "--edges", "normal,no-proc-macro", "--prefix", "none"]);
+    let output = cargo.current_dir(workspace_root()).output().context("start cargo")?;
+    ensure!(output.status.success(), "cargo tree: {}", String::from_utf8_lossy(&output.stderr));
+    let tree = names(&String::from_utf8(output.stdout)?);
+    ensure!(tree.contains(package), "cargo tree does not name {package}");
+    Ok(tree)
+}
+
+/// Names in lines such as `tokio v1.47.0 (*)`.
+fn names(tree: &str) -> BTreeSet<String> {
+    tree.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_from_the_tree() {
+        let tree = "api v0.1.0 (/src/api)\nkube v5.0.0\nserde v1.0.0\nserde v1.0.0 (*)\n\n";
+        assert_eq!(names(tree).into_iter().collect::<Vec<_>>(), ["api", "kube", "serde"]);
+    }
+}
