@@ -4,7 +4,7 @@ use std::{fs, path::Path, process::Command};
 
 use anyhow::{Context as _, Result, ensure};
 
-use crate::workspace_root;
+use devenv::workspace_root;
 
 /// Words and phrases that the project does not use, and what to use instead. They match in any case, and across lines.
 const WORDS: &[(&[&str], &str)] = &[
