@@ -203,14 +203,23 @@ fn try_set(path: &Path, text: impl FnOnce(bool) -> String) -> io::Result<()> {
 fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
     // One entry that cannot be taken over keeps the directory from being used: so its name is said.
     let failed = |path: &Path| HostError::system("take over", path.display().to_string());
-    for entry in fs::read_dir(path).map_err(failed(path))? {
+    let Some(entries) = unless_gone(fs::read_dir(path)).map_err(failed(path))? else { return Ok(()) };
+    for entry in entries {
         let path = entry.map_err(failed(path))?.path();
         let is_except = except.is_some_and(|except| path.as_os_str().eq_ignore_ascii_case(except));
-        if !is_except && reset(&path).map_err(failed(&path))? {
+        if !is_except && unless_gone(reset(&path)).map_err(failed(&path))? == Some(true) {
             try_reset_below(&path, except)?;
         }
     }
     Ok(())
+}
+
+/// `None` for what a service that runs has removed meanwhile.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 /// Gives something to Administrators. Returns whether it is a directory, and not a link to one: who owns a link can make a directory
