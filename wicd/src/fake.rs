@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::host::{Feature, Machine, ServiceState};
 use serde_json::Value;
 
+use crate::access::AccessList;
 use crate::host::{Adapter, Guard, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
 /// What happened to a service.
@@ -69,8 +70,8 @@ pub struct State {
     pub calls: u32,
     /// SIDs of owners of files and directories, by real path. Administrators where there is none.
     pub owners: BTreeMap<PathBuf, String>,
-    /// What is guarded, by real path.
-    pub guards: BTreeMap<PathBuf, Guard>,
+    /// Access lists of files and directories, by real path. What is usual on `C:` where there is none.
+    pub access: BTreeMap<PathBuf, AccessList>,
     /// Directories below which everything was reset.
     pub resets: Vec<PathBuf>,
     service_hook: Option<ServiceHook>,
@@ -294,30 +295,41 @@ impl Host for FakeHost {
             kind: meta.file_type().into(),
             owner: state.owners.get(path).cloned().unwrap_or_else(|| "S-1-5-32-544".into()),
             is_own: false,
-            is_guarded: state.guards.contains_key(path),
+            access: state.access.get(path).cloned().unwrap_or_else(AccessList::usual),
         }))
     }
 
     fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError> {
         let mut state = self.call("make_guarded", "")?;
         match std::fs::create_dir(path) {
-            Ok(()) => drop(state.guards.insert(path.to_owned(), guard)),
+            Ok(()) => drop(state.access.insert(path.to_owned(), AccessList::of(guard))),
             Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
             Err(e) => return Err(HostError::system("make directory", path.display().to_string())(e)),
         }
         Ok(())
     }
 
-    fn reset_below(&self, path: &Path) -> Result<(), HostError> {
+    fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError> {
+        let mut state = self.call("set_access", "")?;
+        state.access.insert(path.to_owned(), list.clone());
+        state.owners.remove(path);
+        Ok(())
+    }
+
+    fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError> {
         let mut state = self.call("reset_below", "")?;
-        state.owners.retain(|owned, _| owned == path || !owned.starts_with(path));
+        let stays = |other: &Path| {
+            other == path || !other.starts_with(path) || except.is_some_and(|except| other.starts_with(except))
+        };
+        state.owners.retain(|owned, _| stays(owned));
+        state.access.retain(|guarded, _| stays(guarded));
         state.resets.push(path.to_owned());
         Ok(())
     }
 
     fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError> {
         let mut state = self.call("protect", "")?;
-        state.guards.insert(path.to_owned(), guard);
+        state.access.insert(path.to_owned(), AccessList::of(guard));
         state.owners.remove(path);
         let hook = state.protect_hook.clone();
         drop(state);

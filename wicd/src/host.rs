@@ -11,6 +11,8 @@ use std::time::Duration;
 use api::host::{Machine, ServiceState};
 use serde_json::Value;
 
+use crate::access::AccessList;
+
 /// A Windows host. Every call is idempotent: what is there already is success.
 pub trait Host: Send + Sync {
     /// Where a Windows path really lies: itself on Windows, below a directory in tests. Refuses what
@@ -54,8 +56,11 @@ pub trait Host: Send + Sync {
     /// Gives a file or directory to Administrators and guards it; what is below a directory inherits that, as far as it
     /// inherits. A link is refused.
     fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
-    /// Gives all that is below a directory to Administrators, with nothing but inherited access. Links are left as they are.
-    fn reset_below(&self, path: &Path) -> Result<(), HostError>;
+    /// Gives a directory to Administrators, with this access list. A link is refused.
+    fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError>;
+    /// Gives all that is below a directory, but not `except` and what is below that, to Administrators, with nothing but the
+    /// access that a private directory hands down. Links are given to them as well, and not followed.
+    fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError>;
     /// Enables the Windows feature Containers. Returns whether the host must be restarted for it.
     fn enable_containers(&self) -> Result<bool, HostError>;
     /// Begins a restart and returns.
@@ -78,6 +83,8 @@ pub trait Host: Send + Sync {
 pub enum Guard {
     /// No other user.
     Private,
+    /// No other user either. What is below it may still be another's: it is being taken over.
+    Unsettled,
     /// Users may read.
     Readable,
     /// Users may read, and change what is below: as Windows has it below `C:\`.
@@ -115,8 +122,8 @@ pub struct Place {
     pub owner: String,
     /// Whether that is the user as whom we run.
     pub is_own: bool,
-    /// Whether it inherits no access from the directory above.
-    pub is_guarded: bool,
+    /// Who may use it.
+    pub access: AccessList,
 }
 
 /// A request to the Host Networking Service, as `HNSCall` of vmcompute.dll takes it.

@@ -1,5 +1,6 @@
 //! The operator's hands on a Windows host.
 //!
+//! * [`access`]: access lists of files and directories.
 //! * [`host`]: what is needed of Windows, as a trait.
 //! * [`operation`]: what the operator asks for over SSH: facts, stage, apply, start, reboot, cleanup.
 //! * [`owned`]: what wicd has put on the host, so that a cleanup removes exactly that.
@@ -10,6 +11,7 @@
 //! * [`daemon`]: the Windows service that keeps the host so.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
+pub mod access;
 pub mod certificates;
 pub mod daemon;
 #[cfg(any(test, feature = "fake"))]

@@ -5,10 +5,13 @@
 //! another place, or belong to a user, who may then change its access list at any time, before we come to it. Such a
 //! one is refused, with what to do. One that belongs to an administrator is given to all of them, with all that is below it.
 //!
-//! What was there before and is not ours (`C:\var`, `C:\var\log`) keeps its access list.
+//! Directories above ours (`C:\var`, `C:\var\log`) are not ours alone. Who may rename one, or what is in it, can put another one in
+//! the place of ours. So one of a user is refused too, and in the others users may no longer change the directory itself.
+//! What they may do with what is below it stays.
 
 use api::host::path;
 
+use crate::access;
 use crate::files;
 use crate::host::{Guard, Host, HostError, Kind, Place};
 
@@ -16,20 +19,22 @@ use crate::host::{Guard, Host, HostError, Kind, Place};
 const KUBELET: &str = r"C:\var\lib\kubelet";
 /// Volumes of pods. The users of containers are no administrators of the host, and read and write here.
 pub const VOLUMES: &str = r"C:\var\lib\kubelet\pods";
-/// Directories above ours, which are not ours alone. Those that are missing are made such that no user can put another one
-/// in the place of what is in them.
+/// Directories above ours, which are not ours alone. Each comes after the one above it.
 const SHARED: [&str; 3] = [r"C:\var", r"C:\var\lib", path::LOGS];
+/// State of services, whose programs take a directory that is there for their own. They keep its access list themselves.
+const STATE: [&str; 4] =
+    [r"C:\var\lib\cni", r"C:\var\log\pods", r"C:\var\log\containers", r"C:\ProgramData\containerd"];
 
 /// Users whose directories are taken over: SYSTEM, the group Administrators, TrustedInstaller.
 const TRUSTED: [&str; 3] =
-    ["S-1-5-18", "S-1-5-32-544", "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"];
+    [access::SYSTEM, access::ADMINISTRATORS, "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"];
 
 /// Makes sure of `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
 pub fn root(host: &dyn Host) -> Result<(), HostError> {
     // Before anything is taken over: `C:\k\wicd` of a user in a `C:\k` of an administrator would be taken over with it.
     check_root(host)?;
-    own(host, path::ROOT, Guard::Private)?;
-    own(host, path::WICD, Guard::Private)
+    own(host, path::ROOT)?;
+    own(host, path::WICD)
 }
 
 /// Refuses a `C:\k` that cannot be trusted. Changes nothing.
@@ -40,52 +45,85 @@ pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
 /// Lets only administrators read what the operator sends from now on. That no other user can write there was so before.
 pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     if host.place(&host.path(path::LAUNCH)?)?.is_some() {
-        own(host, path::LAUNCH, Guard::Private)?;
+        own(host, path::LAUNCH)?;
     }
     Ok(())
 }
 
-/// Makes sure of the directories for kubelet's keys and for logs, before anything is in them.
+/// Makes sure of the directories for state and logs, before anything is in them.
 pub fn state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) -> Result<(), HostError> {
-    for directory in SHARED {
-        if check(host, directory)?.is_none() {
-            host.make_guarded(&host.path(directory)?, Guard::Readable)?;
-        }
-    }
-    let kubelet = check(host, KUBELET)?;
-    if kubelet.is_none() {
-        host.make_guarded(&host.path(KUBELET)?, Guard::Private)?;
-    }
+    SHARED.into_iter().try_for_each(|directory| share(host, directory))?;
+    let kubelet = there(host, KUBELET, Guard::Private)?;
     // Volumes come before what is above them: an access list goes on to all below that has none of its own.
-    match check(host, VOLUMES)? {
-        None => host.make_guarded(&host.path(VOLUMES)?, Guard::Volumes)?,
-        Some(place) if place.is_guarded => {}
-        Some(_) => host.protect(&host.path(VOLUMES)?, Guard::Volumes)?,
+    if !is_ours(&there(host, VOLUMES, Guard::Volumes)?, Guard::Volumes) {
+        host.protect(&host.path(VOLUMES)?, Guard::Volumes)?;
     }
-    if kubelet.is_some_and(|place| !place.is_guarded) {
-        host.protect(&host.path(KUBELET)?, Guard::Private)?;
+    if !is_ours(&kubelet, Guard::Private) {
+        take(host, KUBELET, Some(VOLUMES))?;
+        // Until now another user may have been able to put his own in its place.
+        check(host, VOLUMES)?;
     }
-    own(host, path::KUBELET_PKI, Guard::Private)?;
-    logs.into_iter().try_for_each(|directory| own(host, directory, Guard::Private))
+    own(host, path::KUBELET_PKI)?;
+    logs.into_iter().try_for_each(|directory| own(host, directory))?;
+    for directory in STATE {
+        if let Some(above) = files::parent(directory) {
+            files::make_directory(host, above)?;
+        }
+        there(host, directory, Guard::Private)?;
+    }
+    Ok(())
 }
 
 /// What [`state`] would refuse. Changes nothing.
 pub fn check_state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) -> Result<(), HostError> {
     let ours = [KUBELET, VOLUMES, path::KUBELET_PKI];
-    let all = SHARED.into_iter().chain(ours).chain(logs.into_iter().map(String::as_str));
+    let all = SHARED.into_iter().chain(ours).chain(STATE).chain(logs.into_iter().map(String::as_str));
     all.into_iter().try_for_each(|directory| check(host, directory).map(drop))
 }
 
-/// Makes a directory ours: it is made, or taken over if it may be.
-fn own(host: &dyn Host, directory: &str, guard: Guard) -> Result<(), HostError> {
+/// Makes a directory ours, for no other user: it is made, or taken over if it may be.
+fn own(host: &dyn Host, directory: &str) -> Result<(), HostError> {
+    let place = there(host, directory, Guard::Private)?;
+    if is_ours(&place, Guard::Private) { Ok(()) } else { take(host, directory, None) }
+}
+
+/// Takes a directory over, with all that is below it but `except`: others could write here until now, so what they have made is
+/// theirs, and what they have opened to others is open.
+fn take(host: &dyn Host, directory: &str, except: Option<&str>) -> Result<(), HostError> {
     let real = host.path(directory)?;
-    let Some(place) = check(host, directory)? else { return host.make_guarded(&real, guard) };
-    host.protect(&real, guard)?;
-    if !place.is_guarded {
-        // Until now others could write here: what they have made is theirs, and what they have opened to others is open.
-        host.reset_below(&real)?;
+    let except = except.map(|except| host.path(except)).transpose()?;
+    // No other user can write here from now on. It has the list that says so only when all is done: if something fails in the
+    // middle, all is gone through again.
+    host.protect(&real, Guard::Unsettled)?;
+    host.reset_below(&real, except.as_deref())?;
+    host.protect(&real, Guard::Private)
+}
+
+/// Makes sure that no other user can put another directory in the place of one above ours, or of what is in it.
+fn share(host: &dyn Host, directory: &str) -> Result<(), HostError> {
+    let place = there(host, directory, Guard::Readable)?;
+    match place.access.narrowed(is_trusted) {
+        Some(list) => host.set_access(&host.path(directory)?, &list),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// What is at the place of a directory, which is made if it is missing.
+fn there(host: &dyn Host, directory: &str, guard: Guard) -> Result<Place, HostError> {
+    if let Some(place) = check(host, directory)? {
+        return Ok(place);
+    }
+    host.make_guarded(&host.path(directory)?, guard)?;
+    // Another user may have been faster.
+    check(host, directory)?.ok_or_else(|| HostError::Refused {
+        path: directory.to_string(),
+        problem: "it was removed when it had just been made".into(),
+    })
+}
+
+/// Whether a directory has all that it gets from us: where others could write, more is to be done than to change its list.
+fn is_ours(place: &Place, guard: Guard) -> bool {
+    place.owner == access::ADMINISTRATORS && place.access.is(guard)
 }
 
 /// What is at the place of a directory, if it can be used.
@@ -105,11 +143,12 @@ fn objection(place: &Place, directory: &str) -> Option<String> {
         Kind::Link => return Some("it is a link to another place; remove the link".into()),
         Kind::File => return Some("it is not a directory; move it".into()),
     }
-    // A directory that others may write may belong to any user.
-    let trusted = SHARED.contains(&directory) || place.is_own || is_trusted(&place.owner);
-    (!trusted).then(|| {
+    // All below a directory of ours is taken over; what else is below one above ours may be of others, and stays theirs.
+    let command = if SHARED.contains(&directory) { "takeown /a /f" } else { "takeown /a /r /f" };
+    let is_administrators = place.is_own || is_trusted(&place.owner);
+    (!is_administrators).then(|| {
         format!(
-            "it belongs to {}, who may not be an administrator; check its content, then remove it, or give it to the administrators (takeown /a /r /f {directory})",
+            "it belongs to {}, who may not be an administrator; check its content, then remove it, or give it to the administrators ({command} {directory})",
             place.owner
         )
     })

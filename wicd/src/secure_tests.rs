@@ -1,6 +1,7 @@
 use std::fs;
 
 use super::*;
+use crate::access::{AccessList, Entry};
 use crate::fake::FakeHost;
 use crate::files::Access;
 
@@ -12,9 +13,21 @@ fn host() -> (tempfile::TempDir, FakeHost) {
     (dir, host)
 }
 
+/// As what a directory is guarded.
 fn guard(host: &FakeHost, directory: &str) -> Option<Guard> {
     let real = host.path(directory).unwrap();
-    host.state().guards.get(&real).copied()
+    let list = host.state().access.get(&real).cloned()?;
+    [Guard::Private, Guard::Unsettled, Guard::Readable, Guard::Volumes].into_iter().find(|guard| list.is(*guard))
+}
+
+fn has_access(host: &FakeHost, directory: &str, list: AccessList) {
+    files::make_directory(host, directory).unwrap();
+    let real = host.path(directory).unwrap();
+    host.state().access.insert(real, list);
+}
+
+fn owner(host: &FakeHost, directory: &str) -> String {
+    host.place(&host.path(directory).unwrap()).unwrap().unwrap().owner
 }
 
 fn owned_by(host: &FakeHost, directory: &str, sid: &str) {
@@ -51,8 +64,9 @@ fn what_may_be_a_directory_of_ours() {
         ("a file", Place { kind: Kind::File, ..good.clone() }, path::ROOT, Some("not a directory")),
         ("a user's", Place { owner: USER.into(), ..good.clone() }, path::ROOT, Some("takeown")),
         ("our own user's", Place { owner: USER.into(), is_own: true, ..good.clone() }, path::ROOT, None),
-        ("not ours alone", Place { owner: USER.into(), ..good.clone() }, path::LOGS, None),
-        ("not ours alone, but a link", Place { kind: Kind::Link, ..good }, path::LOGS, Some("link")),
+        ("above ours, a user's", Place { owner: USER.into(), ..good.clone() }, path::LOGS, Some("(takeown /a /f C:")),
+        ("above ours, an administrator's", good.clone(), path::LOGS, None),
+        ("above ours, a link", Place { kind: Kind::Link, ..good }, path::LOGS, Some("link")),
     ] {
         let objection = objection(&place, directory);
         assert_eq!(objection.is_some(), part.is_some(), "{about}: {objection:?}");
@@ -72,7 +86,65 @@ fn what_was_open_to_others_is_taken_from_them_once() {
     assert!(!host.state().owners.contains_key(&theirs));
     assert_eq!(host.state().resets, [ours]);
     root(&host).unwrap();
-    assert_eq!(host.state().resets.len(), 1, "what is guarded already is not gone through again");
+    assert_eq!(host.state().resets.len(), 1, "what is ours already is not gone through again");
+}
+
+/// That it inherits nothing says nothing about who may write in it.
+#[test]
+fn a_directory_is_ours_only_with_our_own_access_list() {
+    let ours = AccessList::of(Guard::Private);
+    let with = |entry: Entry| {
+        let mut list = ours.clone();
+        list.entries.push(entry);
+        list
+    };
+    for (about, list, expected) in [
+        ("ours", ours.clone(), 0),
+        ("ours, but inherited", AccessList { is_protected: false, ..ours.clone() }, 1),
+        ("users may change what is in it", with(Entry::grant("S-1-5-32-545", 0x0013_01bf, access::TO_ALL)), 1),
+        ("a user may read it", with(Entry::grant(USER, 0x0012_00a9, 0)), 1),
+        ("users may change what is below", AccessList::of(Guard::Volumes), 1),
+        ("nothing for others, but not ours", AccessList { is_protected: true, entries: vec![] }, 1),
+        ("as usual", AccessList::usual(), 1),
+    ] {
+        let (_dir, host) = host();
+        has_access(&host, path::ROOT, list);
+        has_access(&host, path::WICD, ours.clone());
+        for theirs in [r"C:\k\cni", r"C:\k\wicd\blobs"] {
+            owned_by(&host, theirs, USER);
+        }
+        root(&host).unwrap();
+        assert_eq!(guard(&host, path::ROOT), Some(Guard::Private), "{about}");
+        let root = host.path(path::ROOT).unwrap();
+        assert_eq!(host.state().resets.iter().filter(|reset| **reset == root).count(), expected, "{about}");
+        for theirs in [r"C:\k\cni", r"C:\k\wicd\blobs"] {
+            assert_eq!(owner(&host, theirs) == USER, expected == 0, "{about}: {theirs}");
+        }
+    }
+}
+
+#[test]
+fn what_is_ours_but_belongs_to_another_administrator_is_gone_through() {
+    let (_dir, host) = host();
+    has_access(&host, path::ROOT, AccessList::of(Guard::Private));
+    owned_by(&host, path::ROOT, "S-1-5-21-1-2-3-500");
+    root(&host).unwrap();
+    assert_eq!((owner(&host, path::ROOT), host.state().resets.len()), (TRUSTED[1].to_string(), 1));
+}
+
+/// A file that cannot be taken over must not keep the others from being taken, the next time either.
+#[test]
+fn a_takeover_that_was_interrupted_is_done_again() {
+    let (_dir, host) = host();
+    owned_by(&host, r"C:\k\theirs", USER);
+    for _again in 0..2 {
+        host.state().refused.insert("reset_below ".into());
+        root(&host).unwrap_err();
+        assert_eq!(guard(&host, path::ROOT), Some(Guard::Unsettled));
+    }
+    host.state().refused.clear();
+    root(&host).unwrap();
+    assert_eq!((guard(&host, path::ROOT), owner(&host, r"C:\k\theirs").as_str()), (Some(Guard::Private), TRUSTED[1]));
 }
 
 /// Who owns a directory may change its access list at any time.
@@ -128,6 +200,10 @@ fn keys_and_logs_are_guarded_before_anything_is_in_them() {
             (KUBELET, Guard::Private),
             (path::KUBELET_PKI, Guard::Private),
             (VOLUMES, Guard::Volumes),
+            (STATE[0], Guard::Private),
+            (STATE[1], Guard::Private),
+            (STATE[2], Guard::Private),
+            (STATE[3], Guard::Private),
             (&logs[0], Guard::Private),
             (&logs[1], Guard::Private),
         ] {
@@ -136,11 +212,56 @@ fn keys_and_logs_are_guarded_before_anything_is_in_them() {
     }
 }
 
+/// Who owns `C:\var` can move `C:\var\lib` aside, and put another one in its place.
 #[test]
-fn what_was_there_before_and_is_not_ours_keeps_its_access_list() {
+fn a_directory_above_ours_that_belongs_to_a_user_is_refused_and_left_alone() {
+    for directory in SHARED.into_iter().chain(STATE) {
+        let (_dir, host) = host();
+        owned_by(&host, directory, USER);
+        for error in [state(&host, &[]).unwrap_err(), check_state(&host, &[]).unwrap_err()] {
+            let text = error.to_string();
+            assert_eq!(error.reason(), "DirectoryRefused", "{directory}: {text}");
+            assert!(text.contains(directory) && text.contains(USER) && text.contains("takeown"), "{text}");
+        }
+        assert_eq!((owner(&host, directory).as_str(), guard(&host, directory)), (USER, None));
+    }
+}
+
+/// As on a host of WMCO's, on whichever image of Windows: an administrator has made them, with what they inherit from `C:\`.
+#[test]
+fn users_cannot_change_the_directories_above_ours_and_keep_what_is_below() {
+    let authenticated = Entry::grant("S-1-5-11", 0x0013_01bf, access::TO_ALL);
+    let mut open = AccessList::usual();
+    open.entries.push(authenticated.clone());
+    for (about, list) in [("as usual", AccessList::usual()), ("all users may change everything", open)] {
+        let (_dir, host) = host();
+        for directory in SHARED {
+            has_access(&host, directory, list.clone());
+        }
+        owned_by(&host, r"C:\var\log\theirs", USER);
+        state(&host, &[r"C:\var\log\kubelet".to_string()]).unwrap();
+        for directory in SHARED {
+            let place = host.place(&host.path(directory).unwrap()).unwrap().unwrap();
+            assert_eq!(place.access.narrowed(is_trusted), None, "{about}: {directory}");
+            let below = Entry { flags: access::TO_ALL | 0x8, ..authenticated.clone() };
+            assert_eq!(place.access.entries.contains(&below), list.entries.contains(&authenticated), "{about}");
+        }
+        assert_eq!(owner(&host, r"C:\var\log\theirs"), USER, "{about}: what is theirs stays theirs");
+        assert_eq!(guard(&host, r"C:\var\log\kubelet"), Some(Guard::Private));
+        let before = host.state().access.clone();
+        state(&host, &[r"C:\var\log\kubelet".to_string()]).unwrap();
+        assert!(host.state().access == before, "{about}: changed again");
+    }
+}
+
+/// Plugins of volumes talk to kubelet by what lies there.
+#[test]
+fn what_users_have_made_in_the_state_of_kubelet_is_taken_and_volumes_are_not() {
     let (_dir, host) = host();
-    owned_by(&host, r"C:\var\log", USER);
-    state(&host, &[r"C:\var\log\kubelet".to_string()]).unwrap();
-    assert_eq!((guard(&host, r"C:\var"), guard(&host, r"C:\var\log")), (None, None));
-    assert_eq!(guard(&host, r"C:\var\log\kubelet"), Some(Guard::Private));
+    let (theirs, volume) = (r"C:\var\lib\kubelet\plugins_registry", r"C:\var\lib\kubelet\pods\x\volumes");
+    owned_by(&host, theirs, USER);
+    owned_by(&host, volume, USER);
+    state(&host, &[]).unwrap();
+    assert_eq!((owner(&host, theirs).as_str(), owner(&host, volume).as_str()), (TRUSTED[1], USER));
+    assert_eq!((guard(&host, KUBELET), guard(&host, VOLUMES)), (Some(Guard::Private), Some(Guard::Volumes)));
 }

@@ -2,6 +2,7 @@ use api::host::{Body, CertificateKind, ConfigFile, Owner};
 use api::services::Service;
 
 use super::*;
+use crate::host::Guard;
 use crate::operation::run;
 use crate::operation::tests::{
     Bed, CLUSTER, KUBELET, ca_pem, message, payload_files, reason, request, service, wanted,
@@ -63,9 +64,11 @@ fn secrets_are_protected_and_not_told() {
         .on_protect(move |path| inner.lock().unwrap().push(path.file_name().unwrap().to_string_lossy().into_owned()));
     let answer = bed.apply(wanted("1"));
     let seen = seen.lock().unwrap();
-    for name in ["k", "tls.key.new", "desired.json.new", "kubelet-first.key.new", "wicd-client.key.new"] {
+    for name in ["tls.key.new", "desired.json.new", "kubelet-first.key.new", "wicd-client.key.new"] {
         assert!(seen.iter().any(|s| s == name), "{name} in {seen:?}");
     }
+    let root = bed.host.path(path::ROOT).unwrap();
+    assert!(bed.host.state().access[&root].is(Guard::Private));
     let told = serde_json::to_string(&answer).unwrap();
     assert!(!told.contains("hunter2") && !told.contains("PRIVATE KEY"));
 }

@@ -15,6 +15,8 @@ use crate::owned::{Owned, is_tagged};
 
 /// Settings of the service beside [`path::DESIRED`]: [`Settings`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
+/// Name of the program of the service, in a directory of its own.
+const EXE: &str = "wicd.exe";
 /// WMCO's kubeconfig for a kubelet without a certificate.
 const LEGACY_BOOTSTRAP: &str = r"C:\k\bootstrap-kubeconfig";
 /// Time for the service to report that it runs. It does so first.
@@ -90,6 +92,20 @@ fn place_exe(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
     };
     files::write(host, &to, &content, Access::Inherited)?;
     files::remove_old(host, &to)?;
+    remove_beside(host, sha256)
+}
+
+/// Removes what is beside the program of the service: Windows loads libraries from there first, and what lay there before `C:\k` was
+/// taken over may be of any user.
+fn remove_beside(host: &dyn Host, sha256: &str) -> Result<(), Failure> {
+    let directory = format!(r"{}\{sha256}", path::WICD);
+    for name in files::list(host, &directory)? {
+        let is_program =
+            name.eq_ignore_ascii_case(EXE) || name.strip_prefix(EXE).is_some_and(|rest| rest.starts_with(".old-"));
+        if !is_program {
+            files::remove_tree(host, &format!(r"{directory}\{name}"))?;
+        }
+    }
     Ok(())
 }
 

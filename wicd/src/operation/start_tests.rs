@@ -27,6 +27,19 @@ fn the_service_comes_up_and_comes_back() {
     assert_eq!(settings.certificate_seconds, 3600);
 }
 
+/// Windows loads libraries from the directory of a program first.
+#[test]
+fn nothing_of_others_stays_beside_the_program_of_the_service() {
+    let bed = Bed::new();
+    let body = applied(&bed, "1");
+    let directory = format!(r"{}\{}", path::WICD, exe("1"));
+    for theirs in ["bcrypt.dll", r"wicd.exe.local\crypt32.dll", "WICD.EXE.config"] {
+        bed.write(&format!(r"{directory}\{theirs}"), b"theirs");
+    }
+    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
+    assert_eq!(files::list(&bed.host, &directory).unwrap(), ["wicd.exe"]);
+}
+
 #[test]
 fn certificates_and_keys_lie_together_and_no_key_waits_any_more() {
     let bed = Bed::new();

@@ -2,12 +2,13 @@
 //!
 //! All goes through a handle that was opened without following a link, so that what was checked is what is changed.
 
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::windows::ffi::OsStrExt;
-use std::os::windows::fs::OpenOptionsExt;
+use std::os::windows::fs::{MetadataExt, OpenOptionsExt};
 use std::os::windows::io::AsRawHandle;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr::{null, null_mut};
 
 use windows_sys::Win32::Foundation::{CloseHandle, ERROR_ALREADY_EXISTS, HANDLE, LocalFree};
@@ -16,30 +17,29 @@ use windows_sys::Win32::Security::Authorization::{
     SE_FILE_OBJECT, SetSecurityInfo,
 };
 use windows_sys::Win32::Security::{
-    ACL, DACL_SECURITY_INFORMATION, GetSecurityDescriptorControl, GetSecurityDescriptorDacl,
-    GetSecurityDescriptorOwner, GetTokenInformation, OWNER_SECURITY_INFORMATION, PROTECTED_DACL_SECURITY_INFORMATION,
-    PSECURITY_DESCRIPTOR, PSID, SE_BACKUP_NAME, SE_DACL_PROTECTED, SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME,
-    SECURITY_ATTRIBUTES, SetKernelObjectSecurity, TOKEN_QUERY, TOKEN_USER, TokenUser,
+    ACCESS_ALLOWED_ACE, ACL, DACL_SECURITY_INFORMATION, GetAce, GetSecurityDescriptorControl,
+    GetSecurityDescriptorDacl, GetSecurityDescriptorOwner, GetTokenInformation, OWNER_SECURITY_INFORMATION,
+    PROTECTED_DACL_SECURITY_INFORMATION, PSECURITY_DESCRIPTOR, PSID, SE_BACKUP_NAME, SE_DACL_PROTECTED,
+    SE_RESTORE_NAME, SE_TAKE_OWNERSHIP_NAME, SECURITY_ATTRIBUTES, SetKernelObjectSecurity, TOKEN_QUERY, TOKEN_USER,
+    TokenUser,
 };
 use windows_sys::Win32::Storage::FileSystem::{
-    CreateDirectoryW, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT, FILE_READ_ATTRIBUTES, READ_CONTROL,
-    WRITE_DAC, WRITE_OWNER,
+    CreateDirectoryW, FILE_ATTRIBUTE_DIRECTORY, FILE_FLAG_BACKUP_SEMANTICS, FILE_FLAG_OPEN_REPARSE_POINT,
+    FILE_READ_ATTRIBUTES, READ_CONTROL, WRITE_DAC, WRITE_OWNER,
 };
 use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken};
 
 use super::privilege;
 use super::wide::{check, check_code, is, text, wide};
+use crate::access::{self, AccessList, Entry};
 use crate::host::{Guard, HostError, Place};
 
-/// Owner Administrators; nothing inherited; everything for SYSTEM and Administrators, also for what is made below later.
-const PRIVATE: &str = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)";
-/// Users may read as well.
-const READABLE: &str = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1200a9;;;BU)";
-/// Users may change what is below as well, but not the directory itself.
-const VOLUMES: &str = "O:BAD:P(A;OICI;FA;;;SY)(A;OICI;FA;;;BA)(A;OICI;0x1200a9;;;BU)(A;OICIIO;0x1301bf;;;AU)";
+/// Kinds of entries of an access list: what a user may do, and what not.
+const ALLOWED: u8 = 0;
+const DENIED: u8 = 1;
 /// A file that only SYSTEM and Administrators may use.
 const FILE: &str = "O:BAD:P(A;;FA;;;SY)(A;;FA;;;BA)";
-/// What a directory below one that is [`PRIVATE`] inherits, as Windows itself would write it.
+/// What a directory below a private one inherits, as Windows itself would write it.
 const INHERITED_DIRECTORY: &str = "O:BAD:AI(A;OICIID;FA;;;SY)(A;OICIID;FA;;;BA)";
 /// The same for a file.
 const INHERITED_FILE: &str = "O:BAD:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)";
@@ -69,9 +69,21 @@ pub fn protect(path: &Path, guard: Guard) -> Result<(), HostError> {
     try_protect(path, guard).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
 
-/// Gives all that is below a directory to Administrators, with nothing but what a private directory hands down.
-pub fn reset_below(path: &Path) -> Result<(), HostError> {
-    try_reset_below(path).map_err(HostError::system("take over what is below", path.display().to_string()))
+/// Gives a directory to Administrators, with this access list.
+pub fn set_access(path: &Path, list: &AccessList) -> Result<(), HostError> {
+    try_set(path, |_| list.text()).map_err(HostError::system("restrict access to", path.display().to_string()))
+}
+
+/// Gives all that is below a directory, but not `except`, to Administrators, with nothing but what a private directory hands down.
+pub fn reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
+    try_reset_below(&verbatim(path), except.map(verbatim).as_deref())
+}
+
+/// The same path, as Windows takes it without changing any name in it: one may end with a dot or a space, which is cut off else.
+fn verbatim(path: &Path) -> PathBuf {
+    let mut verbatim = OsString::from(r"\\?\");
+    verbatim.push(path);
+    verbatim.into()
 }
 
 fn open(path: &Path, access: u32) -> io::Result<File> {
@@ -81,23 +93,20 @@ fn open(path: &Path, access: u32) -> io::Result<File> {
         .open(path)
 }
 
-/// Opens something whose owner may not have let us in. Links are refused.
+/// Opens something whose owner may not have let us in. A link is opened itself.
 fn open_to_change(path: &Path) -> io::Result<File> {
     // Without them, what administrators may change anyhow is changed.
     for name in [SE_TAKE_OWNERSHIP_NAME, SE_RESTORE_NAME, SE_BACKUP_NAME] {
         let _ = privilege::enable(name);
     }
-    let file = open(path, READ_CONTROL | WRITE_DAC | WRITE_OWNER | FILE_READ_ATTRIBUTES)?;
-    if file.metadata()?.is_symlink() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a link"));
-    }
-    Ok(file)
+    open(path, READ_CONTROL | WRITE_DAC | WRITE_OWNER | FILE_READ_ATTRIBUTES)
 }
 
 fn place_of(file: &File) -> io::Result<Place> {
     let meta = file.metadata()?;
-    let (mut owner, mut descriptor): (PSID, PSECURITY_DESCRIPTOR) = (null_mut(), null_mut());
-    // SAFETY: the handle is open; null stands for what is not asked for. The owner lies in the descriptor.
+    let (mut owner, mut dacl, mut descriptor): (PSID, *mut ACL, PSECURITY_DESCRIPTOR) =
+        (null_mut(), null_mut(), null_mut());
+    // SAFETY: the handle is open; null stands for what is not asked for. Owner and list lie in the descriptor.
     check_code(unsafe {
         GetSecurityInfo(
             file.as_raw_handle(),
@@ -105,7 +114,7 @@ fn place_of(file: &File) -> io::Result<Place> {
             OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION,
             &raw mut owner,
             null_mut(),
-            null_mut(),
+            &raw mut dacl,
             null_mut(),
             &raw mut descriptor,
         )
@@ -114,18 +123,48 @@ fn place_of(file: &File) -> io::Result<Place> {
     let (mut control, mut revision) = (0, 0);
     // SAFETY: the descriptor is the one that Windows gave.
     check(unsafe { GetSecurityDescriptorControl(descriptor.0, &raw mut control, &raw mut revision) })?;
-    // SAFETY: the owner lies in the descriptor, which lives.
-    let owner = unsafe { sid_text(owner) }?;
+    // SAFETY: owner and list lie in the descriptor, which lives.
+    let (owner, entries) = unsafe { (sid_text(owner)?, entries(dacl)?) };
     Ok(Place {
         kind: meta.file_type().into(),
         is_own: owner == own_sid()?,
         owner,
-        is_guarded: control & SE_DACL_PROTECTED != 0,
+        access: AccessList { is_protected: control & SE_DACL_PROTECTED != 0, entries },
     })
 }
 
+/// The entries of an access list.
+///
+/// # Safety
+/// `dacl` is null or a valid list.
+unsafe fn entries(dacl: *const ACL) -> io::Result<Vec<Entry>> {
+    if dacl.is_null() {
+        // No list: everyone may do everything.
+        return Ok(vec![Entry::grant(access::EVERYONE, access::ALL, access::TO_ALL)]);
+    }
+    // SAFETY: the caller promises a valid list.
+    let count = unsafe { (*dacl).AceCount };
+    (0..count.into())
+        .map(|index| {
+            let mut pointer = null_mut();
+            // SAFETY: the list is valid and has an entry of this index. All kinds of entries begin with header and rights, and in those
+            // two a SID follows.
+            unsafe {
+                check(GetAce(dacl, index, &raw mut pointer))?;
+                let entry = pointer.cast::<ACCESS_ALLOWED_ACE>();
+                let header = (*entry).Header;
+                let sid = match header.AceType {
+                    ALLOWED | DENIED => sid_text((&raw mut (*entry).SidStart).cast())?,
+                    _ => String::new(),
+                };
+                Ok(Entry { sid, rights: (*entry).Mask, flags: header.AceFlags, denies: header.AceType == DENIED })
+            }
+        })
+        .collect()
+}
+
 fn try_make(path: &Path, guard: Guard) -> io::Result<()> {
-    let descriptor = Descriptor::parse(directory(guard))?;
+    let descriptor = Descriptor::parse(&AccessList::of(guard).text())?;
     let path: Vec<u16> = path.as_os_str().encode_wide().chain([0]).collect();
     let attributes = SECURITY_ATTRIBUTES {
         nLength: u32::try_from(size_of::<SECURITY_ATTRIBUTES>()).unwrap_or_default(),
@@ -137,8 +176,16 @@ fn try_make(path: &Path, guard: Guard) -> io::Result<()> {
 }
 
 fn try_protect(path: &Path, guard: Guard) -> io::Result<()> {
+    try_set(path, |is_directory| if is_directory { AccessList::of(guard).text() } else { FILE.to_string() })
+}
+
+fn try_set(path: &Path, text: impl FnOnce(bool) -> String) -> io::Result<()> {
     let file = open_to_change(path)?;
-    let descriptor = Descriptor::parse(if file.metadata()?.is_dir() { directory(guard) } else { FILE })?;
+    let meta = file.metadata()?;
+    if meta.is_symlink() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a link"));
+    }
+    let descriptor = Descriptor::parse(&text(meta.is_dir()))?;
     // SAFETY: the handle is open; owner and list lie in the descriptor, which lives until the end.
     check_code(unsafe {
         SetSecurityInfo(
@@ -153,36 +200,48 @@ fn try_protect(path: &Path, guard: Guard) -> io::Result<()> {
     })
 }
 
-fn try_reset_below(path: &Path) -> io::Result<()> {
-    for entry in fs::read_dir(path)? {
-        let path = entry?.path();
-        if fs::symlink_metadata(&path)?.is_symlink() {
-            continue;
-        }
-        let file = open_to_change(&path)?;
-        let is_directory = file.metadata()?.is_dir();
-        let descriptor = Descriptor::parse(if is_directory { INHERITED_DIRECTORY } else { INHERITED_FILE })?;
-        // SAFETY: the handle is open; the descriptor is a valid one.
-        check(unsafe {
-            SetKernelObjectSecurity(
-                file.as_raw_handle(),
-                OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION,
-                descriptor.0,
-            )
-        })?;
-        if is_directory {
-            try_reset_below(&path)?;
+fn try_reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
+    // One entry that cannot be taken over keeps the directory from being used: so its name is said.
+    let failed = |path: &Path| HostError::system("take over", path.display().to_string());
+    let Some(entries) = unless_gone(fs::read_dir(path)).map_err(failed(path))? else { return Ok(()) };
+    for entry in entries {
+        let path = entry.map_err(failed(path))?.path();
+        let is_except = except.is_some_and(|except| path.as_os_str().eq_ignore_ascii_case(except));
+        if !is_except && unless_gone(reset(&path)).map_err(failed(&path))? == Some(true) {
+            try_reset_below(&path, except)?;
         }
     }
     Ok(())
 }
 
-fn directory(guard: Guard) -> &'static str {
-    match guard {
-        Guard::Private => PRIVATE,
-        Guard::Readable => READABLE,
-        Guard::Volumes => VOLUMES,
+/// `None` for what a service that runs has removed meanwhile.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
     }
+}
+
+/// Gives something to Administrators. Returns whether it is a directory, and not a link to one: who owns a link can make a directory
+/// of it, so it is taken as well.
+fn reset(path: &Path) -> io::Result<bool> {
+    let file = open_to_change(path)?;
+    let meta = file.metadata()?;
+    // A link to a directory is one for Windows.
+    let inherited = match meta.file_attributes() & FILE_ATTRIBUTE_DIRECTORY {
+        0 => INHERITED_FILE,
+        _ => INHERITED_DIRECTORY,
+    };
+    let descriptor = Descriptor::parse(inherited)?;
+    // SAFETY: the handle is open; the descriptor is a valid one.
+    check(unsafe {
+        SetKernelObjectSecurity(
+            file.as_raw_handle(),
+            OWNER_SECURITY_INFORMATION | DACL_SECURITY_INFORMATION,
+            descriptor.0,
+        )
+    })?;
+    Ok(meta.is_dir())
 }
 
 /// SID of the user as whom we run.

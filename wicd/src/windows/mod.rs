@@ -30,6 +30,7 @@ use std::path::{Path, PathBuf};
 
 use api::host::{Machine, ServiceState};
 
+use crate::access::AccessList;
 use crate::host::{Adapter, Guard, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
 /// containerd's shims go on when containerd stops.
@@ -112,8 +113,12 @@ impl Host for WindowsHost {
         acl::protect(path, guard)
     }
 
-    fn reset_below(&self, path: &Path) -> Result<(), HostError> {
-        acl::reset_below(path)
+    fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError> {
+        acl::set_access(path, list)
+    }
+
+    fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError> {
+        acl::reset_below(path, except)
     }
 
     fn enable_containers(&self) -> Result<bool, HostError> {

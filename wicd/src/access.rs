@@ -1,0 +1,254 @@
+//! Access lists of files and directories: who may do what, as Windows keeps it.
+
+use crate::host::Guard;
+
+/// SYSTEM.
+pub const SYSTEM: &str = "S-1-5-18";
+/// The group Administrators.
+pub const ADMINISTRATORS: &str = "S-1-5-32-544";
+/// Everyone.
+pub const EVERYONE: &str = "S-1-1-0";
+const USERS: &str = "S-1-5-32-545";
+const AUTHENTICATED_USERS: &str = "S-1-5-11";
+
+/// All rights to a file or directory.
+pub const ALL: u32 = 0x001f_01ff;
+/// To read, to list and to execute, without any right to change something.
+const READ: u32 = 0x0012_00a9;
+/// To change and to delete, but not what other users have made, nor the access list.
+const MODIFY: u32 = 0x0013_01bf;
+/// To read the access list.
+const READ_LIST: u32 = 0x0002_0000;
+/// To read and to execute, in the form that is for all kinds of objects.
+const READ_ANY: u32 = 0xa000_0000;
+
+/// Files inherit the entry.
+const TO_FILES: u8 = 0x1;
+/// Directories inherit the entry.
+const TO_DIRECTORIES: u8 = 0x2;
+/// What is below inherits the entry.
+pub const TO_ALL: u8 = TO_FILES | TO_DIRECTORIES;
+/// The entry is for what is below alone.
+const ONLY_BELOW: u8 = 0x8;
+/// The entry came from the directory above.
+const INHERITED: u8 = 0x10;
+
+/// Who may use a file or directory.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct AccessList {
+    /// Whether nothing comes from the directory above.
+    pub is_protected: bool,
+    /// In the order in which Windows goes through them.
+    pub entries: Vec<Entry>,
+}
+
+/// What one user or group may do, or may not.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// SID of the user or group. Empty for an entry of a kind that is not known here.
+    pub sid: String,
+    /// Rights, one bit for each.
+    pub rights: u32,
+    /// Where the entry came from and where it goes on to, as Windows keeps it.
+    pub flags: u8,
+    /// Whether the rights are withheld.
+    pub denies: bool,
+}
+
+impl Entry {
+    /// An entry that grants rights.
+    pub fn grant(sid: impl Into<String>, rights: u32, flags: u8) -> Self {
+        Self { sid: sid.into(), rights, flags, denies: false }
+    }
+
+    /// Whether it lets its user change the directory itself: what is directly in it, its name, owner or access list.
+    fn changes_itself(&self) -> bool {
+        !self.denies && self.flags & ONLY_BELOW == 0 && self.rights & !(READ | READ_ANY) != 0
+    }
+
+    /// The same for what is below, but only with the right to read the directory itself.
+    fn narrowed(self) -> Vec<Self> {
+        if !self.changes_itself() {
+            return vec![self];
+        }
+        let here = Self { rights: self.rights & (READ | READ_ANY), flags: 0, ..self.clone() };
+        let below = Self { flags: self.flags | ONLY_BELOW, ..self };
+        let goes_on = below.flags & TO_ALL != 0;
+        (here.rights != 0).then_some(here).into_iter().chain(goes_on.then_some(below)).collect()
+    }
+
+    fn text(&self) -> String {
+        const NAMES: [(u8, &str); 4] = [(TO_FILES, "OI"), (TO_DIRECTORIES, "CI"), (0x4, "NP"), (ONLY_BELOW, "IO")];
+        let kind = if self.denies { "D" } else { "A" };
+        let flags: String = NAMES.iter().filter(|(flag, _)| self.flags & flag != 0).map(|(_, name)| *name).collect();
+        format!("({kind};{flags};{:#x};;;{})", self.rights, self.sid)
+    }
+}
+
+impl AccessList {
+    /// The list of a directory that is guarded so.
+    pub fn of(guard: Guard) -> Self {
+        let mut entries = administrators().to_vec();
+        match guard {
+            Guard::Private => {}
+            // Grants nothing that Administrators do not have: it is only there to be seen.
+            Guard::Unsettled => entries.push(Entry::grant(ADMINISTRATORS, READ_LIST, 0)),
+            Guard::Readable => entries.push(Entry::grant(USERS, READ, TO_ALL)),
+            Guard::Volumes => entries.extend([
+                Entry::grant(USERS, READ, TO_ALL),
+                Entry::grant(AUTHENTICATED_USERS, MODIFY, TO_ALL | ONLY_BELOW),
+            ]),
+        }
+        Self { is_protected: true, entries }
+    }
+
+    /// What a directory on `C:` has on Windows Server if nobody says otherwise: users may make files and directories in it.
+    pub fn usual() -> Self {
+        let mut entries = administrators().to_vec();
+        entries.extend([
+            Entry::grant(USERS, READ, TO_ALL),
+            Entry::grant(USERS, 0x4, TO_DIRECTORIES),
+            Entry::grant(USERS, 0x2, TO_DIRECTORIES),
+            Entry::grant("S-1-3-0", 0x1000_0000, TO_ALL | ONLY_BELOW),
+        ]);
+        for entry in &mut entries {
+            entry.flags |= INHERITED;
+        }
+        Self { is_protected: false, entries }
+    }
+
+    /// Whether it is exactly the one of a directory that is guarded so.
+    pub fn is(&self, guard: Guard) -> bool {
+        let sorted = |list: &Self| {
+            let mut entries = list.entries.clone();
+            entries.sort();
+            entries
+        };
+        self.is_protected && sorted(self) == sorted(&Self::of(guard))
+    }
+
+    /// The same list without what lets others than the trusted ones change the directory itself. What they may do with what is
+    /// below stays. `None` if there is no such right.
+    pub fn narrowed(&self, is_trusted: impl Fn(&str) -> bool) -> Option<Self> {
+        let is_danger = |entry: &Entry| !is_trusted(&entry.sid) && entry.changes_itself();
+        if !self.entries.iter().any(is_danger) {
+            return None;
+        }
+        let others = self.entries.iter().filter(|e| !e.sid.is_empty() && ![SYSTEM, ADMINISTRATORS].contains(&&*e.sid));
+        let others = others.cloned().map(|entry| Entry { flags: entry.flags & !INHERITED, ..entry });
+        let (denied, granted): (Vec<_>, Vec<_>) = others.partition(|entry| entry.denies);
+        let granted =
+            granted.into_iter().flat_map(|entry| if is_danger(&entry) { entry.narrowed() } else { vec![entry] });
+        let entries = denied.into_iter().chain(administrators()).chain(granted).collect();
+        Some(Self { is_protected: true, entries })
+    }
+
+    /// The list as Windows reads it (SDDL), with Administrators as the owner.
+    pub fn text(&self) -> String {
+        let protected = if self.is_protected { "P" } else { "" };
+        let entries: String = self.entries.iter().map(Entry::text).collect();
+        format!("O:BAD:{protected}{entries}")
+    }
+}
+
+/// Everything for SYSTEM and Administrators, also for what is made below later.
+fn administrators() -> [Entry; 2] {
+    [SYSTEM, ADMINISTRATORS].map(|sid| Entry::grant(sid, ALL, TO_ALL))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DELETE: u32 = 0x0001_0000;
+    const DELETE_CHILD: u32 = 0x40;
+    const WRITE_DAC: u32 = 0x0004_0000;
+
+    fn with(entries: &[Entry]) -> AccessList {
+        AccessList { is_protected: false, entries: administrators().into_iter().chain(entries.to_vec()).collect() }
+    }
+
+    fn is_trusted(sid: &str) -> bool {
+        [SYSTEM, ADMINISTRATORS].contains(&sid)
+    }
+
+    #[test]
+    fn lists_are_written_as_windows_reads_them() {
+        for (guard, expected) in [
+            (Guard::Private, "O:BAD:P(A;OICI;0x1f01ff;;;S-1-5-18)(A;OICI;0x1f01ff;;;S-1-5-32-544)"),
+            (
+                Guard::Volumes,
+                "O:BAD:P(A;OICI;0x1f01ff;;;S-1-5-18)(A;OICI;0x1f01ff;;;S-1-5-32-544)\
+                 (A;OICI;0x1200a9;;;S-1-5-32-545)(A;OICIIO;0x1301bf;;;S-1-5-11)",
+            ),
+        ] {
+            assert_eq!(AccessList::of(guard).text(), expected);
+        }
+        let deny = Entry { denies: true, ..Entry::grant(EVERYONE, DELETE, 0x4 | TO_DIRECTORIES) };
+        assert_eq!(AccessList { is_protected: false, entries: vec![deny] }.text(), "O:BAD:(D;CINP;0x10000;;;S-1-1-0)");
+    }
+
+    #[test]
+    fn only_our_own_list_is_ours() {
+        let guards = [Guard::Private, Guard::Unsettled, Guard::Readable, Guard::Volumes];
+        for guard in guards {
+            let list = AccessList::of(guard);
+            for other in guards {
+                assert_eq!(list.is(other), guard == other, "{guard:?} {other:?}");
+            }
+            assert!(!AccessList { is_protected: false, ..list.clone() }.is(guard), "it inherits: {guard:?}");
+            let mut turned = list.clone();
+            turned.entries.reverse();
+            assert!(turned.is(guard), "in another order: {guard:?}");
+            turned.entries.push(Entry::grant(EVERYONE, READ, 0));
+            assert!(!turned.is(guard), "one more: {guard:?}");
+        }
+        let mut less = AccessList::of(Guard::Private);
+        less.entries[0].rights = READ;
+        assert!(!less.is(Guard::Private), "SYSTEM may not write");
+    }
+
+    #[test]
+    fn what_lets_others_change_a_directory_itself() {
+        let users = |rights, flags| Entry::grant(USERS, rights, flags);
+        for (about, entry, expected) in [
+            ("nothing but reading", users(READ, TO_ALL), None),
+            ("what is below", users(ALL, TO_ALL | ONLY_BELOW), None),
+            ("a right that is withheld", Entry { denies: true, ..users(ALL, TO_ALL) }, None),
+            ("an administrator", Entry::grant(ADMINISTRATORS, ALL, 0), None),
+            ("making directories", users(0x4, TO_DIRECTORIES), Some(vec![users(0x4, TO_DIRECTORIES | ONLY_BELOW)])),
+            ("making files", users(0x2, 0), Some(vec![])),
+            ("deleting it", users(DELETE, 0), Some(vec![])),
+            ("deleting what is in it", users(DELETE_CHILD | READ, 0), Some(vec![users(READ, 0)])),
+            ("its list", users(WRITE_DAC, 0), Some(vec![])),
+            (
+                "as on other images of Windows",
+                Entry::grant(AUTHENTICATED_USERS, MODIFY, TO_ALL | INHERITED),
+                Some(vec![
+                    Entry::grant(AUTHENTICATED_USERS, READ, 0),
+                    Entry::grant(AUTHENTICATED_USERS, MODIFY, TO_ALL | ONLY_BELOW),
+                ]),
+            ),
+            ("all of it, for everyone", Entry::grant(EVERYONE, 0x1000_0000, 0), Some(vec![])),
+            ("of a kind that is not known", Entry::grant("", DELETE, 0), Some(vec![])),
+        ] {
+            let expected = expected.map(|entries| AccessList { is_protected: true, ..with(&entries) });
+            let narrowed = with(&[entry]).narrowed(is_trusted);
+            assert_eq!(narrowed, expected, "{about}");
+            assert_eq!(narrowed.and_then(|list| list.narrowed(is_trusted)), None, "{about}: once is enough");
+        }
+    }
+
+    #[test]
+    fn what_we_make_needs_no_narrowing_and_what_is_usual_does() {
+        for guard in [Guard::Private, Guard::Unsettled, Guard::Readable, Guard::Volumes] {
+            assert_eq!(AccessList::of(guard).narrowed(is_trusted), None, "{guard:?}");
+        }
+        let narrowed = AccessList::usual().narrowed(is_trusted).unwrap();
+        assert_eq!(
+            narrowed.text(),
+            "O:BAD:P(A;OICI;0x1f01ff;;;S-1-5-18)(A;OICI;0x1f01ff;;;S-1-5-32-544)(A;OICI;0x1200a9;;;S-1-5-32-545)\
+             (A;CIIO;0x4;;;S-1-5-32-545)(A;CIIO;0x2;;;S-1-5-32-545)(A;OICIIO;0x10000000;;;S-1-3-0)"
+        );
+    }
+}
