@@ -64,6 +64,12 @@ impl Cluster {
         Ok(crate::cluster::id(&self.client).await?)
     }
 
+    /// One that answers from a script.
+    #[cfg(test)]
+    pub fn fake(client: Client) -> Self {
+        Self { config: Config::new(http::Uri::from_static("http://localhost")), direct: client.clone(), client }
+    }
+
     /// What hosts get from this operator in this cluster.
     ///
     /// # Errors

@@ -28,6 +28,8 @@ mod restored;
 mod rotate;
 mod session;
 mod status;
+#[cfg(test)]
+mod test_bed;
 pub mod told;
 mod update;
 mod wanted;
