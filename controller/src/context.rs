@@ -33,6 +33,8 @@ use crate::{
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
 /// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
+/// Hosts that may be looked at at once without a grant. None of them waits for a place among the connections of work that was granted.
+const LOOKS: usize = 16;
 /// Which Nodes are looked at.
 pub const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
@@ -169,6 +171,8 @@ pub struct Context {
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
     pub connections: Arc<Semaphore>,
+    /// Hosts that may be looked at at once without a grant.
+    pub looks: Semaphore,
     /// Tells the certificate approver that a host has been proven.
     pub proven: Arc<Notify>,
     /// Certificates that wicd has renewed.
@@ -206,6 +210,7 @@ impl Context {
             // A command that looks once issues nothing.
             wicd_rights: if looks_once { WicdRights::default() } else { WicdRights::unknown() },
             connections: Arc::new(Semaphore::new(args.max_connections)),
+            looks: Semaphore::new(LOOKS),
             proven: Arc::new(Notify::new()),
             renewals: Renewals::default(),
             written: Written::default(),

@@ -17,6 +17,7 @@ mod host_key_policy;
 mod identity;
 mod join;
 mod login;
+mod look;
 pub mod node;
 pub mod own;
 mod poolless;
