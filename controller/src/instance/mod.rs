@@ -192,7 +192,9 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
         if let Some(wait) = work.waits() {
             return Ok(Flow::After(wait));
         }
-        restored::recover(work).await?;
+        if let Some(wait) = restored::recover(work).await? {
+            return Ok(Flow::After(wait));
+        }
     }
     match &grant {
         // What is let go is not touched, so that no failure is waited for.

@@ -96,7 +96,7 @@ impl Work {
         })
     }
 
-    async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
+    pub async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
         let mut evidence = self.evidence();
         evidence.proven.extend(reached.map(|ip| ip.to_canonical()));
         whose::ask(&self.cx.client, &evidence).await.map_err(StepError::api("show the Node"))
