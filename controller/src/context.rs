@@ -33,6 +33,8 @@ use crate::{
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
 /// HTTP/1.1: without a limit, 560 were open while a thousand hosts joined.
 const REQUESTS: usize = 32;
+/// Hosts that may be examined at once without a grant. None of them waits for a place among the connections of granted work.
+const LOOKS: usize = 16;
 /// Which Nodes are watched.
 pub const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
@@ -62,6 +64,12 @@ impl Cluster {
     /// When the API server does not show it.
     pub async fn id(&self) -> Result<String, ReleaseError> {
         Ok(crate::cluster::id(&self.client).await?)
+    }
+
+    /// One that answers from a script.
+    #[cfg(test)]
+    pub fn fake(client: Client) -> Self {
+        Self { config: Config::new(http::Uri::from_static("http://localhost")), direct: client.clone(), client }
     }
 
     /// What hosts get from this operator in this cluster.
@@ -163,6 +171,8 @@ pub struct Context {
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
     pub connections: Arc<Semaphore>,
+    /// Hosts that may be examined at once without a grant.
+    pub looks: Semaphore,
     /// Notifies the certificate approver that a host has been proven.
     pub proven: Arc<Notify>,
     /// Certificates that wicd has renewed.
@@ -200,6 +210,7 @@ impl Context {
             // A command that looks once issues nothing.
             wicd_rights: if looks_once { WicdRights::default() } else { WicdRights::unknown() },
             connections: Arc::new(Semaphore::new(args.max_connections)),
+            looks: Semaphore::new(LOOKS),
             proven: Arc::new(Notify::new()),
             renewals: Renewals::default(),
             written: Written::default(),

@@ -3,16 +3,11 @@
 
 use std::time::Duration;
 
-use api::{Failures, host::Verb};
-use jiff::Timestamp;
-use sha2::{Digest, Sha256};
+use api::Failures;
 
 use super::{
     error::StepError,
-    identity::prove,
-    login::login,
-    session::Session,
-    told,
+    look,
     work::{Work, until},
 };
 use crate::{
@@ -31,7 +26,10 @@ fn is_elsewhere(work: &Work) -> bool {
 
 /// Proves a host whose address has changed before it is taken out: its node must not be drained for another machine's sake.
 pub async fn verify_before_removal(work: &mut Work) -> Result<(), StepError> {
-    if is_elsewhere(work) { look(work, Purpose::Remove).await } else { Ok(()) }
+    if is_elsewhere(work) {
+        look_there(work, Purpose::Remove, true).await?;
+    }
+    Ok(())
 }
 
 /// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does.
@@ -46,9 +44,14 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
     if let Some(wait) = work.status.address_failures.as_ref().and_then(|f| until(f, work.cx.args.backoff_max)) {
         return Ok(Some(wait));
     }
+    let cx = work.cx.clone();
+    let _one_of_few = match look::place(&cx) {
+        Ok(place) => place,
+        Err(wait) => return Ok(Some(wait)),
+    };
     let host = &work.instance.spec.host;
     let place = format!("{} port {}", host.address, host.port);
-    match look(work, Purpose::Keep).await {
+    match look_there(work, Purpose::Keep, false).await {
         Ok(()) => {
             work.reached();
             let note = format!("the host answers at {place} with its known host key and machine id");
@@ -69,21 +72,17 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
     }
 }
 
-async fn look(work: &mut Work, purpose: Purpose) -> Result<(), StepError> {
-    let host = work.instance.spec.host.clone();
-    let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));
-    let login = login(&work.cx, &work.instance, &work.pool).await?;
-    let mut session = Session::open(&work.cx, &work.instance, &format!("look-{}", &id[..10]), login).await?;
-    session.prepare().await?;
-    let state = session.look(&[]).await?;
-    let peer = session.connection().peer_address();
-    let facts = told::facts(&state.machine, &host.address, peer, Timestamp::now())?;
-    let proven = prove(work, &mut session, &state, purpose);
-    session.tidy(&[Verb::Facts]).await?;
-    if matches!(proven, Ok(Identity::Meant | Identity::Supersedes(_))) {
+async fn look_there(work: &mut Work, purpose: Purpose, granted: bool) -> Result<(), StepError> {
+    let mut session = look::open(work, granted).await?;
+    let (identity, _, facts) = look::ask(work, &mut session, purpose).await?;
+    if matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
         work.proven(session.connection());
         work.status.facts = Some(facts);
     }
     session.close().await;
-    proven.map(drop)
+    Ok(())
 }
+
+#[cfg(test)]
+#[path = "address_tests.rs"]
+mod tests;

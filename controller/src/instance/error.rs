@@ -1,6 +1,6 @@
 //! Why a step on a host failed.
 
-use api::text;
+use api::{names::key, text};
 
 use super::host_key_policy::HostKeyProblem;
 use crate::{
@@ -122,6 +122,18 @@ pub enum StepError {
         /// The name.
         name: String,
         /// Why it is not, and what to do.
+        why: Mismatch,
+    },
+    /// The host is a node, and it cannot be told which Node is its own.
+    #[error(
+        "it cannot be told whether the Node {name} is this host's, so that neither is touched: {why}. To take the host out and leave both as \
+         they are, annotate its WindowsInstance with {}=true",
+        key::ABANDON
+    )]
+    NodeUnproven {
+        /// The name.
+        name: String,
+        /// Why it cannot, and what to do.
         why: Mismatch,
     },
     /// The user is no administrator.
@@ -264,7 +276,7 @@ impl StepError {
             Self::NotWindows { .. } => "NotWindows",
             Self::ClockSkew { .. } => "ClockSkew",
             Self::Identity(refusal) => refusal.reason(),
-            Self::NodeNameTaken { .. } => "HostConflict",
+            Self::NodeNameTaken { .. } | Self::NodeUnproven { .. } => "HostConflict",
             Self::NotAdministrator { .. } => "NotAdministrator",
             Self::DiskFull { .. } => "DiskFull",
             Self::ForeignServices { .. } => "ForeignServices",
@@ -297,6 +309,7 @@ impl StepError {
             | Self::HostKey(_)
             | Self::Identity(_)
             | Self::NodeNameTaken { .. }
+            | Self::NodeUnproven { .. }
             | Self::NotAdministrator { .. }
             | Self::DiskFull { .. }
             | Self::ForeignServices { .. }
@@ -394,6 +407,7 @@ mod tests {
             (StepError::HostKey(HostKeyProblem::NotDeclared { address: address() }), Host),
             (StepError::Identity(Refusal::NotThisNode { address: address(), name: text(), other: text() }), Host),
             (StepError::NodeNameTaken { name: text(), why: Mismatch::Unmarked }, Host),
+            (StepError::NodeUnproven { name: text(), why: Mismatch::Unmarked }, Host),
             (StepError::NotAdministrator { user: text() }, Host),
             (StepError::DiskFull { free_mib: 0, needed_mib: 1 }, Host),
             (StepError::ForeignServices { names: text() }, Host),

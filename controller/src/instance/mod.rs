@@ -17,6 +17,7 @@ mod host_key_policy;
 mod identity;
 mod join;
 mod login;
+mod look;
 pub mod node;
 pub mod own;
 mod poolless;
@@ -28,6 +29,8 @@ mod restored;
 mod rotate;
 mod session;
 mod status;
+#[cfg(test)]
+mod test_bed;
 pub mod told;
 mod update;
 mod wanted;
@@ -189,7 +192,9 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
         if let Some(wait) = work.waits() {
             return Ok(Flow::After(wait));
         }
-        restored::recover(work).await?;
+        if let Some(wait) = restored::recover(work).await? {
+            return Ok(Flow::After(wait));
+        }
     }
     match &grant {
         // A released host is not changed, so the operator waits for no failure.

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use super::{error::StepError, node::reference, work::Work};
 use crate::{
     legacy_sources::machines::Machines,
-    whose::{self, By, Evidence, Whose},
+    whose::{self, By, Evidence, Mismatch, Whose},
 };
 
 /// The Node that a host is on record as.
@@ -18,7 +18,9 @@ pub enum Found {
     Node(Box<Node>),
     /// The host was a node, and there is no Node of its name now. Pods may still be bound to that name.
     Gone,
-    /// The host never was a node, or the Node of its name belongs to another owner.
+    /// A Node of its name exists, and it is not proven to be the host's.
+    Others(Mismatch),
+    /// The host never was a node.
     None,
 }
 
@@ -27,7 +29,7 @@ impl Found {
     pub fn node(self) -> Option<Node> {
         match self {
             Self::Node(node) => Some(*node),
-            Self::Gone | Self::None => None,
+            Self::Gone | Self::Others(_) | Self::None => None,
         }
     }
 }
@@ -35,11 +37,13 @@ impl Found {
 /// Known facts about the host of an instance, to identify its Node.
 pub fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, machines: &Machines) -> Evidence {
     let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
-    let facts = status.facts.as_ref().filter(|_| uid.is_none() && status.holds_node_name);
+    // A Node of another UID than the one on record has appeared since that one was deleted, whether that was seen or not.
+    let holds_name = status.holds_node_name || uid.is_some();
+    let facts = status.facts.as_ref().filter(|_| holds_name);
     let told = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));
     Evidence {
         name: instance.name_any(),
-        holds_name: status.holds_node_name || uid.is_some(),
+        holds_name,
         uid,
         proven: proven_addresses(instance.spec.origin.as_ref(), status, machines),
         told: told.filter_map(|a| a.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect(),
@@ -86,20 +90,41 @@ impl Work {
     /// created again, under another UID, is recorded.
     pub async fn find_node(&mut self) -> Result<Found, StepError> {
         Ok(match self.ask_for_node(None).await? {
-            (None, _) if self.evidence().holds_name => Found::Gone,
+            (None, _) if self.evidence().holds_name => {
+                // What appears under this name from now on is the host's, if it has an address of the host.
+                self.status.node_ref = None;
+                self.status.holds_node_name = true;
+                Found::Gone
+            }
             (Some(node), Whose::Hosts(By::Uid | By::Name)) => {
                 self.status.node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
-            // A mark means that an operator has made it a node. An operator that has only observed the host does not
-            // decide that.
-            _ => Found::None,
+            (_, Whose::Others(why)) => Found::Others(why),
+            // A mark means that an operator has made it a node. An operator that has only observed the host does not decide that.
+            (_, Whose::Hosts(_) | Whose::Nobodys) => Found::None,
         })
     }
 
-    async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
+    /// As [`Work::find_node`], before the host is disturbed. A host that is a node is not taken for one without pods only because it
+    /// cannot be told which Node is its own.
+    pub async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
+        match self.find_node().await? {
+            Found::Others(why) if self.status.current_version.is_some() || self.evidence().holds_name => {
+                Err(StepError::NodeUnproven { name: self.name(), why })
+            }
+            found => Ok(found),
+        }
+    }
+
+    /// Asks the API server whose the Node of the host's name is. `reached` is the address of the connection, if it is not on record yet.
+    pub async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
         let mut evidence = self.evidence();
         evidence.proven.extend(reached.map(|ip| ip.to_canonical()));
         whose::ask(&self.cx.client, &evidence).await.map_err(StepError::api("get the Node"))
     }
 }
+
+#[cfg(test)]
+#[path = "own_tests.rs"]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -11,7 +12,9 @@ use kube::{
 use super::{
     applied::Applied,
     error::StepError,
+    login::login,
     node::{patch, ready, reference, template},
+    session::Session,
     wanted::wanted_node,
     work::{Flow, Work},
 };
@@ -64,12 +67,35 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
         if node.is_none() && work.status.current_version.is_some() {
             return Err(StepError::NodeDeleted { name: work.name(), seconds: limit.as_secs() });
         }
+        reach(work).await?;
         return Err(StepError::NotRegistered(format!(
             "{what}, for {} s now; the logs on the host are in C:\\var\\log\\kubelet and C:\\var\\log\\wicd",
             limit.as_secs()
         )));
     }
     Ok(Flow::After(REGISTER_POLL.min(limit)))
+}
+
+/// Logs in once, before the version is blamed: a host that is off, or that the network does not reach, proves nothing about its version.
+/// The next attempt connects first, with the full timeout.
+async fn reach(work: &mut Work) -> Result<(), StepError> {
+    let opened = match login(&work.cx, &work.instance, &work.pool).await {
+        Ok(login) => Session::open(&work.cx, &work.instance, "reach", login).await,
+        Err(error) => Err(error),
+    };
+    match opened {
+        Ok(session) => {
+            session.close().await;
+            Ok(())
+        }
+        Err(error) => {
+            if let Some(operation) = &mut work.status.operation {
+                operation.step = Step::Connect.as_str().into();
+                operation.step_start_time = Timestamp::now().to_string();
+            }
+            Err(error)
+        }
+    }
 }
 
 /// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes.
@@ -109,3 +135,7 @@ pub fn record_template(work: &mut Work) {
     };
     work.status.template_applied = Some(before.and(&after).record(uid));
 }
+
+#[cfg(test)]
+#[path = "register_tests.rs"]
+mod tests;

@@ -56,7 +56,8 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
         if cx.stop.is_cancelled() {
             return Ok(Flow::Rest);
         }
-        let found = work.find_node().await?;
+        let past_drain = seen.begun >= Some(Step::Deconfigure);
+        let found = if past_drain { work.find_node().await? } else { work.find_node_to_empty().await? };
         let is_gone = matches!(found, Found::Gone);
         let node = found.node();
         seen.node = node.is_some();
@@ -83,7 +84,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
             },
             (Next::Do(Step::Deconfigure), _) => {
                 if is_gone
-                    && seen.begun < Some(Step::Deconfigure)
+                    && !past_drain
                     && let Some(flow) = left_behind(work).await?
                 {
                     return Ok(flow);

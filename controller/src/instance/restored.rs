@@ -2,15 +2,16 @@
 //! that is to stay is found to be a node when it joins; one that is to leave must be found out before, or it would be let go as one that
 //! was never touched, running, with its Node.
 
-use api::{host::Verb, names::key};
-use jiff::Timestamp;
-use kube::ResourceExt;
-use sha2::{Digest, Sha256};
+use std::time::Duration;
 
-use super::{error::StepError, identity::prove, login::login, node::reference, session::Session, told, work::Work};
+use api::names::key;
+use kube::ResourceExt;
+
+use super::{error::StepError, look, node::reference, work::Work};
 use crate::{
     events::Level,
     plan::identity::{Identity, Purpose},
+    whose::Whose,
 };
 
 /// Whether nothing is stored of a host that has a Node which follows a version.
@@ -20,30 +21,41 @@ pub fn is_lost(work: &Work) -> bool {
     blank && work.cx.node(&work.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
 }
 
-/// Asks the host for its facts, and adopts it as the node that it reports if that is proven. Does not change the host.
-pub async fn recover(work: &mut Work) -> Result<(), StepError> {
-    let host = work.instance.spec.host.clone();
-    let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));
-    let login = login(&work.cx, &work.instance, &work.pool).await?;
-    let mut session = Session::open(&work.cx, &work.instance, &format!("look-{}", &id[..10]), login).await?;
-    session.prepare().await?;
-    let state = session.look(&[]).await?;
-    let peer = session.connection().peer_address();
-    let facts = told::facts(&state.machine, &host.address, peer, Timestamp::now())?;
-    let identity = prove(work, &mut session, &state, Purpose::Remove)?;
-    session.tidy(&[Verb::Facts]).await?;
-    if let (Identity::Meant | Identity::Supersedes(_), Some(marker), Some(node)) =
-        (identity, &state.marker, work.cx.node(&work.name()))
-    {
+/// Asks the host for its facts, and adopts it as the node that it reports if that is proven. Does not change the host. Returns how long to
+/// wait, if no place is free.
+///
+/// The host's own report is not the proof: the author of a list can give a hostile host the name of any Node. The Node itself must belong to the
+/// host that was reached, before the host gets anything.
+pub async fn recover(work: &mut Work) -> Result<Option<Duration>, StepError> {
+    let cx = work.cx.clone();
+    let _one_of_few = match look::place(&cx) {
+        Ok(place) => place,
+        Err(wait) => return Ok(Some(wait)),
+    };
+    let mut session = look::open(work, false).await?;
+    let (node, whose) = work.ask_for_node(Some(session.connection().peer_address())).await?;
+    if let Whose::Others(why) = whose {
+        session.close().await;
+        return Err(StepError::NodeUnproven { name: work.name(), why });
+    }
+    let (identity, state, facts) = look::ask(work, &mut session, Purpose::Remove).await?;
+    if let (Identity::Meant | Identity::Supersedes(_), Some(marker)) = (identity, &state.marker) {
         work.proven(session.connection());
         work.status.facts = Some(facts);
-        work.status.node_ref = Some(reference(&node));
-        let follows = node.annotations().get(key::VERSION).filter(|v| !v.is_empty());
+        // One that was deleted in the meantime may have left pods behind.
+        work.status.holds_node_name |= node.is_none();
+        let follows = node.as_ref().and_then(|n| n.annotations().get(key::VERSION)).filter(|v| !v.is_empty());
         work.status.current_version = Some(follows.unwrap_or(&marker.version).clone());
+        work.status.node_ref = node.as_ref().map(reference);
         work.status.failures = None;
         let note = "the instance had no stored state; the host's own record and its Node show that it is the same node as before";
         work.cx.events.say(&work.instance, Level::Normal, "Recovered", "Connect", note);
     }
     session.close().await;
-    work.save().await
+    work.save().await?;
+    Ok(None)
 }
+
+#[cfg(test)]
+#[path = "restored_tests.rs"]
+mod tests;

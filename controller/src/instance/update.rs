@@ -128,7 +128,8 @@ async fn evacuate(work: &mut Work, begun: Option<Step>, target: &Target) -> Resu
         if work.cx.stop.is_cancelled() {
             return Ok(Some(Flow::Rest));
         }
-        let found = if seen.drains && seen.begun < Some(Step::Host) { work.find_node().await? } else { Found::None };
+        let found =
+            if seen.drains && seen.begun < Some(Step::Host) { work.find_node_to_empty().await? } else { Found::None };
         seen.cordoned = matches!(&found, Found::Node(node) if cordon(work).is_held(node));
         match (next(seen), found) {
             (Next::Do(Step::Check), _) => {

@@ -23,6 +23,7 @@ use crate::{
     plan::{
         backoff::{backoff, believed},
         refusal,
+        remove::is_past_return,
     },
     render::{Rendered, Stored},
     ssh::{Connection, SshError},
@@ -402,14 +403,19 @@ impl Work {
         let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("get the instance"))?;
         let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;
         // As JSON, in which times have the same precision on both sides.
-        if json!(fresh.status.unwrap_or_default()) != json!(self.stored) {
+        if json!(fresh.status.clone().unwrap_or_default()) != json!(self.stored) {
             return Err(StepError::Outdated);
         }
-        // A change that can still be aborted is aborted: a revoked grant permits no disruption.
-        let can_be_given_up = |o: &&Operation| o.type_.is_change() && !o.is_past_return();
-        let goes_on = |o: &&Operation| self.status.operation.as_ref().is_some_and(|now| now.id == o.id);
-        let going_on = self.stored.operation.as_ref().filter(can_be_given_up).filter(goes_on);
-        if going_on.is_some_and(|o| fresh.spec.grant.as_ref().is_none_or(|g| g.id != o.id)) {
+        // An operation that can still be aborted is aborted: a revoked grant permits no disruption.
+        let is_same = |now: &Operation, o: &Operation| (&now.id, now.type_) == (&o.id, o.type_);
+        let goes_on = |o: &&Operation| self.status.operation.as_ref().is_some_and(|now| is_same(now, o));
+        let going_on = self.stored.operation.as_ref().filter(goes_on);
+        let is_granted = |o: &Operation| fresh.spec.grant.as_ref().is_some_and(|g| g.id == o.id);
+        let is_taken_back = |o: &Operation| match o.type_ {
+            GrantType::Remove => !(is_past_return(&fresh) || is_granted(o) && fresh.is_leaving()),
+            type_ => type_.is_change() && !o.is_past_return() && !is_granted(o),
+        };
+        if going_on.is_some_and(is_taken_back) {
             return Err(StepError::Outdated);
         }
         self.instance.metadata.resource_version = fresh.metadata.resource_version;
@@ -432,3 +438,7 @@ pub fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time:
     let until = believed(failures.next_retry_time.parse().ok()?, now, max);
     std::time::Duration::try_from(until.duration_since(now)).ok().filter(|d| !d.is_zero())
 }
+
+#[cfg(test)]
+#[path = "work_tests.rs"]
+mod tests;

@@ -163,6 +163,17 @@ pub enum Refusal {
         /// Its Node.
         node: String,
     },
+    /// It says that it is the host of a Node that may be another's.
+    #[error(
+        "the machine at {address} says that it is the host of Node {name}, and nothing proves it: there is no record of its machine id, and \
+         the Node has other addresses; nothing was changed on it. Correct address and host key of {name} in its list"
+    )]
+    OnlySays {
+        /// Where it is.
+        address: String,
+        /// The host that is meant.
+        name: String,
+    },
     /// There is no record of the host key of a host that is a node.
     #[error(
         "the Node {name} exists, but the host key of its host is not on record; the operator does not trust the first key that the host at {address} shows. Declare it (hostKey in its entry), or annotate the instance with trust-host-key"
@@ -186,7 +197,7 @@ impl Refusal {
             Self::NotThisNode { .. } => "NotThisNode",
             Self::HasAnotherName { .. } | Self::SameMachine { .. } => "HostConflict",
             Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => "HostOfAnotherCluster",
-            Self::KeyUnproven { .. } | Self::NotProven => "HostUnproven",
+            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::NotProven => "HostUnproven",
         }
     }
 }
@@ -212,6 +223,10 @@ pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Othe
         });
     }
     match &found.owner {
+        // Its record is its own word, and whom it is asked for is in the question.
+        Some(owner) if owner == meant.owner && !same_machine && meant.node == NodeProof::Unproven => {
+            Err(Refusal::OnlySays { address: meant.address.into(), name: owner.node_name.clone() })
+        }
         Some(owner) if owner == meant.owner => Ok(Identity::Meant),
         Some(owner) if owner.cluster_id == meant.owner.cluster_id => another_node(purpose, meant, owner, found, others),
         // A record of before clusters had ids. This cluster's own Node proves it.

@@ -74,6 +74,12 @@ fn which_host_it_is() {
         ("a clean host", case(), ["meant"; 3]),
         ("our node", joined(), ["meant"; 3]),
         ("our node, all records of which were lost", Case { known: None, ..joined() }, ["meant"; 3]),
+        ("our node, which has another address by now", Case { node: NodeProof::Unproven, ..joined() }, ["meant"; 3]),
+        (
+            "one that only says that it is our node",
+            Case { known: None, node: NodeProof::Unproven, ..joined() },
+            ["HostUnproven"; 3],
+        ),
         ("our node, whose Node is gone", Case { node: NodeProof::Missing, ..joined() }, ["meant"; 3]),
         ("our node, whose record is gone", Case { owner: None, has_kubelet: true, ..joined() }, ["meant"; 3]),
         ("another machine in the place of our node", Case { found: "m-2", ..joined() }, ["NotThisMachine"; 3]),

@@ -1,0 +1,41 @@
+use std::time::Duration;
+
+use serde_json::json;
+
+use super::super::test_bed::Bed;
+use super::*;
+
+/// Many entries may change at once: the looks at them are in the way of no work that was granted, and of nothing of the host itself.
+#[tokio::test]
+async fn looks_at_hosts_that_moved_have_places_of_their_own() {
+    let mut bed = Bed::new().await;
+    let address = bed.host.address().to_string();
+    bed.node("n-1", &address, &json!({}));
+    let status = json!({
+        "currentVersion": "1-a",
+        "nodeRef": {"name": "win-1", "uid": "n-1"},
+        "provenAt": {"address": address, "port": 22},
+    });
+    let instance = bed.instance(&json!({}), &json!({}), &status);
+
+    // Work that was granted has all the connections.
+    let free = u32::try_from(bed.cx.connections.available_permits()).unwrap();
+    let granted = bed.cx.connections.try_acquire_many(free).unwrap();
+    let mut work = bed.work(instance.clone());
+    let looked = tokio::time::timeout(Duration::from_secs(30), verify(&mut work)).await;
+    assert_eq!(looked.expect("it waits for the connections of others").unwrap(), None);
+    assert_eq!(work.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(bed.host.port())));
+    drop(granted);
+
+    // All places are taken: it is looked at later, and nothing of the host waits for that.
+    let connections = bed.host.stats().connections;
+    let places = u32::try_from(bed.cx.looks.available_permits()).unwrap();
+    assert!(places < free, "{places} looks may be under way at once");
+    let taken = bed.cx.looks.try_acquire_many(places).unwrap();
+    let mut work = bed.work(instance);
+    let wait = verify(&mut work).await.unwrap().expect("it is looked at without a place");
+    assert!(wait >= Duration::from_secs(10), "{wait:?}");
+    assert_eq!(bed.host.stats().connections, connections);
+    assert!(work.status.address_failures.is_none(), "nothing has failed");
+    drop(taken);
+}

@@ -1,0 +1,54 @@
+//! Looks at a host, and proves which one it is. Nothing on it is changed.
+
+use std::time::Duration;
+
+use api::{
+    HostFacts,
+    host::{HostState, Verb},
+};
+use jiff::Timestamp;
+use sha2::{Digest, Sha256};
+use tokio::sync::SemaphorePermit;
+
+use super::{error::StepError, identity::prove, login::login, session::Session, told, work::Work};
+use crate::{
+    context::Context,
+    plan::identity::{Identity, Purpose},
+};
+
+/// When all places are taken, a look waits for at least this long, and for at most twice as long.
+const NO_PLACE: Duration = Duration::from_secs(15);
+
+/// Takes a place for a look that nothing was granted for, or says how long it waits. It does not queue: what is granted to the host in
+/// the meantime would wait with it.
+pub fn place(cx: &Context) -> Result<SemaphorePermit<'_>, Duration> {
+    cx.looks.try_acquire().map_err(|_| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
+}
+
+/// Logs in. `granted`: it takes one of the places of work that was granted; else the caller holds a [`place`].
+pub async fn open(work: &Work, granted: bool) -> Result<Session, StepError> {
+    let host = &work.instance.spec.host;
+    let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));
+    let operation = format!("look-{}", &id[..10]);
+    let login = login(&work.cx, &work.instance, &work.pool).await?;
+    if granted {
+        Session::open(&work.cx, &work.instance, &operation, login).await
+    } else {
+        Session::open_apart(&work.cx, &work.instance, &operation, login).await
+    }
+}
+
+/// Asks the host what it is, and proves that it is the one that is meant.
+pub async fn ask(
+    work: &mut Work,
+    session: &mut Session,
+    purpose: Purpose,
+) -> Result<(Identity, HostState, HostFacts), StepError> {
+    session.prepare().await?;
+    let state = session.look(&[]).await?;
+    let peer = session.connection().peer_address();
+    let facts = told::facts(&state.machine, &work.instance.spec.host.address, peer, Timestamp::now())?;
+    let proven = prove(work, session, &state, purpose);
+    session.tidy(&[Verb::Facts]).await?;
+    Ok((proven?, state, facts))
+}

@@ -1,0 +1,83 @@
+use api::Grant;
+use serde_json::{Value, json};
+
+use super::super::{
+    remove, rest,
+    test_bed::{Bed, INSTANCE, NODE},
+};
+use super::*;
+
+/// What is stored of a node that is reached at another address than the one that it has, as behind NAT.
+fn status(bed: &Bed) -> Value {
+    json!({
+        "currentVersion": "1-a",
+        "nodeRef": {"name": "win-1", "uid": "n-1"},
+        "provenAddress": bed.host.address().to_string(),
+        "provenAt": {"address": bed.host.address().to_string(), "port": bed.host.port()},
+        "facts": {
+            "hostname": "WIN-1", "machineId": "m-1", "osBuild": "", "osName": "", "bootId": "1",
+            "nodeIp": "10.0.0.7", "addresses": ["10.0.0.7"], "clockSkewSeconds": 0,
+        },
+    })
+}
+
+fn uid(status: &WindowsInstanceStatus) -> Option<&str> {
+    status.node_ref.as_ref().map(|r| r.uid.as_str())
+}
+
+#[tokio::test]
+async fn a_node_that_is_made_again_is_the_hosts_wherever_the_host_is_reached() {
+    for was_seen_gone in [true, false] {
+        let mut bed = Bed::new().await;
+        let instance = bed.instance(&json!({}), &json!({}), &status(&bed));
+        let mut work = bed.work(instance);
+        if was_seen_gone {
+            bed.no_node();
+            assert!(matches!(work.find_node().await.unwrap(), Found::Gone));
+            assert!(work.status.node_ref.is_none() && work.status.holds_node_name, "the Node on record is no more");
+        }
+        bed.node("n-2", "10.0.0.7", &json!({}));
+        let mut resting = bed.work(work.instance.clone());
+        rest(&mut resting).await.unwrap();
+        assert_eq!(uid(&resting.status), Some("n-2"), "{:?}", resting.status.conditions);
+        assert!(matches!(work.find_node_to_empty().await.unwrap(), Found::Node(_)));
+        assert_eq!(uid(&work.status), Some("n-2"));
+    }
+}
+
+/// Pods may be on it, and nobody could move them away.
+#[tokio::test]
+async fn no_host_is_wiped_because_its_node_cannot_be_told() {
+    let mut bed = Bed::new().await;
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    let granted = json!({"id": "g-1", "type": "Remove", "grantedTime": "2026-01-01T00:00:00Z"});
+    let instance = bed.instance(
+        &json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+        &json!({"leaving": leaving, "grant": granted}),
+        &status(&bed),
+    );
+    let grant: Grant = instance.spec.grant.clone().unwrap();
+    for address in ["10.9.9.9", "10.0.0.7"] {
+        bed.node("n-2", address, &json!({}));
+        let mut work = bed.work(instance.clone());
+        if address == "10.9.9.9" {
+            let error = remove::run(&mut work, &grant).await.unwrap_err();
+            assert!(matches!(error, StepError::NodeUnproven { .. }), "{error}");
+            assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
+        } else {
+            // That it is to be cordoned is enough.
+            bed.api.forget("PATCH", NODE).fail("PATCH", NODE, 403, "Forbidden", "no", Value::Null);
+            let error = remove::run(&mut work, &grant).await.unwrap_err();
+            assert!(matches!(error, StepError::Drain(_)), "{error}");
+            assert!(bed.disturbed() > 0, "its own Node was not cordoned");
+        }
+        assert_eq!(bed.host.stats().connections, 0, "it was taken for a host without pods");
+        assert_eq!(bed.api.calls("DELETE", INSTANCE), []);
+    }
+    // Of a host that never was a node it is no matter.
+    let mut joins = status(&bed);
+    joins.as_object_mut().unwrap().retain(|k, _| k.starts_with("proven"));
+    bed.node("n-2", "10.9.9.9", &json!({}));
+    let mut work = bed.work(bed.instance(&json!({}), &json!({}), &joins));
+    assert!(matches!(work.find_node_to_empty().await.unwrap(), Found::Others(_)));
+}

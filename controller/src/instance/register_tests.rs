@@ -1,0 +1,59 @@
+use serde_json::json;
+
+use super::super::test_bed::Bed;
+use super::*;
+use crate::plan::update::{AfterFailure, Blame, Failure, after_failure};
+
+/// What follows from the failure of an update that has changed the host.
+fn follows(error: &StepError) -> AfterFailure {
+    after_failure(Failure {
+        type_: api::GrantType::Update,
+        past_return: true,
+        rolling_back: false,
+        blame: error.blame(),
+        is_of_the_api: error.is_of_the_api(),
+        is_final: error.is_final(),
+        attempts: 0,
+    })
+}
+
+#[tokio::test]
+async fn no_version_is_blamed_for_a_host_that_went_off() {
+    let mut bed = Bed::new().await;
+    let address = bed.host.address().to_string();
+    bed.node("n-1", &address, &json!({}));
+    let long_ago = "2026-01-01T00:00:00Z";
+    let operation = json!({
+        "id": "g-1", "type": "Update", "step": "Register", "epoch": 1, "changed": true, "applied": true,
+        "fromVersion": "1-a", "toVersion": "2-b", "startTime": long_ago, "stepStartTime": long_ago,
+    });
+    let status = json!({
+        "currentVersion": "1-a", "nodeRef": {"name": "win-1", "uid": "n-1"}, "operation": operation,
+    });
+    let wanted = || Wanted {
+        cluster_id: String::new(),
+        node_name: "win-1".into(),
+        version: "2-b".into(),
+        payload: String::new(),
+        configs: String::new(),
+        wicd: String::new(),
+        restarts: false,
+        leaves_boot: None,
+    };
+    let instance = bed.instance(&json!({}), &json!({}), &status);
+    let node = bed.cx.node("win-1").unwrap();
+
+    let mut work = bed.work(instance.clone());
+    let error = register(&mut work, Some(&node), &wanted()).await.unwrap_err();
+    assert!(matches!(error, StepError::NotRegistered(_)), "{error}");
+    assert_eq!(follows(&error), AfterFailure::TakeBack, "a host that can be reached says something of its version");
+
+    bed.host.power_off();
+    let mut work = bed.work(instance);
+    let error = register(&mut work, Some(&node), &wanted()).await.unwrap_err();
+    assert!(error.is_unreachable() && error.blame() == Blame::Host, "{error:?}");
+    assert_eq!(follows(&error), AfterFailure::Retry { attempts: 0 });
+    // When it is back it is looked at first, and its services have all their time again.
+    assert_eq!(work.operation().step, Step::Connect.as_str());
+    assert!(work.in_step() < Duration::from_mins(1), "{:?}", work.in_step());
+}

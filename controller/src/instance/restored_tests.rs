@@ -1,0 +1,71 @@
+use api::{
+    GrantType,
+    host::{Marker, path},
+};
+use serde_json::{Value, json};
+
+use super::super::{
+    look as work_on,
+    test_bed::{Bed, CLUSTER, INSTANCE, NODE},
+};
+use super::*;
+
+/// A host that says that it is the node, and an instance that is to leave, of which nothing is stored.
+async fn bed() -> (Bed, Value, Value) {
+    let bed = Bed::new().await;
+    let marker =
+        Marker { cluster_id: CLUSTER.into(), node_name: "win-1".into(), version: "1-a".into(), ..Marker::default() };
+    let state = bed.host.drive_c().join(path::STATE.trim_start_matches(r"C:\").replace('\\', "/"));
+    std::fs::create_dir_all(state.parent().unwrap()).unwrap();
+    std::fs::write(state, serde_json::to_vec(&marker).unwrap()).unwrap();
+    let grant = json!({"id": "g-1", "type": GrantType::Remove.as_str(), "grantedTime": "2026-01-01T00:00:00Z"});
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    (bed, json!({"leaving": leaving, "grant": grant}), json!({}))
+}
+
+/// Whoever writes a list can name a host of theirs as any Node, and have it say anything.
+#[tokio::test]
+async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
+    let (mut bed, spec, status) = bed().await;
+    bed.node("n-1", "10.9.9.9", &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-a"}));
+    let instance = bed.instance(&json!({}), &spec, &status);
+    let mut work = bed.work(instance.clone());
+    assert!(is_lost(&work));
+    let error = recover(&mut work).await.unwrap_err();
+    assert!(matches!(error, StepError::NodeUnproven { .. }), "{error}");
+    assert!(error.to_string().contains(key::ABANDON), "it does not say what to do: {error}");
+    assert_eq!((work.status.node_ref, work.status.current_version), (None, None));
+    assert_eq!(bed.host.stats().processes, 0, "the host was asked");
+
+    // It has its turn, and still nothing happens to that Node.
+    Box::pin(work_on(&instance, &bed.cx)).await.unwrap();
+    assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
+    assert_eq!(bed.api.calls("DELETE", INSTANCE), [], "it was let go");
+}
+
+#[tokio::test]
+async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
+    let (mut bed, spec, status) = bed().await;
+    let address = bed.host.address().to_string();
+    bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-b"}));
+    let instance = bed.instance(&json!({}), &spec, &status);
+    let mut work = bed.work(instance.clone());
+    assert_eq!(recover(&mut work).await.unwrap(), None);
+    assert_eq!(work.status.node_ref.unwrap().uid, "n-1");
+    assert_eq!(work.status.current_version.as_deref(), Some("1-b"));
+
+    // The Node went away since it was seen last: its pods may still be there.
+    bed.no_node();
+    let mut work = bed.work(instance.clone());
+    assert_eq!(recover(&mut work).await.unwrap(), None);
+    assert!(work.status.holds_node_name && work.status.node_ref.is_none() && work.status.host_key.is_some());
+    assert_eq!(work.status.current_version.as_deref(), Some("1-a"));
+
+    // Without a place it waits, and does not ask.
+    let places = bed.cx.looks.try_acquire_many(u32::try_from(bed.cx.looks.available_permits()).unwrap()).unwrap();
+    let (before, asked) = (bed.host.stats().connections, bed.api.calls("GET", NODE).len());
+    let mut work = bed.work(instance);
+    assert!(recover(&mut work).await.unwrap().is_some());
+    assert_eq!((bed.host.stats().connections, bed.api.calls("GET", NODE).len()), (before, asked));
+    drop(places);
+}

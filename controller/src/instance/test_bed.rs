@@ -1,0 +1,147 @@
+//! One host to work on, for tests: simulated, and an API server that answers from a script beside it.
+
+use std::sync::Arc;
+
+use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
+use base64::prelude::{BASE64_STANDARD, Engine as _};
+use clap::Parser as _;
+use k8s_openapi::api::core::v1::Node;
+use kube::runtime::{reflector::store::Writer, watcher::Event};
+use serde_json::{Value, json};
+use testbed::{
+    payload::{Entry, LEVEL_FAST, write},
+    sim::{HostOptions, Sim, SimHost, SimOptions},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::work::Work;
+use crate::{
+    args::Run,
+    context::{Caches, Cluster, Context, Process},
+    fake_api::FakeApi,
+    metrics::Metrics,
+    release::Release,
+    render,
+    ssh::fake_host::{ed25519, pem},
+    unreadable::Unreadable,
+};
+
+/// Id of the cluster.
+pub const CLUSTER: &str = "cluster-1";
+/// Path of the Node of the host.
+pub const NODE: &str = "/api/v1/nodes/win-1";
+/// Path of its instance.
+pub const INSTANCE: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances/win-1";
+
+/// A host `win-1` of the pool `p`.
+pub struct Bed {
+    pub api: FakeApi,
+    pub cx: Arc<Context>,
+    pub host: SimHost,
+    nodes: Writer<Node>,
+    _sim: Sim,
+    _files: tempfile::TempDir,
+}
+
+impl Bed {
+    pub async fn new() -> Self {
+        let (api, files) = (FakeApi::new(), tempfile::tempdir().unwrap());
+        let (payload, wicd) = (files.path().join("payload"), files.path().join("wicd.exe"));
+        write(&payload, &[Entry::new(r"C:\k\kubelet.exe", *b"kubelet").services(&["kubelet"])], LEVEL_FAST).unwrap();
+        std::fs::write(&wicd, b"wicd, of which hosts only look at the hash").unwrap();
+        let key = ed25519(7);
+        let secret =
+            json!({"metadata": {"name": "key"}, "data": {"private-key.pem": BASE64_STANDARD.encode(pem(&key))}});
+        api.on("GET", "/api/v1/namespaces/operator/secrets/key", 200, secret);
+
+        let options = SimOptions { authorized_keys: vec![key.public_key().clone()], ..SimOptions::default() };
+        let sim = Sim::without_cluster(options).unwrap();
+        let host = sim.host(HostOptions::named("win-1")).await.unwrap();
+
+        let args = ["run", "--namespace", "operator", "--loopback-hosts"].map(Into::into);
+        let args = args.into_iter().chain(["--payload".into(), payload.into(), "--wicd".into(), wicd.into()]);
+        let args = Run::parse_from::<_, std::ffi::OsString>(args);
+        let release = Release::load(render::tests::cluster(), &args).unwrap();
+        let (mut pools, instances, nodes) = (Writer::default(), Writer::default(), Writer::default());
+        pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", WindowsNodePoolSpec::default())));
+        let caches = Caches {
+            pools: pools.as_reader(),
+            instances: instances.as_reader(),
+            nodes: nodes.as_reader(),
+            unreadable: Unreadable::default(),
+        };
+        let process = Process {
+            args,
+            identity: "operator-1".into(),
+            epoch: 1,
+            metrics: Arc::new(Metrics::default()),
+            stop: CancellationToken::new(),
+            looks_once: false,
+        };
+        let cluster = Cluster::fake(api.client());
+        let cx = Arc::new(Context::new(process, cluster, CLUSTER.into(), caches, release, None));
+        Self { api, cx, host, nodes, _sim: sim, _files: files }
+    }
+
+    /// Its instance. What is stored of it is answered from now on.
+    pub fn instance(&self, metadata: &Value, spec: &Value, status: &Value) -> WindowsInstance {
+        let mut instance = json!({
+            "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1",
+            "kind": "WindowsInstance",
+            "metadata": {"name": "win-1", "uid": "i-1", "resourceVersion": "5"},
+            "spec": {
+                "poolRef": {"name": "p"},
+                "host": {
+                    "name": "win-1",
+                    "address": self.host.address().to_string(),
+                    "port": self.host.port(),
+                    "username": "Administrator",
+                    "hostKey": self.host.host_key().to_openssh().unwrap(),
+                    "privateKeys": [{"name": "key", "key": "private-key.pem"}],
+                },
+            },
+            "status": status,
+        });
+        for (part, more) in [("metadata", metadata), ("spec", spec)] {
+            let more = more.as_object().unwrap().clone();
+            instance[part].as_object_mut().unwrap().extend(more);
+        }
+        let status = format!("{INSTANCE}/status");
+        self.api.forget("PATCH", &status).on("PATCH", &status, 200, instance.clone());
+        serde_json::from_value(instance).unwrap()
+    }
+
+    /// Work on it.
+    pub fn work(&self, instance: WindowsInstance) -> Work {
+        let pool = self.cx.pool_of(&instance).unwrap();
+        Work::new(self.cx.clone(), instance, pool)
+    }
+
+    /// There is this Node now, with the name of the host.
+    pub fn node(&mut self, uid: &str, address: &str, annotations: &Value) {
+        let node = json!({
+            "metadata": {
+                "name": "win-1", "uid": uid, "resourceVersion": "7",
+                "labels": {"kubernetes.io/os": "windows"}, "annotations": annotations,
+            },
+            "status": {
+                "addresses": [{"type": "InternalIP", "address": address}],
+                "conditions": [{"type": "Ready", "status": "False", "message": "no network"}],
+            },
+        });
+        self.api.forget("GET", NODE).on("GET", NODE, 200, node.clone());
+        self.api.forget("PATCH", NODE).on("PATCH", NODE, 200, node.clone());
+        self.nodes.apply_watcher_event(&Event::Apply(serde_json::from_value(node).unwrap()));
+    }
+
+    /// There is none.
+    pub fn no_node(&self) {
+        self.api.forget("GET", NODE).fail("GET", NODE, 404, "NotFound", "there is no such Node", Value::Null);
+    }
+
+    /// How often the Node was changed or deleted, or a pod moved.
+    pub fn disturbed(&self) -> usize {
+        let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
+        self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()
+    }
+}

@@ -1,0 +1,51 @@
+use serde_json::{Value, json};
+
+use super::super::test_bed::{Bed, INSTANCE};
+use super::*;
+use crate::fake_api::failure;
+
+fn grant(id: &str) -> Value {
+    json!({"id": id, "type": "Remove", "grantedTime": "2026-01-01T00:00:00Z"})
+}
+
+#[tokio::test]
+async fn nothing_begins_for_a_removal_that_was_taken_back() {
+    let bed = Bed::new().await;
+    let leaving = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+    let marked = json!({"leaving": leaving, "grant": grant("g-1")});
+    let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+    for (about, step, metadata, spec, goes_on) in [
+        ("only another field has changed", "Cordon", json!({}), marked.clone(), true),
+        ("the mark was taken away", "Cordon", json!({}), json!({"grant": grant("g-1")}), false),
+        ("the grant was taken away", "Drain", json!({}), json!({"leaving": leaving}), false),
+        ("it has another grant", "Drain", json!({}), json!({"leaving": leaving, "grant": grant("g-2")}), false),
+        ("a person deletes it, and its turn was taken back", "Drain", deleted.clone(), json!({}), false),
+        ("it is being deleted in its turn", "Drain", deleted.clone(), json!({"grant": grant("g-1")}), true),
+        ("it is being deconfigured", "Deconfigure", deleted, json!({}), true),
+    ] {
+        let operation = json!({
+            "id": "g-1", "type": "Remove", "step": step, "epoch": 1,
+            "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z",
+        });
+        let status = json!({"currentVersion": "1-a", "operation": operation});
+        let instance = bed.instance(&json!({}), &marked, &status);
+        let changed = bed.instance(&metadata, &spec, &status);
+        let patch = format!("{INSTANCE}/status");
+        let conflict = || failure(409, "Conflict", "it has changed", Value::Null);
+        bed.api.forget("PATCH", &patch).on("PATCH", &patch, 409, conflict()).on("PATCH", &patch, 200, json!(changed));
+        bed.api.forget("GET", INSTANCE).on("GET", INSTANCE, 200, json!(changed));
+
+        let mut work = bed.work(instance.clone());
+        let begun = work.begin(step, "moving pods away").await;
+        assert_eq!(begun.is_ok(), goes_on, "{about}: {begun:?}");
+        assert!(goes_on || matches!(begun, Err(StepError::Outdated)), "{about}: {begun:?}");
+
+        // That it was taken back can be stored in any case.
+        bed.api.forget("PATCH", &patch).on("PATCH", &patch, 409, conflict()).on("PATCH", &patch, 200, json!(changed));
+        let mut work = bed.work(instance);
+        if let Some(operation) = &mut work.status.operation {
+            operation.type_ = GrantType::Update;
+        }
+        work.save().await.unwrap();
+    }
+}
