@@ -6,7 +6,7 @@ use crate::host::Guard;
 pub const SYSTEM: &str = "S-1-5-18";
 /// The group Administrators.
 pub const ADMINISTRATORS: &str = "S-1-5-32-544";
-/// Everyone.
+/// The SID of all users.
 pub const EVERYONE: &str = "S-1-1-0";
 const USERS: &str = "S-1-5-32-545";
 const AUTHENTICATED_USERS: &str = "S-1-5-11";
@@ -102,7 +102,7 @@ impl AccessList {
         Self { is_protected: true, entries }
     }
 
-    /// What a directory on `C:` has on Windows Server if nobody says otherwise: users may make files and directories in it.
+    /// What a directory on `C:` has on Windows Server by default: users may make files and directories in it.
     pub fn usual() -> Self {
         let mut entries = administrators().to_vec();
         entries.extend([
@@ -229,7 +229,7 @@ mod tests {
                     Entry::grant(AUTHENTICATED_USERS, MODIFY, TO_ALL | ONLY_BELOW),
                 ]),
             ),
-            ("all of it, for everyone", Entry::grant(EVERYONE, 0x1000_0000, 0), Some(vec![])),
+            ("all of it, for all users", Entry::grant(EVERYONE, 0x1000_0000, 0), Some(vec![])),
             ("of a kind that is not known", Entry::grant("", DELETE, 0), Some(vec![])),
         ] {
             let expected = expected.map(|entries| AccessList { is_protected: true, ..with(&entries) });

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::super::test_bed::Bed;
 use super::*;
 
-/// Many entries may change at once: the looks at them are in the way of no work that was granted, and of nothing of the host itself.
+/// Many entries may change at once: verifying them delays neither granted work nor other work on the host.
 #[tokio::test]
 async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     let mut bed = Bed::new().await;
@@ -27,13 +27,13 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     assert_eq!(work.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(bed.host.port())));
     drop(granted);
 
-    // All places are taken: it is looked at later, and nothing of the host waits for that.
+    // All places are taken: it is verified later, and no other work on the host waits for that.
     let connections = bed.host.stats().connections;
     let places = u32::try_from(bed.cx.looks.available_permits()).unwrap();
     assert!(places < free, "{places} looks may be under way at once");
     let taken = bed.cx.looks.try_acquire_many(places).unwrap();
     let mut work = bed.work(instance);
-    let wait = verify(&mut work).await.unwrap().expect("it is looked at without a place");
+    let wait = verify(&mut work).await.unwrap().expect("it is verified without a place");
     assert!(wait >= Duration::from_secs(10), "{wait:?}");
     assert_eq!(bed.host.stats().connections, connections);
     assert!(work.status.address_failures.is_none(), "nothing has failed");

@@ -124,9 +124,9 @@ pub enum StepError {
         /// Why it is not, and what to do.
         why: Mismatch,
     },
-    /// The host is a node, and it cannot be told which Node is its own.
+    /// The host is a node, and it is not proven which Node is its own.
     #[error(
-        "it cannot be told whether the Node {name} is this host's, so that neither is touched: {why}. To take the host out and leave both as \
+        "it is not proven that the Node {name} is this host's, so that neither is touched: {why}. To take the host out and leave both as \
          they are, annotate its WindowsInstance with {}=true",
         key::ABANDON
     )]

@@ -1,4 +1,4 @@
-//! Looks at a host, and proves which one it is. Nothing on it is changed.
+//! Observes a host, and proves which one it is. Does not change the host.
 
 use std::time::Duration;
 

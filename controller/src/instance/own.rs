@@ -107,7 +107,7 @@ impl Work {
     }
 
     /// As [`Work::find_node`], before the host is disturbed. A host that is a node is not taken for one without pods only because it
-    /// cannot be told which Node is its own.
+    /// is not proven which Node is its own.
     pub async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
         match self.find_node().await? {
             Found::Others(why) if self.status.current_version.is_some() || self.evidence().holds_name => {

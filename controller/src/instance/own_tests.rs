@@ -45,7 +45,7 @@ async fn a_node_that_is_made_again_is_the_hosts_wherever_the_host_is_reached() {
     }
 }
 
-/// Pods may be on it, and nobody could move them away.
+/// Pods may be on it, and they could not be moved away.
 #[tokio::test]
 async fn no_host_is_wiped_because_its_node_cannot_be_told() {
     let mut bed = Bed::new().await;

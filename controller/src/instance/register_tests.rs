@@ -53,7 +53,7 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     let error = register(&mut work, Some(&node), &wanted()).await.unwrap_err();
     assert!(error.is_unreachable() && error.blame() == Blame::Host, "{error:?}");
     assert_eq!(follows(&error), AfterFailure::Retry { attempts: 0 });
-    // When it is back it is looked at first, and its services have all their time again.
+    // When it is back it is verified first, and its services have their full time again.
     assert_eq!(work.operation().step, Step::Connect.as_str());
     assert!(work.in_step() < Duration::from_mins(1), "{:?}", work.in_step());
 }

@@ -23,7 +23,7 @@ async fn bed() -> (Bed, Value, Value) {
     (bed, json!({"leaving": leaving, "grant": grant}), json!({}))
 }
 
-/// Whoever writes a list can name a host of theirs as any Node, and have it say anything.
+/// The author of a list can give a hostile host the name of any Node, and have it report anything.
 #[tokio::test]
 async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
     let (mut bed, spec, status) = bed().await;

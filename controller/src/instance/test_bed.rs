@@ -48,7 +48,7 @@ impl Bed {
         let (api, files) = (FakeApi::new(), tempfile::tempdir().unwrap());
         let (payload, wicd) = (files.path().join("payload"), files.path().join("wicd.exe"));
         write(&payload, &[Entry::new(r"C:\k\kubelet.exe", *b"kubelet").services(&["kubelet"])], LEVEL_FAST).unwrap();
-        std::fs::write(&wicd, b"wicd, of which hosts only look at the hash").unwrap();
+        std::fs::write(&wicd, b"wicd, of which hosts only check the hash").unwrap();
         let key = ed25519(7);
         let secret =
             json!({"metadata": {"name": "key"}, "data": {"private-key.pem": BASE64_STANDARD.encode(pem(&key))}});

@@ -139,7 +139,7 @@ fn place_of(file: &File) -> io::Result<Place> {
 /// `dacl` is null or a valid list.
 unsafe fn entries(dacl: *const ACL) -> io::Result<Vec<Entry>> {
     if dacl.is_null() {
-        // No list: everyone may do everything.
+        // No list: all users have all rights.
         return Ok(vec![Entry::grant(access::EVERYONE, access::ALL, access::TO_ALL)]);
     }
     // SAFETY: the caller promises a valid list.
