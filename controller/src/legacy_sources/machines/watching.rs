@@ -100,7 +100,7 @@ impl Watch {
                 future::pending::<()>().await;
             };
             let watching = async { tokio::join!(follow_machines, follow_sets, filled) };
-            if let Err(fault) = catch(watching).await {
+            if let Err(fault) = catch(Box::pin(watching)).await {
                 // What is in the caches is not true any more.
                 tracing::error!(?group, %fault, "the watch of Machines is begun again");
                 cx.machines.set(group, None);
