@@ -12,7 +12,7 @@ use kube::{
     api::{DeleteParams, ListParams, Patch, PatchParams, PostParams},
 };
 use serde_json::json;
-use testbed::sim::{Fault, HostOptions, SimOptions};
+use testbed::sim::{Fault, HostOptions, ServingCertificate, SimOptions};
 
 use crate::{
     fleet::{World, entry, is_cordoned, nodes, spec, spec_with, status},
@@ -22,7 +22,9 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_is_what_was_proven_of_it() -> Result<()> {
     let termination = Duration::from_millis(500);
-    let world = World::new(SimOptions { termination, ..SimOptions::default() }, &[]).await?;
+    // Who is reached at another address than its own gets no serving certificate unasked.
+    let serving = ServingCertificate::Request;
+    let world = World::new(SimOptions { termination, serving, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(
         no_list_entry_takes_the_identity_of_a_linux_node(&world),
         a_node_that_is_made_again_is_drained_again(&world),
@@ -61,9 +63,13 @@ async fn no_list_entry_takes_the_identity_of_a_linux_node(world: &World) -> Resu
     Ok(())
 }
 
-/// Its pods are bound to its name, not to its UID: a host is not wiped under them.
+/// Its pods are bound to its name, not to its UID: a host is not wiped under them. It is reached at another address than the one that its
+/// Node has, as behind NAT.
 async fn a_node_that_is_made_again_is_drained_again(world: &World) -> Result<()> {
     let host = world.sim.host(HostOptions::named("again")).await?;
+    let own = "10.77.0.5".to_owned();
+    host.windows().state().machine.addresses = vec![own.clone()];
+    host.windows().state().machine.default_address = Some(own);
     world.join("again", &spec(std::slice::from_ref(&host))).await?;
     pod(world, "kept", "again", &[("app", "kept")]).await?;
     budget(world, "kept-budget", "kept").await?;
