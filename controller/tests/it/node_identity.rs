@@ -22,7 +22,7 @@ use crate::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_is_what_was_proven_of_it() -> Result<()> {
     let termination = Duration::from_millis(500);
-    // Who is reached at another address than its own gets no serving certificate unasked.
+    // A host that is reached at another address than its own gets no serving certificate unasked.
     let serving = ServingCertificate::Request;
     let world = World::new(SimOptions { termination, serving, ..SimOptions::default() }, &[]).await?;
     tokio::try_join!(

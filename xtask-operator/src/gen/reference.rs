@@ -216,7 +216,7 @@ mod tests {
             for row in page.lines().filter(|line| line.starts_with("| `")) {
                 assert!(!row.contains("|  |"), "no meaning: {row}");
             }
-            assert!(page.contains("| `Ready` | Everything that was asked for"), "{page}");
+            assert!(page.contains("| `Ready` | "), "{page}");
         }
     }
 
