@@ -1,6 +1,17 @@
 //! Access lists of files and directories: who may do what, as Windows keeps it.
 
-use crate::host::Guard;
+/// Who besides SYSTEM and Administrators may use a file, or a directory with what is below it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guard {
+    /// No other user.
+    Private,
+    /// No other user either. What is below it may still be another's: it is being taken over.
+    Unsettled,
+    /// Users may read.
+    Readable,
+    /// Users may read, and change what is below: as Windows has it below `C:\`.
+    Volumes,
+}
 
 /// SYSTEM.
 pub const SYSTEM: &str = "S-1-5-18";

@@ -11,8 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use api::host::{Feature, Machine, ServiceState};
 use serde_json::Value;
 
-use crate::access::AccessList;
-use crate::host::{Adapter, Guard, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
+use crate::access::{AccessList, Guard};
+use crate::host::{Adapter, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
 /// What happened to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use sha2::{Digest, Sha256};
 
-use crate::host::{Guard, Host, HostError};
+use crate::access::Guard;
+use crate::host::{Host, HostError};
 
 /// Whether only SYSTEM and administrators may use a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

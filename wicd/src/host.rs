@@ -11,7 +11,7 @@ use std::time::Duration;
 use api::host::{Machine, ServiceState};
 use serde_json::Value;
 
-use crate::access::AccessList;
+use crate::access::{AccessList, Guard};
 
 /// A Windows host. Every call is idempotent: what is there already is success.
 pub trait Host: Send + Sync {
@@ -76,19 +76,6 @@ pub trait Host: Send + Sync {
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
     /// Ends processes that outlive the services, as containerd's shims.
     fn kill_leftovers(&self) -> Result<(), HostError>;
-}
-
-/// Who besides SYSTEM and Administrators may use a file, or a directory with what is below it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Guard {
-    /// No other user.
-    Private,
-    /// No other user either. What is below it may still be another's: it is being taken over.
-    Unsettled,
-    /// Users may read.
-    Readable,
-    /// Users may read, and change what is below: as Windows has it below `C:\`.
-    Volumes,
 }
 
 /// Kind of the entry at a path.

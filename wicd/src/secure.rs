@@ -12,8 +12,9 @@
 use api::host::path;
 
 use crate::access;
+use crate::access::Guard;
 use crate::files;
-use crate::host::{Guard, Host, HostError, Kind, Place};
+use crate::host::{Host, HostError, Kind, Place};
 
 /// kubelet's state.
 const KUBELET: &str = r"C:\var\lib\kubelet";

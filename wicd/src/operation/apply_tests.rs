@@ -2,7 +2,7 @@ use api::host::{Body, CertificateKind, ConfigFile, Owner};
 use api::services::Service;
 
 use super::*;
-use crate::host::Guard;
+use crate::access::Guard;
 use crate::operation::run;
 use crate::operation::tests::{
     Bed, CLUSTER, KUBELET, ca_pem, message, payload_files, reason, request, service, wanted,

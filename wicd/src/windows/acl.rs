@@ -31,8 +31,8 @@ use windows_sys::Win32::System::Threading::{GetCurrentProcess, OpenProcessToken}
 
 use super::privilege;
 use super::wide::{check, check_code, is, text, wide};
-use crate::access::{self, AccessList, Entry};
-use crate::host::{Guard, HostError, Place};
+use crate::access::{self, AccessList, Entry, Guard};
+use crate::host::{HostError, Place};
 
 /// Kinds of entries of an access list: what a user may do, and what not.
 const ALLOWED: u8 = 0;

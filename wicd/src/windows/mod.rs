@@ -31,7 +31,8 @@ use std::path::{Path, PathBuf};
 use api::host::{Machine, ServiceState};
 
 use crate::access::AccessList;
-use crate::host::{Adapter, Guard, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
+use crate::access::Guard;
+use crate::host::{Adapter, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
 /// containerd's shims go on when containerd stops.
 const LEFTOVER: &str = "containerd-shim-runhcs-v1.exe";
