@@ -149,7 +149,7 @@ async fn services_config_maps_are_the_operators_to_write() -> Result<()> {
     operator.create(&post, &named(&ours)).await?;
 
     let missing = format!("windows-services-it-{}", "f".repeat(32));
-    let why = "only the operator writes them";
+    let why = "only the operator may write them";
     let change = json!({"data": {"services": "[1]"}});
     for foe in [&alice, &wmco] {
         refused(foe.delete(&ours, &delete).await, why);
@@ -233,7 +233,7 @@ async fn the_operator_deletes_windows_machines_and_keeps_user_data_in_two_namesp
             if may {
                 deleted?;
             } else {
-                refused(deleted, "Machines that run Windows");
+                refused(deleted, "only those that run Windows");
             }
         }
 
