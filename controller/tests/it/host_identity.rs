@@ -262,7 +262,7 @@ async fn lose_all_status(world: &World) -> Result<()> {
         let left = all.get(&instance.name_any()).await?.status;
         ensure!(left.is_none_or(|s| s.current_version.is_none()), "the status of {} stayed", instance.name_any());
     }
-    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let pools: Api<WindowsNodePool> = Api::all(operator_client(&world.control_plane).await?);
     for pool in pools.list(&ListParams::default()).await?.items {
         pools.patch_status(&pool.name_any(), &PatchParams::default(), &nothing).await?;
     }
