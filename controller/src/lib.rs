@@ -3,8 +3,8 @@
 //! * [`pool`]: from a pool's inventory to instances, grants and the pool's status. Works on no host.
 //! * [`inventory`]: where hosts come from.
 //! * [`instance`]: works on one host over SSH, one step after another.
-//! * [`plan`]: the decisions of both, pure.
-//! * [`csr`], [`drain`], [`ssh`], [`payload`], [`render`]: what they need for it, each usable by itself.
+//! * `wnp-core`, a crate of its own: the decisions of both, pure.
+//! * [`csr`], [`drain`], [`ssh`], [`payload`]: what they need for it, each usable by itself.
 //! * [`run()`](run::run): the process: Lease, caches, controllers.
 
 pub mod args;
@@ -27,11 +27,9 @@ pub mod legacy_sources;
 pub mod lint_command;
 pub mod metrics;
 pub mod payload;
-pub mod plan;
 pub mod plan_command;
 pub mod pool;
 pub mod release;
-pub mod render;
 pub mod run;
 pub mod secrets;
 pub mod ssh;

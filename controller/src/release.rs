@@ -6,8 +6,8 @@ use crate::{
     args::Run,
     cluster::ClusterError,
     payload::{Payload, PayloadError, Wicd},
-    render::{self, Cluster, LogSettings, LogSettingsError, RenderError, Rendered, Settings},
 };
+use wnp_core::render::{self, Cluster, LogSettings, LogSettingsError, RenderError, Rendered, Settings};
 
 /// The operator has nothing to give to hosts.
 #[derive(Debug, thiserror::Error)]

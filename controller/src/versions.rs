@@ -23,9 +23,9 @@ use kube::{
 
 use crate::{
     events::{Events, Level},
-    render::{Rendered, Stored, StoredError, collectable, is_ours},
     wicd_rbac,
 };
+use wnp_core::render::{Rendered, Stored, StoredError, collectable, is_ours};
 
 /// What is stored of a version cannot be had, or not be stored.
 #[derive(Debug, thiserror::Error)]

@@ -2,12 +2,11 @@ use api::TemplateSpec;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::{
-    fake_api::{FakeApi, list, success},
-    render::{
-        Settings, render,
-        tests::{PROGRAMS, cluster, payload},
-    },
+use crate::fake_api::{FakeApi, list, success};
+use wnp_core::render::{
+    Settings,
+    fixtures::{PROGRAMS, cluster, payload},
+    render,
 };
 
 const MAPS: &str = "/api/v1/namespaces/ns/configmaps";

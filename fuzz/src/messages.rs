@@ -7,13 +7,13 @@ use base64::{Engine as _, prelude::BASE64_STANDARD};
 use controller::{
     csr::{Claim, Outstanding, Verdict, verdict},
     instance::{StepError, told},
-    plan::join::{HostSeen, NodeSeen, Wanted, is_placed, next},
 };
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
 };
+use wnp_core::operation::join::{HostSeen, NodeSeen, Wanted, is_placed, next};
 
 /// As in the seeds.
 const OPERATION: &str = "join-win-1-0";

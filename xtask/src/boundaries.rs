@@ -8,6 +8,11 @@ use devenv::{forget_caller, workspace_root};
 /// Packages, what must not be in their dependency trees, and why. Build scripts, procedural macros' own dependencies and tests do not count.
 const BOUNDARIES: &[(&str, &[&str], &str)] = &[
     ("api", &["kube-client", "hyper", "reqwest", "russh", "tokio"], "types for operator and host, without I/O"),
+    (
+        "wnp-core",
+        &["controller", "gitops", "hyper", "kube-client", "reqwest", "russh", "tokio"],
+        "decisions, without I/O",
+    ),
     ("gitops", &["controller", "kube-client"], "lists of hosts, without Kubernetes"),
     ("wicd", &["controller", "gitops", "russh", "testbed"], "the host side, which goes over the wire to each host"),
     ("controller", &["testbed", "wicd"], "the operator, without test code"),

@@ -12,10 +12,8 @@ use kube::{
 };
 use serde_json::Value;
 
-use crate::{
-    args::{NetworkArg, Run},
-    render::{Cluster, Network, Platform, Proxy, TlsPair},
-};
+use crate::args::{NetworkArg, Run};
+use wnp_core::render::{Cluster, Network, Platform, Proxy, TlsPair};
 
 /// The operator cannot find out what it needs.
 #[derive(Debug, thiserror::Error)]

@@ -10,10 +10,8 @@ use super::{
     look,
     work::{Work, until},
 };
-use crate::{
-    events::Level,
-    plan::identity::{Identity, Purpose},
-};
+use crate::events::Level;
+use wnp_core::operation::identity::{Identity, Purpose};
 
 /// As the status and events show it.
 const STEP: &str = "VerifyAddress";

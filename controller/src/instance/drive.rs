@@ -1,4 +1,4 @@
-//! Brings a host to a version: carries out the steps that [`plan::join`](crate::plan::join) chooses, for a host that joins as well
+//! Brings a host to a version: carries out the steps that [`operation::join`](wnp_core::operation::join) chooses, for a host that joins as well
 //! as for a node that changes.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
@@ -24,10 +24,9 @@ use super::{
     told,
     work::{Flow, Target, Work},
 };
-use crate::{
-    csr,
-    events::Level,
-    plan::{
+use crate::{csr, events::Level};
+use wnp_core::{
+    operation::{
         join::{HostSeen, Next, NodeSeen, Step, Wanted, is_placed, next},
         update::drains,
     },

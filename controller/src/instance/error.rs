@@ -4,16 +4,12 @@ use api::{names::key, text};
 
 use super::host_key_policy::HostKeyProblem;
 use crate::{
-    csr::CsrError,
-    drain::DrainError,
-    payload::PayloadError,
-    plan::{identity::Refusal, update::Blame},
+    csr::CsrError, drain::DrainError, payload::PayloadError, secrets::SecretError, ssh::SshError,
+    versions::VersionError, whose::Mismatch, wicd_rights::RightsProblem,
+};
+use wnp_core::{
+    operation::{identity::Refusal, update::Blame},
     render::RenderError,
-    secrets::SecretError,
-    ssh::SshError,
-    versions::VersionError,
-    whose::Mismatch,
-    wicd_rights::RightsProblem,
 };
 
 /// Reasons of wicd for unusable content of a version. Every other reason is a fault of the host, also an unknown one.
@@ -366,7 +362,7 @@ impl StepError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::render::StoredError;
+    use wnp_core::render::StoredError;
 
     #[test]
     fn a_host_cannot_write_into_the_terminal() {

@@ -15,10 +15,8 @@ use super::{
     session::{Session, Speaks},
     work::Work,
 };
-use crate::{
-    plan::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify},
-    whose::{Whose, whose},
-};
+use crate::whose::{Whose, whose};
+use wnp_core::operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify};
 
 /// What is to be done with a host of this instance, if it is not taken out.
 pub fn purpose(work: &Work) -> Purpose {

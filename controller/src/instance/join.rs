@@ -12,7 +12,8 @@ use super::{
     status::Situation,
     work::{Flow, Target, Work},
 };
-use crate::{events::Level, plan::join::Step};
+use crate::events::Level;
+use wnp_core::operation::join::Step;
 
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {

@@ -9,7 +9,8 @@ use super::{
     host_key_policy::{HostKeySource, KnownKeys, host_key_source},
     session::Login,
 };
-use crate::{context::Context, events::Level, plan::identity::Refusal, ssh::HostKeyCheck};
+use crate::{context::Context, events::Level, ssh::HostKeyCheck};
+use wnp_core::operation::identity::Refusal;
 
 /// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key
 /// exists.

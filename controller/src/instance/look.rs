@@ -11,10 +11,8 @@ use sha2::{Digest, Sha256};
 use tokio::sync::SemaphorePermit;
 
 use super::{error::StepError, identity::prove, login::login, session::Session, told, work::Work};
-use crate::{
-    context::Context,
-    plan::identity::{Identity, Purpose},
-};
+use crate::context::Context;
+use wnp_core::operation::identity::{Identity, Purpose};
 
 /// When all places are taken, a look waits for at least this long, and for at most twice as long.
 const NO_PLACE: Duration = Duration::from_secs(15);

@@ -61,11 +61,10 @@ use crate::{
     drain::Cordon,
     events::Level,
     legacy_sources::machines,
-    plan::losses,
     pool::{Legacies, adopted_version},
-    render::Stored,
     whose::{Whose, whose},
 };
+use wnp_core::{render::Stored, rollout::lost_settings};
 
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -370,7 +369,7 @@ async fn tell_of_lost_settings(work: &mut Work) {
         (Some(version), Some(target)) => {
             let legacies = Legacies::read([version.clone()].into(), &work.pool, &work.cx).await;
             match work.cx.versions.get(&target).await.ok().flatten().as_deref() {
-                Some(Stored::Ours(to)) => losses::message(&legacies.losses_of(&work.instance, &to.services)),
+                Some(Stored::Ours(to)) => lost_settings::message(&legacies.losses_of(&work.instance, &to.services)),
                 _ => return,
             }
         }

@@ -18,10 +18,8 @@ use super::{
     wanted::wanted_node,
     work::{Flow, Work},
 };
-use crate::{
-    plan::join::{Step, Wanted},
-    whose::{Whose, whose},
-};
+use crate::whose::{Whose, whose};
+use wnp_core::operation::join::{Step, Wanted};
 
 /// A Node that comes up takes moments for each of its steps. The status reports what it waits for only after this time;
 /// each change before would be a write more for every host that joins.

@@ -2,7 +2,7 @@ use serde_json::json;
 
 use super::super::test_bed::Bed;
 use super::*;
-use crate::plan::update::{AfterFailure, Blame, Failure, after_failure};
+use wnp_core::operation::update::{AfterFailure, Blame, Failure, after_failure};
 
 /// What follows from the failure of an update that has changed the host.
 fn follows(error: &StepError) -> AfterFailure {

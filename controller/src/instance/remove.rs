@@ -1,4 +1,4 @@
-//! Takes a host out: carries out the steps that [`plan::remove`](crate::plan::remove) chooses.
+//! Takes a host out: carries out the steps that [`operation::remove`](wnp_core::operation::remove) chooses.
 
 use std::time::Duration;
 
@@ -26,13 +26,10 @@ use super::{
     session::Session,
     work::{Flow, Work},
 };
-use crate::{
-    events::Level,
-    plan::{
-        self,
-        identity::{Identity, Purpose},
-        remove::{Next, Seen, Step, next},
-    },
+use crate::events::Level;
+use wnp_core::operation::{
+    identity::{Identity, Purpose},
+    remove::{Next, Seen, Step, next},
 };
 
 /// A node that is to leave stays one for at least this long after it was marked: what was taken out by mistake, or stands in the next
@@ -147,7 +144,7 @@ pub async fn take_back(work: &mut Work) -> Result<(), StepError> {
     operation.drain = None;
     if is_half_changed(operation) {
         operation.type_ = GrantType::Update;
-        operation.step = plan::update::Step::Host.as_str().into();
+        operation.step = wnp_core::operation::update::Step::Host.as_str().into();
     } else {
         lift_cordon(work).await?;
         work.status.operation = None;

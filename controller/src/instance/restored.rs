@@ -8,11 +8,8 @@ use api::names::key;
 use kube::ResourceExt;
 
 use super::{error::StepError, look, node::reference, work::Work};
-use crate::{
-    events::Level,
-    plan::identity::{Identity, Purpose},
-    whose::Whose,
-};
+use crate::{events::Level, whose::Whose};
+use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Whether nothing is stored of a host that has a Node which follows a version.
 pub fn is_lost(work: &Work) -> bool {

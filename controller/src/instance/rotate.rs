@@ -15,12 +15,12 @@ use super::{
 };
 use crate::{
     events::Level,
-    plan::{
-        authorized_keys::{Old, PublicKey, edit, holds},
-        identity::Purpose,
-    },
     secrets::Key,
     ssh::{Connection, HostKeyCheck, SshError},
+};
+use wnp_core::operation::{
+    authorized_keys::{Old, PublicKey, edit, holds},
+    identity::Purpose,
 };
 
 /// File with the keys of administrators in the default configuration of the SSH server of Windows.

@@ -14,10 +14,10 @@ use crate::{
     context::Context,
     metrics::Metrics,
     payload::Archive,
-    plan::identity::Refusal,
     secrets::Key,
     ssh::{Connection, HostKeyCheck, SshError, Target},
 };
+use wnp_core::operation::identity::Refusal;
 
 /// A directory that only Windows has.
 const WINDOWS: &str = r"C:\windows\system32";

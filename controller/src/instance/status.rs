@@ -6,7 +6,7 @@ use api::{
 };
 use jiff::Timestamp;
 
-use crate::plan::update;
+use wnp_core::operation::update;
 
 /// Where an instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,7 +21,6 @@ use crate::{
     fake_api::FakeApi,
     metrics::Metrics,
     release::Release,
-    render,
     ssh::fake_host::{ed25519, pem},
     unreadable::Unreadable,
 };
@@ -61,7 +60,7 @@ impl Bed {
         let args = ["run", "--namespace", "operator", "--loopback-hosts"].map(Into::into);
         let args = args.into_iter().chain(["--payload".into(), payload.into(), "--wicd".into(), wicd.into()]);
         let args = Run::parse_from::<_, std::ffi::OsString>(args);
-        let release = Release::load(render::tests::cluster(), &args).unwrap();
+        let release = Release::load(wnp_core::render::fixtures::cluster(), &args).unwrap();
         let (mut pools, instances, nodes) = (Writer::default(), Writer::default(), Writer::default());
         pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", WindowsNodePoolSpec::default())));
         let caches = Caches {

@@ -10,7 +10,7 @@ use api::{
 use jiff::Timestamp;
 
 use super::error::StepError;
-use crate::plan::node_ip::node_ip;
+use wnp_core::operation::node_ip::node_ip;
 
 /// Maximum number of addresses of a host that are considered.
 const MAX_ADDRESSES: usize = 64;

@@ -1,5 +1,5 @@
 //! Changes a node: gives it another version, restarts its host, or puts it right, by the steps that
-//! [`plan::update`](crate::plan::update) and [`plan::join`](crate::plan::join) choose. A version that fails permanently
+//! [`operation::update`](wnp_core::operation::update) and [`operation::join`](wnp_core::operation::join) choose. A version that fails permanently
 //! is rolled back.
 
 use std::{sync::Arc, time::Duration};
@@ -25,9 +25,9 @@ use super::{
     status::Situation,
     work::{Flow, Target, Work},
 };
-use crate::{
-    events::Level,
-    plan::update::{AfterFailure, Failure, Next, Seen, Step, after_failure, drains, next},
+use crate::events::Level;
+use wnp_core::{
+    operation::update::{AfterFailure, Failure, Next, Seen, Step, after_failure, drains, next},
     render::Stored,
 };
 

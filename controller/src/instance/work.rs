@@ -20,13 +20,15 @@ use super::{
 use crate::{
     context::Context,
     events::Level,
-    plan::{
+    ssh::{Connection, SshError},
+};
+use wnp_core::{
+    operation::{
         backoff::{backoff, believed},
-        refusal,
+        key_refusal,
         remove::is_past_return,
     },
     render::{Rendered, Stored},
-    ssh::{Connection, SshError},
 };
 
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.
@@ -267,7 +269,7 @@ impl Work {
         if matches!(error, StepError::Ssh(SshError::AuthenticationFailed { .. })) {
             let before = self.status.key_refusal.take();
             let listed = self.cx.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
-            self.status.key_refusal = listed.map(|listed| refusal::again(before, listed, Timestamp::now()));
+            self.status.key_refusal = listed.map(|listed| key_refusal::again(before, listed, Timestamp::now()));
         }
     }
 

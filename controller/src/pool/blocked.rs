@@ -7,7 +7,7 @@ use api::{
 };
 
 use super::{Member, status::some};
-use crate::plan::grants::Decision;
+use wnp_core::rollout::grants::Decision;
 
 /// Reason and message.
 type Blocked = (&'static str, String);
@@ -63,7 +63,7 @@ mod tests {
     use api::{WindowsInstance, WindowsInstanceSpec};
 
     use super::*;
-    use crate::plan::grants::{Slot, Wanted};
+    use wnp_core::rollout::grants::{Slot, Wanted};
 
     fn member(name: &str, slot: Slot) -> Member {
         let instance = Arc::new(WindowsInstance::new(name, WindowsInstanceSpec::default()));

@@ -7,7 +7,7 @@ use std::{
 
 use api::{Disruption, GrantType, WindowsInstance};
 
-use crate::plan::grants::Decision;
+use wnp_core::rollout::grants::Decision;
 
 /// How many nodes each pool disturbs, as it last decided.
 #[derive(Debug, Default)]

@@ -19,10 +19,8 @@ use serde_json::json;
 use sha2::{Digest, Sha256};
 
 use super::{PoolError, failed, gone_is_fine, letting_go::is_owned_by, list::List, told::Told};
-use crate::{
-    context::Context,
-    plan::grants::{Decision, Granting},
-};
+use crate::context::Context;
+use wnp_core::rollout::grants::{Decision, Granting};
 
 /// Writes to the API server that are under way at once for one pool.
 const WRITES: usize = 16;

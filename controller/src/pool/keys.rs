@@ -140,7 +140,7 @@ mod tests {
     use api::{Failures, KeyRotation, Origin, WindowsInstanceSpec, WindowsInstanceStatus};
 
     use super::*;
-    use crate::plan::grants::Slot;
+    use wnp_core::rollout::grants::Slot;
 
     fn member(name: &str, taken: Option<&str>, rotation: Option<KeyRotation>) -> Member {
         let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());

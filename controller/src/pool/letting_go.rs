@@ -11,7 +11,8 @@ use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomRe
 use kube::{Api, Resource as _, ResourceExt};
 
 use super::{PoolError, failed};
-use crate::{context::Context, plan::remove::is_past_return};
+use crate::context::Context;
+use wnp_core::operation::remove::is_past_return;
 
 /// Kinds that are being deleted, and with them all their objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

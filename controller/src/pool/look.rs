@@ -25,10 +25,10 @@ use crate::{
     context::Context,
     instance::{applied::Applied, node},
     inventory::hosts::{Known, Problem},
-    plan::{
-        grants::Limits,
-        windows::{self, WindowError, Windows},
-    },
+};
+use wnp_core::rollout::{
+    grants::Limits,
+    maintenance_window::{self, WindowError, Windows},
 };
 
 /// Purpose of the observation of a pool.
@@ -72,7 +72,7 @@ impl Look {
     ) -> Result<Self, PoolError> {
         let list = list(pool, &mine, known, cx).await;
         let rollout = pool.spec.rollout();
-        let window = windows::look(rollout.windows(), now);
+        let window = maintenance_window::look(rollout.windows(), now);
         let wishes = Wishes::of(pool, &mine, purpose, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();

@@ -11,15 +11,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::{
-    context::Context,
-    drain,
-    instance::node,
-    plan::{
-        backoff::believed,
-        grants::{Slot, Wanted},
-        remove::is_past_return,
-    },
+use crate::{context::Context, drain, instance::node};
+use wnp_core::{
+    operation::{backoff::believed, remove::is_past_return},
+    rollout::grants::{Slot, Wanted},
 };
 
 /// Node label with its zone.

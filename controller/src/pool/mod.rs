@@ -37,9 +37,11 @@ use crate::{
     context::Context,
     events::Level,
     inventory::hosts::{Known, Problem},
-    plan::grants::{Limits, Slot, decide},
-    render::RenderError,
     versions::VersionError,
+};
+use wnp_core::{
+    render::RenderError,
+    rollout::grants::{Limits, Slot, decide},
 };
 
 pub use disrupting::Disrupting;

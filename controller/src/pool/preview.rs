@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, RemediationType};
 
 use super::members::Member;
-use crate::plan::grants::Limits;
+use wnp_core::rollout::grants::Limits;
 
 /// What is done with a host that something is to be said of all the same.
 const NOTHING: &str = "Nothing";
@@ -147,9 +147,9 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use crate::plan::{
+    use wnp_core::rollout::{
         grants::{Slot, Wanted},
-        rollout::Gate,
+        progress::Gate,
     };
 
     fn limits(orphan: bool, remediation: RemediationType) -> Limits {

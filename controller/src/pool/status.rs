@@ -11,13 +11,11 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{Member, blocked, keys::Standing, list::List};
-use crate::{
-    inventory::hosts::Problem,
-    plan::{
-        grants::Decision,
-        rollout::{Course, Hold},
-        windows::{WindowError, Windows},
-    },
+use crate::inventory::hosts::Problem;
+use wnp_core::rollout::{
+    grants::Decision,
+    maintenance_window::{WindowError, Windows},
+    progress::{Course, Hold},
 };
 
 /// The observed state of the pool.

@@ -11,9 +11,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use super::*;
 use api::Disruption;
 
-use crate::plan::{
+use wnp_core::rollout::{
     grants::{Slot, Wanted},
-    rollout::Gate,
+    progress::Gate,
 };
 
 const VERSION: &str = "1-a";
@@ -440,7 +440,7 @@ fn half_way(moves: bool) -> (Vec<Member>, Decision) {
 #[test]
 fn what_a_rollout_waits_for() {
     let closed = Windows { open: false, closes: None, opens: Some(("night".into(), now())) };
-    let wrong = crate::plan::windows::look(
+    let wrong = wnp_core::rollout::maintenance_window::look(
         &[api::MaintenanceWindow { name: "w".into(), schedule: "x".into(), duration_minutes: 60, time_zone: None }],
         now(),
     )

@@ -17,16 +17,15 @@ use super::{
     members::{Member, Wish, member},
     withheld::{Legacies, adopted_version},
 };
-use crate::{
-    args,
-    context::Context,
-    plan::{
-        change::{self, Change},
-        grants::{Slot, Wanted, lost},
-        losses::{Loss, message},
-        rollout::{Course, Gate, Seen, Settings, course},
-    },
+use crate::{args, context::Context};
+use wnp_core::{
     render::{Rendered, Stored, version_for},
+    rollout::{
+        grants::{Slot, Wanted, lost},
+        lost_settings::{Loss, message},
+        progress::{Course, Gate, Seen, Settings, course},
+        version_diff::{self, Change},
+    },
 };
 
 /// What a pool wants.
@@ -114,8 +113,8 @@ impl Wishes {
             }
             let found = cx.versions.get(&version).await.ok().flatten();
             let change = match (found.as_deref(), &target) {
-                (Some(from), Some(to)) => (change::change(from, to), has_all(from, to)),
-                _ => (change::unknown(), false),
+                (Some(from), Some(to)) => (version_diff::change(from, to), has_all(from, to)),
+                _ => (version_diff::unknown(), false),
             };
             changes.insert(version, change);
         }

@@ -8,10 +8,10 @@ use std::{
 use api::{WindowsInstance, WindowsNodePool, names::key, services::ServicesConfig};
 use kube::ResourceExt;
 
-use crate::{
-    context::Context,
-    plan::losses::{Loss, losses, unaccepted},
+use crate::context::Context;
+use wnp_core::{
     render::Stored,
+    rollout::lost_settings::{Loss, losses, unaccepted},
 };
 
 /// Versions of the legacy operator that hosts follow, and what people accept to lose.

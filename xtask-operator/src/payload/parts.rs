@@ -1,6 +1,6 @@
 //! What a payload is made of.
 
-use controller::render::program;
+use wnp_core::render::program;
 
 use super::go::Program;
 

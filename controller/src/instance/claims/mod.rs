@@ -18,11 +18,11 @@ use super::own::{evidence, proven_addresses};
 use crate::{
     context::Context,
     csr::{self, Claim, Kind},
-    plan::remove,
     whose::{self, Mismatch, Whose},
 };
 use neighbours::{Neighbours, Recent};
 pub use reserved::Reserved;
+use wnp_core::operation::remove;
 
 /// The service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
@@ -181,11 +181,11 @@ mod tests {
 
     fn reserved() -> Reserved {
         Reserved::of(
-            &crate::render::Cluster {
+            &wnp_core::render::Cluster {
                 api_server: "https://10.1.0.5:6443".into(),
                 service_cidr: "10.96.0.0/16".into(),
                 cluster_domain: "cluster.local".into(),
-                ..crate::render::Cluster::default()
+                ..wnp_core::render::Cluster::default()
             },
             false,
         )

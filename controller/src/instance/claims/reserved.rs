@@ -4,7 +4,7 @@
 
 use std::net::IpAddr;
 
-use crate::render::Cluster;
+use wnp_core::render::Cluster;
 
 /// What belongs to the cluster itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -5,10 +5,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 use api::{Host, InventoryStatus, MachineGroup, Origin};
 
 use super::read::{Machine, Source};
-use crate::{
-    inventory::{Departures, Entry, Listing, Problem},
-    render::Platform,
-};
+use crate::inventory::{Departures, Entry, Listing, Problem};
+use wnp_core::render::Platform;
 
 /// What is known beside the Machines.
 #[derive(Clone, Debug, Default)]

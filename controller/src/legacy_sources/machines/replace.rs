@@ -5,7 +5,7 @@ use api::WindowsNodePool;
 use jiff::Timestamp;
 
 use super::read::{Machine, MachineSet};
-use crate::plan::windows;
+use wnp_core::rollout::maintenance_window;
 
 /// A Machine of a MachineSet, and how it does.
 #[derive(Clone, Debug)]
@@ -100,7 +100,7 @@ pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) 
     if rollout.paused() {
         return Some("its pool is paused (rollout.paused)".into());
     }
-    match windows::look(rollout.windows(), now) {
+    match maintenance_window::look(rollout.windows(), now) {
         Err(error) => Some(error.to_string()),
         Ok(window) if window.open => None,
         Ok(window) => {

@@ -23,12 +23,8 @@ use super::{
     read::{Machine, MachineSet, Source, reference},
     replace::{Member, Refuses, Verdict, stays, verdicts},
 };
-use crate::{
-    context::Context,
-    events::Level,
-    instance::node,
-    plan::refusal::{self, Meaning, meaning},
-};
+use crate::{context::Context, events::Level, instance::node};
+use wnp_core::operation::key_refusal::{self, Meaning, meaning};
 
 /// Instances by their Machines.
 type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;
@@ -123,7 +119,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     let node = cx.node(machine.node.as_deref().unwrap_or(&instance.name_any()));
     let on_node = |key: &str| node.as_ref().and_then(|n| n.annotations().get(key));
     let is_node = status.current_version.is_some() || node.is_some();
-    let seen = refusal::Seen {
+    let seen = key_refusal::Seen {
         refusal: Some(refusal),
         listed: listed.as_deref(),
         // Of a host that was never ours, an operator before us may have written it down.

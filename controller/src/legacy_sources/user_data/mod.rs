@@ -12,7 +12,8 @@ use kube::{
 use serde_json::json;
 
 use super::machines::{CLUSTER_API, MACHINE_API};
-use crate::{context::Context, events::Level, render::Platform, secrets::SecretError};
+use crate::{context::Context, events::Level, secrets::SecretError};
+use wnp_core::render::Platform;
 
 /// Key in the Secret.
 const KEY: &str = "userData";

@@ -217,5 +217,5 @@ fn text(time: Timestamp) -> String {
 }
 
 #[cfg(test)]
-#[path = "rollout_tests.rs"]
+#[path = "progress_tests.rs"]
 mod tests;

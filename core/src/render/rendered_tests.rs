@@ -7,7 +7,7 @@ use serde_json::json;
 use super::*;
 use crate::render::{
     LogSettings, Platform, TlsPair,
-    tests::{PROGRAMS, cluster, host, payload},
+    fixtures::{PROGRAMS, cluster, host, payload},
 };
 
 fn rendered(template: &TemplateSpec) -> Rendered {

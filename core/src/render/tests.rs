@@ -3,59 +3,16 @@ use std::collections::BTreeMap;
 use api::{
     TemplateSpec,
     host::{ConfigFile, path},
-    payload::{File, Manifest},
     services::{OvnHybridNetwork, Prepare, Service, ServicesConfig},
 };
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-use super::{services::services, *};
-
-pub(crate) const PROGRAMS: [&str; 11] = [
-    program::KUBELET,
-    program::KUBE_PROXY,
-    program::LOG_RUNNER,
-    program::CONTAINERD,
-    program::CONTAINERD_CONFIG,
-    program::WINDOWS_EXPORTER,
-    program::WINDOWS_EXPORTER_CONFIG,
-    program::CSI_PROXY,
-    program::HYBRID_OVERLAY,
-    program::AZURE_NODE_MANAGER,
-    program::ECR_CREDENTIAL_PROVIDER,
-];
-
-pub(crate) fn payload(destinations: &[&str]) -> Manifest {
-    let file = |destination: &&str| File {
-        path: destination.rsplit('\\').next().unwrap().into(),
-        destination: (*destination).into(),
-        sha256: "a".repeat(64),
-        platforms: match *destination {
-            program::AZURE_NODE_MANAGER => ["azure".to_owned()].into(),
-            program::ECR_CREDENTIAL_PROVIDER => ["aws".to_owned()].into(),
-            _ => [].into(),
-        },
-        ..File::default()
-    };
-    Manifest { schema: 1, files: destinations.iter().map(file).collect() }
-}
-
-pub(crate) fn cluster() -> Cluster {
-    let ca = |name: &str| format!("-----BEGIN CERTIFICATE-----\n{name}\n-----END CERTIFICATE-----\n");
-    Cluster {
-        api_server: "https://api-int.example.com:6443".into(),
-        api_ca: ca("api"),
-        kubelet_client_ca: ca("kubelet"),
-        service_cidr: "172.30.0.0/16".into(),
-        cluster_dns: vec!["172.30.0.10".into()],
-        cluster_domain: "cluster.local".into(),
-        ..Cluster::default()
-    }
-}
-
-pub(super) fn host() -> HostParams {
-    HostParams { node_name: "win-1".into(), node_ip: "10.0.0.7".into(), taints: vec![api::names::default_taint()] }
-}
+use super::{
+    fixtures::{PROGRAMS, cluster, host, payload},
+    services::services,
+    *,
+};
 
 fn no_rotation() -> Settings {
     Settings { logs: LogSettings { size: None, age: None, flush: None }, ..Settings::default() }

@@ -4,7 +4,7 @@ use api::{FailureAction, RolloutStatus, Step};
 use proptest::prelude::*;
 
 use super::*;
-use crate::plan::rollout::{Seen, Settings, course};
+use crate::rollout::progress::{Seen, Settings, course};
 
 /// What is seen of one host, and what is not.
 #[derive(Clone, Debug)]

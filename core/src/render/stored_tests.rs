@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::render::{
-    Settings, render,
-    tests::{PROGRAMS, cluster, payload},
+    Settings,
+    fixtures::{PROGRAMS, cluster, payload},
+    render,
 };
 
 fn rendered(manifest: &Manifest) -> Rendered {
@@ -128,7 +129,7 @@ proptest! {
         if let Ok(Stored::Ours(rendered)) = Rendered::from_config_map(&with_annotation(&shared.to_string())) {
             let again = Rendered::from_config_map(&rendered.to_config_map("1.0.0-abc", "ns")).unwrap();
             prop_assert_eq!(&again, &Stored::Ours(rendered.clone()));
-            prop_assert!(rendered.configs(&cluster(), &crate::render::tests::host()).is_ok());
+            prop_assert!(rendered.configs(&cluster(), &crate::render::fixtures::host()).is_ok());
             prop_assert_eq!(rendered.hash().len(), 64);
         }
     }

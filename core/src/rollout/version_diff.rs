@@ -281,5 +281,5 @@ fn list(names: &BTreeSet<String>) -> String {
 }
 
 #[cfg(test)]
-#[path = "change_tests.rs"]
+#[path = "version_diff_tests.rs"]
 mod tests;

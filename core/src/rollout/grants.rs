@@ -18,14 +18,14 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 
 use super::{
-    rollout::{Gate, Hold},
-    slot::{
+    candidate::{
         count, disturbs, has, has_pods, is_busy, is_dead_change, is_disturbed, is_granted, is_quiet_change,
         is_revocable, is_seated, is_silent, later, waits,
     },
+    progress::{Gate, Hold},
 };
 
-pub use super::slot::{Lost, Slot, Wanted, lost};
+pub use super::candidate::{Lost, Slot, Wanted, lost};
 
 /// Limits of a pool.
 #[derive(Clone, Debug)]

@@ -274,5 +274,5 @@ fn is_plain(field: &str, words: &[&str]) -> bool {
 }
 
 #[cfg(test)]
-#[path = "windows_tests.rs"]
+#[path = "maintenance_window_tests.rs"]
 mod tests;

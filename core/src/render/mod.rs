@@ -28,5 +28,7 @@ pub use log_settings::{LogSettings, LogSettingsError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
 pub use stored::{Stored, StoredError, collectable, is_ours};
 
+#[cfg(any(test, feature = "fixtures"))]
+pub mod fixtures;
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

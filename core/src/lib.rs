@@ -1,0 +1,9 @@
+//! The decisions of the operator, as pure functions: no clock, no network, no disk. The same input gives the same answer.
+//!
+//! * [`rollout`]: which hosts of a pool may be worked on now, and the progress of a change.
+//! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
+//! * [`render`]: the services and configuration files of hosts.
+
+pub mod operation;
+pub mod render;
+pub mod rollout;

@@ -1,0 +1,10 @@
+//! The next step of an operation on one host, and the meaning of its failures.
+
+pub mod authorized_keys;
+pub mod backoff;
+pub mod identity;
+pub mod join;
+pub mod key_refusal;
+pub mod node_ip;
+pub mod remove;
+pub mod update;

@@ -1,0 +1,8 @@
+//! Which hosts of a pool may be worked on now: grants, the progress of a change, maintenance windows.
+
+pub mod candidate;
+pub mod grants;
+pub mod lost_settings;
+pub mod maintenance_window;
+pub mod progress;
+pub mod version_diff;
