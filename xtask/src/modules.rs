@@ -32,20 +32,11 @@ use crate::source::{self, Mention, Module};
 /// The cycles that are still there: the parent of the modules, and the modules, sorted.
 const ALLOWED: &[(&str, &[&str])] = &[
     ("controller", &["context", "instance", "inventory", "legacy_host_keys", "legacy_sources", "pool", "wicd_rights"]),
-    ("controller::csr", &["outstanding", "rules"]),
-    ("controller::drain", &["pass", "volumes"]),
-    ("controller::instance", &["applied", "node"]),
-    ("controller::legacy_sources", &["machines", "user_data"]),
-    ("controller::pool", &["blocked", "departing", "list", "status"]),
-    ("controller::pool", &["look", "wishes"]),
-    ("wnp_core::render", &["check", "facts", "log_settings"]),
-    ("wnp_core::render", &["files", "kubelet", "services"]),
     ("controller::ssh", &["connection", "session"]),
     ("controller::ssh", &["files", "upload"]),
     ("testbed", &["control_plane", "deployment", "wine"]),
     ("testbed::sim", &["fleet", "kubelet", "machine", "pods", "sftp", "sshd", "windows"]),
     ("wicd", &["daemon", "operation"]),
-    ("wicd::operation", &["pending", "stage", "state"]),
 ];
 
 /// Most steps from a name through imports and re-exports to its definition.

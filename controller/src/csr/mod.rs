@@ -42,8 +42,7 @@ use api::names::user;
 
 pub use approver::run;
 pub use issue::{CsrError, operator_user, request_and_sign};
-pub use outstanding::Outstanding;
-pub use rules::verdict;
+pub use outstanding::{Outstanding, verdict};
 
 /// What is proven about one host of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

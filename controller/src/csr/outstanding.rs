@@ -5,9 +5,33 @@ use std::collections::{BTreeMap, BTreeSet};
 use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, apimachinery::pkg::apis::meta::v1::Time};
 
 use super::{
-    Claim, Kind,
-    rules::{Assessment, assess},
+    Claim, Kind, Verdict,
+    rules::{Assessment, assess, is_decided},
 };
+
+/// Judges `csr`.
+///
+/// `claims` gives what is known about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for
+/// one host and kind the oldest stands and the others wait. `operator_user` is the operator's own user name ([`super::operator_user`]).
+pub fn verdict(
+    csr: &CertificateSigningRequest,
+    claims: &dyn Fn(&str) -> Option<Claim>,
+    outstanding: &Outstanding,
+    operator_user: &str,
+) -> Verdict {
+    if is_decided(csr) {
+        return Verdict::NotOurs;
+    }
+    match assess(&csr.spec, claims, operator_user) {
+        Assessment::NotOurs => Verdict::NotOurs,
+        Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
+        Assessment::Open { message } => Verdict::Wait { message },
+        Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
+            Some(older) => Verdict::Wait { message: format!("request {older} for the same host must be issued first") },
+            None => Verdict::Approve(kind),
+        },
+    }
+}
 
 /// When a request was made, and its name, which orders those of the same second.
 type Place = (Option<Time>, String);

@@ -5,7 +5,7 @@ use std::{cell::RefCell, collections::BTreeSet, time::Duration};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 
 use super::{
-    Claim, Fault, Kind, Outstanding, Verdict, quoted,
+    Claim, Fault, Kind, quoted,
     request::{AlternativeName, ExtendedUsage, MAX_BYTES, Request},
 };
 
@@ -19,30 +19,6 @@ const BOOTSTRAP_USER_PREFIX: &str = "system:bootstrap:";
 /// User of the ignition of an OpenShift node.
 const OPENSHIFT_BOOTSTRAPPER: &str = "system:serviceaccount:openshift-machine-config-operator:node-bootstrapper";
 const AUTHENTICATED: &str = "system:authenticated";
-
-/// Judges `csr`.
-///
-/// `claims` gives what is known about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for
-/// one host and kind the oldest stands and the others wait. `operator_user` is the operator's own user name ([`super::operator_user`]).
-pub fn verdict(
-    csr: &CertificateSigningRequest,
-    claims: &dyn Fn(&str) -> Option<Claim>,
-    outstanding: &Outstanding,
-    operator_user: &str,
-) -> Verdict {
-    if is_decided(csr) {
-        return Verdict::NotOurs;
-    }
-    match assess(&csr.spec, claims, operator_user) {
-        Assessment::NotOurs => Verdict::NotOurs,
-        Assessment::Wrong(fault) => Verdict::Deny { reason: fault.reason, message: fault.message },
-        Assessment::Open { message } => Verdict::Wait { message },
-        Assessment::Right { kind, node } => match outstanding.ahead_of(kind, &node, csr) {
-            Some(older) => Verdict::Wait { message: format!("request {older} for the same host must be issued first") },
-            None => Verdict::Approve(kind),
-        },
-    }
-}
 
 /// What a request is, whatever its status and whatever other requests there are.
 #[derive(Debug, PartialEq, Eq)]

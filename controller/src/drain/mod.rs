@@ -11,6 +11,7 @@
 mod answer;
 mod ask;
 mod classify;
+mod clock;
 mod cordon;
 mod error;
 mod evict;

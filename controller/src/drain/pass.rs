@@ -1,7 +1,6 @@
 //! One round of a drain.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt::Debug;
 use std::sync::PoisonError;
 use std::time::Duration;
 
@@ -10,10 +9,10 @@ use k8s_openapi::api::apps::v1::DaemonSet;
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::ResourceExt;
 use kube::api::{Api, ListParams, ObjectMeta};
-use serde::de::DeserializeOwned;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::Instant;
 
 use super::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
+use super::clock::{Clock, list_all};
 use super::error::DrainError;
 use super::evict::Target;
 use super::{Cordon, Drain, Drainer, OnTimeout, Options, Progress, State, cordon, elapsed, volumes};
@@ -28,7 +27,6 @@ const CORDON_SETTLES: Duration = Duration::from_secs(5);
 const UNREACHABLE: Duration = Duration::from_secs(1);
 /// A pod that is there so long after its grace period does not end by itself.
 const STUCK_AFTER: SignedDuration = SignedDuration::from_secs(5);
-const PAGE: u32 = 500;
 const MAX_BLOCKERS: usize = 5;
 
 /// Performs one round: ensures that the node is cordoned, lists all its pods, evicts those that may leave, and reports.
@@ -54,54 +52,6 @@ pub async fn left_behind(
     let verdicts = Box::pin(async { pass.judge(pass.list_pods(options.pod_selector.as_deref()).await?).await }).await?;
     let stays = |verdict: &Verdict| matches!(verdict, Verdict::Skip(_));
     Ok(verdicts.iter().filter(|(_, verdict)| !stays(verdict)).map(|(pod, _)| key(pod)).collect())
-}
-
-/// The time that a pass has.
-pub(super) struct Clock {
-    pub(super) deadline: Instant,
-    limit: Duration,
-}
-
-impl Clock {
-    /// Awaits one API call for as long as the pass may last. `what` completes "cannot …".
-    pub(super) async fn call<T>(
-        &self,
-        what: impl FnOnce() -> String,
-        call: impl Future<Output = kube::Result<T>>,
-    ) -> Result<T, DrainError> {
-        match timeout_at(self.deadline, call).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(source)) => Err(DrainError::Api { what: what(), source: Box::new(source) }),
-            Err(_) => Err(DrainError::Slow { what: what(), limit: self.limit }),
-        }
-    }
-
-    async fn bound<T>(&self, what: &str, work: impl Future<Output = Result<T, DrainError>>) -> Result<T, DrainError> {
-        let slow = |_| DrainError::Slow { what: what.to_owned(), limit: self.limit };
-        timeout_at(self.deadline, work).await.map_err(slow)?
-    }
-}
-
-/// Lists every page.
-pub(super) async fn list_all<K>(
-    api: &Api<K>,
-    params: ListParams,
-    clock: &Clock,
-    what: &str,
-) -> Result<Vec<K>, DrainError>
-where
-    K: Clone + DeserializeOwned + Debug,
-{
-    let mut params = params.limit(PAGE);
-    let mut items = Vec::new();
-    loop {
-        let page = clock.call(|| what.to_owned(), api.list(&params)).await?;
-        items.extend(page.items);
-        match page.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => params = params.continue_token(&token),
-            None => return Ok(items),
-        }
-    }
 }
 
 pub(super) struct Pass<'a> {

@@ -7,8 +7,8 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 
+use super::clock::{Clock, list_all};
 use super::error::DrainError;
-use super::pass::{Clock, list_all};
 
 /// Blockers for the volumes attached to `node`, but for those that pods in `staying` use. Sorted.
 ///

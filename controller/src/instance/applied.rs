@@ -10,7 +10,7 @@ use api::{TemplateApplied, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::node::Wanted;
+use super::desired_metadata::DesiredNodeMetadata;
 
 /// Keys that the template put on a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,7 @@ impl Applied {
     }
 
     /// What a Node has of `wanted` that may be removed later.
-    pub fn of(wanted: &Wanted) -> Self {
+    pub fn of(wanted: &DesiredNodeMetadata) -> Self {
         Self {
             labels: wanted.labels.keys().cloned().collect(),
             annotations: wanted.annotations.keys().filter(|k| !k.starts_with(api::names::GROUP)).cloned().collect(),

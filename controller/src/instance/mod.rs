@@ -7,6 +7,7 @@
 mod address;
 pub mod applied;
 pub mod claims;
+mod desired_metadata;
 mod drain_options;
 mod drive;
 mod error;

@@ -10,29 +10,15 @@ use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
 use kube::ResourceExt;
 use serde_json::{Value, json};
 
-use super::applied::{Applied, taint_id};
-
-/// Desired metadata of a Node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
-    /// Labels.
-    pub labels: BTreeMap<String, String>,
-    /// Annotations.
-    pub annotations: BTreeMap<String, String>,
-    /// Annotations that are written only when they are missing, because the same content has many forms.
-    pub annotations_if_missing: BTreeMap<String, String>,
-    /// Labels and annotations of the operator's own, or of the one before it, that must not be there any more.
-    pub stale: Vec<&'static str>,
-    /// Taints.
-    pub taints: Vec<Taint>,
-    /// The user name in the legacy annotation then, if it is known.
-    pub username: Option<String>,
-}
+use super::{
+    applied::{Applied, taint_id},
+    desired_metadata::DesiredNodeMetadata,
+};
 
 /// The merge patch that makes the Node as wanted, or `None` if it is. `before` is what may be removed. The patch carries the
 /// resource version where it has the list of taints, which is written whole. Without, it is not in the way of all the others that
 /// write a new Node.
-pub fn patch(node: &Node, wanted: &Wanted, before: &Applied) -> Option<Value> {
+pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
     let mut annotations = wanted.annotations.clone();
     for (k, v) in &wanted.annotations_if_missing {
         if !node.annotations().contains_key(k) {
@@ -106,7 +92,7 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
 }
 
 /// Desired metadata of a host's Node, from its pool's template and its entry in the inventory.
-pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> Wanted {
+pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetadata {
     let mut labels = pool.spec.labels();
     labels.extend(host.labels.clone());
     labels.insert(key::POOL.to_string(), pool.name_any());
@@ -119,7 +105,13 @@ pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> Wanted {
     } else {
         labels.extend([(key::BYOH.to_string(), "true".to_string()), (key::WORKER_ROLE.to_string(), String::new())]);
     }
-    Wanted { labels, annotations: pool.spec.annotations(), taints: pool.spec.taints(), stale, ..Wanted::default() }
+    DesiredNodeMetadata {
+        labels,
+        annotations: pool.spec.annotations(),
+        taints: pool.spec.taints(),
+        stale,
+        ..DesiredNodeMetadata::default()
+    }
 }
 
 /// What a patch changes, in words.
@@ -214,11 +206,11 @@ mod tests {
             "metadata": {"name": "w", "uid": "u", "resourceVersion": "7", "labels": {"a": "theirs"}, "annotations": {"b": "theirs"}},
             "spec": {"taints": [{"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoExecute"}]},
         }));
-        let first = Wanted {
+        let first = DesiredNodeMetadata {
             labels: strings(&[("x", "1"), ("y", "1")]),
             annotations: strings(&[("z", "1")]),
             taints: vec![taint("os", "Windows"), taint("hall", "b")],
-            ..Wanted::default()
+            ..DesiredNodeMetadata::default()
         };
         let none = Applied::on(&fresh, None);
         let p = patch(&fresh, &first, &none).unwrap();
@@ -226,12 +218,16 @@ mod tests {
         let done = apply(&fresh, &p);
         let had = Applied::of(&first);
         assert_eq!(patch(&done, &first, &had), None, "once is enough");
-        let labelled = Wanted { labels: strings(&[("x", "1"), ("y", "2")]), ..first.clone() };
+        let labelled = DesiredNodeMetadata { labels: strings(&[("x", "1"), ("y", "2")]), ..first.clone() };
         let p = patch(&done, &labelled, &had).unwrap();
         assert!(p["metadata"].get("resourceVersion").is_none(), "no list is written whole: {p}");
         assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "1"), ("y", "1")]));
 
-        let second = Wanted { labels: strings(&[("x", "2")]), taints: vec![taint("hall", "c")], ..Wanted::default() };
+        let second = DesiredNodeMetadata {
+            labels: strings(&[("x", "2")]),
+            taints: vec![taint("hall", "c")],
+            ..DesiredNodeMetadata::default()
+        };
         let done = apply(&done, &patch(&done, &second, &had).unwrap());
         assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "2")]));
         assert!(done.annotations().contains_key("b") && !done.annotations().contains_key("z"));
@@ -242,8 +238,11 @@ mod tests {
 
     #[test]
     fn what_a_person_changed_is_put_right() {
-        let wanted =
-            Wanted { labels: strings(&[("x", "1")]), taints: vec![taint("os", "Windows")], ..Wanted::default() };
+        let wanted = DesiredNodeMetadata {
+            labels: strings(&[("x", "1")]),
+            taints: vec![taint("os", "Windows")],
+            ..DesiredNodeMetadata::default()
+        };
         let fresh = node(json!({"metadata": {"name": "w"}}));
         let none = Applied::default();
         let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
@@ -265,7 +264,7 @@ mod tests {
             "metadata": {"name": "w", "uid": "u", "labels": {"a": "theirs"}, "annotations": annotations},
             "spec": {"taints": [{"key": "quarantine", "effect": "NoExecute"}, {"key": "os", "value": "Windows", "effect": "NoSchedule"}]},
         }));
-        let wanted = Wanted { labels: strings(&[(key::POOL, "p")]), ..Wanted::default() };
+        let wanted = DesiredNodeMetadata { labels: strings(&[(key::POOL, "p")]), ..DesiredNodeMetadata::default() };
         let recorded = Applied::of(&wanted).record(Some("u".into()));
         theirs.labels_mut().insert(key::POOL.into(), "p".into());
         for (about, recorded) in [("recorded", Some(&recorded)), ("restored without status", None)] {
@@ -280,11 +279,11 @@ mod tests {
                 {"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoSchedule"},
             ]},
         }));
-        let none = Wanted::default();
+        let none = DesiredNodeMetadata::default();
         let done = apply(&legacy, &patch(&legacy, &none, &Applied::on(&legacy, None)).unwrap());
         let left: Vec<_> = done.spec.unwrap().taints.unwrap().into_iter().map(|t| t.key).collect();
         assert_eq!(left, ["theirs"]);
-        let same = Wanted { taints: vec![taint("os", "Windows")], ..Wanted::default() };
+        let same = DesiredNodeMetadata { taints: vec![taint("os", "Windows")], ..DesiredNodeMetadata::default() };
         assert_eq!(patch(&legacy, &same, &Applied::on(&legacy, None)), None);
     }
 
@@ -310,11 +309,17 @@ mod tests {
 
     #[test]
     fn an_encrypted_annotation_is_written_once() {
-        let wanted = Wanted { annotations_if_missing: strings(&[("u", "one form")]), ..Wanted::default() };
+        let wanted = DesiredNodeMetadata {
+            annotations_if_missing: strings(&[("u", "one form")]),
+            ..DesiredNodeMetadata::default()
+        };
         let fresh = node(json!({"metadata": {"name": "w"}}));
         let none = Applied::default();
         let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
-        let other = Wanted { annotations_if_missing: strings(&[("u", "another form")]), ..Wanted::default() };
+        let other = DesiredNodeMetadata {
+            annotations_if_missing: strings(&[("u", "another form")]),
+            ..DesiredNodeMetadata::default()
+        };
         assert_eq!(patch(&done, &other, &none), None);
     }
 

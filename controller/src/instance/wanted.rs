@@ -6,15 +6,11 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{
-    evacuate::is_legacy_cordon,
-    node::{Wanted, template},
-    work::Work,
-};
+use super::{desired_metadata::DesiredNodeMetadata, evacuate::is_legacy_cordon, node::template, work::Work};
 use crate::{legacy, secrets::Key};
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
-pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
+pub async fn wanted_node(work: &Work, node: &Node) -> DesiredNodeMetadata {
     let mut wanted = template(&work.pool, &work.instance.spec.host);
     if let Some(version) = work.version_for_wicd() {
         wanted.annotations.insert(key::DESIRED_VERSION.into(), version.to_string());
@@ -36,7 +32,7 @@ pub async fn wanted_node(work: &Work, node: &Node) -> Wanted {
 }
 
 /// The legacy user and key hash. The two go together: a user that no client can decrypt any more would never be found out.
-async fn add_user(wanted: &mut Wanted, work: &Work, node: &Node) {
+async fn add_user(wanted: &mut DesiredNodeMetadata, work: &Work, node: &Node) {
     let host = &work.instance.spec.host;
     let same_key = node.annotations().get(key::PUB_KEY_HASH) == work.status.public_key_hash.as_ref();
     let annotation = node.annotations().get(key::USERNAME);

@@ -6,7 +6,7 @@ use api::{
     names::key,
 };
 
-use super::{Member, status::some};
+use super::{Member, some};
 use wnp_core::rollout::grants::Decision;
 
 /// Reason and message.

@@ -5,47 +5,18 @@ use std::{collections::BTreeSet, sync::Arc};
 use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
 use kube::ResourceExt;
 
-use super::{list::List, status::some};
+use super::{
+    list::{List, ObservedList},
+    some,
+};
 use crate::{
     context::Context,
     inventory::{
-        Departures, Problem,
+        Problem,
         claims::Unread,
         removals::{self, Change, Hold, Others, Presence, Verdict},
     },
 };
-
-/// What was seen of a list.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Seen {
-    /// What is there of it.
-    pub presence: Presence,
-    /// Why there is none.
-    pub trouble: Option<String>,
-    /// Entries that may be any host.
-    pub nameless: Nameless,
-    /// For Machines: their state.
-    pub departures: Option<Departures>,
-    /// Whether the pool is being deleted, which means that all hosts leave.
-    pub deleting: bool,
-}
-
-/// Entries without a known name, by their addresses.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Nameless {
-    /// Hosts that have not reported their names, and are asked.
-    pub unnamed: Vec<String>,
-    /// Entries that cannot be read.
-    pub broken: Vec<String>,
-}
-
-impl Nameless {
-    fn all(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.unnamed.iter().chain(&self.broken).cloned().collect();
-        all.sort();
-        all
-    }
-}
 
 impl List {
     /// Why a host leaves.
@@ -60,7 +31,13 @@ impl List {
     }
 
     /// Decides about the hosts that are neither listed nor handed over: those that must not leave yet are put back into the list.
-    pub(super) fn depart(&mut self, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], seen: &Seen, cx: &Context) {
+    pub(super) fn depart(
+        &mut self,
+        pool: &WindowsNodePool,
+        mine: &[Arc<WindowsInstance>],
+        seen: &ObservedList,
+        cx: &Context,
+    ) {
         let (name, nameless) = (pool.name_any(), seen.nameless.all());
         self.deleting = seen.deleting;
         let is_unlisted = |n: &String| !self.hosts.contains_key(n) && !self.moves.contains_key(n);

@@ -13,14 +13,11 @@ use api::{
 use jiff::Timestamp;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
-use super::{
-    departing::{Nameless, Seen},
-    names::{self, Naming},
-};
+use super::names::{self, Naming};
 use crate::{
     context::Context,
     inventory::{
-        self, Asked, Entry, Listing, Problem, Trouble,
+        self, Asked, Departures, Entry, Listing, Problem, Trouble,
         asking::MAX_ASKED,
         claims::{self, Reading},
         hosts::{self, Known, canonical},
@@ -28,6 +25,38 @@ use crate::{
         removals::Presence,
     },
 };
+
+/// What was observed of a list.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ObservedList {
+    /// What is there of it.
+    pub presence: Presence,
+    /// Why there is none.
+    pub trouble: Option<String>,
+    /// Entries that may be any host.
+    pub nameless: Nameless,
+    /// For Machines: their state.
+    pub departures: Option<Departures>,
+    /// Whether the pool is being deleted, which means that all hosts leave.
+    pub deleting: bool,
+}
+
+/// Entries without a known name, by their addresses.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Nameless {
+    /// Hosts that have not reported their names, and are asked.
+    pub unnamed: Vec<String>,
+    /// Entries that cannot be read.
+    pub broken: Vec<String>,
+}
+
+impl Nameless {
+    pub fn all(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.unnamed.iter().chain(&self.broken).cloned().collect();
+        all.sort();
+        all
+    }
+}
 
 /// The desired hosts of a pool.
 #[derive(Debug, Default)]
@@ -69,7 +98,7 @@ pub(super) async fn list(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], 
         cx.claims.forget(&name);
         let mut list = List::default();
         list.hand_over(pool, mine, cx);
-        list.depart(pool, mine, &Seen { deleting: true, ..Seen::default() }, cx);
+        list.depart(pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
         return list;
     }
     let begun = cx.claims.begin();
@@ -112,7 +141,8 @@ fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Trou
         ..List::default()
     };
     list.hand_over(pool, mine, cx);
-    let seen = Seen { presence: Presence::Missing, trouble: Some(trouble.message.clone()), ..Seen::default() };
+    let seen =
+        ObservedList { presence: Presence::Missing, trouble: Some(trouble.message.clone()), ..ObservedList::default() };
     list.depart(pool, mine, &seen, cx);
     list
 }
@@ -175,7 +205,7 @@ async fn listed(
         (None, true) => Presence::Empty,
         (None, false) => Presence::Filled,
     };
-    list.depart(pool, mine, &Seen { presence, nameless, departures, ..Seen::default() }, cx);
+    list.depart(pool, mine, &ObservedList { presence, nameless, departures, ..ObservedList::default() }, cx);
     (list, reading)
 }
 

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    PoolError,
+    Intent, PoolError,
     keys::Keys,
     known,
     letting_go::{self, Going},
@@ -30,15 +30,6 @@ use wnp_core::rollout::{
     grants::Limits,
     maintenance_window::{self, WindowError, Windows},
 };
-
-/// Purpose of the observation of a pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// To carry it out: versions that are new are stored.
-    Act,
-    /// To report what the operator would do, without a write.
-    Tell,
-}
 
 /// What is seen of a pool.
 pub(super) struct Look {
@@ -66,18 +57,18 @@ impl Look {
         pool: &WindowsNodePool,
         mine: Vec<Arc<WindowsInstance>>,
         known: &[Known],
-        purpose: Purpose,
+        intent: Intent,
         cx: &Context,
         now: Timestamp,
     ) -> Result<Self, PoolError> {
         let list = list(pool, &mine, known, cx).await;
         let rollout = pool.spec.rollout();
         let window = maintenance_window::look(rollout.windows(), now);
-        let wishes = Wishes::of(pool, &mine, purpose, cx, now).await?;
+        let wishes = Wishes::of(pool, &mine, intent, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();
         let keys = Keys::read(&list.hosts, cx).await;
-        let going = if purpose == Purpose::Act { letting_go::going(pool, &mine, cx).await? } else { Going::default() };
+        let going = if intent == Intent::Apply { letting_go::going(pool, &mine, cx).await? } else { Going::default() };
         for member in &mut members {
             member.slot.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
             member.slot.vanishing = list.vanishing.contains(&member.slot.name);
@@ -99,7 +90,7 @@ impl Look {
             others: None,
         };
         let mut adoptable = BTreeMap::new();
-        if purpose == Purpose::Tell {
+        if intent == Intent::DryRun {
             let version = |name: &String| {
                 let node = cx.node(name)?;
                 let says = node.annotations().get(key::VERSION).cloned();
@@ -179,7 +170,7 @@ pub async fn plan(
     let mut there: Vec<Known> = all.iter().map(|i| known(i)).collect();
     let more: Vec<Known> = others.iter().filter(|o| !there.iter().any(|k| k.name == o.name)).cloned().collect();
     there.extend(more);
-    let look = Look::at(pool, mine, &there, Purpose::Tell, cx, now).await?;
+    let look = Look::at(pool, mine, &there, Intent::DryRun, cx, now).await?;
     let of = |host: &InstanceHost| Known {
         name: host.name.clone(),
         address: host.address.clone(),

@@ -51,8 +51,26 @@ pub use preview::{is_idle, summary};
 pub use status::refuse;
 pub use withheld::{Legacies, adopted_version};
 
-use look::{Look, Purpose};
+use look::Look;
 use members::{Member, soonest_available};
+
+/// Purpose of a reconcile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Intent {
+    /// To carry it out: versions that are new are stored.
+    Apply,
+    /// To report what the operator would do, without a write.
+    DryRun,
+}
+
+/// The first names of a list, and how many more there are: a message must not grow with the pool.
+fn some(names: &[String]) -> String {
+    let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0..=3 => shown,
+        n => format!("{shown} and {} more", n - 3),
+    }
+}
 
 /// A pool could not be reconciled.
 #[derive(Debug, thiserror::Error)]
@@ -123,8 +141,8 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     }
     let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
     let is_plan = pool.spec.is_plan() && !deleting;
-    let purpose = if is_plan { Purpose::Tell } else { Purpose::Act };
-    let look = match Look::at(&pool, mine, &known, purpose, &cx, now).await {
+    let intent = if is_plan { Intent::DryRun } else { Intent::Apply };
+    let look = match Look::at(&pool, mine, &known, intent, &cx, now).await {
         Ok(look) => look,
         Err(error) if error.reason() == "ApiError" => return Err(error),
         Err(error) => {

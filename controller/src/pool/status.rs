@@ -10,7 +10,7 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Member, blocked, keys::Standing, list::List};
+use super::{Member, blocked, keys::Standing, list::List, some};
 use crate::inventory::hosts::Problem;
 use wnp_core::rollout::{
     grants::Decision,
@@ -36,15 +36,6 @@ pub(crate) struct Seen<'a> {
     pub deleting: bool,
     /// State of the hosts' SSH keys, if it must be reported.
     pub keys: Option<Standing>,
-}
-
-/// The first names of a list, and how many more there are: a message must not grow with the pool.
-pub(super) fn some(names: &[String]) -> String {
-    let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-    match names.len() {
-        0..=3 => shown,
-        n => format!("{shown} and {} more", n - 3),
-    }
 }
 
 fn count(n: usize) -> i32 {

@@ -12,8 +12,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    PoolError,
-    look::Purpose,
+    Intent, PoolError,
     members::{Member, Wish, member},
     withheld::{Legacies, adopted_version},
 };
@@ -50,7 +49,7 @@ impl Wishes {
     pub async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
-        purpose: Purpose,
+        intent: Intent,
         cx: &Context,
         now: Timestamp,
     ) -> Result<Self, PoolError> {
@@ -65,7 +64,7 @@ impl Wishes {
             None => None,
         };
         let rendered = version_for(&fresh, args::version(), current.as_ref().map(|(v, r)| (v.as_str(), &**r)));
-        if purpose == Purpose::Act {
+        if intent == Intent::Apply {
             cx.versions.publish(&rendered, fresh.clone()).await?;
         }
 

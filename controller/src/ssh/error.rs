@@ -4,6 +4,13 @@ use std::{io, time::Duration};
 
 use api::names::key::TRUST_HOST_KEY;
 
+/// What was being done to which file, for errors.
+#[derive(Clone, Copy)]
+pub(super) struct Doing<'a> {
+    pub(super) action: &'static str,
+    pub(super) path: &'a str,
+}
+
 /// An operation over SSH that failed. The text is for people and safe to publish: it holds no key material, and of what
 /// the host says at most an excerpt without control characters.
 #[derive(Debug, thiserror::Error)]

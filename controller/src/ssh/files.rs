@@ -7,6 +7,7 @@ use russh_sftp::{
     protocol::{FileAttributes, OpenFlags, Status, StatusCode},
 };
 
+use super::error::Doing;
 use super::{Connection, SshError, path, session, session::Sftp, tail, upload};
 
 /// More than any directory of ours has: a host that lists for ever is stopped.
@@ -21,13 +22,6 @@ pub struct Entry {
     pub is_directory: bool,
     /// In bytes.
     pub size: u64,
-}
-
-/// What was being done to which file, for errors.
-#[derive(Clone, Copy)]
-pub(super) struct Doing<'a> {
-    pub(super) action: &'static str,
-    pub(super) path: &'a str,
 }
 
 impl Connection {

@@ -9,7 +9,8 @@ use sha2::{Digest as _, Sha256};
 
 use super::{
     Connection, SshError,
-    files::{Doing, checked},
+    error::Doing,
+    files::checked,
     session::{Sftp, found},
 };
 

@@ -11,7 +11,8 @@ use tokio::{
 
 use super::{
     Connection, SshError,
-    files::{Doing, checked},
+    error::Doing,
+    files::checked,
     session::{CHUNK, Sftp},
 };
 

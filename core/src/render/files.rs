@@ -9,7 +9,7 @@ use api::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Cluster, credential_provider, services::NODE_NAME};
+use super::{Cluster, context::NODE_NAME, credential_provider};
 
 /// kubeconfig for what acts in the Node's name beside kubelet: it names the certificate that kubelet keeps new. kubelet's own
 /// kubeconfig names the first one, which is not renewed.

@@ -4,8 +4,9 @@ use api::{KubeletSettings, host::path, names::key};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Cluster, RenderError, Settings, credential_provider, program,
-    services::{Context, NODE_IP, NODE_NAME},
+    Cluster, RenderError, Settings,
+    context::{Context, NODE_IP, NODE_NAME},
+    credential_provider, program,
 };
 
 /// kubelet's own defaults.

@@ -10,7 +10,9 @@
 
 mod check;
 mod containerd;
+mod context;
 mod credential_provider;
+mod error;
 mod facts;
 mod files;
 mod kubelet;
@@ -20,8 +22,8 @@ mod rendered;
 mod services;
 mod stored;
 
-pub use check::RenderError;
 pub(crate) use credential_provider::PATH as CREDENTIAL_PROVIDER_CONFIG;
+pub use error::RenderError;
 pub use facts::{Cluster, HostParams, Network, Platform, Proxy, Settings, TlsPair};
 pub use files::NODE_KUBECONFIG;
 pub use log_settings::{LogSettings, LogSettingsError};

@@ -14,8 +14,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Cluster, HostParams, RenderError, Settings, check, containerd, files, kubelet, program,
-    services::{Context, services},
+    Cluster, HostParams, RenderError, Settings, check, containerd, context::Context, files, kubelet, program,
+    services::services,
 };
 
 /// The way of [`Rendered::hash`]. Raised whenever it changes, so that an old hash never equals a new one.

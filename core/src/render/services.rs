@@ -8,47 +8,11 @@ use api::{
     services::{FileInfo, HostFact, HostVariable, OvnHybridNetwork, Prepare, Service, ServicesConfig},
 };
 
-use super::{Cluster, LogSettings, NODE_KUBECONFIG, Network, Platform, RenderError, Settings, check, kubelet, program};
-
-/// Text in commands that becomes the name of the Node.
-pub(super) const NODE_NAME: &str = "NODE_NAME";
-/// Text in commands that becomes the address of the Node.
-pub(super) const NODE_IP: &str = "NODE_IP";
-
-/// What a service is rendered from.
-pub(super) struct Context<'a> {
-    pub cluster: &'a Cluster,
-    pub payload: &'a Manifest,
-    pub settings: &'a Settings,
-}
-
-impl Context<'_> {
-    /// Whether hosts of this cluster get a file with this destination.
-    pub fn has(&self, destination: &str) -> bool {
-        let platform = self.cluster.platform.as_str();
-        let here = |f: &api::payload::File| f.platforms.is_empty() || f.platforms.contains(platform);
-        self.payload.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination) && here(f))
-    }
-
-    /// `quiet`, or `loud` when debugging.
-    pub fn level<'a>(&self, quiet: &'a str, loud: &'a str) -> &'a str {
-        if self.settings.debug { loud } else { quiet }
-    }
-
-    /// A command, run by the log runner if there is one.
-    fn logged(&self, service: &str, command: &str) -> String {
-        if !self.has(program::LOG_RUNNER) {
-            return command.to_owned();
-        }
-        let LogSettings { size, age, flush } = &self.settings.logs;
-        let mut line =
-            vec![program::LOG_RUNNER.to_owned(), format!(r"-log-file={}\{service}\{service}.log", path::LOGS)];
-        let flags = [("log-file-size", size), ("log-file-age", age), ("flush-interval", flush)];
-        line.extend(flags.into_iter().filter_map(|(flag, value)| Some(format!("-{flag}={}", value.as_ref()?))));
-        line.push(command.to_owned());
-        line.join(" ")
-    }
-}
+use super::{
+    Cluster, NODE_KUBECONFIG, Network, Platform, RenderError, Settings, check,
+    context::{Context, NODE_IP, NODE_NAME},
+    kubelet, program,
+};
 
 /// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
 ///

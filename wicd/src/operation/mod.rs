@@ -26,6 +26,9 @@ pub use pending::{pending_reboot, require_reboot};
 pub use start::{SETTINGS, Settings, service_spec};
 pub use state::{blob, marker, observe};
 
+/// Which blobs the payload that is in place needs, and the one before it.
+const PAYLOADS: &str = r"C:\k\wicd\payloads.json";
+
 /// Largest request that is read, in bytes: desired state, configuration files and a list of payload files.
 pub const MAX_REQUEST: u64 = 16 << 20;
 /// Newest epoch that was seen, as a decimal number in text, and the id of the cluster that it is of. Survives cleanup, because an old

@@ -9,13 +9,11 @@ use api::payload;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::Failure;
 use super::state::{blob, missing};
+use super::{Failure, PAYLOADS};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 
-/// Which blobs the payload that is in place needs, and the one before it.
-pub(super) const PAYLOADS: &str = r"C:\k\wicd\payloads.json";
 /// What must stay free on `C:` beyond the payload, in bytes.
 const RESERVE: u64 = 256 << 20;
 /// zstd frames that need more than this much memory to be read (128 MiB, as a power of two) are refused.

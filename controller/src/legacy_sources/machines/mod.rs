@@ -21,7 +21,6 @@ use kube::{
 };
 use tokio::sync::Notify;
 
-pub(super) use read::{CLUSTER_API, MACHINE_API};
 pub(super) use watching::run;
 
 use crate::{

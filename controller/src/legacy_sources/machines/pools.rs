@@ -9,9 +9,10 @@ use api::{MachineGroup, WindowsNodePool};
 use kube::ResourceExt;
 use sha2::{Digest as _, Sha256};
 
+use super::super::{CLUSTER_API, MACHINE_API};
 use super::{
     super::adapter::{self, Seen, Step},
-    read::{CLUSTER_API, MACHINE_API, Machine, MachineSet, Source},
+    read::{Machine, MachineSet, Source},
 };
 
 /// Longest name of a pool.

@@ -12,10 +12,8 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{ResourceExt, api::DynamicObject};
 use serde::Deserialize;
 
-/// Namespace of OpenShift's own Machines.
-pub const MACHINE_API: &str = "openshift-machine-api";
-/// Namespace of the Machines that OpenShift makes with Cluster API.
-pub const CLUSTER_API: &str = "openshift-cluster-api";
+use super::super::MACHINE_API;
+
 /// Label of a Machine of Cluster API.
 const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
 
@@ -203,6 +201,7 @@ fn is_windows<'a>(label: impl Fn(&str) -> Option<&'a str>, group: MachineGroup) 
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::CLUSTER_API;
     use super::*;
     use serde_json::{Value, json};
 

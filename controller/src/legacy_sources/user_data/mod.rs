@@ -11,7 +11,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::machines::{CLUSTER_API, MACHINE_API};
+use super::{CLUSTER_API, MACHINE_API};
 use crate::{context::Context, events::Level, secrets::SecretError};
 use wnp_core::render::Platform;
 

@@ -1,0 +1,42 @@
+//! Why nothing can be rendered.
+
+/// Nothing can be rendered.
+#[derive(Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RenderError {
+    /// A program without which there is no node.
+    #[error(
+        "the payload has no {0}, and a host cannot become a node without it; make the payload again with `cargo xtask payload`"
+    )]
+    NoProgram(&'static str),
+    /// A fact is unusable.
+    #[error("the cluster's {what} is {value:?}: {problem}")]
+    Fact {
+        /// Which one.
+        what: &'static str,
+        /// Its value. Never a secret.
+        value: String,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
+    },
+    /// A setting of a pool is unusable.
+    #[error("the pool's {field} is {value:?}: {problem}")]
+    Setting {
+        /// Its path in the pool, as `template.spec.logs.maxSize`.
+        field: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it, and what to do.
+        problem: &'static str,
+    },
+}
+
+impl RenderError {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NoProgram(_) => "PayloadInvalid",
+            Self::Fact { .. } => "ClusterFactsInvalid",
+            Self::Setting { .. } => "TemplateInvalid",
+        }
+    }
+}
