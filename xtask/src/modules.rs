@@ -33,7 +33,6 @@ use crate::source::{self, Mention, Module};
 const ALLOWED: &[(&str, &[&str])] = &[
     ("controller", &["context", "instance", "inventory", "legacy_host_keys", "legacy_sources", "pool", "wicd_rights"]),
     ("controller::ssh", &["connection", "session"]),
-    ("controller::ssh", &["files", "upload"]),
     ("testbed", &["control_plane", "deployment", "wine"]),
     ("testbed::sim", &["fleet", "kubelet", "machine", "pods", "sftp", "sshd", "windows"]),
     ("wicd", &["daemon", "operation"]),

@@ -8,7 +8,7 @@ use russh_sftp::{
 };
 
 use super::error::Doing;
-use super::{Connection, SshError, path, session, session::Sftp, tail, upload};
+use super::{Connection, SshError, path, session, session::Sftp, upload};
 
 /// More than any directory of ours has: a host that lists for ever is stopped.
 const MAX_ENTRIES: usize = 10_000;
@@ -28,7 +28,7 @@ impl Connection {
     /// The bytes of a file; `None` if there is none. A file of more than `limit` bytes is an error.
     pub async fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SshError> {
         let doing = Doing { action: "read", path };
-        let remote = checked(path)?;
+        let remote = path::checked(path)?;
         let sftp = self.sftp().await?;
         let opened = session::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
         let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
@@ -76,8 +76,8 @@ impl Connection {
 
     async fn write_whole(&self, path: &str, bytes: &[u8]) -> Result<(), SshError> {
         let doing = Doing { action: "write", path };
-        let remote = checked(path)?;
-        let partial = checked(&format!("{path}.partial"))?;
+        let remote = path::checked(path)?;
+        let partial = path::checked(&format!("{path}.partial"))?;
         let sftp = self.sftp().await?;
         let handle = self.create(sftp, &partial, true, doing).await?;
         let total = bytes.len() as u64;
@@ -98,7 +98,7 @@ impl Connection {
 
     async fn rewrite_in_place(&self, path: &str, old: &[u8], new: &[u8]) -> Result<(), SshError> {
         let doing = Doing { action: "change", path };
-        let remote = checked(path)?;
+        let remote = path::checked(path)?;
         let sftp = self.sftp().await?;
         let (offset, data) = difference(old, new);
         if data.len() > sftp.chunk {
@@ -142,21 +142,21 @@ impl Connection {
     /// The size of a file in bytes; `None` if there is none.
     pub async fn size(&self, path: &str) -> Result<Option<u64>, SshError> {
         let doing = Doing { action: "look up", path };
-        let remote = checked(path)?;
+        let remote = path::checked(path)?;
         let attributes = session::found(self.sftp().await?.raw.stat(remote).await);
         Ok(attributes.map_err(|error| self.failed(&error, doing))?.map(|a| a.attrs.size.unwrap_or_default()))
     }
 
     /// Makes a directory and those above it; one that exists is fine.
     pub async fn mkdir_all(&self, path: &str) -> Result<(), SshError> {
-        let remote = checked(path)?;
+        let remote = path::checked(path)?;
         self.make_directories(self.sftp().await?, &remote, Doing { action: "make the directory", path }).await
     }
 
     /// Removes a file; one that is missing is fine.
     pub async fn remove(&self, path: &str) -> Result<(), SshError> {
         let doing = Doing { action: "remove", path };
-        let remote = checked(path)?;
+        let remote = path::checked(path)?;
         session::found(self.sftp().await?.raw.remove(remote).await).map_err(|error| self.failed(&error, doing))?;
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Connection {
     /// Removes a directory if it is empty. Says whether it is gone; one that is missing is.
     pub async fn remove_dir(&self, path: &str) -> Result<bool, SshError> {
         let doing = Doing { action: "remove the directory", path };
-        let remote = checked(path)?;
+        let remote = path::checked(path)?;
         match session::found(self.sftp().await?.raw.rmdir(remote).await) {
             Ok(_) => Ok(true),
             // The protocol has no code of its own for a directory that is not empty.
@@ -176,14 +176,14 @@ impl Connection {
     /// Renames a file, in the place of the one at `to` if there is one.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), SshError> {
         let doing = Doing { action: "rename", path: from };
-        let (from, to) = (checked(from)?, checked(to)?);
+        let (from, to) = (path::checked(from)?, path::checked(to)?);
         self.sftp().await?.replace(&from, &to).await.map_err(|error| self.failed(&error, doing))
     }
 
     /// The entries of a directory, in no order; none if it is missing. Names that are not printable ASCII are left out.
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, SshError> {
         let doing = Doing { action: "list", path };
-        let remote = checked(path)?;
+        let remote = path::checked(path)?;
         let sftp = self.sftp().await?;
         let opened = session::found(sftp.raw.opendir(remote).await).map_err(|error| self.failed(&error, doing))?;
         let Some(handle) = opened else { return Ok(Vec::new()) };
@@ -321,8 +321,4 @@ pub(super) fn difference(old: &[u8], new: &[u8]) -> (usize, Vec<u8>) {
     let mut data = new[same..].to_vec();
     data.resize(data.len().max(old.len() - same), b'\n');
     (same, data)
-}
-
-pub(super) fn checked(windows: &str) -> Result<String, SshError> {
-    path::sftp_path(windows).map_err(|problem| SshError::BadPath { path: tail::excerpt(windows), problem })
 }

@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 use super::{
     Connection, SshError,
     error::Doing,
-    files::checked,
+    path::checked,
     session::{Sftp, found},
 };
 

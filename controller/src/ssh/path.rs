@@ -1,5 +1,7 @@
 //! Allowed input for a host: the paths of SFTP requests and the command lines of exec requests. Pure.
 
+use super::{SshError, tail};
+
 /// Windows' `MAX_PATH` less its terminating NUL: longer paths need a prefix that Windows' sftp-server does not add.
 const MAX_PATH: usize = 259;
 
@@ -91,6 +93,11 @@ pub fn check_command(command: &str) -> Result<(), &'static str> {
         return Err("has two spaces in a row, or one at an end");
     }
     Ok(())
+}
+
+/// [`sftp_path`] with the error that callers return.
+pub(super) fn checked(windows: &str) -> Result<String, SshError> {
+    sftp_path(windows).map_err(|problem| SshError::BadPath { path: tail::excerpt(windows), problem })
 }
 
 #[cfg(test)]

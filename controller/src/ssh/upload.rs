@@ -12,7 +12,7 @@ use tokio::{
 use super::{
     Connection, SshError,
     error::Doing,
-    files::checked,
+    path::checked,
     session::{CHUNK, Sftp},
 };
 
