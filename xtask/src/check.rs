@@ -11,9 +11,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, workspace_root};
 
-use crate::{boundaries, deny, fuzz, modules, operator_task, unused, words};
+use crate::{boundaries, deny, fuzz, links, modules, operator_task, unused, words};
 
-/// Runs all that CI checks: format, words, modules, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
+/// Runs all that CI checks: format, words, links, modules, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
 /// for half a minute each.
 #[derive(clap::Args)]
 pub struct Args {
@@ -29,6 +29,7 @@ const FAST: &[Step] = &[
     ("format", || cargo(&["fmt", "--all", "--check"])),
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
     ("words", || words::run(&words::Args {})),
+    ("links", || links::run(&links::Args {})),
     ("modules", || modules::run(&modules::Args { paths: false })),
     ("unused dependencies", || unused::run(&unused::Args {})),
     ("boundaries", || boundaries::run(&boundaries::Args {})),

@@ -7,6 +7,7 @@ mod boundaries;
 mod check;
 mod deny;
 mod fuzz;
+mod links;
 mod modules;
 mod setup;
 mod source;
@@ -38,6 +39,7 @@ enum Task {
     Demo(Forwarded),
     Deny(deny::Args),
     Fuzz(fuzz::Args),
+    Links(links::Args),
     /// Writes crds/, examples/, the API reference and the schema of host lists from the types in api/.
     #[command(disable_help_flag = true)]
     Gen(Forwarded),
@@ -70,6 +72,7 @@ fn main() -> anyhow::Result<()> {
         Task::Demo(task) => become_operator_task("demo", &task),
         Task::Deny(args) => deny::run(&args),
         Task::Fuzz(args) => fuzz::run(&args),
+        Task::Links(args) => links::run(&args),
         Task::Gen(task) => become_operator_task("gen", &task),
         Task::Modules(args) => modules::run(&args),
         Task::Payload(task) => become_operator_task("payload", &task),
