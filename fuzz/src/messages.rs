@@ -4,16 +4,16 @@ use std::net::IpAddr;
 
 use api::host::{Answer, Verb};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use controller::{
-    csr::{Claim, Outstanding, Verdict, verdict},
-    instance::{StepError, told},
-};
+use controller::instance::{StepError, told};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
 };
-use wnp_core::operation::join::{HostSeen, NodeSeen, Wanted, is_placed, next};
+use wnp_core::{
+    csr::{Claim, Outstanding, Verdict, verdict},
+    operation::join::{HostSeen, NodeSeen, Wanted, is_placed, next},
+};
 
 /// As in the seeds.
 const OPERATION: &str = "join-win-1-0";

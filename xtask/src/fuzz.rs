@@ -32,7 +32,7 @@ const TARGETS: [(&str, &[&str]); 12] = [
     ("answer", &[]),
     ("artifact", &[]),
     ("artifact-tar", &[]),
-    ("csr", &["controller/src/csr/fixtures"]),
+    ("csr", &["core/src/csr/fixtures"]),
     ("hosts", &["examples/inventory", "examples/gitops"]),
     ("keys", &["gitops/src/verify/fixtures"]),
     ("known-hosts", &[]),

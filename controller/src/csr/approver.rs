@@ -19,11 +19,8 @@ use tokio::{sync::Notify, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{
-    Hosts, Kind, Outstanding, Verdict,
-    rules::{hosts_of, is_decided},
-    verdict,
-};
+use super::{Hosts, Kind, Outstanding, Verdict, verdict};
+use wnp_core::csr::{hosts_of, is_decided};
 
 /// Approved by this operator; the reason of the `Approved` condition.
 pub(super) const APPROVED_REASON: &str = "WindowsNodePoolApproved";

@@ -16,7 +16,8 @@ use kube::{
 use sha2::{Digest as _, Sha256};
 use x509_parser::pem::Pem;
 
-use super::{Claim, Kind, Outstanding, Verdict, approver::decide, request::Request, rules::is_decided, verdict};
+use super::{Claim, Kind, Outstanding, Verdict, approver::decide, verdict};
+use wnp_core::csr::{is_decided, request::Request};
 
 /// How long a signer may take. kube-controller-manager takes milliseconds.
 const ISSUE_TIMEOUT: Duration = Duration::from_mins(1);

@@ -11,8 +11,7 @@ use api::{
     services::{ServicesConfig, ServicesError},
     services_version::{self, UnverifiedError},
 };
-use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::ObjectMeta;
+use k8s_openapi::{api::core::v1::ConfigMap, apimachinery::pkg::apis::meta::v1::ObjectMeta};
 
 use super::{Rendered, Shared, kubelet};
 

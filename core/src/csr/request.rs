@@ -40,21 +40,21 @@ const SIGNATURE_ALGORITHMS: [&[u8]; 5] = [
 ///
 /// Reading never fails, because a broken request must still be recognised as one that names a host of ours.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Request {
+pub struct Request {
     /// Every common name of the subject, in order.
     pub common_names: Vec<String>,
     /// Every organisation of the subject, in order.
     pub organisations: Vec<String>,
     /// The subject alternative names; `None` without that extension.
-    pub alternative_names: Option<Vec<AlternativeName>>,
+    pub(super) alternative_names: Option<Vec<AlternativeName>>,
     /// The key usage extension is there and asks for more than digital signature and key encipherment.
-    pub excess_key_usage: bool,
+    pub(super) excess_key_usage: bool,
     /// The extended key usage extension, reduced to what matters here.
-    pub extended_key_usage: Option<ExtendedUsage>,
+    pub(super) extended_key_usage: Option<ExtendedUsage>,
     /// `SubjectPublicKeyInfo`, DER.
     pub public_key: Vec<u8>,
     /// Faults of the request, in the order in which they are reported.
-    pub faults: Vec<Fault>,
+    pub(super) faults: Vec<Fault>,
 }
 
 /// One entry of the subject alternative names.

@@ -36,7 +36,7 @@ pub(super) enum Assessment {
 }
 
 /// Whether a client has approved or denied it, or a signer has finished with it.
-pub(super) fn is_decided(csr: &CertificateSigningRequest) -> bool {
+pub fn is_decided(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let condition =
         status.conditions.iter().flatten().any(|c| ["Approved", "Denied", "Failed"].contains(&c.type_.as_str()));
@@ -79,7 +79,7 @@ pub(super) fn assess(
 }
 
 /// The names of the hosts that a verdict depends on.
-pub(super) fn hosts_of(
+pub fn hosts_of(
     spec: &CertificateSigningRequestSpec,
     claims: &dyn Fn(&str) -> Option<Claim>,
     operator_user: &str,

@@ -6,13 +6,13 @@ use k8s_openapi::{api::certificates::v1::CertificateSigningRequest, apimachinery
 
 use super::{
     Claim, Kind, Verdict,
-    rules::{Assessment, assess, is_decided},
+    policy::{Assessment, assess, is_decided},
 };
 
 /// Judges `csr`.
 ///
 /// `claims` gives what is known about the host of a node name. `outstanding` holds the requests that are not issued yet: of several for
-/// one host and kind the oldest stands and the others wait. `operator_user` is the operator's own user name ([`super::operator_user`]).
+/// one host and kind the oldest stands and the others wait. `operator_user` is the operator's own user name.
 pub fn verdict(
     csr: &CertificateSigningRequest,
     claims: &dyn Fn(&str) -> Option<Claim>,
