@@ -31,7 +31,6 @@ const EXEMPT: &[(&str, &str)] = &[
     ("docs/reference/windowsnodepool.md", "generated from api/"),
     ("examples/", "generated from api/, or checked with the guides"),
     ("xtask/src/words.rs", "lists the words"),
-    ("controller/tests/it/walk.rs", "names the steps of a walk, which are being renamed"),
     ("gitops/src/hosts/tree_tests.rs", "has YAML tags"),
     ("xtask/payload/", "sources of other projects"),
 ];

@@ -1,4 +1,4 @@
-//! A random walk over the real operator, API server and simulated hosts: people edit lists, swap and rename entries, restart, cut, mend,
+//! A random walk over the real operator, API server and simulated hosts: people edit lists, swap and rename entries, restart, cut, repair,
 //! cordon, hold, pause and delete, in any order and at any moment, and the operator is killed in between. Whatever they do:
 //!
 //! * no container of a Ready node ends without a drain,
@@ -508,7 +508,7 @@ impl Walk {
             }
             15 => {
                 self.hosts[host].mend();
-                format!("{} is mended", self.hosts[host].name())
+                format!("{} is repaired", self.hosts[host].name())
             }
             16 => {
                 self.model.paused[pool] = !self.model.paused[pool];
@@ -557,7 +557,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Everything is mended and left alone.
+    /// Everything is repaired and left alone.
     async fn converges(&mut self) -> Result<()> {
         for number in 0..self.hosts.len() {
             self.hosts[number].mend();
@@ -620,7 +620,7 @@ async fn walk(seed: u64, steps: usize) -> Result<()> {
         walk.journal.push(format!("{step}: {what}"));
         walk.seen.lock().unwrap().history.record(format!("step {step}"), what);
         walk.check().with_context(|| format!("seed {seed}, step {step}"))?;
-        // Sometimes the next thing happens at once, and sometimes the operator has reacted before.
+        // Sometimes the next step follows at once, and sometimes the operator has reacted before.
         if walk.rng.random_bool(0.5) {
             let pool = POOLS[walk.rng.random_range(0..2)];
             let observed = |p: &api::WindowsNodePool| {
@@ -630,7 +630,7 @@ async fn walk(seed: u64, steps: usize) -> Result<()> {
         }
         if step % 50 == 49 {
             walk.converges().await.with_context(|| format!("seed {seed}, step {step}"))?;
-            walk.journal.push("all was mended, and became Ready".into());
+            walk.journal.push("all was repaired, and became Ready".into());
         }
     }
     walk.converges().await.with_context(|| format!("seed {seed}"))?;
