@@ -274,7 +274,7 @@ async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
     let bad_entry = good.replacen("address", "adress", 1);
     for (about, reason, says, text) in [
         ("one bad entry", "InvalidInventory", "halls/a.yaml:1", bad_entry.as_str()),
-        ("a host twice", "InvalidInventory", "duplicate host name", &format!("{good}{first_line}\n")),
+        ("a host twice", "InvalidInventory", "duplicate name", &format!("{good}{first_line}\n")),
         ("no YAML", "InvalidInventory", "halls/a.yaml", "{"),
         ("an empty file", "InvalidInventory", "hosts: []", ""),
         ("half of the hosts", "MassRemovalBlocked", "2 of 4", &scene.list(2)),
