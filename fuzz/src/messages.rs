@@ -40,6 +40,7 @@ pub fn answer(data: &[u8]) {
         Err(error) => fit(&error),
     }
     let wanted = Wanted {
+        cluster_id: "cluster".into(),
         node_name: NODE.into(),
         version: "1-a".into(),
         payload: "p".into(),
