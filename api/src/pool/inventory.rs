@@ -226,7 +226,7 @@ pub struct Removal {
 
 /// Names of Windows users, optionally with a domain before them: no control characters and none of
 /// `" / \ [ ] : ; | = , + * ? < >`, no space at either end, and not dots and spaces alone.
-pub const USERNAME_PATTERN: &str = r#"^([^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>]+\\)?([^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>.]|\.[^\x00-\x1f\x7f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>.])([^\x00-\x1f\x7f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f"/\\\[\]:;|=,+*?<>])?$"#;
+pub const USERNAME_PATTERN: &str = r#"^([^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>]+\\)?([^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>.]|\.[^\x00-\x1f\x7f-\x9f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>.])([^\x00-\x1f\x7f-\x9f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>])?$"#;
 
 /// One Windows host.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]

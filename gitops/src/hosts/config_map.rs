@@ -142,9 +142,24 @@ mod tests {
             assert!(is_username(good), "{good:?}");
         }
         let long = "a".repeat(105);
-        for bad in
-            ["", " ", ".", ". .", " a", "a ", r"a\", r"\a", r"D M\a", r"a\b\c", "a\tb", "a\u{7f}", r"D\...", &long]
-        {
+        for bad in [
+            "",
+            " ",
+            ".",
+            ". .",
+            " a",
+            "a ",
+            r"a\",
+            r"\a",
+            r"D M\a",
+            r"a\b\c",
+            "a\tb",
+            "a\u{7f}",
+            "a\u{8b}b",
+            "\u{9f}\\a",
+            r"D\...",
+            &long,
+        ] {
             assert!(!is_username(bad), "{bad:?}");
         }
         for refused in "\"/[]:;|=,+*?<>\n\r\0".chars() {
@@ -167,7 +182,7 @@ mod tests {
 
     /// The rules of Windows, as its documentation says them, for a user without a domain.
     fn by_the_rules(text: &str) -> bool {
-        let refused = |c: char| c < ' ' || c == '\u{7f}' || "\"/\\[]:;|=,+*?<>".contains(c);
+        let refused = |c: char| c.is_control() || "\"/\\[]:;|=,+*?<>".contains(c);
         !text.is_empty()
             && text.chars().count() <= MAX_USERNAME
             && !text.contains(refused)
@@ -177,7 +192,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn users_are_taken_by_the_rules_of_windows(text in "[a-c. \\[\\]\"/:@é\t\u{7f}-]{0,8}", domain in "[A-Z0-9.-]{1,8}") {
+        fn users_are_taken_by_the_rules_of_windows(text in "[a-c. \\[\\]\"/:@é\t\u{7f}\u{8b}-]{0,8}", domain in "[A-Z0-9.-]{1,8}") {
             prop_assert_eq!(is_username(&text), by_the_rules(&text));
             prop_assert_eq!(is_username(&format!("{domain}\\{text}")), by_the_rules(&text));
         }
