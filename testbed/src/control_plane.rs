@@ -22,6 +22,7 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde_json::json;
+use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -67,6 +68,7 @@ pub struct ControlPlane {
     options: ControlPlaneOptions,
     address: SocketAddr,
     etcd_url: String,
+    etcd_peer_port: u16,
     kubeconfig: PathBuf,
     kubeconfigs: AtomicU32,
     dir: RunDir,
@@ -108,6 +110,7 @@ impl ControlPlane {
             options,
             address,
             etcd_url,
+            etcd_peer_port: peer_port,
             kubeconfig: kubeconfig.clone(),
             kubeconfigs: AtomicU32::new(0),
             dir,
@@ -230,6 +233,34 @@ impl ControlPlane {
     pub async fn restart_apiserver(&self) -> Result<()> {
         self.stop_apiserver();
         *lock(&self.apiserver) = Some(self.start_apiserver()?);
+        self.wait_until_ready().await
+    }
+
+    /// Copies etcd's data. The control plane is down meanwhile: every connection to it breaks.
+    pub async fn back_up(&self) -> Result<TempDir> {
+        let backup = tempfile::tempdir()?;
+        self.while_down(|data| copy_dir(data, backup.path())).await?;
+        Ok(backup)
+    }
+
+    /// Replaces etcd's data by those of a backup, without raising their revisions, and starts the control plane again.
+    pub async fn restore(&self, backup: &TempDir) -> Result<()> {
+        let replace = |data: &Path| {
+            fs::remove_dir_all(data)?;
+            copy_dir(backup.path(), data)
+        };
+        self.while_down(replace).await
+    }
+
+    async fn while_down(&self, change: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+        for daemon in [&self.controller_manager, &self.apiserver, &self.etcd] {
+            *lock(daemon) = None;
+        }
+        change(&self.dir.path().join("etcd"))?;
+        let etcd = start_etcd(&self.binaries.etcd, self.dir.path(), &self.etcd_url, self.etcd_peer_port)?;
+        *lock(&self.etcd) = Some(etcd);
+        *lock(&self.apiserver) = Some(self.start_apiserver()?);
+        *lock(&self.controller_manager) = Some(self.start_controller_manager()?);
         self.wait_until_ready().await
     }
 
@@ -376,6 +407,20 @@ fn start_etcd(program: &Path, dir: &Path, url: &str, peer_port: u16) -> Result<D
         .arg(format!("--initial-cluster=default={peer}"))
         .arg("--unsafe-no-fsync");
     Daemon::start("etcd", dir.join("etcd.log"), &command)
+}
+
+fn copy_dir(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        if entry.file_type()?.is_dir() {
+            copy_dir(&entry.path(), &to)?;
+        } else {
+            fs::copy(entry.path(), to)?;
+        }
+    }
+    Ok(())
 }
 
 fn write_pki(dir: &Path, authority: &Authority, ip: IpAddr) -> Result<()> {

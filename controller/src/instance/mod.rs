@@ -31,7 +31,7 @@ mod rotate;
 mod session;
 mod status;
 #[cfg(test)]
-mod test_bed;
+pub(crate) mod test_bed;
 pub mod told;
 mod update;
 mod wanted;
@@ -81,7 +81,11 @@ pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Resu
     let stop = cx.stop.clone();
     // Ending in the middle is no different from a crash, which is allowed at any point.
     let flow = tokio::select! {
-        flow = look(&instance, &cx) => flow?,
+        flow = look(&instance, &cx) => match flow {
+            // The instance was changed meanwhile, which triggers another reconcile, or is gone.
+            Err(StepError::Outdated) => Flow::Rest,
+            flow => flow?,
+        },
         () = stop.cancelled() => Flow::Rest,
     };
     Ok(match flow {
@@ -112,8 +116,7 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
             work.save().await?;
             Ok(flow)
         }
-        // The instance was changed before the operation began, and that change triggers another reconcile.
-        Err(StepError::Outdated) => Ok(Flow::Rest),
+        Err(StepError::Outdated) => Err(StepError::Outdated),
         Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
         Err(error) if rotate::is_at_it(&work) => rotate::failed(&mut work, &error).await.map(Flow::After),
         Err(error) => {

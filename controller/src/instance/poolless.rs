@@ -32,14 +32,9 @@ pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, S
     // It stands for the one that is not there: nothing is read of it but its name.
     let stand_in = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
     let mut work = Work::new(cx.clone(), cached.clone(), Arc::new(stand_in));
-    match act(&mut work).await {
-        Ok(flow) => {
-            work.save().await?;
-            Ok(flow)
-        }
-        Err(StepError::Outdated) => Ok(Flow::Rest),
-        Err(error) => Err(error),
-    }
+    let flow = act(&mut work).await?;
+    work.save().await?;
+    Ok(flow)
 }
 
 async fn act(work: &mut Work) -> Result<Flow, StepError> {

@@ -389,7 +389,9 @@ impl Work {
             match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
                 Ok(written) => break written,
                 Err(kube::Error::Api(status)) if status.is_conflict() && !self.begins => self.see_again(&api).await?,
-                Err(kube::Error::Api(status)) if status.is_conflict() => return Err(StepError::Outdated),
+                Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
+                    return Err(StepError::Outdated);
+                }
                 Err(error) => return Err(StepError::api("store the status")(error)),
             }
         };

@@ -205,8 +205,17 @@ fn new_instance(
 enum Write {
     Create(Box<WindowsInstance>),
     Update(Update),
-    Grant { name: String, patch: serde_json::Value },
-    Leave { name: String, patch: serde_json::Value, told: Told },
+    Grant {
+        name: String,
+        patch: serde_json::Value,
+    },
+    /// `mark` is the part of the patch that holds whatever else has changed of the instance meanwhile.
+    Leave {
+        name: String,
+        patch: serde_json::Value,
+        mark: Option<serde_json::Value>,
+        told: Told,
+    },
 }
 
 /// Writes the result of the inventory and the plan.
@@ -235,8 +244,12 @@ pub async fn apply(
         match (leaving, granting) {
             (Some(leaving), _) => {
                 let revision = list.status.as_ref().and_then(|s| s.revision.clone());
+                // The confirmation is used up: it must not be lost to a status that is written at the same moment.
+                let mark = leaving
+                    .confirmed
+                    .then(|| json!({"metadata": {"uid": instance.uid()}, "spec": {"leaving": leaving}}));
                 let told = Told::Dismissed { why: leaving.why, revision };
-                writes.push(Write::Leave { name, patch, told });
+                writes.push(Write::Leave { name, patch, mark, told });
             }
             (None, Some(_)) => writes.push(Write::Grant { name, patch }),
             (None, None) => {}
@@ -323,9 +336,15 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                 other => gone_is_fine(other).map_err(failed("grant an operation")),
             }
         }
-        Write::Leave { name, patch, told } => {
+        Write::Leave { name, patch, mark, told } => {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-            match api.patch(&name, &params, &Patch::Merge(patch)).await {
+            let written = match (api.patch(&name, &params, &Patch::Merge(patch)).await, mark) {
+                (Err(kube::Error::Api(status)), Some(mark)) if status.is_conflict() => {
+                    api.patch(&name, &params, &Patch::Merge(mark)).await
+                }
+                (written, _) => written,
+            };
+            match written {
                 Ok(written) => {
                     cx.granted.note(&written);
                     cx.tell_of_host(&written, &told);
@@ -366,6 +385,7 @@ fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) ->
 mod tests {
     use super::*;
     use crate::{
+        instance::test_bed::{Bed, INSTANCE},
         inventory::{
             Entry,
             hosts::{self, Known},
@@ -437,6 +457,29 @@ mod tests {
             assert!(again.leave.is_empty() && again.create.is_empty(), "{again:?}");
             assert_eq!(again.update.iter().map(|u| (u.name.as_str(), u.returns)).collect::<Vec<_>>(), [("b", true)]);
             assert_eq!(again.update[0].patch, json!({"spec": expected}));
+        }
+    }
+
+    /// A confirmation is used up before it is carried out: a host that is just storing its status would stay, and be asked for again.
+    #[tokio::test]
+    async fn a_confirmed_removal_is_marked_although_the_status_changes_meanwhile() {
+        let bed = Bed::new().await;
+        let instance = Arc::new(bed.instance(&json!({}), &json!({}), &json!({})));
+        for (about, confirmed, writes) in [("confirmed", true, 2), ("to be decided again", false, 1)] {
+            bed.api.forget("PATCH", INSTANCE).fail("PATCH", INSTANCE, 409, "Conflict", "it was changed", json!(null));
+            bed.api.on("PATCH", INSTANCE, 200, json!(&*instance));
+            let before = bed.api.calls("PATCH", INSTANCE).len();
+            let list =
+                List { confirmed: confirmed.then(|| instance.name_any()).into_iter().collect(), ..List::default() };
+            let changes = Changes { leave: vec![instance.name_any()], ..Changes::default() };
+            let (mine, now) = ([instance.clone()], Timestamp::now());
+            apply(changes, &mine, &list, &Decision::default(), &bed.cx, now).await.unwrap();
+            let calls = bed.api.calls("PATCH", INSTANCE).split_off(before);
+            assert_eq!(calls.len(), writes, "{about}: {calls:#?}");
+            let last = &calls[writes - 1].body;
+            assert_eq!(last["spec"]["leaving"]["confirmed"].as_bool().unwrap_or_default(), confirmed, "{about}");
+            assert_eq!(last["metadata"]["resourceVersion"].is_null(), confirmed, "{about}: {last}");
+            assert_eq!(last["metadata"]["uid"] == "i-1", confirmed, "{about}: another instance of the name: {last}");
         }
     }
 

@@ -391,7 +391,8 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     let has_looked =
         |p: &WindowsNodePool| pool_status(p).last_handled_reconcile_at.as_deref() == Some("after the start");
     scene.world.until(POOL, "it has looked", has_looked).await?;
-    ensure!(said(&scene).await? == before, "{:#?}\nbefore: {before:#?}", said(&scene).await?);
+    let after = said(&scene).await?;
+    ensure!(after == before, "{after:#?}\nbefore: {before:#?}\n{}", scene.world.operator.log());
 
     // The server is away. What is kept on disk was verified, and still is.
     scene.world.apply(POOL, &scene.spec(json!({"verify": verify}))).await?;

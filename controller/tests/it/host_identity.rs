@@ -249,6 +249,49 @@ async fn nodes_whose_status_was_lost_are_not_joined_again() -> Result<()> {
     Ok(())
 }
 
+/// The versions of all objects are smaller than before then: watches would wait for changes that never come.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_operator_goes_on_blindly_after_a_restore_of_etcd() -> Result<()> {
+    let mut world = World::new(SimOptions::default(), &[]).await?;
+    let hosts = world.hosts("etcd", 2).await?;
+    let labelled = |value: &str| spec_with(&hosts, json!({"template": {"metadata": {"labels": {"era": value}}}}));
+    world.join("etcd", &labelled("before")).await?;
+    for host in &hosts {
+        pod(&world, "stays", host.name(), &[]).await?;
+    }
+    let backup = world.control_plane.back_up().await?;
+    world.apply("etcd", &labelled("after")).await?;
+    for host in &hosts {
+        has_label(&world, host, "after").await?;
+    }
+    let before: Vec<_> = hosts.iter().map(starts).collect();
+    let nodes = crate::fleet::nodes(&world.client).await?;
+
+    world.control_plane.restore(&backup).await?;
+    crate::crash::ended(&mut world.operator, crate::fleet::LIMIT).await?;
+    let log = world.operator.log();
+    ensure!(log.contains("the cluster's data were restored from a backup"), "it does not say why it ended: {log}");
+    world.new_operator().await?;
+    world.apply("etcd", &labelled("restored")).await?;
+    for (host, before) in hosts.iter().zip(&before) {
+        has_label(&world, host, "restored").await?;
+        ensure!(starts(host) == *before && host.boots() == 1, "{} was disturbed: {:?}", host.name(), starts(host));
+        let node = world.node(host.name()).await?.context("the Node is gone")?;
+        let was = nodes.iter().find(|n| n.name_any() == host.name()).and_then(ResourceExt::uid);
+        ensure!(node.uid() == was && !is_cordoned(&node), "{} is another Node, or cordoned", host.name());
+    }
+    Ok(())
+}
+
+async fn has_label(world: &World, host: &SimHost, era: &str) -> Result<()> {
+    world
+        .eventually("the Node has the label", || async {
+            let node = world.node(host.name()).await.ok().flatten();
+            node.is_some_and(|n| n.labels().get("era").is_some_and(|v| v == era))
+        })
+        .await
+}
+
 async fn instances(world: &World) -> Result<Vec<WindowsInstance>> {
     Ok(Api::<WindowsInstance>::all(world.client.clone()).list(&ListParams::default()).await?.items)
 }

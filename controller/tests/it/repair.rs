@@ -1,23 +1,32 @@
 //! Faults on hosts: nodes that stop working, and people who change files and services.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    GrantType, WindowsNodePoolSpec, conditions,
+    GrantType, WindowsInstance, WindowsNodePoolSpec, conditions,
     conditions::kind,
     host::{ServiceState, WICD_SERVICE, launcher_path},
     names::key,
 };
 use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api, ResourceExt,
-    api::{Patch, PatchParams},
+    api::{DeleteParams, Patch, PatchParams},
 };
 use serde_json::json;
 use sha2::{Digest as _, Sha256};
-use testbed::sim::{SimHost, SimOptions};
+use testbed::{
+    deployment::operator_client,
+    sim::{Fault, SimHost, SimOptions},
+};
 
-use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
+use crate::{
+    fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
+    removal::pod,
+    rollout::until_updated,
+};
 
 /// Seconds that a node must not be Ready before it is repaired: the least that may be set.
 const PATIENCE: i64 = 30;
@@ -28,7 +37,9 @@ async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
     tokio::try_join!(
         one_is_repaired_and_many_are_not(&world),
         what_somebody_changed_is_put_back(&world),
-        a_program_of_other_bytes_is_never_started(&world)
+        a_program_of_other_bytes_is_never_started(&world),
+        no_daemon_stays_without_a_certificate(&world),
+        no_version_is_blamed_for_a_node_that_was_deleted(&world),
     )?;
     Ok(())
 }
@@ -157,6 +168,57 @@ async fn what_somebody_changed_is_put_back(world: &World) -> Result<()> {
     ensure!(counted > 0.0, "drift is not counted");
     ensure!(std::fs::read(&kubelet)? == b"kubelet", "the file is not back");
     ensure!(command().as_ref() == Some(&right), "the command is not back: {:?}", command());
+    Ok(())
+}
+
+/// A host was off when its daemon had to renew its certificate.
+async fn no_daemon_stays_without_a_certificate(world: &World) -> Result<()> {
+    let hosts = world.hosts("weekend", 1).await?;
+    let (host, name) = (&hosts[0], hosts[0].name());
+    world.join("weekend", &spec(&hosts)).await?;
+    pod(world, "stays", name, &[]).await?;
+    let (certificate, starts) = (host.drive_c().join("k/wicd-certs/wicd-client-current.pem"), started(host));
+    std::fs::remove_file(&certificate)?;
+    let ended = Patch::Merge(json!({"status": {"wicdCertificateExpires": "2026-01-01T00:00:00Z"}}));
+    let instances: Api<WindowsInstance> = Api::all(operator_client(&world.control_plane).await?);
+    instances.patch_status(name, &PatchParams::default(), &ended).await?;
+    world
+        .until_instance(name, "has another certificate", |i| {
+            let end = status(i).wicd_certificate_expires.and_then(|t| t.parse::<Timestamp>().ok());
+            end.is_some_and(|end| end > Timestamp::now()) && status(i).operation.is_none()
+        })
+        .await?;
+    ensure!(certificate.exists(), "the host has no certificate");
+    ensure!(host.boots() == 1 && started(host)["kubelet"] == starts["kubelet"], "the node was disturbed");
+    let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
+    ensure!(pods.get(&format!("stays-{name}")).await?.metadata.deletion_timestamp.is_none(), "the node was drained");
+    Ok(())
+}
+
+fn started(host: &SimHost) -> BTreeMap<String, u32> {
+    host.windows().state().starts.clone()
+}
+
+/// While its host, which follows the version already, is waited for.
+async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Result<()> {
+    let hosts = world.hosts("deleted", 1).await?;
+    let (host, name) = (&hosts[0], hosts[0].name());
+    let pool = |pods: i32| spec_with(&hosts, json!({"template": {"spec": {"kubelet": {"maxPods": pods}}}}));
+    world.join("deleted", &pool(100)).await?;
+    host.fault(Fault::NeverRegisters);
+    world.apply("deleted", &pool(101)).await?;
+    let registers = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == "Register");
+    world.until_instance(name, "waits for its Node", registers).await?;
+    let starts = started(host);
+    Api::<Node>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
+    // kubelet registers only when it starts.
+    world.eventually("kubelet is restarted", || async { started(host)["kubelet"] > starts["kubelet"] }).await?;
+    host.mend();
+    until_updated(world, "deleted").await?;
+    let instance = world.until_joined(name).await?;
+    ensure!(status(&instance).failed_version.is_none(), "{:?}", status(&instance));
+    let rollout = pool_status(&world.pool("deleted").await?).rollout;
+    ensure!(rollout.as_ref().is_none_or(|r| !r.rolled_back), "{rollout:?}");
     Ok(())
 }
 
