@@ -5,7 +5,11 @@ use std::{
     sync::Arc,
 };
 
-use api::{WindowsInstance, WindowsNodePool, names::key, services::ServicesConfig};
+use api::{
+    WindowsInstance, WindowsNodePool,
+    names::{UNKNOWN_VERSION, key},
+    services::ServicesConfig,
+};
 use kube::ResourceExt;
 
 use crate::context::Context;
@@ -16,23 +20,20 @@ use wnp_core::{
 
 /// Versions of the legacy operator that hosts follow, and what people accept to lose.
 pub struct Legacies {
-    /// By version; an error in words for one that cannot be read.
-    versions: HashMap<String, Result<Arc<Stored>, String>>,
+    /// By version; `None` for one that is not stored, and an error in words for one that cannot be read.
+    versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
     /// The pool's annotation.
     accepted: Option<String>,
 }
 
 impl Legacies {
-    /// Reads these versions. One that is not stored says nothing that could be compared, and is left out.
+    /// Reads these versions.
     pub async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = pool.annotations().get(key::ACCEPT_LOST_SETTINGS).cloned();
         let mut read = Self { versions: HashMap::new(), accepted };
         for version in versions {
-            match cx.versions.get(&version).await {
-                Ok(Some(stored)) => drop(read.versions.insert(version, Ok(stored))),
-                Ok(None) => {}
-                Err(error) => drop(read.versions.insert(version, Err(error.to_string()))),
-            }
+            let stored = cx.versions.get(&version).await.map_err(|error| error.to_string());
+            read.versions.insert(version, stored);
         }
         read
     }
@@ -41,12 +42,14 @@ impl Legacies {
     /// annotation.
     pub fn losses(&self, version: &str, accepted: Option<&String>, to: &ServicesConfig) -> Vec<Loss> {
         let all = match self.versions.get(version) {
-            Some(Ok(stored)) => match stored.as_ref() {
+            Some(Ok(Some(stored))) => match stored.as_ref() {
                 Stored::Legacy(from) => losses(from, to),
                 Stored::Ours(_) => Vec::new(),
             },
+            // A node that names no version has no settings that are recorded anywhere: it is drained, and changed.
+            Some(Ok(None)) if version != UNKNOWN_VERSION => vec![Loss::Gone(version.to_owned())],
             Some(Err(error)) => vec![Loss::Unreadable(error.clone())],
-            None => Vec::new(),
+            Some(Ok(None)) | None => Vec::new(),
         };
         unaccepted(&all, &[self.accepted.as_ref(), accepted])
     }
@@ -62,4 +65,32 @@ impl Legacies {
 pub fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
     let status = instance.status.as_ref().filter(|s| s.wicd.is_none())?;
     status.current_version.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use api::services::Service;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_compared_is_not_thrown_away() {
+        let kubelet = Service { name: "kubelet".into(), ..Service::default() };
+        let to = ServicesConfig { services: vec![kubelet], ..ServicesConfig::default() };
+        let legacy = |config: &ServicesConfig| Ok(Some(Arc::new(Stored::Legacy(config.clone()))));
+        let more = Service { name: "csi-proxy".into(), ..Service::default() };
+        let richer = ServicesConfig { services: [to.services.clone(), vec![more]].concat(), ..to.clone() };
+        for (about, version, stored, accepted, expected) in [
+            ("it has the same", "10.19.0-a", legacy(&to), None, vec![]),
+            ("it has more", "10.19.0-a", legacy(&richer), None, vec![Loss::Service("csi-proxy".into())]),
+            ("its ConfigMap is gone", "10.19.0-a", Ok(None), None, vec![Loss::Gone("10.19.0-a".into())]),
+            ("and that is accepted", "10.19.0-a", Ok(None), Some("unknown"), vec![]),
+            ("it is damaged", "10.19.0-a", Err("no JSON".into()), None, vec![Loss::Unreadable("no JSON".into())]),
+            ("it names no version", UNKNOWN_VERSION, Ok(None), None, vec![]),
+        ] {
+            let versions = [(version.to_owned(), stored)].into();
+            let legacies = Legacies { versions, accepted: accepted.map(str::to_owned) };
+            assert_eq!(legacies.losses(version, None, &to), expected, "{about}");
+        }
+    }
 }

@@ -35,6 +35,8 @@ pub enum Loss {
     Flag(String, String),
     /// What the version has cannot be read now.
     Unreadable(String),
+    /// The ConfigMap of this version is gone, and with it what the node has.
+    Gone(String),
 }
 
 impl Loss {
@@ -43,6 +45,7 @@ impl Loss {
         match self {
             Self::Service(name) | Self::Variable(name) | Self::Flag(name, _) => name,
             Self::Unreadable(_) => "unreadable",
+            Self::Gone(_) => "unknown",
         }
     }
 
@@ -65,6 +68,7 @@ impl Loss {
             Self::Flag(name, _) if name.starts_with("image-credential") => "add the credential provider to the payload",
             Self::Flag(..) => "the operator sets no such flag",
             Self::Unreadable(_) => "correct or restore the ConfigMap",
+            Self::Gone(_) => "restore the ConfigMap from a backup",
         }
     }
 }
@@ -76,6 +80,9 @@ impl fmt::Display for Loss {
             Self::Variable(name) => write!(f, "variable {}", short(name)),
             Self::Flag(name, value) => write!(f, "kubelet's --{name}={}", short(value)),
             Self::Unreadable(why) => write!(f, "its settings cannot be compared: {why}"),
+            Self::Gone(version) => {
+                write!(f, "its settings are unknown: the ConfigMap windows-services-{} is gone", short(version))
+            }
         }
     }
 }
@@ -239,16 +246,18 @@ mod tests {
             Loss::Service("csi-proxy".into()),
             Loss::Variable("HTTP_PROXY".into()),
             Loss::Flag("cloud-provider".into(), "external".into()),
+            Loss::Gone("10.19.0-a".into()),
         ];
         let (pool, instance) = ("csi-proxy, http_proxy".to_string(), "--cloud-provider".to_string());
         for (accepted, left) in [
-            (vec![None, None], 3),
-            (vec![Some(&pool), None], 1),
-            (vec![None, Some(&instance)], 2),
-            (vec![Some(&pool), Some(&instance)], 0),
+            (vec![None, None], 4),
+            (vec![Some(&pool), None], 2),
+            (vec![None, Some(&instance)], 3),
+            (vec![Some(&pool), Some(&instance)], 1),
+            (vec![Some(&"unknown".to_string())], 3),
             (vec![Some(&"all".to_string())], 0),
-            (vec![Some(&"true".to_string())], 3),
-            (vec![Some(&String::new())], 3),
+            (vec![Some(&"true".to_string())], 4),
+            (vec![Some(&String::new())], 4),
         ] {
             assert_eq!(unaccepted(&all, &accepted).len(), left, "{accepted:?}");
         }
