@@ -324,6 +324,11 @@ async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
     let pools = {
         let mut state = remote.lock();
         state.looking = false;
+        if result.is_err() && looker.stop.is_cancelled() {
+            // The end of this process interrupted it, which says nothing about the repository.
+            remote.looked.notify_waiters();
+            return;
+        }
         state.looks += 1;
         let wait = match result {
             Ok(head) => {
@@ -439,4 +444,35 @@ fn credentials(secret: &str, error: &impl std::fmt::Display) -> Trouble {
 /// A twentieth more or less, so that many pools do not look all at once.
 fn jitter(wait: Duration) -> Duration {
     wait.mul_f64(rand::random_range(0.95..1.05))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    /// Otherwise a pool reports a failure of its source whenever its operator is replaced.
+    #[tokio::test]
+    async fn a_fetch_that_the_end_of_the_process_interrupts_is_no_failure_of_the_source() {
+        for stops in [false, true] {
+            let (files, stop, remote) =
+                (tempfile::tempdir().unwrap(), CancellationToken::new(), Arc::new(Remote::default()));
+            let looker = Looker {
+                secrets: Api::namespaced(FakeApi::new().client(), "operator"),
+                dir: files.path().to_owned(),
+                wake: Wake::default(),
+                metrics: Arc::new(Metrics::default()),
+                stop: stop.clone(),
+            };
+            // No server listens there.
+            let git = GitSource { url: "http://127.0.0.1:9/hosts.git".into(), ..GitSource::default() };
+            if stops {
+                stop.cancel();
+            }
+            remote.lock().looking = true;
+            look(looker, Key::of(&git), remote.clone(), git).await;
+            let state = remote.lock();
+            assert_eq!((state.trouble.is_none(), state.looks == 0, state.looking), (stops, stops, false));
+        }
+    }
 }
