@@ -33,11 +33,14 @@ use tokio::{
 use crate::{
     binaries::{self, ControlPlaneBinaries},
     children::Daemon,
+    host_network::HostNetwork,
+    lock::lock,
     pki::{self, Authority, Identity},
     run_dir::RunDir,
-    wine::HostNetwork,
 };
 
+/// The operator's user: that of its service account. Its requests are audited.
+pub const OPERATOR: &str = "system:serviceaccount:openshift-windows-machine-config-operator:windows-node-pools";
 /// How long a control plane may take to become ready, on a busy machine.
 const START: Duration = Duration::from_mins(3);
 
@@ -307,7 +310,7 @@ impl ControlPlane {
         let rules = json!({
             "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
             "rules": [
-                {"level": "Metadata", "users": [crate::deployment::OPERATOR]},
+                {"level": "Metadata", "users": [OPERATOR]},
                 {"level": "Metadata", "resources": approvals},
                 {"level": "None"},
             ],
@@ -462,8 +465,4 @@ fn succeeded(output: Output) -> Result<()> {
         return Ok(());
     }
     bail!("kubectl: {}: {}", output.status, String::from_utf8_lossy(&output.stderr).trim())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }

@@ -16,11 +16,10 @@ use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
 use serde_json::json;
 
 use crate::ControlPlane;
+pub use crate::control_plane::OPERATOR;
 
 /// The operator's namespace.
 pub const NAMESPACE: &str = api::names::DEFAULT_NAMESPACE;
-/// The operator's user: that of its service account.
-pub const OPERATOR: &str = "system:serviceaccount:openshift-windows-machine-config-operator:windows-node-pools";
 /// Groups of the operator's user.
 pub const OPERATOR_GROUPS: [&str; 2] =
     ["system:serviceaccounts", "system:serviceaccounts:openshift-windows-machine-config-operator"];

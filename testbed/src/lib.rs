@@ -5,6 +5,8 @@ mod children;
 pub mod control_plane;
 pub mod deployment;
 pub mod git;
+mod host_network;
+mod lock;
 pub mod openssh;
 pub mod operator;
 pub mod payload;
@@ -17,6 +19,7 @@ use std::path::PathBuf;
 
 pub use control_plane::{ControlPlane, ControlPlaneOptions};
 pub use devenv::AUDIT_DIR;
+
 pub use operator::{Operator, OperatorOptions};
 
 /// The folder of this crate. Cargo passes the present workspace to the running program; the one that was compiled in is

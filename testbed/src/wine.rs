@@ -7,7 +7,6 @@
 //! library of the test bed (`testbed/wine/dismapi.c`): all of them are disabled at first, and enabling one takes a restart.
 
 mod host;
-mod network;
 mod template;
 
 use std::{
@@ -17,9 +16,9 @@ use std::{
 };
 
 use crate::binaries::{Run as _, find};
+pub use crate::host_network::HostNetwork;
 
 pub use host::{Process, Service, Shell, WineHost, WineOptions};
-pub use network::HostNetwork;
 
 /// Whether Wine hosts can run on this machine; if not, what is missing.
 pub fn available() -> Result<(), String> {

@@ -8,6 +8,7 @@
 //!   their content.
 //! * [`certificates`]: keys, requests and certificates of kubelet and of wicd.
 //! * [`lock`]: one at a time.
+//! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
 //! * [`daemon`]: the Windows service that keeps the host so.
 //! * [`files`]: reading, writing and placing files such that a crash leaves the old file or the new one.
 
@@ -19,6 +20,7 @@ pub mod fake;
 pub mod files;
 pub mod host;
 pub mod lock;
+pub mod network;
 pub mod operation;
 pub mod owned;
 pub mod secure;

@@ -23,7 +23,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, session::Sftp, tail};
+use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, sftp::Sftp, tail};
 
 /// A silent host gets a keepalive every 15 s; after three without an answer the connection is closed.
 const KEEPALIVE: Duration = Duration::from_secs(15);
@@ -51,8 +51,8 @@ pub struct Connection {
     identity: Arc<Identity>,
     peer: IpAddr,
     address: String,
-    request_timeout: Duration,
-    sftp: OnceCell<Sftp>,
+    pub(super) request_timeout: Duration,
+    pub(super) sftp: OnceCell<Sftp>,
 }
 
 /// What the connection's own task reports.
@@ -217,21 +217,6 @@ impl Connection {
 
     pub(super) fn address(&self) -> &str {
         &self.address
-    }
-
-    /// The one SFTP channel, opened at its first use.
-    pub(super) async fn sftp(&self) -> Result<&Sftp, SshError> {
-        self.sftp
-            .get_or_try_init(|| async {
-                match timeout(self.request_timeout, Sftp::open(self, self.request_timeout)).await {
-                    Ok(result) => result,
-                    Err(_) => Err(SshError::NotASftpServer {
-                        address: self.address.clone(),
-                        why: "the subsystem does not answer".to_owned(),
-                    }),
-                }
-            })
-            .await
     }
 
     pub(super) async fn open_channel(&self) -> Result<Channel<client::Msg>, SshError> {

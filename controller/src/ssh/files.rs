@@ -8,7 +8,7 @@ use russh_sftp::{
 };
 
 use super::error::Doing;
-use super::{Connection, SshError, path, session, session::Sftp, upload};
+use super::{Connection, SshError, path, sftp, sftp::Sftp, upload};
 
 /// More than any directory of ours has: a host that lists for ever is stopped.
 const MAX_ENTRIES: usize = 10_000;
@@ -30,7 +30,7 @@ impl Connection {
         let doing = Doing { action: "read", path };
         let remote = path::checked(path)?;
         let sftp = self.sftp().await?;
-        let opened = session::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
+        let opened = sftp::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
         let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
         let bytes = self.read_open(sftp, &handle.handle, limit, doing).await;
         // Only after a read that failed may closing fail, and then that error is the one to report.
@@ -143,7 +143,7 @@ impl Connection {
     pub async fn size(&self, path: &str) -> Result<Option<u64>, SshError> {
         let doing = Doing { action: "look up", path };
         let remote = path::checked(path)?;
-        let attributes = session::found(self.sftp().await?.raw.stat(remote).await);
+        let attributes = sftp::found(self.sftp().await?.raw.stat(remote).await);
         Ok(attributes.map_err(|error| self.failed(&error, doing))?.map(|a| a.attrs.size.unwrap_or_default()))
     }
 
@@ -157,7 +157,7 @@ impl Connection {
     pub async fn remove(&self, path: &str) -> Result<(), SshError> {
         let doing = Doing { action: "remove", path };
         let remote = path::checked(path)?;
-        session::found(self.sftp().await?.raw.remove(remote).await).map_err(|error| self.failed(&error, doing))?;
+        sftp::found(self.sftp().await?.raw.remove(remote).await).map_err(|error| self.failed(&error, doing))?;
         Ok(())
     }
 
@@ -165,7 +165,7 @@ impl Connection {
     pub async fn remove_dir(&self, path: &str) -> Result<bool, SshError> {
         let doing = Doing { action: "remove the directory", path };
         let remote = path::checked(path)?;
-        match session::found(self.sftp().await?.raw.rmdir(remote).await) {
+        match sftp::found(self.sftp().await?.raw.rmdir(remote).await) {
             Ok(_) => Ok(true),
             // The protocol has no code of its own for a directory that is not empty.
             Err(russh_sftp::client::error::Error::Status(_)) => Ok(false),
@@ -185,7 +185,7 @@ impl Connection {
         let doing = Doing { action: "list", path };
         let remote = path::checked(path)?;
         let sftp = self.sftp().await?;
-        let opened = session::found(sftp.raw.opendir(remote).await).map_err(|error| self.failed(&error, doing))?;
+        let opened = sftp::found(sftp.raw.opendir(remote).await).map_err(|error| self.failed(&error, doing))?;
         let Some(handle) = opened else { return Ok(Vec::new()) };
         let entries = self.list_open(sftp, &handle.handle, doing).await;
         let closed = sftp.raw.close(handle.handle).await;
@@ -269,7 +269,7 @@ impl Connection {
         let mut missing = Vec::new();
         let mut next = Some(remote);
         while let Some(directory) = next {
-            match session::found(sftp.raw.stat(directory).await).map_err(|error| self.failed(&error, doing))? {
+            match sftp::found(sftp.raw.stat(directory).await).map_err(|error| self.failed(&error, doing))? {
                 Some(attributes) if attributes.attrs.is_dir() => break,
                 Some(_) => {
                     return Err(SshError::TransferFailed {
@@ -296,13 +296,13 @@ impl Connection {
 
     pub(super) fn failed(&self, error: &Error, doing: Doing<'_>) -> SshError {
         if self.is_closed() {
-            return self.disconnected(&session::why(error));
+            return self.disconnected(&sftp::why(error));
         }
         SshError::TransferFailed {
             address: self.address().to_owned(),
             action: doing.action,
             path: doing.path.to_owned(),
-            why: session::why(error),
+            why: sftp::why(error),
         }
     }
 

@@ -11,7 +11,7 @@ use super::{
     Connection, SshError,
     error::Doing,
     path::checked,
-    session::{Sftp, found},
+    sftp::{Sftp, found},
 };
 
 /// Read requests that are on their way at once: 512 KiB for each connection.

@@ -14,6 +14,7 @@ mod identity;
 mod known_hosts;
 mod path;
 mod session;
+mod sftp;
 mod tail;
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,7 @@ pub use self::{
     identity::{Identity, KeyError},
     known_hosts::{KnownHostsError, known_hosts},
     path::{check_command, sftp_path},
-    session::PERMISSION_DENIED,
+    sftp::PERMISSION_DENIED,
     upload::Uploaded,
 };
 

@@ -13,7 +13,7 @@ use super::{
     Connection, SshError,
     error::Doing,
     path::checked,
-    session::{CHUNK, Sftp},
+    sftp::{CHUNK, Sftp},
 };
 
 /// Write requests of one upload that are on their way at once: 3 MiB. OpenSSH's server takes 2 MiB ahead on a channel, and

@@ -29,7 +29,8 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{SimOptions, fault::Fault, kubelet, machine::Machine, machine::lock, pods};
+use super::{SimOptions, fault::Fault, machine::Machine};
+use crate::lock::lock;
 
 /// What a kubelet does about its serving certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,7 +110,12 @@ impl Identity {
 type RequestResult = Result<http::Request<Vec<u8>>, kube::core::request::Error>;
 
 impl Fleet {
-    pub(super) fn start(client: Client, options: SimOptions, stop: CancellationToken) -> Arc<Self> {
+    /// Returns the fleet, and where the names of Nodes come that are live from then on.
+    pub(super) fn start(
+        client: Client,
+        options: SimOptions,
+        stop: CancellationToken,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<String>) {
         let (came_up, coming_up) = mpsc::unbounded_channel();
         let fleet = Arc::new(Self {
             client,
@@ -126,8 +132,7 @@ impl Fleet {
             fleet.spawn(|fleet| async move { fleet.watch_requests().await });
         }
         fleet.spawn(|fleet| async move { fleet.beat().await });
-        fleet.spawn(|fleet| pods::run(fleet, coming_up));
-        fleet
+        (fleet, coming_up)
     }
 
     /// Runs something until the world ends.
@@ -135,10 +140,6 @@ impl Fleet {
         let stop = self.stop.clone();
         let task = task(self.clone());
         tokio::spawn(async move { stop.run_until_cancelled(task).await });
-    }
-
-    pub(super) fn add(self: &Arc<Self>, machine: Arc<Machine>) {
-        self.spawn(|fleet| kubelet::supervise(fleet, machine));
     }
 
     pub(super) fn client(&self) -> &Client {

@@ -25,10 +25,8 @@ use super::{
     fault::Fault,
     fleet::{Fleet, Identity, Issued, NodeView, ServingCertificate, insist},
     machine::{Machine, State},
+    windows::KUBELET,
 };
-
-/// The service whose state is that of the kubelet.
-pub(super) const KUBELET: &str = "kubelet";
 
 /// A `kubelet.exe` that begins with these bytes runs, registers its Node and never becomes Ready.
 pub const BROKEN: &[u8] = b"BROKEN";

@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, SystemTime},
@@ -15,17 +15,17 @@ use std::{
 use api::host::Verb;
 use russh::keys::{PrivateKey, ssh_key::PublicKey};
 use sha2::{Digest as _, Sha256};
-use tokio::{
-    io::AsyncReadExt as _,
-    net::{TcpListener, TcpStream},
-    sync::watch,
-    time::sleep,
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::watch, time::sleep};
 
 use wicd::fake::ServiceEvent;
 
-use super::{Stats, fault::Fault, kubelet::KUBELET, link::Link, link::Metered, sshd, windows::Windows};
+use super::{
+    Stats,
+    fault::Fault,
+    link::Link,
+    windows::{KUBELET, Windows},
+};
+use crate::lock::lock;
 
 /// Between the end of the program that asks for a restart and the restart, as `shutdown /r` has it, so that its exit status
 /// still gets out.
@@ -71,9 +71,9 @@ pub(super) struct Machine {
     other_key: OnceLock<PrivateKey>,
     windows: Windows,
     state: Arc<watch::Sender<State>>,
-    connections: AtomicU64,
+    pub(super) connections: AtomicU64,
     processes: AtomicU64,
-    received: Arc<AtomicU64>,
+    pub(super) received: Arc<AtomicU64>,
     /// Programs whose content has been found to match their name, with time and size that they had.
     whole: Mutex<HashMap<String, (SystemTime, u64)>>,
 }
@@ -182,66 +182,6 @@ impl Machine {
         } else {
             self.parts.host_key.clone()
         }
-    }
-
-    /// Accepts connections while the machine is on and its port is open, until `stop`.
-    pub(super) async fn listen(self: Arc<Self>, listener: TcpListener, stop: CancellationToken) {
-        let serve = async {
-            let mut state = self.state.subscribe();
-            let mut listener = Some(listener);
-            loop {
-                let open = |s: &State| s.powered && !s.faults.contains(&Fault::Refuse);
-                if !open(&state.borrow_and_update()) {
-                    drop(listener.take());
-                    if state.changed().await.is_err() {
-                        return;
-                    }
-                    continue;
-                }
-                let Some(bound) = listener.take() else {
-                    listener = Some(rebind(self.parts.address).await);
-                    continue;
-                };
-                let up = stop.child_token();
-                // What is connected ends with the port, and also when this future is dropped.
-                let _cut = up.clone().drop_guard();
-                while open(&state.borrow_and_update()) {
-                    tokio::select! {
-                        changed = state.changed() => if changed.is_err() { return },
-                        accepted = bound.accept() => if let Ok((stream, _)) = accepted { self.welcome(stream, &up) },
-                    }
-                }
-            }
-        };
-        stop.run_until_cancelled(serve).await;
-    }
-
-    fn welcome(self: &Arc<Self>, mut stream: TcpStream, up: &CancellationToken) {
-        self.connections.fetch_add(1, Ordering::Relaxed);
-        let _ = stream.set_nodelay(true);
-        if self.has(&Fault::Hang) {
-            let up = up.clone();
-            tokio::spawn(async move {
-                let mut ignored = [0; 1024];
-                let listen = async { while let Ok(1..) = stream.read(&mut ignored).await {} };
-                up.run_until_cancelled(listen).await;
-            });
-            return;
-        }
-        let mut wire = Metered::new(stream, up.clone().cancelled_owned(), self.received.clone());
-        let cut = self.state.borrow().faults.iter().find_map(|f| match f {
-            Fault::CutAfterBytes { bytes, once } => Some((*bytes, *once)),
-            _ => None,
-        });
-        if let Some((bytes, once)) = cut {
-            let machine = self.clone();
-            wire = wire.with_limit(bytes, move || {
-                if once {
-                    machine.change(|s| s.faults.retain(|f| *f != Fault::CutAfterBytes { bytes, once }));
-                }
-            });
-        }
-        tokio::spawn(sshd::serve(self.clone(), wire));
     }
 
     /// Runs a command line. Its children continue after the last waiter has left, as on Windows.
@@ -373,16 +313,6 @@ fn lets_in(line: &str, key: &PublicKey) -> bool {
         && words.windows(2).find_map(read).is_some_and(|listed| listed.key_data() == key.key_data())
 }
 
-/// The port was ours a moment ago, and will be again.
-async fn rebind(address: SocketAddr) -> TcpListener {
-    loop {
-        match TcpListener::bind(address).await {
-            Ok(listener) => return listener,
-            Err(_) => sleep(Duration::from_millis(50)).await,
-        }
-    }
-}
-
 /// Reads `C:\windows\wicd\<sha256>\wicd.exe <verb> <operation>`, the one command line that this host knows.
 fn parse(command: &str) -> Option<(String, Verb, String)> {
     let words: Vec<&str> = command.split(' ').collect();
@@ -391,10 +321,6 @@ fn parse(command: &str) -> Option<(String, Verb, String)> {
     let verbs = [Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start, Verb::Reboot, Verb::Cleanup];
     let verb = verbs.into_iter().find(|v| v.as_str() == verb)?;
     api::payload::is_sha256(sha256).then(|| (sha256.to_string(), verb, operation.to_string()))
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -17,6 +17,7 @@ mod kubelet;
 mod link;
 mod machine;
 mod pods;
+mod port;
 mod sftp;
 mod sshd;
 mod windows;
@@ -160,7 +161,11 @@ impl Sim {
         }
         .context("cannot make a directory for simulated hosts")?;
         let stop = CancellationToken::new();
-        let fleet = admin.map(|client| Fleet::start(client, options.clone(), stop.clone()));
+        let fleet = admin.map(|client| {
+            let (fleet, live_nodes) = Fleet::start(client, options.clone(), stop.clone());
+            fleet.spawn(|fleet| pods::run(fleet, live_nodes));
+            fleet
+        });
         Ok(Self { options, fleet, dir, _end: stop.clone().drop_guard(), stop })
     }
 
@@ -183,9 +188,10 @@ impl Sim {
             name: options.name,
         })?;
         machine.change(|s| s.faults = options.faults);
-        tokio::spawn(machine.clone().listen(listener, self.stop.clone()));
+        tokio::spawn(port::serve(machine.clone(), listener, self.stop.clone()));
         if let Some(fleet) = &self.fleet {
-            fleet.add(machine.clone());
+            let machine = machine.clone();
+            fleet.spawn(|fleet| kubelet::supervise(fleet, machine));
         }
         Ok(SimHost { machine })
     }

@@ -18,10 +18,8 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::{sync::mpsc, time::sleep};
 
-use super::{
-    fleet::{Fleet, Identity, events, insist},
-    machine::lock,
-};
+use super::fleet::{Fleet, Identity, events, insist};
+use crate::lock::lock;
 
 /// What a kubelet needs to know of a Pod.
 #[derive(Clone, Debug)]

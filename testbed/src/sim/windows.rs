@@ -20,8 +20,11 @@ use wicd::{
     operation,
 };
 
-use super::{fault::Fault, machine::lock};
+use super::fault::Fault;
+use crate::lock::lock;
 
+/// The service whose state is that of the kubelet.
+pub(super) const KUBELET: &str = "kubelet";
 /// Free space on `C:`.
 const DISK: u64 = 100 << 30;
 

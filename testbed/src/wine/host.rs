@@ -15,11 +15,13 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use tokio::{net::TcpStream, task::spawn_blocking};
 
-use super::{NAMESPACES, network::Cable, network::HostNetwork, programs, scripts, template};
+use super::{NAMESPACES, programs, scripts, template};
 use crate::{
     binaries::{Run as _, say},
     children::Daemon,
     control_plane::ControlPlane,
+    host_network::{Cable, HostNetwork},
+    lock::lock,
     run_dir::RunDir,
 };
 
@@ -369,10 +371,6 @@ fn parse_processes(text: &str) -> Vec<Process> {
         .filter(|(_, command)| command.get(1..3) == Some(r":\"))
         .filter_map(|(pid, command)| Some(Process { pid: pid.parse().ok()?, command: command.trim().to_owned() }))
         .collect()
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 #[cfg(test)]

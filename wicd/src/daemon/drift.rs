@@ -1,7 +1,7 @@
 //! Drift: changes on a host that do not come from a change of the desired state.
 //!
 //! A difference is drift only if the item has been right before under the same desired state. What was right is kept in
-//! [`FILE`], because a host that restarts must neither forget that it left a change alone nor take one for its own doing.
+//! [`SETTLED`], because a host that restarts must neither forget that it left a change alone nor take one for its own doing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,9 +14,8 @@ use tracing::warn;
 use super::plan::Wanted;
 use crate::files::{self, Access, Stamp};
 use crate::host::{Host, HostError, ServiceInfo, StartType};
+use crate::operation::SETTLED;
 
-/// What has been right under the desired state.
-pub const FILE: &str = r"C:\k\wicd\settled.json";
 /// Time for which a restored entry is still reported.
 const SHOWN: Duration = Duration::from_mins(10);
 /// Maximum number of reported entries.
@@ -24,7 +23,7 @@ const MOST: usize = 10;
 /// Longest text of the Node's annotation, in bytes.
 const LONGEST: usize = 1024;
 
-/// Content of [`FILE`].
+/// Content of [`SETTLED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
 struct Settled {
@@ -70,7 +69,7 @@ impl Drift {
         let json = serde_json::to_vec(desired).unwrap_or_default();
         let of = hex::encode(Sha256::new().chain_update(json).chain_update(operation).finalize());
         // A record that cannot be read is as good as none.
-        let on_record = files::read_json::<Settled>(host, FILE).ok().flatten();
+        let on_record = files::read_json::<Settled>(host, SETTLED).ok().flatten();
         self.settled = on_record.filter(|s| s.of == of).unwrap_or(Settled { of, ..Settled::default() });
         self.unsaved = false;
         self.left.clear();
@@ -145,7 +144,7 @@ impl Drift {
     /// Records what is right, if that is not on record yet.
     pub fn save(&mut self, host: &dyn Host) -> Result<(), HostError> {
         if self.unsaved {
-            files::write_json(host, FILE, &self.settled, Access::Inherited)?;
+            files::write_json(host, SETTLED, &self.settled, Access::Inherited)?;
             self.unsaved = false;
         }
         Ok(())

@@ -67,7 +67,7 @@ fn what_was_right_outlives_wicd_but_no_operation_and_no_other_desired_state() {
     assert_eq!(later(&desired, "join-1"), (true, Some(stamp)));
     assert_eq!(later(&desired, "repair-1"), (false, None));
     assert_eq!(later(&Desired { version: "v2".into(), ..desired.clone() }, "join-1"), (false, None));
-    files::write(&host, FILE, b"{", Access::Inherited).unwrap();
+    files::write(&host, SETTLED, b"{", Access::Inherited).unwrap();
     assert_eq!(later(&desired, "join-1"), (false, None));
 }
 

@@ -4,7 +4,6 @@
 //! * [`drift`]: distinguishes changes on the host from changes of the desired state.
 //! * [`contents`]: payload files, restored after a change on the host.
 //! * [`logs`]: puts the logs of services aside that do not do so themselves.
-//! * [`network`]: what kube-proxy needs of the host's network, made before it starts.
 //! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
 //! * [`rotation`]: renews wicd's own certificate.
 
@@ -19,7 +18,6 @@ pub mod follow;
 pub mod keeper;
 pub mod log;
 pub mod logs;
-pub mod network;
 pub mod order;
 pub mod plan;
 pub mod rotation;

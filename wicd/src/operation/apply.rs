@@ -13,9 +13,9 @@ use super::stage::{Payloads, check};
 use super::state::{blob, foreign, missing};
 use super::{Failure, Report, chain};
 use crate::certificates::{self, CertificateError};
-use crate::daemon::network;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
+use crate::network;
 use crate::owned::{Owned, SERVICE_NAMES};
 use crate::secure;
 

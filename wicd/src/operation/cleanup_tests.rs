@@ -58,7 +58,7 @@ fn all_of_ours_goes_and_nothing_else() {
 
 #[test]
 fn what_was_made_for_kube_proxy_goes_too() {
-    use crate::daemon::network;
+    use crate::network;
     let bed = Bed::new();
     let config = api::services::OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), ..Default::default() };
     let mut apply = wanted("1");

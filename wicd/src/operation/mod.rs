@@ -23,7 +23,7 @@ use crate::lock;
 use crate::secure;
 
 pub use pending::{pending_reboot, require_reboot};
-pub use start::{SETTINGS, Settings, service_spec};
+pub use start::{SETTINGS, SETTLED, Settings, service_spec};
 pub use state::{blob, marker, observe};
 
 /// Which blobs the payload that is in place needs, and the one before it.

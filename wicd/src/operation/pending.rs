@@ -32,5 +32,5 @@ pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
 
 /// Files of wicd's own in [`path::WICD`] that cleanup removes, besides the marker, which goes last. The lock and the epoch stay, and go with the directory.
 pub(super) fn own_files() -> Vec<&'static str> {
-    vec![PENDING, super::SETTINGS, super::PAYLOADS, path::DESIRED, crate::daemon::drift::FILE]
+    vec![PENDING, super::SETTINGS, super::PAYLOADS, path::DESIRED, super::SETTLED]
 }

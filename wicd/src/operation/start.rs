@@ -15,6 +15,8 @@ use crate::owned::{Owned, is_tagged};
 
 /// Settings of the service beside [`path::DESIRED`]: [`Settings`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
+/// What has been right under the desired state, for [`crate::daemon::drift`].
+pub const SETTLED: &str = r"C:\k\wicd\settled.json";
 /// Name of the program of the service, in a directory of its own.
 const EXE: &str = "wicd.exe";
 /// WMCO's kubeconfig for a kubelet without a certificate.

@@ -8,8 +8,8 @@ use windows_sys::Win32::System::Com::CoTaskMemFree;
 
 use super::library::Library;
 use super::wide::{text, wide};
-use crate::daemon::network;
 use crate::host::{HnsRequest, HostError};
+use crate::network;
 
 const LIBRARY: &str = "vmcompute.dll";
 

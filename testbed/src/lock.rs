@@ -1,0 +1,7 @@
+//! Locks that outlive a panic: what they guard is consistent at every point.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

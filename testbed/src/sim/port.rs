@@ -1,0 +1,91 @@
+//! The SSH port of a simulated host: open while the host is on, with what is wrong with its line.
+
+use std::{
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    io::AsyncReadExt as _,
+    net::{TcpListener, TcpStream},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    fault::Fault,
+    link::Metered,
+    machine::{Machine, State},
+    sshd,
+};
+
+/// Accepts connections while the machine is on and its port is open, until `stop`.
+pub(super) async fn serve(machine: Arc<Machine>, listener: TcpListener, stop: CancellationToken) {
+    let serve = async {
+        let mut state = machine.state();
+        let mut listener = Some(listener);
+        loop {
+            let open = |s: &State| s.powered && !s.faults.contains(&Fault::Refuse);
+            if !open(&state.borrow_and_update()) {
+                drop(listener.take());
+                if state.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            let Some(bound) = listener.take() else {
+                listener = Some(rebind(machine.parts().address).await);
+                continue;
+            };
+            let up = stop.child_token();
+            // What is connected ends with the port, and also when this future is dropped.
+            let _cut = up.clone().drop_guard();
+            while open(&state.borrow_and_update()) {
+                tokio::select! {
+                    changed = state.changed() => if changed.is_err() { return },
+                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { welcome(&machine, stream, &up) },
+                }
+            }
+        }
+    };
+    stop.run_until_cancelled(serve).await;
+}
+
+fn welcome(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken) {
+    machine.connections.fetch_add(1, Ordering::Relaxed);
+    let _ = stream.set_nodelay(true);
+    if machine.has(&Fault::Hang) {
+        let up = up.clone();
+        tokio::spawn(async move {
+            let mut ignored = [0; 1024];
+            let listen = async { while let Ok(1..) = stream.read(&mut ignored).await {} };
+            up.run_until_cancelled(listen).await;
+        });
+        return;
+    }
+    let mut wire = Metered::new(stream, up.clone().cancelled_owned(), machine.received.clone());
+    let cut = machine.state().borrow().faults.iter().find_map(|f| match f {
+        Fault::CutAfterBytes { bytes, once } => Some((*bytes, *once)),
+        _ => None,
+    });
+    if let Some((bytes, once)) = cut {
+        let machine = machine.clone();
+        wire = wire.with_limit(bytes, move || {
+            if once {
+                machine.change(|s| s.faults.retain(|f| *f != Fault::CutAfterBytes { bytes, once }));
+            }
+        });
+    }
+    tokio::spawn(sshd::serve(machine.clone(), wire));
+}
+
+/// The port was ours a moment ago, and will be again.
+async fn rebind(address: SocketAddr) -> TcpListener {
+    loop {
+        match TcpListener::bind(address).await {
+            Ok(listener) => return listener,
+            Err(_) => sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
