@@ -15,19 +15,19 @@ use tower::limit::ConcurrencyLimitLayer;
 
 use crate::{
     args::Run,
+    csr::Renewals,
     drain::Drainer,
     events::Events,
-    instance::{Renewals, Written},
-    inventory::{Wake, asking::Asking, claims::Claims, flux::Flux, git::Gits},
     legacy_host_keys::LegacyHostKeys,
-    legacy_sources::machines::Machines,
+    machines::Machines,
     metrics::Metrics,
-    pool::Disrupting,
+    reconcile_trigger::ReconcileTrigger,
     release::{Release, ReleaseError},
     secrets::Secrets,
     unreadable::Unreadable,
     versions::Versions,
     wicd_rights::WicdRights,
+    write_tracker::WriteTracker,
 };
 
 /// Requests that are on their way at once from one client. Each has a TLS connection of its own, because the client speaks
@@ -132,15 +132,13 @@ pub struct Context {
     /// Instances.
     pub instances: Store<WindowsInstance>,
     /// What this process has written of instances.
-    pub written: Written,
+    pub written: WriteTracker,
     /// Grants require them: a decision about a disruption uses no older state.
-    pub granted: Written,
+    pub granted: WriteTracker,
     /// The stored versions of what hosts get.
     pub versions: Versions,
     /// Whether the hosts' daemons may have rights and certificates.
     pub wicd_rights: WicdRights,
-    /// Nodes that each pool disturbs, for the limit over all of them.
-    pub disrupting: Disrupting,
     /// Windows Nodes.
     pub nodes: Store<Node>,
     /// What is in no cache because it cannot be read.
@@ -155,16 +153,8 @@ pub struct Context {
     pub legacy_host_keys: LegacyHostKeys,
     /// What hosts get.
     pub release: Release,
-    /// Which pool lists which hosts.
-    pub claims: Claims,
-    /// Hosts that are asked for their names.
-    pub asking: Asking,
-    /// Git repositories.
-    pub gits: Gits,
-    /// Artifacts of Flux.
-    pub flux: Flux,
     /// Has pools look again.
-    pub wake: Wake,
+    pub wake: ReconcileTrigger,
     /// Machines.
     pub machines: Machines,
     /// Drains.
@@ -177,8 +167,6 @@ pub struct Context {
     pub proven: Arc<Notify>,
     /// Certificates that wicd has renewed.
     pub renewals: Renewals,
-    /// Something that people should know of this cluster, as an API server that is older than supported.
-    pub warning: Option<(&'static str, String)>,
     /// Ends everything.
     pub stop: CancellationToken,
     /// Whether this is a command that looks once, and waits for sources that take a while.
@@ -187,18 +175,11 @@ pub struct Context {
 
 impl Context {
     /// Puts it together.
-    pub fn new(
-        process: Process,
-        cluster: Cluster,
-        cluster_id: String,
-        caches: Caches,
-        release: Release,
-        warning: Option<(&'static str, String)>,
-    ) -> Self {
+    pub fn new(process: Process, cluster: Cluster, cluster_id: String, caches: Caches, release: Release) -> Self {
         let Process { args, identity, epoch, metrics, stop, looks_once } = process;
         let Cluster { client, direct, .. } = cluster;
         let Caches { pools, instances, nodes, unreadable } = caches;
-        let wake = Wake::default();
+        let wake = ReconcileTrigger::default();
         let events = Events::new(client.clone(), &identity, metrics.clone());
         Self {
             secrets: Secrets::new(client.clone(), &args.namespace),
@@ -213,13 +194,8 @@ impl Context {
             looks: Semaphore::new(LOOKS),
             proven: Arc::new(Notify::new()),
             renewals: Renewals::default(),
-            written: Written::default(),
-            granted: Written::default(),
-            disrupting: Disrupting::default(),
-            claims: Claims::default(),
-            asking: Asking::default(),
-            gits: Gits::new(client.clone(), &args, wake.clone(), metrics.clone(), stop.clone()),
-            flux: Flux::new(&args),
+            written: WriteTracker::default(),
+            granted: WriteTracker::default(),
             wake,
             machines: Machines::default(),
             client,
@@ -233,7 +209,6 @@ impl Context {
             unreadable,
             metrics,
             release,
-            warning,
             stop,
             looks_once,
         }

@@ -12,18 +12,26 @@ use std::{
 };
 
 use api::names::LEGACY_HOST_KEYS;
+use gitops::address::canonical;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
 
-use crate::{
-    instance::{HostKeyProblem, StepError},
-    inventory::hosts::canonical,
-    ssh::HostKey,
-};
+use crate::{host_key_policy::HostKeyProblem, ssh::HostKey};
 
 /// A hundred hosts that join at once must not fetch the same ConfigMap a hundred times.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
+
+/// The ConfigMap says nothing that can be relied upon.
+#[derive(Debug, thiserror::Error)]
+pub enum LegacyHostKeysError {
+    /// It cannot be read.
+    #[error("failed to get the known host keys: {}", crate::errors::said(.0))]
+    Api(#[source] kube::Error),
+    /// The entry of the host is no key.
+    #[error("{0}")]
+    Key(#[from] HostKeyProblem),
+}
 
 /// Reads the ConfigMap.
 pub struct LegacyHostKeys {
@@ -44,16 +52,16 @@ impl LegacyHostKeys {
     ///
     /// # Errors
     /// When the ConfigMap or the entry cannot be read: a pin must not be lost.
-    pub async fn of(&self, address: &str, since: Option<Timestamp>) -> Result<Option<HostKey>, StepError> {
+    pub async fn of(&self, address: &str, since: Option<Timestamp>) -> Result<Option<HostKey>, LegacyHostKeysError> {
         Ok(find(&*self.entries().await?, address, since)?)
     }
 
-    async fn entries(&self) -> Result<Arc<Entries>, StepError> {
+    async fn entries(&self) -> Result<Arc<Entries>, LegacyHostKeysError> {
         let remembered = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((_, entries)) = remembered.filter(|(at, _)| at.elapsed() < REMEMBER_FOR) {
             return Ok(entries);
         }
-        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(StepError::api("get the known host keys"))?;
+        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(LegacyHostKeysError::Api)?;
         let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), entries.clone()));
         Ok(entries)

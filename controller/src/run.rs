@@ -41,14 +41,14 @@ use crate::{
     lease::Election,
     legacy_sources,
     metrics::{Metrics, ReasonLabel},
-    pool::{self, PoolError},
+    pool::{self, PoolContext, PoolError},
     release::{Release, ReleaseError},
     supervision::{Panicked, Tasks, catch},
     telemetry,
     unreadable::Unreadable,
     versions_in_use::versions_in_use,
     watch::{Changes, watch},
-    webhook, wicd_rights,
+    webhook, wicd_binding,
 };
 
 /// Time after which an unusable release is loaded again.
@@ -137,12 +137,13 @@ impl Leader {
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows, &unreadable);
         let caches = Caches { pools, instances, nodes, unreadable };
         let stop = self.process.stop.clone();
-        let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release, warning));
+        let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));
+        let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));
         let mut watches = Tasks::default();
         watches.spawn("the watch of pools", watch_pools);
         watches.spawn("the watch of instances", watch_instances);
         watches.spawn("the watch of Nodes", watch_nodes);
-        watches.spawn("the watch of the admission policies", wicd_rights::keep(cx.clone()));
+        watches.spawn("the watch of the admission policies", wicd_binding::keep(cx.clone()));
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
             filled = async { tokio::join!(cx.pools.wait_until_ready(), cx.instances.wait_until_ready(), cx.nodes.wait_until_ready()) } => {
@@ -158,15 +159,15 @@ impl Leader {
         }
         self.ready.store(true, Ordering::Relaxed);
         let mut tasks = Tasks::default();
-        let pools = run_pools(cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools);
+        let pools = run_pools(pool_cx.clone(), pools_for_pools, instances_for_pools, nodes_for_pools);
         tasks.spawn("the pool controller", pools);
         let instances = run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances);
         tasks.spawn("the instance controller", instances);
         tasks.spawn("the adapter of legacy sources", legacy_sources::run(cx.clone(), pools_for_sources));
-        tasks.spawn("the watch of Flux", flux::run(cx.clone(), pools_for_flux));
+        tasks.spawn("the watch of Flux", flux::run(cx.clone(), pool_cx.sources.flux.clone(), pools_for_flux));
         tasks.spawn("the certificate approver", approve(cx.clone()));
         tasks.spawn("the collector of versions", collect(cx.clone()));
-        tasks.spawn("the receiver of pushes", webhook::run(cx.clone()));
+        tasks.spawn("the receiver of pushes", webhook::run(pool_cx.clone()));
         tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));
         tokio::select! {
             biased;
@@ -230,7 +231,7 @@ impl Leader {
 }
 
 async fn run_pools(
-    cx: Arc<Context>,
+    cx: Arc<PoolContext>,
     pools: Changes<WindowsNodePool>,
     instances: Changes<WindowsInstance>,
     nodes: Changes<Node>,

@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     context::Context,
     http::server::{self, Limits},
+    pool::PoolContext,
 };
 
 /// Largest body, in bytes. A push of very many commits is larger, and is found at the next fetch.
@@ -47,12 +48,12 @@ struct Open {
 
 #[derive(Clone)]
 struct Receiver {
-    cx: Arc<Context>,
+    cx: Arc<PoolContext>,
     token: Token,
 }
 
 /// Keeps the port open while there is a token, until the operator stops.
-pub async fn run(cx: Arc<Context>) {
+pub async fn run(cx: Arc<PoolContext>) {
     let mut open: Option<Open> = None;
     loop {
         match token(&cx).await {
@@ -77,7 +78,7 @@ pub async fn run(cx: Arc<Context>) {
 }
 
 /// Opens the port. It is closed by the token's replacement or when the operator stops.
-async fn listen(address: SocketAddr, cx: &Arc<Context>, token: Token) -> Option<Open> {
+async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Option<Open> {
     let listener = match TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
@@ -103,7 +104,7 @@ async fn push(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes)
     let Some(pushed) = pushed(&body) else {
         return (StatusCode::BAD_REQUEST, "the body is not JSON\n");
     };
-    let found = receiver.cx.gits.pushed(|url| place(url).is_some_and(|p| pushed.contains(&p)));
+    let found = receiver.cx.sources.git.pushed(|url| place(url).is_some_and(|p| pushed.contains(&p)));
     if found == 0 {
         return (StatusCode::OK, "no pool names this repository\n");
     }

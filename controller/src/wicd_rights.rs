@@ -1,37 +1,8 @@
-//! Gives every wicd its rights, as long as the admission policies that hold it are in force.
-//!
-//! The rights of all hosts' daemons are one ClusterRole that ships with the operator (`deploy/base/wicd.yaml`). Its binding is made here:
-//! not before the policies of [`wicd_policy`] are seen in force, and it is deleted as soon as they are not. Meanwhile no
-//! certificate of a wicd is issued, no operation begins on a host that needs one, and every pool reports it.
+//! Whether the daemons of hosts (wicd) may have rights and certificates now. [`wicd_binding`](crate::wicd_binding) finds it out.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use tokio::sync::watch;
 
-use futures::{
-    StreamExt as _,
-    stream::{self, BoxStream},
-};
-use k8s_openapi::api::{
-    admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding},
-    rbac::v1::ClusterRoleBinding,
-};
-use kube::{
-    Api, Client, Resource, ResourceExt as _,
-    api::{DeleteParams, Patch, PatchParams, Preconditions},
-    runtime::{WatchStreamExt as _, watcher},
-};
-use tokio::{sync::watch, time::Instant};
-
-use crate::{
-    context::Context,
-    errors::said,
-    wicd_policy::{self, Guard, Observed, Seen, Shipped},
-    wicd_rbac,
-};
-
-/// Time from the last change of a policy until every API server has taken it up: they look once a second.
-const SETTLE: Duration = Duration::from_secs(5);
-/// Delay after a write that failed.
-const RETRY: Duration = Duration::from_secs(5);
+use crate::{errors::said, wicd_policy, wicd_rbac};
 
 /// Why the hosts' daemons have no rights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,7 +26,7 @@ impl RightsProblem {
         Self { reason: "PolicyMissing", message }
     }
 
-    fn write(doing: &str, error: &kube::Error) -> Self {
+    pub(crate) fn write(doing: &str, error: &kube::Error) -> Self {
         let message = format!("failed to {doing} the ClusterRoleBinding {}: {}", wicd_rbac::BINDING, said(error));
         Self { reason: "RightsNotStored", message }
     }
@@ -63,7 +34,7 @@ impl RightsProblem {
 
 /// How it stands with the rights of the hosts' daemons.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Standing {
+pub(crate) enum Standing {
     NotRead,
     Given,
     Withheld(RightsProblem),
@@ -104,255 +75,7 @@ impl WicdRights {
         let _ = self.0.subscribe().wait_for(|standing| *standing != Standing::NotRead).await;
     }
 
-    fn set(&self, standing: Standing) -> bool {
+    pub(crate) fn set(&self, standing: Standing) -> bool {
         self.0.send_if_modified(|before| std::mem::replace(before, standing.clone()) != standing)
     }
 }
-
-/// What has changed.
-enum Change {
-    Policy(String, Observed<ValidatingAdmissionPolicy>),
-    Binding(String, Observed<ValidatingAdmissionPolicyBinding>),
-    Grant(Observed<ClusterRoleBinding>),
-}
-
-/// All that is watched.
-struct Watched {
-    shipped: Vec<Shipped>,
-    seen: BTreeMap<String, Seen>,
-    grant: Observed<ClusterRoleBinding>,
-}
-
-impl Watched {
-    fn new() -> Self {
-        let shipped = wicd_policy::shipped();
-        let unread =
-            |name: &String| Guard { name: name.clone(), policy: Observed::NotRead, binding: Observed::NotRead };
-        let seen = shipped.iter().map(|g| (g.name.clone(), unread(&g.name))).collect();
-        Self { shipped, seen, grant: Observed::NotRead }
-    }
-
-    fn note(&mut self, change: Change) {
-        match change {
-            Change::Policy(name, policy) => {
-                if let Some(seen) = self.seen.get_mut(&name) {
-                    seen.policy = policy;
-                }
-            }
-            Change::Binding(name, binding) => {
-                if let Some(seen) = self.seen.get_mut(&name) {
-                    seen.binding = binding;
-                }
-            }
-            Change::Grant(grant) => self.grant = grant,
-        }
-    }
-
-    fn is_read(&self) -> bool {
-        self.grant != Observed::NotRead
-            && self.seen.values().all(|s| s.policy != Observed::NotRead && s.binding != Observed::NotRead)
-    }
-
-    fn fault(&self) -> Option<wicd_policy::PolicyFault> {
-        let seen: Vec<Seen> = self.seen.values().cloned().collect();
-        wicd_policy::fault(&self.shipped, &seen)
-    }
-
-    /// The binding whose end ends the rights, with or without a running operator.
-    fn owner(&self) -> Option<&ValidatingAdmissionPolicyBinding> {
-        self.seen.get(wicd_rbac::OWNER_POLICY)?.binding.object()
-    }
-
-    /// When the last of the policies was written.
-    fn written(&self) -> Option<jiff::Timestamp> {
-        let policies = self.seen.values().filter_map(|s| s.policy.object()).map(last_write);
-        let bindings = self.seen.values().filter_map(|s| s.binding.object()).map(last_write);
-        policies.chain(bindings).flatten().max()
-    }
-}
-
-fn last_write<K: Resource>(object: &K) -> Option<jiff::Timestamp> {
-    let managed = object.meta().managed_fields.iter().flatten().filter_map(|f| f.time.as_ref());
-    managed.chain(&object.meta().creation_timestamp).map(|t| t.0).max()
-}
-
-/// Time until the API servers have certainly taken up policies that were written at `written`. Clocks differ: never longer than [`SETTLE`].
-fn settles_in(written: Option<jiff::Timestamp>, now: jiff::Timestamp) -> Duration {
-    let age = written.map_or(Duration::ZERO, |w| Duration::try_from(now.duration_since(w)).unwrap_or_default());
-    SETTLE.saturating_sub(age)
-}
-
-/// What is to be done about the binding of wicd's role.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Act {
-    /// It is as it must be.
-    Nothing,
-    /// It must go.
-    Delete,
-    /// It must be made or put right.
-    Apply,
-}
-
-/// What follows from the policies, and from the binding that there is.
-fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: Option<&ClusterRoleBinding>) -> Act {
-    match (grant, owner.filter(|_| in_force)) {
-        (None, None) => Act::Nothing,
-        (Some(_), None) => Act::Delete,
-        (None, Some(_)) => Act::Apply,
-        (Some(grant), Some(owner)) => {
-            let wanted = wicd_rbac::binding(owner);
-            if grant.role_ref != wanted.role_ref {
-                // It cannot be changed.
-                Act::Delete
-            } else if grant.metadata.deletion_timestamp.is_some() {
-                // It is made again when it is gone.
-                Act::Nothing
-            } else if grant.subjects == wanted.subjects
-                && grant.owner_references().iter().any(|o| Some(&o.uid) == owner.metadata.uid.as_ref())
-            {
-                Act::Nothing
-            } else {
-                Act::Apply
-            }
-        }
-    }
-}
-
-/// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
-pub async fn keep(cx: Arc<Context>) {
-    let mut watched = Watched::new();
-    let mut changes = changes(&cx.client, &watched.shipped);
-    let mut again: Option<Instant> = None;
-    loop {
-        tokio::select! {
-            () = cx.stop.cancelled() => return,
-            change = changes.next() => match change {
-                Some(change) => watched.note(change),
-                // Watches do not end by themselves.
-                None => return,
-            },
-            () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => {}
-        }
-        if watched.is_read() {
-            again = settle(&cx, &watched).await.map(|wait| Instant::now() + wait);
-        }
-    }
-}
-
-/// Does what follows from what is seen. Returns when to come again though nothing has changed.
-async fn settle(cx: &Context, watched: &Watched) -> Option<Duration> {
-    let fault = watched.fault();
-    let in_force = fault.is_none();
-    if let Some(fault) = fault {
-        // From here on nothing is issued, whatever becomes of the binding.
-        stand(cx, Standing::Withheld(RightsProblem::policy(&fault)));
-    }
-    let wait = settles_in(watched.written(), jiff::Timestamp::now());
-    let result = match act(in_force, watched.owner(), watched.grant.object()) {
-        Act::Nothing => Ok(()),
-        Act::Delete => delete(cx, watched.grant.object()).await,
-        Act::Apply if !wait.is_zero() => return Some(wait),
-        Act::Apply => apply(cx, watched.owner()).await,
-    };
-    match result {
-        Ok(()) if in_force => {
-            stand(cx, Standing::Given);
-            None
-        }
-        Ok(()) => None,
-        Err(problem) => {
-            if in_force {
-                stand(cx, Standing::Withheld(problem));
-            } else {
-                tracing::error!(reason = problem.reason, "{problem}");
-            }
-            Some(RETRY)
-        }
-    }
-}
-
-/// Records the state of the rights, and notifies the affected controllers.
-fn stand(cx: &Context, standing: Standing) {
-    if !cx.wicd_rights.set(standing.clone()) {
-        return;
-    }
-    if let Standing::Withheld(problem) = &standing {
-        tracing::error!(reason = problem.reason, "{problem}");
-    } else {
-        tracing::info!("the admission policies are in force: the hosts' daemons have their rights");
-    }
-    for pool in cx.pools.state() {
-        cx.wake.pool(&pool.name_any());
-    }
-    // Requests that wait are judged again.
-    cx.proven.notify_one();
-}
-
-async fn delete(cx: &Context, grant: Option<&ClusterRoleBinding>) -> Result<(), RightsProblem> {
-    let api: Api<ClusterRoleBinding> = Api::all(cx.client.clone());
-    let only_this = Preconditions { uid: grant.and_then(|g| g.metadata.uid.clone()), ..Preconditions::default() };
-    cx.metrics.wrote("ClusterRoleBinding");
-    match api.delete(wicd_rbac::BINDING, &DeleteParams::default().preconditions(only_this)).await {
-        Ok(_) => Ok(()),
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
-        Err(error) => Err(RightsProblem::write("delete", &error)),
-    }
-}
-
-async fn apply(cx: &Context, owner: Option<&ValidatingAdmissionPolicyBinding>) -> Result<(), RightsProblem> {
-    let Some(owner) = owner else { return Ok(()) };
-    let api: Api<ClusterRoleBinding> = Api::all(cx.client.clone());
-    let params = PatchParams::apply(api::names::MANAGER_POOL).force();
-    cx.metrics.wrote("ClusterRoleBinding");
-    let written = api.patch(wicd_rbac::BINDING, &params, &Patch::Apply(wicd_rbac::binding(owner))).await;
-    written.map(drop).map_err(|error| RightsProblem::write("store", &error))
-}
-
-/// Every change of what is watched, each object by its name: the operator has no right to others.
-fn changes(client: &Client, shipped: &[Shipped]) -> BoxStream<'static, Change> {
-    let mut all: Vec<BoxStream<'static, Change>> = Vec::new();
-    for Guard { name, .. } in shipped {
-        let (of_policy, of_binding) = (name.clone(), name.clone());
-        all.push(object(client, name).map(move |seen| Change::Policy(of_policy.clone(), seen)).boxed());
-        all.push(object(client, name).map(move |seen| Change::Binding(of_binding.clone(), seen)).boxed());
-    }
-    all.push(object(client, wicd_rbac::BINDING).map(Change::Grant).boxed());
-    stream::select_all(all).boxed()
-}
-
-/// One object of the cluster, now and whenever it changes.
-fn object<K>(client: &Client, name: &str) -> BoxStream<'static, Observed<K>>
-where
-    K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
-{
-    let seen = |event: watcher::Result<Option<K>>| {
-        std::future::ready(match event {
-            Ok(Some(object)) => Some(Observed::There(Box::new(object))),
-            Ok(None) => Some(Observed::Missing),
-            Err(error) => {
-                tracing::debug!(kind = %K::kind(&()), %error, "a watch failed; it restarts");
-                refusal(&error).map(Observed::Unreadable)
-            }
-        })
-    };
-    watcher::watch_object(Api::<K>::all(client.clone()), name).default_backoff().filter_map(seen).boxed()
-}
-
-/// What the API server says, if it will say the same again. A connection that broke says nothing of the object.
-fn refusal(error: &watcher::Error) -> Option<String> {
-    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
-            kube::Error::Api(status) if matches!(status.code, 403 | 404) => Some(said(error)),
-            kube::Error::SerdeError(_) => Some(error.to_string()),
-            _ => None,
-        },
-        WatchError(status) if matches!(status.code, 403 | 404) => Some(status.message.clone()),
-        WatchError(_) => None,
-        NoResourceVersion => Some(error.to_string()),
-    }
-}
-
-#[cfg(test)]
-#[path = "wicd_rights_tests.rs"]
-mod tests;

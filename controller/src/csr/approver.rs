@@ -135,7 +135,7 @@ impl Denials {
 }
 
 /// The request as it was judged, and what became of writing the verdict.
-type Written = (CertificateSigningRequest, kube::Result<(Verdict, CertificateSigningRequest)>);
+type Judged = (CertificateSigningRequest, kube::Result<(Verdict, CertificateSigningRequest)>);
 
 struct Approver<H, W, F> {
     api: Api<CertificateSigningRequest>,
@@ -152,7 +152,7 @@ struct Approver<H, W, F> {
     busy: BTreeSet<String>,
     denials: Denials,
     queue: VecDeque<CertificateSigningRequest>,
-    writes: FuturesUnordered<BoxFuture<'static, Written>>,
+    writes: FuturesUnordered<BoxFuture<'static, Judged>>,
 }
 
 impl<H, W, F> Approver<H, W, F>

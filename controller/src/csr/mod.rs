@@ -2,6 +2,7 @@
 
 mod approver;
 mod issue;
+mod renewals;
 
 #[cfg(test)]
 #[path = "../../../core/src/csr/forge.rs"]
@@ -12,6 +13,7 @@ mod swapped_tests;
 
 pub use approver::run;
 pub use issue::{CsrError, operator_user, request_and_sign};
+pub use renewals::Renewals;
 pub use wnp_core::csr::{Claim, Kind, Outstanding, Verdict, verdict};
 
 /// Where the approver learns about hosts.

@@ -2,10 +2,10 @@
 
 use api::{names::key, text};
 
-use super::host_key_policy::HostKeyProblem;
 use crate::{
-    csr::CsrError, drain::DrainError, payload::PayloadError, secrets::SecretError, ssh::SshError,
-    versions::VersionError, whose::Mismatch, wicd_rights::RightsProblem,
+    csr::CsrError, drain::DrainError, host_key_policy::HostKeyProblem, legacy_host_keys::LegacyHostKeysError,
+    payload::PayloadError, secrets::SecretError, ssh::SshError, versions::VersionError, whose::Mismatch,
+    wicd_rights::RightsProblem,
 };
 use wnp_core::{
     operation::{identity::Refusal, update::Blame},
@@ -223,6 +223,15 @@ pub enum StepError {
 impl From<SshError> for StepError {
     fn from(e: SshError) -> Self {
         Self::Ssh(e)
+    }
+}
+
+impl From<LegacyHostKeysError> for StepError {
+    fn from(error: LegacyHostKeysError) -> Self {
+        match error {
+            LegacyHostKeysError::Api(source) => Self::Api { doing: "get the known host keys", source },
+            LegacyHostKeysError::Key(problem) => Self::HostKey(problem),
+        }
     }
 }
 

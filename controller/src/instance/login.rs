@@ -4,12 +4,13 @@ use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{
-    error::StepError,
+use super::{error::StepError, session::Login};
+use crate::{
+    context::Context,
+    events::Level,
     host_key_policy::{HostKeySource, KnownKeys, host_key_source},
-    session::Login,
+    ssh::HostKeyCheck,
 };
-use crate::{context::Context, events::Level, ssh::HostKeyCheck};
 use wnp_core::operation::identity::Refusal;
 
 /// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key

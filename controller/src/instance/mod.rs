@@ -12,9 +12,7 @@ mod drain_options;
 mod drive;
 mod error;
 mod evacuate;
-mod fresh;
 mod hand_back;
-mod host_key_policy;
 mod identity;
 mod join;
 mod login;
@@ -25,7 +23,6 @@ mod poolless;
 mod program;
 mod register;
 mod remove;
-mod renewals;
 mod restored;
 mod rotate;
 mod session;
@@ -49,10 +46,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
-pub use fresh::Written;
-pub use host_key_policy::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source};
 pub use login::{check as check_host_key, credentials};
-pub use renewals::Renewals;
 pub use session::Session;
 use status::Situation;
 use work::{Flow, Work};
@@ -61,9 +55,9 @@ use crate::{
     context::Context,
     drain::Cordon,
     events::Level,
-    legacy_sources::machines,
-    pool::{Legacies, adopted_version},
+    machines,
     whose::{Whose, whose},
+    withheld::{Legacies, adopted_version},
 };
 use wnp_core::{render::Stored, rollout::lost_settings};
 
@@ -103,7 +97,7 @@ pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<C
 
 async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
     // What is acted upon must have our own last write. If it has not, that write is about to bring us here again.
-    if !cx.written.has_come_back(cached) {
+    if !cx.written.is_caught_up(cached) {
         return Ok(Flow::Rest);
     }
     // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person

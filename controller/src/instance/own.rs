@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 use super::{error::StepError, node::reference, work::Work};
 use crate::{
-    legacy_sources::machines::Machines,
+    machines::Machines,
     whose::{self, By, Evidence, Mismatch, Whose},
 };
 

@@ -78,7 +78,7 @@ impl Bed {
             looks_once: false,
         };
         let cluster = Cluster::fake(api.client());
-        let cx = Arc::new(Context::new(process, cluster, CLUSTER.into(), caches, release, None));
+        let cx = Arc::new(Context::new(process, cluster, CLUSTER.into(), caches, release));
         Self { api, cx, host, nodes, _sim: sim, _files: files }
     }
 

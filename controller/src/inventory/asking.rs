@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     context::Context,
-    instance::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source},
+    host_key_policy::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source},
 };
 use contact::Failure;
 use queue::Queue;
@@ -43,8 +43,8 @@ const LOOKUP_AGAIN: Duration = Duration::from_mins(1);
 const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// What is under way, and what has come of it and is not stored yet.
-#[derive(Default)]
-pub struct Asking(Mutex<State>);
+#[derive(Clone, Default)]
+pub struct Asking(Arc<Mutex<State>>);
 
 type Key = (String, Place);
 
@@ -208,7 +208,7 @@ impl Asking {
                 Task::Contact(place) => state.asked.get(&(pool.clone(), place.clone())).cloned(),
                 Task::Lookup(_) => None,
             };
-            let turn = Turn { cx: cx.clone(), pool, task };
+            let turn = Turn { asking: self.clone(), cx: cx.clone(), pool, task };
             tokio::spawn(work(turn, ask));
         }
     }
@@ -275,6 +275,7 @@ fn is_at(contact: &FirstContact, place: &Place) -> bool {
 
 /// A task that is under way. However it ends, the next one begins.
 struct Turn {
+    asking: Asking,
     cx: Arc<Context>,
     pool: String,
     task: Task,
@@ -282,9 +283,9 @@ struct Turn {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.cx.asking.lock().queue.done(&self.pool, &self.task);
+        self.asking.lock().queue.done(&self.pool, &self.task);
         if !self.cx.stop.is_cancelled() {
-            self.cx.asking.begin(&self.cx);
+            self.asking.begin(&self.cx);
             self.cx.wake.pool(&self.pool);
         }
     }
@@ -295,7 +296,7 @@ async fn work(turn: Turn, ask: Option<Arc<Ask>>) {
     match (&turn.task, ask) {
         (Task::Lookup(name), _) => {
             let Some(addresses) = cx.stop.run_until_cancelled(contact::look_up(name)).await else { return };
-            cx.asking.resolved(name.clone(), addresses);
+            turn.asking.resolved(name.clone(), addresses);
         }
         (Task::Contact(_), Some(ask)) => {
             let Some(result) = Box::pin(cx.stop.run_until_cancelled(contact::contact(cx, &ask))).await else { return };
@@ -303,7 +304,7 @@ async fn work(turn: Turn, ask: Option<Arc<Ask>>) {
                 let (pool, address) = (turn.pool.as_str(), ask.place.0.as_str());
                 tracing::warn!(pool, address, reason = failure.reason, "{}", failure.message);
             }
-            cx.asking.answered(&ask, result, Instant::now());
+            turn.asking.answered(&ask, result, Instant::now());
         }
         (Task::Contact(_), None) => {}
     }

@@ -9,17 +9,39 @@ pub mod git;
 pub mod hosts;
 pub mod naming;
 pub mod removals;
-mod sources;
-mod wake;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
 use api::{Host, InventoryStatus, Origin};
 use jiff::Timestamp;
 
 pub use hosts::Problem;
-pub use sources::ask;
-pub use wake::Wake;
+
+use crate::context::Context;
+use asking::Asking;
+use claims::Claims;
+use flux::Flux;
+use git::Gits;
+
+/// The sources of hosts that are read all the time, and what is known of their lists.
+pub struct Sources {
+    /// Which pool lists which hosts.
+    pub claims: Claims,
+    /// Hosts that are asked for their names.
+    pub asking: Asking,
+    /// Git repositories.
+    pub git: Gits,
+    /// Artifacts of Flux.
+    pub flux: Arc<Flux>,
+}
+
+impl Sources {
+    /// Begins with nothing read.
+    pub fn new(cx: &Context) -> Self {
+        let git = Gits::new(cx.client.clone(), &cx.args, cx.wake.clone(), cx.metrics.clone(), cx.stop.clone());
+        Self { claims: Claims::default(), asking: Asking::default(), git, flux: Arc::new(Flux::new(&cx.args)) }
+    }
+}
 
 /// An entry of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -17,11 +17,6 @@ use futures::StreamExt;
 
 use crate::{context::Context, watch::Changes};
 
-/// Namespace of OpenShift's own Machines.
-const MACHINE_API: &str = "openshift-machine-api";
-/// Namespace of the Machines that OpenShift makes with Cluster API.
-const CLUSTER_API: &str = "openshift-cluster-api";
-
 /// Watches the sources and keeps their pools, until the process stops.
 pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
     let stirs = cx.clone();

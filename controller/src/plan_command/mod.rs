@@ -5,6 +5,7 @@ use std::{
     io::{Read, Write},
     path::Path,
     process::ExitCode,
+    sync::Arc,
 };
 
 use anyhow::Context as _;
@@ -20,7 +21,8 @@ use crate::{
     cluster,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
     inventory::hosts::Known,
-    pool, telemetry,
+    pool::{self, PoolContext},
+    telemetry,
     unreadable::Unreadable,
     watch,
 };
@@ -114,7 +116,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 }
 
 /// What the controllers would have, as it is now.
-async fn context(args: Run) -> anyhow::Result<Context> {
+async fn context(args: Run) -> anyhow::Result<PoolContext> {
     let config =
         Config::infer().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
     let cluster = Cluster::new(config).context("cannot make a client for the API server")?;
@@ -135,15 +137,17 @@ async fn context(args: Run) -> anyhow::Result<Context> {
         args,
         identity: "plan".to_owned(),
         epoch: 0,
-        metrics: std::sync::Arc::default(),
+        metrics: Arc::default(),
         stop: CancellationToken::new(),
         looks_once: true,
     };
-    Ok(Context::new(process, cluster, cluster_id, Caches { pools, instances, nodes, unreadable }, release, warning))
+    let caches = Caches { pools, instances, nodes, unreadable };
+    let shared = Arc::new(Context::new(process, cluster, cluster_id, caches, release));
+    Ok(PoolContext::new(shared, warning))
 }
 
 /// Plans one pool. Its hosts are added to `others`.
-async fn answer(document: &Document, others: &mut Vec<Known>, cx: &Context) -> anyhow::Result<Answer> {
+async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) -> anyhow::Result<Answer> {
     let there = cx.pools.get(&ObjectRef::from_obj(&document.pool));
     let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
     let refuse = |mut answer: Answer, reason: &str, message: String| {

@@ -6,16 +6,14 @@ use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
 use kube::ResourceExt;
 
 use super::{
+    PoolContext,
     list::{List, ObservedList},
     some,
 };
-use crate::{
-    context::Context,
-    inventory::{
-        Problem,
-        claims::Unread,
-        removals::{self, Change, Hold, Others, Presence, Verdict},
-    },
+use crate::inventory::{
+    Problem,
+    claims::Unread,
+    removals::{self, Change, Hold, Others, Presence, Verdict},
 };
 
 impl List {
@@ -36,7 +34,7 @@ impl List {
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
         seen: &ObservedList,
-        cx: &Context,
+        cx: &PoolContext,
     ) {
         let (name, nameless) = (pool.name_any(), seen.nameless.all());
         self.deleting = seen.deleting;
@@ -56,7 +54,7 @@ impl List {
 
         // A command that looks once has seen no other list.
         let mut unread =
-            if cx.looks_once { Unread::default() } else { cx.claims.unread(&name, &names, &cx.pools.state()) };
+            if cx.looks_once { Unread::default() } else { cx.sources.claims.unread(&name, &names, &cx.pools.state()) };
         // Such a pool is in no cache, and may list any host.
         unread.unknown.extend(cx.unreadable.names("WindowsNodePool"));
         for pending in &unread.pending {

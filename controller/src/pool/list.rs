@@ -14,16 +14,14 @@ use jiff::Timestamp;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::names::{self, Naming};
-use crate::{
-    context::Context,
-    inventory::{
-        self, Asked, Departures, Entry, Listing, Problem, Trouble,
-        asking::MAX_ASKED,
-        claims::{self, Reading},
-        hosts::{self, Known, canonical},
-        naming::{self, Place},
-        removals::Presence,
-    },
+use super::{PoolContext, source};
+use crate::inventory::{
+    Asked, Departures, Entry, Listing, Problem, Trouble,
+    asking::MAX_ASKED,
+    claims::{self, Reading},
+    hosts::{self, Known, canonical},
+    naming::{self, Place},
+    removals::Presence,
 };
 
 /// What was observed of a list.
@@ -92,17 +90,22 @@ pub(super) struct List {
 }
 
 /// Asks the pool's source, and makes the best of it. `known` are the hosts of all pools.
-pub(super) async fn list(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], known: &[Known], cx: &Context) -> List {
+pub(super) async fn list(
+    pool: &WindowsNodePool,
+    mine: &[Arc<WindowsInstance>],
+    known: &[Known],
+    cx: &PoolContext,
+) -> List {
     let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        cx.claims.forget(&name);
+        cx.sources.claims.forget(&name);
         let mut list = List::default();
         list.hand_over(pool, mine, cx);
         list.depart(pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
         return list;
     }
-    let begun = cx.claims.begin();
-    let (list, reading) = match inventory::ask(pool, cx).await {
+    let begun = cx.sources.claims.begin();
+    let (list, reading) = match source::ask(pool, cx).await {
         Asked::Unknown(trouble, next) => {
             let reading = claims::unknown(trouble.reason);
             (List { next, ..unknown(pool, mine, trouble) }, reading)
@@ -110,7 +113,7 @@ pub(super) async fn list(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], 
         Asked::Missing(trouble) => (missing(pool, mine, &trouble, cx), Reading::Nothing),
         Asked::Listed(listing) => listed(pool, mine, known, *listing, cx).await,
     };
-    for waiting in cx.claims.end(pool, begun, reading) {
+    for waiting in cx.sources.claims.end(pool, begun, reading) {
         cx.wake.pool(&waiting);
     }
     list
@@ -133,7 +136,7 @@ fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Troub
 }
 
 /// There is no list: that is no wish to remove anything.
-fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Trouble, cx: &Context) -> List {
+fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Trouble, cx: &PoolContext) -> List {
     let mut list = List {
         problems: vec![about_source(trouble)],
         contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
@@ -167,7 +170,7 @@ async fn listed(
     mine: &[Arc<WindowsInstance>],
     known: &[Known],
     listing: Listing,
-    cx: &Context,
+    cx: &PoolContext,
 ) -> (List, Reading) {
     let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
     let Listing { entries, problems, status, trouble, next, departures } = listing;
@@ -220,7 +223,7 @@ fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[Pro
 
 /// Whether a host key is known that no entry declares: one that the host has proven, that a person has allowed, or that the legacy operator
 /// has left on the Node.
-fn has_host_key(host: &str, cx: &Context) -> bool {
+fn has_host_key(host: &str, cx: &PoolContext) -> bool {
     let instance = cx.instances.get(&ObjectRef::new(host));
     let has = |i: &WindowsInstance| {
         let annotations = i.annotations();
@@ -276,11 +279,11 @@ impl List {
     }
 
     /// A host that another pool lists now goes over to it, and stays the node that it is.
-    fn hand_over(&mut self, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &Context) {
+    fn hand_over(&mut self, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &PoolContext) {
         let pools = cx.pools.state();
         for instance in mine.iter().filter(|i| !i.is_deleting() && !self.hosts.contains_key(&i.name_any())) {
             let name = instance.name_any();
-            let Some(to) = cx.claims.other(&pool.name_any(), &name, &instance.spec.host.address, &pools) else {
+            let Some(to) = cx.sources.claims.other(&pool.name_any(), &name, &instance.spec.host.address, &pools) else {
                 continue;
             };
             if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {

@@ -11,7 +11,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    Intent, PoolError,
+    Intent, PoolContext, PoolError,
     keys::Keys,
     known,
     letting_go::{self, Going},
@@ -19,12 +19,11 @@ use super::{
     members::Member,
     preview::{Sights, preview},
     wishes::Wishes,
-    withheld::Legacies,
 };
 use crate::{
-    context::Context,
     instance::{applied::Applied, node},
     inventory::hosts::{Known, Problem},
+    withheld::Legacies,
 };
 use wnp_core::rollout::{
     grants::Limits,
@@ -58,7 +57,7 @@ impl Look {
         mine: Vec<Arc<WindowsInstance>>,
         known: &[Known],
         intent: Intent,
-        cx: &Context,
+        cx: &PoolContext,
         now: Timestamp,
     ) -> Result<Self, PoolError> {
         let list = list(pool, &mine, known, cx).await;
@@ -108,7 +107,7 @@ impl Look {
     }
 
     /// What would be done with each host that something would be done with.
-    pub fn preview(&self, pool: &WindowsNodePool, cx: &Context) -> Vec<PlannedHost> {
+    pub fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.slot.name)?, cx.node(&m.slot.name)?);
             let recorded = m.instance.status.as_ref().and_then(|s| s.template_applied.as_ref());
@@ -162,7 +161,7 @@ pub struct Planned {
 pub async fn plan(
     pool: &WindowsNodePool,
     others: &[Known],
-    cx: &Context,
+    cx: &PoolContext,
     now: Timestamp,
 ) -> Result<Planned, PoolError> {
     let (name, all) = (pool.name_any(), cx.instances.state());

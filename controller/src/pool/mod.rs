@@ -1,8 +1,8 @@
 //! The pool controller: from the inventory to instances, grants, and the pool's status. Works on no host.
 
 mod blocked;
+mod context;
 mod departing;
-mod disrupting;
 mod instances;
 mod keys;
 mod letting_go;
@@ -13,11 +13,11 @@ mod names;
 mod pace;
 mod preview;
 mod rights;
+mod source;
 mod status;
 mod strays;
 mod told;
 mod wishes;
-mod withheld;
 
 use std::{sync::Arc, time::Duration};
 
@@ -34,7 +34,6 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    context::Context,
     events::Level,
     inventory::hosts::{Known, Problem},
     versions::VersionError,
@@ -44,12 +43,11 @@ use wnp_core::{
     rollout::grants::{Limits, Slot, decide},
 };
 
-pub use disrupting::Disrupting;
+pub use context::PoolContext;
 pub use look::{Planned, plan};
 pub use pace::Pace;
 pub use preview::{is_idle, summary};
 pub use status::refuse;
-pub use withheld::{Legacies, adopted_version};
 
 use look::Look;
 use members::{Member, soonest_available};
@@ -113,14 +111,14 @@ const REFUSED_RETRY: Duration = Duration::from_mins(1);
 const API_RETRY: Duration = Duration::from_secs(5);
 
 /// What to do after an error.
-pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<Context>) -> Action {
+pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
     tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
     cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
     Action::requeue(API_RETRY)
 }
 
 /// Reconciles one pool.
-pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<Action, PoolError> {
+pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Result<Action, PoolError> {
     let now = Timestamp::now();
     let name = pool.name_any();
     let deleting = pool.metadata.deletion_timestamp.is_some();
@@ -129,14 +127,14 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     let all = cx.instances.state();
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     if deleting {
-        cx.asking.forget(&name);
+        cx.sources.asking.forget(&name);
     }
     if deleting && mine.is_empty() {
-        cx.claims.forget(&name);
+        cx.sources.claims.forget(&name);
         return finish(&pool, &cx).await;
     }
     // A grant that was given and is not seen yet would be given a second time, to another host.
-    if !mine.iter().all(|i| cx.granted.has_come_back(i)) {
+    if !mine.iter().all(|i| cx.granted.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
     let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
@@ -152,9 +150,9 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         }
     };
     if is_plan {
-        cx.disrupting.forget(&name);
+        cx.disruptions.forget(&name);
         // Names are looked up, and no host is asked.
-        cx.asking.ask(&pool, &[], &cx);
+        cx.sources.asking.ask(&pool, &[], &cx.shared);
         let list = look.preview(&pool, &cx);
         let mut status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
         rights::say(&mut status, cx.wicd_rights.problem().as_ref(), true, now);
@@ -163,11 +161,12 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
         return Ok(Action::await_change());
     }
     let Look { mine, list, window, wishes, members, limits, keys, .. } = look;
-    let asked_again = cx.asking.ask(&pool, &list.to_ask, &cx).and_then(|wait| now.checked_add(wait).ok());
+    let asked_again =
+        cx.sources.asking.ask(&pool, &list.to_ask, &cx.shared).and_then(|wait| now.checked_add(wait).ok());
     let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(limits.open, &cx), &pool, &cx.pools);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
     let cap = cx.args.max_disruptions;
-    let decision = cx.disrupting.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
+    let decision = cx.disruptions.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
 
     // Apply.
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
@@ -177,7 +176,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
     if !list.confirmed.is_empty() && !use_approval(&pool, list.confirmed.len(), &cx).await? {
         return Ok(Action::requeue(API_RETRY));
     }
-    instances::apply(changes, &mine, &list, &decision, &cx, now).await?;
+    instances::apply(changes, &mine, &list, &decision, &cx.shared, now).await?;
     tell_of(&list.problems, &pool, &cx);
     for weak in keys.weak() {
         cx.events.say(&*pool, Level::Warning, "WeakPrivateKey", "ReadSecret", weak);
@@ -227,7 +226,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<Context>) -> Result<A
 }
 
 /// Nodes of the legacy list that no list names, for the pool of that list.
-fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstance>], cx: &Context) -> Vec<String> {
+fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstance>], cx: &PoolContext) -> Vec<String> {
     let inventory = &pool.spec.inventory;
     if pool.metadata.deletion_timestamp.is_some()
         || inventory.config_map_ref.as_ref().is_none_or(|r| r.name != api::names::WINDOWS_INSTANCES)
@@ -241,7 +240,7 @@ fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstan
 }
 
 /// Reports once when a change begins, is rolled back and is complete.
-fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Context) {
+fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &PoolContext) {
     let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
     let Some(now) = &next.rollout else { return };
     let same = before.is_some_and(|b| b.to_version == now.to_version);
@@ -278,20 +277,20 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     }
 }
 
-fn tell_of(problems: &[Problem], pool: &WindowsNodePool, cx: &Context) {
+fn tell_of(problems: &[Problem], pool: &WindowsNodePool, cx: &PoolContext) {
     for problem in problems {
         cx.events.say(pool, Level::Warning, problem.reason, "ReadInventory", &problem.message);
     }
 }
 
-async fn add_finalizer(pool: &WindowsNodePool, cx: &Context) -> Result<(), PoolError> {
+async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<(), PoolError> {
     let mut finalizers = pool.finalizers().to_vec();
     finalizers.push(FINALIZER_POOL.into());
     write_finalizers(pool, cx, &finalizers).await
 }
 
 /// Removes the annotation with the number of hosts that may leave. Returns whether it was unchanged.
-async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Result<bool, PoolError> {
+async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &PoolContext) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
     let patch =
         json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key::APPROVE_REMOVAL: null}}});
@@ -310,7 +309,7 @@ async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &Context) -> Res
 }
 
 /// The pool's last instance is deleted.
-async fn finish(pool: &WindowsNodePool, cx: &Context) -> Result<Action, PoolError> {
+async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
         write_finalizers(pool, cx, &left).await?;
@@ -318,7 +317,7 @@ async fn finish(pool: &WindowsNodePool, cx: &Context) -> Result<Action, PoolErro
     Ok(Action::await_change())
 }
 
-async fn write_finalizers(pool: &WindowsNodePool, cx: &Context, finalizers: &[String]) -> Result<(), PoolError> {
+async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<(), PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
     cx.metrics.wrote("WindowsNodePool");
@@ -327,7 +326,7 @@ async fn write_finalizers(pool: &WindowsNodePool, cx: &Context, finalizers: &[St
         .map_err(failed("store the pool's finalizer"))
 }
 
-async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &Context) -> Result<(), PoolError> {
+async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolContext) -> Result<(), PoolError> {
     if pool.status.as_ref() == Some(&next) {
         return Ok(());
     }
@@ -354,7 +353,7 @@ pub async fn store_status(client: &Client, pool: &WindowsNodePool, next: &Window
     gone_is_fine(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await)
 }
 
-fn record(pool: &str, members: &[Member], cx: &Context) {
+fn record(pool: &str, members: &[Member], cx: &PoolContext) {
     use crate::metrics::PoolState;
     let count = |f: &dyn Fn(&&Member) -> bool| i64::try_from(members.iter().filter(f).count()).unwrap_or(i64::MAX);
     for (state, value) in [

@@ -11,8 +11,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, runtime::reflector::ObjectRef};
 
+use super::PoolContext;
 use crate::{
-    context::Context,
     inventory::{
         Entry, Problem,
         asking::host_key_of,
@@ -41,7 +41,7 @@ pub(super) struct Naming {
 
 impl Naming {
     /// Names the entries of a pool.
-    pub async fn of(pool: &WindowsNodePool, entries: Vec<Entry>, cx: &Context) -> Self {
+    pub async fn of(pool: &WindowsNodePool, entries: Vec<Entry>, cx: &PoolContext) -> Self {
         let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
         let unnamed = entries.iter().filter(|e| e.host.name.is_empty());
         let places: BTreeSet<Place> = unnamed.map(|e| naming::place(&e.host, port)).collect();
@@ -56,30 +56,30 @@ impl Naming {
             cx.instances.state().iter().map(|i| existing(i, &name, !said.is_empty())).collect();
         if cx.looks_once {
             let all = places.iter().chain(existing.iter().map(|e| &e.place)).map(|(address, _)| address.clone());
-            cx.asking.look_up(all.filter(|a| a.parse::<std::net::IpAddr>().is_err()).collect()).await;
+            cx.sources.asking.look_up(all.filter(|a| a.parse::<std::net::IpAddr>().is_err()).collect()).await;
         }
         let owners = Owners::of(&said, cx).await;
         let nodes = NodesByAddress::of(&cx.nodes.state(), &|node| cx.instances.get(&ObjectRef::new(node)));
         let names = Names {
             existing: &existing,
             nodes_at: &|address| nodes.0.get(address).cloned().unwrap_or_default(),
-            resolved: &|dns| cx.asking.addresses(&name, dns),
+            resolved: &|dns| cx.sources.asking.addresses(&name, dns),
             forbidden: &|entry| {
                 let stored = stored.iter().find(|c| at(c) == naming::place(&entry.host, port));
                 host_key_of(entry, stored, pool).err().map(|problem| (problem.reason(), problem.to_string()))
             },
             contact: &|place| stored.iter().find(|c| at(c) == *place).cloned(),
-            failure: &|place| cx.asking.failure(&name, place),
+            failure: &|place| cx.sources.asking.failure(&name, place),
             owner: &|host| owners.owner(host),
         };
         let named = naming::name(entries, port, &names);
-        Self { named, contacts: cx.asking.contacts(&name, &stored, &places), owners }
+        Self { named, contacts: cx.sources.asking.contacts(&name, &stored, &places), owners }
     }
 }
 
 /// Keeps hosts out that have no instance yet and are Nodes of another name already: they would be joined a second time, and their pods would stay
 /// behind on the first Node. What is kept out for good is a problem of its entry; returns when to look again.
-pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, cx: &Context) -> Option<Timestamp> {
+pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, cx: &PoolContext) -> Option<Timestamp> {
     let has_instance = |name: &str| cx.instances.get(&ObjectRef::new(name)).is_some();
     let hosts = resolved.hosts.values().map(|h| (h.name.clone(), canonical(&h.address)));
     let new: Vec<(String, String)> = hosts.filter(|(name, _)| !has_instance(name)).collect();
@@ -88,13 +88,13 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
     }
     let is_name = |address: &&String| address.parse::<std::net::IpAddr>().is_err();
     if cx.looks_once {
-        cx.asking.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
+        cx.sources.asking.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
     }
     let nodes = NodesByAddress::of(&cx.nodes.state(), &|node| cx.instances.get(&ObjectRef::new(node)));
     let mut next = None;
     for (name, address) in new {
         let addresses =
-            if is_name(&&address) { cx.asking.addresses(pool, &address) } else { Some(vec![address.clone()]) };
+            if is_name(&&address) { cx.sources.asking.addresses(pool, &address) } else { Some(vec![address.clone()]) };
         match second_node(&name, addresses.as_deref(), &nodes, &has_instance) {
             Second::No => continue,
             Second::Unknown => {}
@@ -202,7 +202,7 @@ pub(super) struct Owners(BTreeMap<String, Result<Option<String>, String>>);
 
 impl Owners {
     /// Of the names that these contacts say.
-    async fn of(contacts: &[&FirstContact], cx: &Context) -> Self {
+    async fn of(contacts: &[&FirstContact], cx: &PoolContext) -> Self {
         let names: BTreeSet<String> =
             contacts.iter().filter_map(|c| c.hostname.as_ref()).map(|name| name.to_ascii_lowercase()).collect();
         let owners = stream::iter(names).map(|name| async move {
@@ -229,7 +229,7 @@ impl Owners {
 }
 
 /// The owner of a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
-async fn owner(name: &str, cx: &Context) -> Result<Option<String>, String> {
+async fn owner(name: &str, cx: &PoolContext) -> Result<Option<String>, String> {
     if let Some(instance) = cx.instances.get(&ObjectRef::new(name)) {
         let (pool, address) = (&instance.spec.pool_ref.name, &instance.spec.host.address);
         return Ok(Some(format!("the WindowsInstance {name} of pool {pool} at {address}")));

@@ -14,9 +14,12 @@ use kube::ResourceExt;
 use super::{
     Intent, PoolError,
     members::{Member, Wish, member},
+};
+use crate::{
+    args,
+    context::Context,
     withheld::{Legacies, adopted_version},
 };
-use crate::{args, context::Context};
 use wnp_core::{
     render::{Rendered, Stored, version_for},
     rollout::{

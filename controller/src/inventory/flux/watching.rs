@@ -18,7 +18,7 @@ use kube::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-use super::object::resource;
+use super::{Flux, object::resource};
 use crate::{context::Context, supervision::catch, watch::Changes};
 
 /// Delay that combines events of several pools into one reconcile.
@@ -38,7 +38,7 @@ fn named_by(pool: &WindowsNodePool) -> Option<Key> {
 }
 
 /// Watches each object as long as a pool names it, until the process stops.
-pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
+pub async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<WindowsNodePool>) {
     let mut watches: BTreeMap<Key, AbortOnDropHandle<()>> = BTreeMap::new();
     let mut changes = pools.ready_chunks(TOGETHER);
     while let Some(Some(_)) = cx.stop.run_until_cancelled(changes.next()).await {
@@ -49,7 +49,7 @@ pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
                 names.insert(pool.name_any());
             }
         }
-        cx.flux.keep_only(&names);
+        flux.keep_only(&names);
         watches.retain(|key, _| wanted.contains(key));
         for key in wanted {
             let begin = || AbortOnDropHandle::new(tokio::spawn(keep_watching(cx.clone(), key.clone())));

@@ -27,10 +27,11 @@ use kube::{Api, Client, ResourceExt};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{Asked, Listing, Trouble, Wake, flux::server::shown};
+use super::{Asked, Listing, Trouble, flux::server::shown};
 use crate::{
     args::Run,
     metrics::Metrics,
+    reconcile_trigger::ReconcileTrigger,
     supervision::{Panicked, catch},
 };
 use evaluate::{Task, evaluate, source, trouble};
@@ -43,7 +44,7 @@ pub struct Gits {
     client: Client,
     namespace: String,
     dir: PathBuf,
-    wake: Wake,
+    wake: ReconcileTrigger,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
     known: Mutex<HashMap<Key, Arc<Remote>>>,
@@ -110,7 +111,13 @@ struct List {
 
 impl Gits {
     /// Keeps repositories below `dir`.
-    pub fn new(client: Client, args: &Run, wake: Wake, metrics: Arc<Metrics>, stop: CancellationToken) -> Self {
+    pub fn new(
+        client: Client,
+        args: &Run,
+        wake: ReconcileTrigger,
+        metrics: Arc<Metrics>,
+        stop: CancellationToken,
+    ) -> Self {
         let (namespace, dir) = (args.namespace.clone(), args.cache.clone());
         Self { client, namespace, dir, wake, metrics, stop, known: Mutex::default() }
     }
@@ -310,7 +317,7 @@ impl Remote {
 struct Looker {
     secrets: Api<Secret>,
     dir: PathBuf,
-    wake: Wake,
+    wake: ReconcileTrigger,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
 }
@@ -460,7 +467,7 @@ mod tests {
             let looker = Looker {
                 secrets: Api::namespaced(FakeApi::new().client(), "operator"),
                 dir: files.path().to_owned(),
-                wake: Wake::default(),
+                wake: ReconcileTrigger::default(),
                 metrics: Arc::new(Metrics::default()),
                 stop: stop.clone(),
             };

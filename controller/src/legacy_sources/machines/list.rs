@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use api::{Host, InventoryStatus, MachineGroup, Origin};
 
-use super::read::{Machine, Source};
 use crate::inventory::{Departures, Entry, Listing, Problem};
+use crate::machines::read::{Machine, Source};
 use wnp_core::render::Platform;
 
 /// What is known beside the Machines.
@@ -119,7 +119,8 @@ fn is_host_name(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::read::Address, *};
+    use super::*;
+    use crate::machines::read::Address;
     use proptest::prelude::*;
 
     fn source() -> Source {

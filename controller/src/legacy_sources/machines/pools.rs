@@ -9,9 +9,9 @@ use api::{MachineGroup, WindowsNodePool};
 use kube::ResourceExt;
 use sha2::{Digest as _, Sha256};
 
-use super::super::{CLUSTER_API, MACHINE_API};
-use super::{
-    super::adapter::{self, Seen, Step},
+use super::super::adapter::{self, Seen, Step};
+use crate::machines::{
+    CLUSTER_API, MACHINE_API,
     read::{Machine, MachineSet, Source},
 };
 

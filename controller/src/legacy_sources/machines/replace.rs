@@ -4,7 +4,7 @@
 use api::WindowsNodePool;
 use jiff::Timestamp;
 
-use super::read::{Machine, MachineSet};
+use crate::machines::read::{Machine, MachineSet};
 use wnp_core::rollout::maintenance_window;
 
 /// A Machine of a MachineSet, and how it does.

@@ -1,4 +1,5 @@
-use super::{super::read::Source, *};
+use super::*;
+use crate::machines::read::Source;
 use api::{MachineGroup, MaintenanceWindow, Mode, Rollout, WindowsNodePoolSpec};
 use k8s_openapi::api::core::v1::ObjectReference;
 

@@ -20,10 +20,14 @@ use kube::{
 use super::{
     super::user_data,
     listed,
-    read::{Machine, MachineSet, Source, reference},
     replace::{Member, Refuses, Verdict, stays, verdicts},
 };
-use crate::{context::Context, events::Level, instance::node};
+use crate::{
+    context::Context,
+    events::Level,
+    instance::node,
+    machines::read::{Machine, MachineSet, Source, reference},
+};
 use wnp_core::operation::key_refusal::{self, Meaning, meaning};
 
 /// Instances by their Machines.

@@ -21,13 +21,19 @@ use super::{
         adapter::{drop_pool, has_instances, make},
         user_data,
     },
-    APIS, Served, Watched,
     pools::{Act, acts, reads, sources},
-    read::{Machine, MachineSet, Source},
     replacing::{Restrictions, replace},
-    served,
 };
-use crate::{context::Context, events::Level, supervision::catch};
+use crate::{
+    context::Context,
+    events::Level,
+    machines::{
+        APIS, Served, Watched,
+        read::{Machine, MachineSet, Source},
+        served,
+    },
+    supervision::catch,
+};
 
 /// Delay that combines several changes into one reconcile.
 const DEBOUNCE: Duration = Duration::from_millis(200);

@@ -11,8 +11,12 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{CLUSTER_API, MACHINE_API};
-use crate::{context::Context, events::Level, secrets::SecretError};
+use crate::{
+    context::Context,
+    events::Level,
+    machines::{CLUSTER_API, MACHINE_API},
+    secrets::SecretError,
+};
 use wnp_core::render::Platform;
 
 /// Key in the Secret.

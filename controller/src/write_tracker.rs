@@ -11,9 +11,9 @@ use kube::ResourceExt;
 /// The newest version of each instance that this process has written. What the cache has of it may be older for a moment, and
 /// acting on that would repeat the last step. By name: a recreated instance has a newer version than the old one.
 #[derive(Debug, Default)]
-pub struct Written(Mutex<HashMap<String, u64>>);
+pub struct WriteTracker(Mutex<HashMap<String, u64>>);
 
-impl Written {
+impl WriteTracker {
     /// Notes what the API server answered to a write.
     pub fn note(&self, instance: &WindowsInstance) {
         let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -27,7 +27,7 @@ impl Written {
     }
 
     /// Whether the instance is at least as new as what was written last. If not, the watch is about to bring a newer one.
-    pub fn has_come_back(&self, instance: &WindowsInstance) -> bool {
+    pub fn is_caught_up(&self, instance: &WindowsInstance) -> bool {
         let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         newest.get(&instance.name_any()).is_none_or(|written| version_of(instance) >= *written)
     }
@@ -52,18 +52,18 @@ mod tests {
 
     #[test]
     fn older_than_the_last_write_is_too_old() {
-        let written = Written::default();
-        assert!(written.has_come_back(&instance("a", "1")), "nothing was written yet");
+        let written = WriteTracker::default();
+        assert!(written.is_caught_up(&instance("a", "1")), "nothing was written yet");
         written.note(&instance("a", "10"));
         written.note(&instance("a", "9"));
         for (name, version, fresh) in
             [("a", "9", false), ("a", "10", true), ("a", "11", true), ("b", "1", true), ("a", "?", true)]
         {
-            assert_eq!(written.has_come_back(&instance(name, version)), fresh, "{name} {version}");
+            assert_eq!(written.is_caught_up(&instance(name, version)), fresh, "{name} {version}");
         }
         written.keep(&BTreeSet::from(["a".into()]));
-        assert!(!written.has_come_back(&instance("a", "9")), "what is there is not forgotten");
+        assert!(!written.is_caught_up(&instance("a", "9")), "what is there is not forgotten");
         written.keep(&BTreeSet::new());
-        assert!(written.has_come_back(&instance("a", "9")), "what is gone is forgotten");
+        assert!(written.is_caught_up(&instance("a", "9")), "what is gone is forgotten");
     }
 }

@@ -7,19 +7,19 @@ use tokio::sync::mpsc;
 
 /// Channel on which a source reports a change.
 #[derive(Clone)]
-pub struct Wake {
+pub struct ReconcileTrigger {
     sender: mpsc::UnboundedSender<String>,
     receiver: Arc<Mutex<Option<mpsc::UnboundedReceiver<String>>>>,
 }
 
-impl Default for Wake {
+impl Default for ReconcileTrigger {
     fn default() -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         Self { sender, receiver: Arc::new(Mutex::new(Some(receiver))) }
     }
 }
 
-impl Wake {
+impl ReconcileTrigger {
     /// The pool of this name looks again.
     pub fn pool(&self, name: &str) {
         // Without a receiver no reconcile is needed.

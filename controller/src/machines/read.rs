@@ -12,7 +12,7 @@ use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{ResourceExt, api::DynamicObject};
 use serde::Deserialize;
 
-use super::super::MACHINE_API;
+use super::MACHINE_API;
 
 /// Label of a Machine of Cluster API.
 const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
@@ -201,7 +201,7 @@ fn is_windows<'a>(label: impl Fn(&str) -> Option<&'a str>, group: MachineGroup) 
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::CLUSTER_API;
+    use super::super::CLUSTER_API;
     use super::*;
     use serde_json::{Value, json};
 

@@ -11,9 +11,9 @@ use wnp_core::rollout::grants::Decision;
 
 /// How many nodes each pool disturbs, as it last decided.
 #[derive(Debug, Default)]
-pub struct Disrupting(Mutex<HashMap<String, u32>>);
+pub struct GlobalDisruptionBudget(Mutex<HashMap<String, u32>>);
 
-impl Disrupting {
+impl GlobalDisruptionBudget {
     /// Has a pool decide, with what the others leave it. One pool at a time: two that decide at once would each take what is left.
     pub fn decide(
         &self,
@@ -73,7 +73,12 @@ mod tests {
     }
 
     /// What is left to a pool.
-    fn left(known: &Disrupting, pool: &str, instances: &[Arc<WindowsInstance>], disrupting: u32) -> Option<u32> {
+    fn left(
+        known: &GlobalDisruptionBudget,
+        pool: &str,
+        instances: &[Arc<WindowsInstance>],
+        disrupting: u32,
+    ) -> Option<u32> {
         let mut seen = None;
         known.decide(pool, Some(3), instances, |others| {
             seen = others;
@@ -96,11 +101,15 @@ mod tests {
             ("a removal", granted(Remove, None), 2),
         ] {
             let instances = [of_a, instance("b", None)];
-            assert_eq!(left(&Disrupting::default(), "b", &instances, 0), Some(expected), "{name}");
-            assert_eq!(left(&Disrupting::default(), "a", &instances, 0), Some(3), "{name}: its own are not counted");
+            assert_eq!(left(&GlobalDisruptionBudget::default(), "b", &instances, 0), Some(expected), "{name}");
+            assert_eq!(
+                left(&GlobalDisruptionBudget::default(), "a", &instances, 0),
+                Some(3),
+                "{name}: its own are not counted"
+            );
         }
         let mut seen = Some(0);
-        Disrupting::default().decide("a", None, &[], |others| {
+        GlobalDisruptionBudget::default().decide("a", None, &[], |others| {
             seen = others;
             Decision::default()
         });
@@ -109,7 +118,7 @@ mod tests {
 
     #[test]
     fn what_was_decided_counts_before_it_is_seen() {
-        let (known, instances) = (Disrupting::default(), [instance("a", None), instance("b", None)]);
+        let (known, instances) = (GlobalDisruptionBudget::default(), [instance("a", None), instance("b", None)]);
         assert_eq!(left(&known, "a", &instances, 2), Some(3));
         assert_eq!(left(&known, "b", &instances, 0), Some(1));
         assert_eq!(left(&known, "a", &instances, 0), Some(3));

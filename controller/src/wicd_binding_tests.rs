@@ -2,6 +2,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::rbac::v1::{RoleRef, Subject};
 
 use super::*;
+use crate::wicd_rights::WicdRights;
 
 fn owner(uid: &str) -> ValidatingAdmissionPolicyBinding {
     let mut owner = ValidatingAdmissionPolicyBinding::default();

@@ -2,14 +2,14 @@
 
 use api::WindowsNodePool;
 
-use super::{Asked, Entry, Listing, Trouble};
+use super::PoolContext;
 use crate::{
-    context::Context,
+    inventory::{Asked, Entry, Listing, Trouble},
     legacy_sources::{config_map, machines},
 };
 
 /// The list that is in force for a pool.
-pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
+pub async fn ask(pool: &WindowsNodePool, cx: &PoolContext) -> Asked {
     let inventory = &pool.spec.inventory;
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
@@ -22,10 +22,10 @@ pub async fn ask(pool: &WindowsNodePool, cx: &Context) -> Asked {
         return machines::ask(pool, set, cx).await;
     }
     if let Some(git) = &inventory.git {
-        return cx.gits.ask(pool, git, cx.looks_once).await;
+        return cx.sources.git.ask(pool, git, cx.looks_once).await;
     }
     if let Some(from) = &inventory.source_ref {
-        return cx.flux.ask(pool, from, &cx.client).await;
+        return cx.sources.flux.ask(pool, from, &cx.client).await;
     }
     let trouble = Trouble {
         reason: "SourceNotSupported",

@@ -1,0 +1,159 @@
+//! The Machines of a cluster, of OpenShift's Machine API and of Cluster API, as they are watched.
+
+pub(crate) mod read;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+};
+
+use api::MachineGroup;
+use jiff::Timestamp;
+use kube::{
+    Api, Client,
+    api::{ApiResource, DynamicObject, GroupVersionKind},
+    runtime::reflector::{ObjectRef, Store},
+};
+use tokio::sync::Notify;
+
+use read::{Machine, MachineSet};
+
+/// Namespace of OpenShift's own Machines.
+pub(crate) const MACHINE_API: &str = "openshift-machine-api";
+/// Namespace of the Machines that OpenShift makes with Cluster API.
+pub(crate) const CLUSTER_API: &str = "openshift-cluster-api";
+/// Both APIs, and which versions of them are known, the newest first.
+pub(crate) const APIS: [(MachineGroup, &str, &[&str]); 2] = [
+    (MachineGroup::OpenShift, "machine.openshift.io", &["v1beta1"]),
+    (MachineGroup::ClusterApi, "cluster.x-k8s.io", &["v1beta2", "v1beta1"]),
+];
+
+/// What is seen of Machines all the time.
+#[derive(Default)]
+pub struct Machines {
+    watched: Mutex<BTreeMap<MachineGroup, Watched>>,
+    pub(crate) stirred: Notify,
+}
+
+/// The caches of one API, once they are filled.
+#[derive(Clone)]
+pub(crate) struct Watched {
+    /// The kind of Machines.
+    pub kind: ApiResource,
+    pub machines: Store<DynamicObject>,
+    pub sets: Store<DynamicObject>,
+}
+
+impl Watched {
+    pub fn reference(&self, namespace: &str, name: &str) -> ObjectRef<DynamicObject> {
+        ObjectRef::new_with(name, self.kind.clone()).within(namespace)
+    }
+}
+
+impl Machines {
+    /// Something has changed that pools for Machines may depend on.
+    pub(crate) fn stir(&self) {
+        self.stirred.notify_one();
+    }
+
+    pub(crate) fn of(&self, group: MachineGroup) -> Option<Watched> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+    }
+
+    pub(crate) fn set(&self, group: MachineGroup, watched: Option<Watched>) {
+        let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        match watched {
+            Some(watched) => all.insert(group, watched),
+            None => all.remove(&group),
+        };
+    }
+
+    pub(crate) fn groups(&self) -> BTreeSet<MachineGroup> {
+        self.watched.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+    }
+
+    /// When a Machine, by `<namespace>/<name>`, was made, as far as that is known.
+    pub fn created(&self, machine: &str) -> Option<Timestamp> {
+        let groups = self.groups();
+        groups.into_iter().flat_map(|g| self.machines(g)).find(|m| m.key() == machine).and_then(|m| m.created)
+    }
+
+    /// The Machine that has a name, or whose Node has it, by `<namespace>/<name>`.
+    pub fn named(&self, name: &str) -> Option<String> {
+        let has = |m: &Machine| {
+            let dns = |a: &&read::Address| a.kind.ends_with("DNS") || a.kind == "Hostname";
+            let names = m.addresses.iter().filter(dns).map(|a| a.address.as_str()).chain(m.node.as_deref());
+            names.chain([m.name.as_str()]).any(|n| n.eq_ignore_ascii_case(name))
+        };
+        self.groups().into_iter().flat_map(|g| self.machines(g)).find(has).map(|m| m.key())
+    }
+
+    pub(crate) fn machines(&self, group: MachineGroup) -> Vec<Machine> {
+        let watched = self.of(group);
+        watched.map(|w| w.machines.state().iter().map(|o| Machine::read(o, group)).collect()).unwrap_or_default()
+    }
+
+    /// What the status of the Machine `<namespace>/<name>` lists as its addresses, each with its type. The cloud
+    /// reports them, not the host.
+    pub fn addresses(&self, machine: &str) -> Vec<(String, String)> {
+        let Some((namespace, name)) = machine.split_once('/') else { return Vec::new() };
+        let found = self.groups().into_iter().filter_map(|group| {
+            let watched = self.of(group)?;
+            let object = watched.machines.get(&watched.reference(namespace, name))?;
+            Some(Machine::read(&object, group))
+        });
+        found.flat_map(|m| m.addresses).map(|a| (a.kind, a.address)).collect()
+    }
+
+    pub(crate) fn sets(&self, group: MachineGroup) -> Vec<MachineSet> {
+        let watched = self.of(group);
+        watched.map(|w| w.sets.state().iter().map(|o| MachineSet::read(o, group)).collect()).unwrap_or_default()
+    }
+}
+
+/// Whether a Machine, by `<namespace>/<name>`, is gone, and with it its host. Not knowing is not being gone.
+pub async fn is_gone(client: &Client, machine: &str) -> bool {
+    let Some((namespace, name)) = machine.split_once('/') else { return false };
+    let mut is_missed = false;
+    for (group, ..) in APIS {
+        let Ok(found) = served(client, group).await else { return false };
+        let Some(resource) = found else { continue };
+        let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource.machines);
+        match api.get_metadata_opt(name).await {
+            Ok(None) => is_missed = true,
+            Ok(Some(_)) | Err(_) => return false,
+        }
+    }
+    // Without a watch, no event was missed.
+    is_missed
+}
+
+/// The kinds of an API, in a version that is served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Served {
+    pub machines: ApiResource,
+    pub sets: ApiResource,
+}
+
+/// Asks whether an API is there.
+pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result<Option<Served>> {
+    for (_, name, versions) in APIS.iter().filter(|a| a.0 == group) {
+        for version in *versions {
+            let resources = match client.list_api_group_resources(&format!("{name}/{version}")).await {
+                Ok(list) => list.resources,
+                Err(kube::Error::Api(status)) if status.code == 404 => continue,
+                Err(error) => return Err(error),
+            };
+            // Of a kind that is being deleted none can be made any more: its objects go with it, and say nothing of their hosts.
+            let is_served =
+                |plural: &str| resources.iter().any(|r| r.name == plural && r.verbs.iter().any(|v| v == "create"));
+            if ["machines", "machinesets"].iter().all(|p| is_served(p)) {
+                let of = |kind: &str, plural: &str| {
+                    ApiResource::from_gvk_with_plural(&GroupVersionKind::gvk(name, version, kind), plural)
+                };
+                return Ok(Some(Served { machines: of("Machine", "machines"), sets: of("MachineSet", "machinesets") }));
+            }
+        }
+    }
+    Ok(None)
+}
