@@ -37,7 +37,7 @@ use crate::{
     events::Level,
     http::{self, Health},
     instance::{self, StepError},
-    inventory::flux,
+    inventory::{claims::Reading, flux},
     lease::Election,
     legacy_sources,
     metrics::{Metrics, ReasonLabel},
@@ -299,8 +299,18 @@ async fn wake_unreadable(cx: Arc<Context>) {
 }
 
 /// Reports why nothing is begun in a pool.
-async fn refuse_pool(pool: &WindowsNodePool, reason: &str, message: &str, cx: &Context) -> Result<Action, PoolError> {
+async fn refuse_pool(
+    pool: &WindowsNodePool,
+    reason: &str,
+    message: &str,
+    cx: &PoolContext,
+) -> Result<Action, PoolError> {
     tracing::error!(pool = pool.name_any(), reason, "{message}");
+    // Other pools must not wait for its list: they report that it is not known.
+    let claims = &cx.sources.claims;
+    for waiting in claims.end(pool, claims.begin(), Reading::Unknown) {
+        cx.wake.pool(&waiting);
+    }
     let status = pool::refuse(pool, reason, message, Timestamp::now());
     if pool.status.as_ref() != Some(&status) {
         let stored = pool::store_status(&cx.client, pool, &status).await;

@@ -104,7 +104,8 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
                 Ok((open, state)) => {
                     let node = work.cx.node(&work.name());
                     if joins && let Some(node) = already_node(node.as_deref(), &state, &target.version, restored) {
-                        open.tidy(&[Verb::Facts]).await?;
+                        // What is left there is removed by the next operation. This one must not be forgotten for it.
+                        let _ = open.tidy(&[Verb::Facts]).await;
                         open.close().await;
                         return Ok(Reached::AlreadyNode(node));
                     }

@@ -39,6 +39,7 @@ pub fn prove(
         machine_id: work.status.facts.as_ref().map(|f| f.machine_id.as_str()),
         node: node_proof(work, session.connection().peer_address().to_canonical()),
         key_declared: is_key_declared(&work.instance, &work.pool),
+        all_is_new: all_is_new(work, session),
         take_over_from: work.pool.spec.take_over_from.as_deref().unwrap_or_default(),
     };
     let identity = identify(purpose, meant, &found, &others(work, &found))?;
@@ -61,6 +62,17 @@ pub fn prove(
     work.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });
     work.status.address_failures = None;
     Ok(identity)
+}
+
+/// Whether both the place where a host was reached and the key that it showed differ from those on record, and the key is not allowed
+/// for this host alone. The author of a list may change both.
+fn all_is_new(work: &Work, session: &Session) -> bool {
+    let (host, status) = (&work.instance.spec.host, &work.status);
+    let moved = status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port));
+    let shown = session.connection().host_key().fingerprint();
+    let other_key = status.host_key.as_ref().is_some_and(|k| k.fingerprint != shown);
+    let is_allowed = work.instance.annotations().get(key::TRUST_HOST_KEY).is_some_and(|k| *k == shown);
+    moved && other_key && !is_allowed
 }
 
 /// `reached` is the address of the connection.

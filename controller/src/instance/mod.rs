@@ -166,6 +166,7 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
 
 /// A host that is to leave. Until its turn has come it stays the node that it is.
 async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
+    let grant = grant.filter(|g| work.status.last_operation.as_ref() != Some(&g.id));
     if remove::is_abandoned(&work.instance) {
         return remove::abandon(work).await;
     }
@@ -191,6 +192,11 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
         }
         if let Some(wait) = restored::recover(work).await? {
             return Ok(Flow::After(wait));
+        }
+        if let Some(grant) = grant.as_ref().filter(|_| work.status.current_version.is_some()) {
+            // It was given to a host of which nothing was known. That it is a node may be more than the budget has room for.
+            work.status.last_operation = Some(grant.id.clone());
+            return Ok(Flow::Rest);
         }
     }
     match &grant {

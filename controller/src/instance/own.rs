@@ -89,7 +89,12 @@ impl Work {
     /// The Node, asked of the API server, if the host is on record as that node: it may be moved away from and deleted. A Node that was
     /// created again, under another UID, is recorded.
     pub async fn find_node(&mut self) -> Result<Found, StepError> {
-        Ok(match self.ask_for_node(None).await? {
+        let found = self.ask_for_node(None).await?;
+        Ok(self.found(found))
+    }
+
+    fn found(&mut self, found: (Option<Node>, Whose)) -> Found {
+        match found {
             (None, _) if self.evidence().holds_name => {
                 // What appears under this name from now on is the host's, if it has an address of the host.
                 self.status.node_ref = None;
@@ -103,17 +108,25 @@ impl Work {
             (_, Whose::Others(why)) => Found::Others(why),
             // A mark means that an operator has made it a node. An operator that has only observed the host does not decide that.
             (_, Whose::Hosts(_) | Whose::Nobodys) => Found::None,
-        })
+        }
     }
 
     /// As [`Work::find_node`], before the host is disturbed. A host that is a node is not taken for one without pods only because it
-    /// is not proven which Node is its own.
+    /// is not proven which Node is its own. A host that was logged in to is going to be cleaned, whichever operator has made it the node
+    /// that it is, and whether or not that is on record already.
     pub async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
-        match self.find_node().await? {
-            Found::Others(why) if self.status.current_version.is_some() || self.evidence().holds_name => {
+        let will_be_cleaned = self.status.host_key.is_some();
+        match self.ask_for_node(None).await? {
+            (Some(node), Whose::Hosts(By::Mark)) if will_be_cleaned => {
+                self.status.node_ref = Some(reference(&node));
+                Ok(Found::Node(Box::new(node)))
+            }
+            (_, Whose::Others(why))
+                if will_be_cleaned || self.status.current_version.is_some() || self.evidence().holds_name =>
+            {
                 Err(StepError::NodeUnproven { name: self.name(), why })
             }
-            found => Ok(found),
+            found => Ok(self.found(found)),
         }
     }
 

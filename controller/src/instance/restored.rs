@@ -11,10 +11,11 @@ use super::{error::StepError, look, node::reference, work::Work};
 use crate::{events::Level, whose::Whose};
 use wnp_core::operation::identity::{Identity, Purpose};
 
-/// Whether nothing is stored of a host that has a Node which follows a version.
+/// Whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join it ended
+/// after its key was pinned.
 pub fn is_lost(work: &Work) -> bool {
     let status = &work.status;
-    let blank = status.host_key.is_none() && status.facts.is_none() && status.node_ref.is_none();
+    let blank = status.current_version.is_none() && status.facts.is_none() && status.node_ref.is_none();
     blank && work.cx.node(&work.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
 }
 

@@ -69,3 +69,45 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
     assert_eq!((bed.host.stats().connections, bed.api.calls("GET", NODE).len()), (before, asked));
     drop(places);
 }
+
+/// The first attempt to join a node of another operator may end after its key was pinned: by its clock, a broken line, or a crash.
+#[tokio::test]
+async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
+    let (mut bed, spec, _) = bed().await;
+    let address = bed.host.address().to_string();
+    bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "10.19.0-a", key::VERSION: "10.19.0-a"}));
+    std::fs::remove_dir_all(bed.host.drive_c().join("k/wicd")).unwrap();
+    let key = bed.host.host_key();
+    let pinned = json!({"keyType": "ssh-ed25519", "publicKey": key.to_openssh().unwrap().split(' ').nth(1),
+        "fingerprint": key.fingerprint(russh::keys::HashAlg::Sha256).to_string()});
+    for (about, status) in [
+        ("it was reached", json!({"hostKey": pinned, "provenAddress": address})),
+        ("its key is pinned, and no more", json!({"hostKey": pinned})),
+    ] {
+        let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
+        let instance = bed.instance(&deleted, &spec, &status);
+        bed.api.forget("PATCH", NODE).fail("PATCH", NODE, 403, "Forbidden", "no", Value::Null);
+        let mut work = bed.work(instance.clone());
+        let grant = work.instance.spec.grant.clone().unwrap();
+        let error = super::super::remove::run(&mut work, &grant).await.unwrap_err();
+        let (cordons, holds) = (matches!(error, StepError::Drain(_)), matches!(error, StepError::NodeUnproven { .. }));
+        assert!(if status.get("provenAddress").is_some() { cordons } else { holds }, "{about}: {error}");
+        assert_eq!(bed.host.stats().processes, 0, "{about}: the host was changed");
+        // What can be found out is found out first.
+        assert!(is_lost(&bed.work(instance)), "{about}");
+    }
+}
+
+/// It was given to hosts of which it was not known that they are Ready nodes.
+#[tokio::test]
+async fn no_removal_begins_with_a_grant_from_before_the_host_was_known() {
+    let (mut bed, spec, status) = bed().await;
+    let address = bed.host.address().to_string();
+    bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-a"}));
+    let instance = bed.instance(&json!({}), &spec, &status);
+    Box::pin(work_on(&instance, &bed.cx)).await.unwrap();
+    assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
+    let patches = bed.api.calls("PATCH", &format!("{INSTANCE}/status"));
+    let stored = &patches.last().unwrap().body["status"];
+    assert_eq!((&stored["lastOperation"], &stored["currentVersion"]), (&json!("g-1"), &json!("1-a")), "{stored}");
+}

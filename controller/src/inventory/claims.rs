@@ -24,8 +24,8 @@ struct State {
     pools: BTreeMap<String, Claim>,
     /// When each host of a pool was missed first, by pool.
     missed: BTreeMap<String, BTreeMap<String, u64>>,
-    /// Pools that wait until others have been read.
-    waiting: BTreeSet<String>,
+    /// Pools that wait until others have been read, and since when.
+    waiting: BTreeMap<String, u64>,
 }
 
 /// What a pool lists.
@@ -40,6 +40,14 @@ struct Claim {
     tried: u64,
     /// When the last attempt that gave a list began.
     read: u64,
+}
+
+impl Claim {
+    /// Whether an attempt to read the pool in this generation, and one that gave a list, has begun since.
+    fn standing(&self, since: u64, generation: Option<i64>) -> (bool, bool) {
+        let is_new = |at: u64| at >= since && self.generation == generation;
+        (is_new(self.tried), is_new(self.read))
+    }
 }
 
 /// Result of a read of a pool's list.
@@ -99,11 +107,12 @@ impl Claims {
         Begun(state.clock)
     }
 
-    /// Ends a read of a pool's list. Returns the pools that wait for it.
+    /// Ends a read of a pool's list. Returns the pools that wait for it, if it says anything new to them.
     pub fn end(&self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
         let mut state = self.lock();
         let name = pool.name_any();
         let claim = state.pools.entry(name.clone()).or_default();
+        let before = claim.clone();
         claim.tried = begun.0;
         claim.generation = pool.metadata.generation;
         match reading {
@@ -115,7 +124,14 @@ impl Claims {
             Reading::Nothing => claim.read = begun.0,
             Reading::Unknown => {}
         }
-        state.waiting.iter().filter(|w| **w != name).cloned().collect()
+        let after = claim.clone();
+        let is_news = |since: u64| {
+            let standing =
+                |c: &Claim| (c.standing(since, pool.metadata.generation), c.hosts.clone(), c.addresses.clone());
+            standing(&before) != standing(&after)
+        };
+        let waiting = state.waiting.iter().filter(|(w, since)| **w != name && is_news(**since));
+        waiting.map(|(w, _)| w.clone()).collect()
     }
 
     /// A pool lists no host any more, because it is being deleted or is gone.
@@ -159,8 +175,7 @@ impl Claims {
             for other in live(pool, pools).filter(|p| p.spec.inventory.hosts.is_none()) {
                 let name = other.name_any();
                 let claim = state.pools.get(&name).cloned().unwrap_or_default();
-                let is_new = |at: u64| at >= since && claim.generation == other.metadata.generation;
-                match (is_new(claim.tried), is_new(claim.read)) {
+                match claim.standing(since, other.metadata.generation) {
                     (_, true) => {}
                     (true, false) => unread.unknown.push(name),
                     (false, false) => unread.pending.push(name),
@@ -172,7 +187,7 @@ impl Claims {
         if unread.others() == Others::Read {
             state.waiting.remove(pool);
         } else {
-            state.waiting.insert(pool.to_owned());
+            state.waiting.insert(pool.to_owned(), since.unwrap_or_default());
         }
         unread
     }
@@ -247,9 +262,12 @@ mod tests {
         assert_eq!(unread(&[]), Unread::default(), "no host is missed");
         let early = claims.begin();
         assert_eq!(unread(&["a"]), pending(&["far"]), "a list in a spec is at hand");
-        assert_eq!(claims.end(&far, early, list(&[])), ["p"]);
+        let news = |begun, reading| claims.end(&far, begun, reading);
+        assert_eq!(news(early, list(&[])), [""; 0]);
         assert_eq!(unread(&["a"]), pending(&["far"]), "that look had begun before");
-        claims.end(&far, claims.begin(), Reading::Unknown);
+        assert_eq!(news(claims.begin(), Reading::Unknown), ["p"]);
+        // Two pools that wait for a third one would otherwise wake each other for as long as it cannot be read.
+        assert_eq!(news(claims.begin(), Reading::Unknown), [""; 0], "that is known");
         claims.end(&far, claims.begin(), Reading::Old(set(&["b"]), BTreeSet::new()));
         assert_eq!(unread(&["a"]), Unread { unknown: vec!["far".into()], ..Unread::default() });
         claims.end(&far, claims.begin(), list(&[]));

@@ -217,12 +217,22 @@ fn a_host_that_must_not_be_asked_is_not() {
     assert_eq!(strict.seen(&["10.0.0.2"], 22), ("old".into(), String::new(), 0, 0));
 }
 
+/// Its certificates would name it.
+#[test]
+fn no_host_gives_itself_a_name_of_dns() {
+    for (said, expected) in
+        [("WIN-1", Some("win-1")), ("api.shop.example.com", None), ("win-1.", None), ("localhost.", None)]
+    {
+        assert_eq!(usable(&Host::default(), said).ok().as_deref(), expected, "{said}");
+    }
+}
+
 proptest! {
     #[test]
     fn whatever_a_host_says_is_a_name_or_a_problem(said in ".{0,80}") {
         if let Ok(name) = usable(&Host::default(), &said) {
             prop_assert!(name.len() <= 63 && !name.is_empty());
-            prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.'));
+            prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
         }
     }
 

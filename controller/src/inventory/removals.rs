@@ -57,7 +57,7 @@ pub enum Others {
 pub enum Verdict {
     /// They may.
     Go,
-    /// They may, because a person has confirmed their number. That is used up by it.
+    /// They may, because a person has confirmed their number, or the revision.
     Confirmed,
     /// They stay.
     Held(Hold),
@@ -97,7 +97,7 @@ pub fn decide(change: Change<'_>) -> Verdict {
     }
     // Digits alone are a number of hosts, never a revision: those of ConfigMaps are digits, too.
     if revision.is_some_and(|r| Some(r) == approved && !is_number(r)) && list != Presence::Missing {
-        return Verdict::Go;
+        return Verdict::Confirmed;
     }
     let too_many = || limit.is_some_and(|l| gone > usize::try_from(l.of(count(of))).unwrap_or(usize::MAX));
     match list {
@@ -109,6 +109,13 @@ pub fn decide(change: Change<'_>) -> Verdict {
         Presence::Filled if others == Others::Unreadable => Verdict::Held(Hold::Unreadable),
         Presence::Filled => Verdict::Go,
     }
+}
+
+/// Whether what a person has approved is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
+/// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one.
+pub fn is_spent(change: &Change<'_>) -> bool {
+    let fits = |a: &str| is_number(a) || change.revision == Some(a);
+    change.others != Others::Pending && change.approved.is_some_and(fits)
 }
 
 fn is_number(text: &str) -> bool {
@@ -144,13 +151,13 @@ mod tests {
             ("a share", Change { of: 20, ..limited(2, percent(10)) }, Go),
             ("more than the share", Change { of: 20, ..limited(3, percent(10)) }, Held(Hold::TooMany)),
             ("at least one", Change { of: 3, ..limited(1, percent(10)) }, Go),
-            ("the revision is approved", approved(limited(9, percent(10)), "r2"), Go),
+            ("the revision is approved", approved(limited(9, percent(10)), "r2"), Confirmed),
             ("an older revision is", approved(limited(9, percent(10)), "r1"), Held(Hold::TooMany)),
             ("the number is confirmed", approved(limited(9, percent(10)), "9"), Confirmed),
             ("another number is", approved(limited(9, percent(10)), "8"), Held(Hold::TooMany)),
             ("the list is empty", with(Presence::Empty), Held(Hold::Empty)),
             ("and its number confirmed", approved(with(Presence::Empty), "3"), Confirmed),
-            ("and its revision approved", approved(with(Presence::Empty), "r2"), Go),
+            ("and its revision approved", approved(with(Presence::Empty), "r2"), Confirmed),
             ("it is empty and the pool has no hosts", Change { gone: 0, ..with(Presence::Empty) }, Go),
             ("the list is missing", with(Presence::Missing), Held(Hold::Missing)),
             ("and its number confirmed", approved(with(Presence::Missing), "3"), Confirmed),
@@ -175,6 +182,24 @@ mod tests {
         assert_eq!(decide(digits), Held(Hold::Empty), "the revision of a ConfigMap is not a number of hosts");
         let no_revision = Change { revision: None, ..with(Presence::Empty) };
         assert_eq!(decide(no_revision), Held(Hold::Empty), "no approval is not an approval of no revision");
+    }
+
+    #[test]
+    fn no_approval_lies_in_wait() {
+        let change = Change { gone: 3, of: 10, revision: Some("r2"), ..Change::default() };
+        let approved = |approved| Change { approved: Some(approved), ..change };
+        for (about, change, expected) in [
+            ("there is none", change, false),
+            ("the number is used", approved("3"), true),
+            ("it is another number", approved("4"), true),
+            ("nothing is to be removed", Change { gone: 0, ..approved("4") }, true),
+            ("the revision is used", approved("r2"), true),
+            ("that revision removes nothing", Change { gone: 0, ..approved("r2") }, true),
+            ("a revision that is still to come", approved("r3"), false),
+            ("it is not decided yet", Change { others: Others::Pending, ..approved("3") }, false),
+        ] {
+            assert_eq!(is_spent(&change), expected, "{about}");
+        }
     }
 
     proptest! {

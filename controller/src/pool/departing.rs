@@ -74,6 +74,7 @@ impl List {
             revision: revision.as_deref(),
             approved: pool.annotations().get(key::APPROVE_REMOVAL).map(String::as_str),
         };
+        self.spent = change.approved.filter(|_| removals::is_spent(&change)).map(str::to_owned);
         let verdict = if seen.deleting { of_deleted_pool(change) } else { removals::decide(change) };
         let hold = match verdict {
             Verdict::Go => return,

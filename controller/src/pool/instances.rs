@@ -1,7 +1,10 @@
 //! The instances of a pool: created, changed and deleted according to the inventory, and granted operations according
 //! to the plan.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use api::{
     Desired, Grant, GrantType, InstanceHost, Leaving, Origin, PoolRef, WindowsInstance, WindowsInstanceSpec,
@@ -58,6 +61,7 @@ pub fn changes(
 ) -> Changes {
     let mut changes = Changes::default();
     let existing: BTreeMap<String, &Arc<WindowsInstance>> = mine.iter().map(|i| (i.name_any(), i)).collect();
+    let own: BTreeSet<&str> = pool.spec.hosts().iter().map(|h| h.name.as_str()).collect();
     for (name, host) in &list.hosts {
         let origin = list.origins.get(name);
         match existing.get(name) {
@@ -74,6 +78,10 @@ pub fn changes(
                 }
                 if let Some(origin) = origin.filter(|o| changed || is_elsewhere(instance.spec.origin.as_ref(), o)) {
                     spec.insert("origin".into(), in_place_of(instance.spec.origin.as_ref(), origin));
+                }
+                // A host that the pool itself lists comes from nowhere else any more: least of all does it leave with its Machine.
+                if own.contains(name.as_str()) && instance.spec.origin.is_some() {
+                    spec.insert("origin".into(), serde_json::Value::Null);
                 }
                 if stale {
                     spec.insert("desired".into(), json!({"version": version}));
@@ -458,6 +466,16 @@ mod tests {
             assert_eq!(again.update.iter().map(|u| (u.name.as_str(), u.returns)).collect::<Vec<_>>(), [("b", true)]);
             assert_eq!(again.update[0].patch, json!({"spec": expected}));
         }
+    }
+
+    /// The host would be taken for gone with its Machine, although its pool lists it.
+    #[test]
+    fn a_host_that_the_pool_lists_itself_comes_from_no_machine_any_more() {
+        let first = pool(&[("a", "10.0.0.1")]);
+        let mut made = plan(&first, &[]).create.remove(0);
+        made.spec.origin = Some(Origin { machine: Some("ns/a".into()), ..Origin::default() });
+        let changes = plan(&first, &[Arc::new(made)]);
+        assert_eq!(changes.update.iter().map(|u| &u.patch).collect::<Vec<_>>(), [&json!({"spec": {"origin": null}})]);
     }
 
     /// A confirmation is used up before it is carried out: a host that is just storing its status would stay, and be asked for again.

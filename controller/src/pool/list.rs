@@ -79,8 +79,10 @@ pub(super) struct List {
     pub vanishing: BTreeSet<String>,
     /// Whether all leave because the pool is being deleted.
     pub deleting: bool,
-    /// Hosts whose removal a person has just confirmed by their number.
+    /// Hosts whose removal a person has just confirmed.
     pub confirmed: BTreeSet<String>,
+    /// What a person has approved, if it is used up, or fits nothing.
+    pub spent: Option<String>,
     /// Where the list comes from.
     pub status: Option<InventoryStatus>,
     /// When the source is to be asked again, if nothing of it is heard before.

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Disruption, GrantType, Operation, WindowsInstance,
+    Disruption, Grant, GrantType, Operation, WindowsInstance,
     conditions::{self, kind},
     names::key,
 };
@@ -65,13 +65,16 @@ pub(crate) fn member(
     if let Some(change) = change.as_mut().filter(|_| wants_reboot) {
         change.disruption = Disruption::Reboot;
     }
+    // A removal that was granted before it was known that the host is a node is used up.
+    let is_used = |g: &&Grant| g.type_ == GrantType::Remove && status.last_operation.as_ref() == Some(&g.id);
+    let grant = instance.spec.grant.as_ref().filter(|g| !is_used(g));
     let retry = |text: &str| text.parse().ok().map(|at| believed(at, now, wish.backoff_max));
     let slot = Slot {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
-        grant: instance.spec.grant.as_ref().map(|g| g.type_),
-        grant_version: instance.spec.grant.as_ref().and_then(|g| g.version.clone()),
-        grant_disruption: instance.spec.grant.as_ref().and_then(|g| g.disruption),
+        grant: grant.map(|g| g.type_),
+        grant_version: grant.and_then(|g| g.version.clone()),
+        grant_disruption: grant.and_then(|g| g.disruption),
         begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
         removing: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Remove),
         vanishing: false,

@@ -172,8 +172,10 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
         add_finalizer(&pool, &cx).await?;
     }
-    // A number confirms one removal. It goes first: what is not carried out then is asked for again.
-    if !list.confirmed.is_empty() && !use_approval(&pool, list.confirmed.len(), &cx).await? {
+    // It confirms one removal, and goes first: what is not carried out then is asked for again.
+    if let Some(spent) = &list.spent
+        && !use_approval(&pool, spent, list.confirmed.len(), &cx).await?
+    {
         return Ok(Action::requeue(API_RETRY));
     }
     instances::apply(changes, &mine, &list, &decision, &cx.shared, now).await?;
@@ -289,18 +291,31 @@ async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<(), P
     write_finalizers(pool, cx, &finalizers).await
 }
 
-/// Removes the annotation with the number of hosts that may leave. Returns whether it was unchanged.
-async fn use_approval(pool: &WindowsNodePool, hosts: usize, cx: &PoolContext) -> Result<bool, PoolError> {
+/// Removes the annotation with which a person has confirmed a removal, of `hosts` hosts or of none. Returns whether it was unchanged.
+async fn use_approval(
+    pool: &WindowsNodePool,
+    approved: &str,
+    hosts: usize,
+    cx: &PoolContext,
+) -> Result<bool, PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
     let patch =
         json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key::APPROVE_REMOVAL: null}}});
     cx.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
     match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
-        Ok(_) => {
+        Ok(_) if hosts > 0 => {
             let note =
                 format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
             cx.events.say(pool, Level::Normal, "RemovalConfirmed", "ReadInventory", &note);
+            Ok(true)
+        }
+        Ok(_) => {
+            let note = format!(
+                "the annotation {}={approved} confirms no removal that waits, and was removed; the condition InventorySynced says what to confirm",
+                key::APPROVE_REMOVAL
+            );
+            cx.events.say(pool, Level::Warning, "ConfirmationUnused", "ReadInventory", &note);
             Ok(true)
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),

@@ -250,7 +250,8 @@ impl World {
     /// Diagnostics for a person.
     pub async fn show(&self) -> String {
         let mut text = String::new();
-        for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {
+        for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes,pods", "-o", "wide"], ["get", "csr", "-o", "wide"]]
+        {
             if let Ok(output) = self.control_plane.kubectl(&args).await {
                 text += &String::from_utf8_lossy(&output.stdout);
             }

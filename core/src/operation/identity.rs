@@ -44,6 +44,8 @@ pub struct Meant<'a> {
     pub node: NodeProof,
     /// Whether a person has declared its host key.
     pub key_declared: bool,
+    /// Whether it is reached at another place than the one on record, and shows another host key, which no person has allowed for it.
+    pub all_is_new: bool,
     /// Clusters whose hosts may be taken over.
     pub take_over_from: &'a [String],
 }
@@ -184,6 +186,16 @@ pub enum Refusal {
         /// Where it is to be.
         address: String,
     },
+    /// Both the address and the host key of a node are new.
+    #[error(
+        "the machine at {address} says that it is {name}, but neither its address nor its host key is on record, so nothing proves it; the operator did not change it. Correct address and host key of {name} in its list, change them one after the other, or allow the key: annotate the WindowsInstance with trust-host-key"
+    )]
+    AllIsNew {
+        /// Where it is.
+        address: String,
+        /// The host that is meant.
+        name: String,
+    },
     /// The caller did not prove it.
     #[error("the operator does not change a host that is not proven; this is a fault of the operator")]
     NotProven,
@@ -197,7 +209,9 @@ impl Refusal {
             Self::NotThisNode { .. } => "NotThisNode",
             Self::HasAnotherName { .. } | Self::SameMachine { .. } => "HostConflict",
             Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => "HostOfAnotherCluster",
-            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::NotProven => "HostUnproven",
+            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::AllIsNew { .. } | Self::NotProven => {
+                "HostUnproven"
+            }
         }
     }
 }
@@ -221,6 +235,9 @@ pub fn identify(purpose: Purpose, meant: Meant<'_>, found: &Found, others: &Othe
             found: found.machine_id.clone(),
             known: known.into(),
         });
+    }
+    if known.is_some() && meant.all_is_new && !may_be_new {
+        return Err(Refusal::AllIsNew { address: meant.address.into(), name: meant.owner.node_name.clone() });
     }
     match &found.owner {
         // Its record is its own word, and whom it is asked for is in the question.

@@ -24,6 +24,7 @@ struct Case {
     known: Option<&'static str>,
     node: NodeProof,
     declared: bool,
+    all_is_new: bool,
     take_over_from: Vec<String>,
     found: &'static str,
     owner: Option<Owner>,
@@ -37,6 +38,7 @@ impl Default for Case {
             known: None,
             node: NodeProof::Missing,
             declared: false,
+            all_is_new: false,
             take_over_from: Vec::new(),
             found: "m-1",
             owner: None,
@@ -56,6 +58,7 @@ impl Case {
             machine_id: self.known,
             node: self.node,
             key_declared: self.declared,
+            all_is_new: self.all_is_new,
             take_over_from: &self.take_over_from,
         };
         let found = Found { machine_id: self.found.into(), owner: self.owner.clone(), has_kubelet: self.has_kubelet };
@@ -73,6 +76,16 @@ fn which_host_it_is() {
     for (name, case, expected) in [
         ("a clean host", case(), ["meant"; 3]),
         ("our node", joined(), ["meant"; 3]),
+        (
+            "another machine that says all that our node says",
+            Case { all_is_new: true, ..joined() },
+            ["HostUnproven"; 3],
+        ),
+        (
+            "the same before it was a node",
+            Case { known: None, node: NodeProof::Missing, owner: None, all_is_new: true, ..joined() },
+            ["meant"; 3],
+        ),
         ("our node, all records of which were lost", Case { known: None, ..joined() }, ["meant"; 3]),
         ("our node, which has another address by now", Case { node: NodeProof::Unproven, ..joined() }, ["meant"; 3]),
         (

@@ -30,6 +30,7 @@ struct Bound {
     node: String,
     containers: Vec<(String, String)>,
     host_network: bool,
+    /// Whether its status says what it does.
     runs: bool,
     /// Grace period, if it is to end.
     ends: Option<Duration>,
@@ -38,7 +39,10 @@ struct Bound {
 impl Bound {
     fn read(pod: Pod) -> Option<Self> {
         let spec = pod.spec?;
-        let phase = pod.status.and_then(|s| s.phase);
+        let status = pod.status.unwrap_or_default();
+        let is_over = matches!(status.phase.as_deref(), Some("Succeeded" | "Failed"));
+        // The node lifecycle controller takes Ready from pods of a node that is not Ready, and a kubelet that is back puts it right.
+        let is_ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
         let grace = pod.metadata.deletion_grace_period_seconds.and_then(|s| u64::try_from(s).ok()).unwrap_or(0);
         Some(Self {
             namespace: pod.metadata.namespace?,
@@ -47,7 +51,7 @@ impl Bound {
             node: spec.node_name?,
             containers: spec.containers.into_iter().map(|c| (c.name, c.image.unwrap_or_default())).collect(),
             host_network: spec.host_network.unwrap_or(false),
-            runs: phase.is_some_and(|p| p != "Pending"),
+            runs: is_over || is_ready,
             ends: pod.metadata.deletion_timestamp.map(|_| Duration::from_secs(grace)),
         })
     }
