@@ -550,7 +550,6 @@ impl Walk {
         if done.is_ok() { "done" } else { "not there" }
     }
 
-    /// An entry that led to another host at first contact, and was given this one's address since, waits for a person to allow the key.
     async fn trust(&self, instance: &WindowsInstance) {
         let host = self.model.lists.iter().find_map(|list| list.get(&instance.name_any()));
         let pinned = instance.status.as_ref().and_then(|s| s.host_key.as_ref());
@@ -608,8 +607,15 @@ impl Walk {
             self.annotate(&instance.name_any(), key::HOLD, &Value::Null).await;
             let now = json!(format!("{:?}", Instant::now()));
             self.annotate(&instance.name_any(), key::RETRY, &now).await;
-            self.trust(&instance).await;
         }
+        tokio::select! {
+            result = self.all_are_ready() => result?,
+            () = self.trust_as_asked() => {}
+        }
+        self.check()
+    }
+
+    async fn all_are_ready(&self) -> Result<()> {
         for (number, pool) in POOLS.iter().enumerate() {
             let count = i32::try_from(self.model.lists[number].len())?;
             let done = self
@@ -621,7 +627,18 @@ impl Walk {
                 .await;
             done.with_context(|| format!("what was done:\n{}", self.journal.join("\n")))?;
         }
-        self.check()
+        Ok(())
+    }
+
+    /// An entry that led to another host at first contact, and was given this one's address since, waits for a person to allow the key.
+    async fn trust_as_asked(&self) {
+        let instances = Api::<WindowsInstance>::all(self.world.client.clone());
+        loop {
+            for instance in instances.list(&kube::api::ListParams::default()).await.into_iter().flatten() {
+                self.trust(&instance).await;
+            }
+            tokio::time::sleep(Duration::from_secs(2)).await;
+        }
     }
 }
 
