@@ -87,7 +87,7 @@ fn limited(config: Config) -> kube::Result<Client> {
     Ok(ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS)).build())
 }
 
-/// What is seen of the cluster all the time.
+/// What is watched of the cluster.
 pub struct Caches {
     /// Pools.
     pub pools: Store<WindowsNodePool>,
@@ -95,6 +95,8 @@ pub struct Caches {
     pub instances: Store<WindowsInstance>,
     /// Windows Nodes.
     pub nodes: Store<Node>,
+    /// Machines.
+    pub machines: Machines,
     /// What is in none of them because it cannot be read.
     pub unreadable: Unreadable,
 }
@@ -115,112 +117,108 @@ pub struct Process {
     pub looks_once: bool,
 }
 
-/// What all controllers share.
-pub struct Context {
+/// This cluster, as controllers reach it.
+pub struct ThisCluster {
     /// For reads and for writes that may be repeated.
     pub client: Client,
-    /// Repeats nothing by itself: for evictions, and for writes that must not be repeated.
-    pub direct: Client,
-    /// Settings.
-    pub args: Run,
-    /// Epoch of the Lease.
-    pub epoch: i64,
-    /// Id of this cluster. A host that is on record as another cluster's is not touched.
-    pub cluster_id: String,
-    /// Pools.
-    pub pools: Store<WindowsNodePool>,
-    /// Instances.
-    pub instances: Store<WindowsInstance>,
-    /// What this process has written of instances.
-    pub written: WriteTracker,
-    /// Grants require them: a decision about a disruption uses no older state.
-    pub granted: WriteTracker,
-    /// The stored versions of what hosts get.
-    pub versions: Versions,
-    /// Whether the hosts' daemons may have rights and certificates.
-    pub wicd_rights: WicdRights,
-    /// Windows Nodes.
-    pub nodes: Store<Node>,
-    /// What is in no cache because it cannot be read.
-    pub unreadable: Unreadable,
-    /// Events.
-    pub events: Events,
-    /// Metrics.
-    pub metrics: Arc<Metrics>,
+    /// Its id. A host that is on record as another cluster's is not touched.
+    pub id: String,
+}
+
+/// What it takes to work on hosts.
+pub struct Hosts {
     /// Keys and known hosts.
     pub secrets: Secrets,
     /// Host keys that the legacy operator has seen.
     pub legacy_host_keys: LegacyHostKeys,
     /// What hosts get.
     pub release: Release,
-    /// Has pools look again.
-    pub wake: ReconcileTrigger,
-    /// Machines.
-    pub machines: Machines,
+    /// The stored versions of it.
+    pub versions: Versions,
     /// Drains.
     pub drainer: Drainer,
     /// SSH connections that may be open at once.
     pub connections: Arc<Semaphore>,
     /// Hosts that may be examined at once without a grant.
     pub looks: Semaphore,
+}
+
+/// What this process has written, so that no decision is made on older state.
+#[derive(Default)]
+pub struct Writes {
+    /// Statuses of instances.
+    pub instances: WriteTracker,
+    /// Grants.
+    pub grants: WriteTracker,
+}
+
+/// The identities of the hosts' daemons.
+pub struct Wicd {
+    /// Whether they may have rights and certificates.
+    pub rights: WicdRights,
+    /// Certificates that they have renewed.
+    pub renewals: Renewals,
     /// Notifies the certificate approver that a host has been proven.
     pub proven: Arc<Notify>,
-    /// Certificates that wicd has renewed.
-    pub renewals: Renewals,
-    /// Ends everything.
-    pub stop: CancellationToken,
-    /// Whether this is a command that looks once, and waits for sources that take a while.
-    pub looks_once: bool,
+}
+
+/// What all controllers share.
+pub struct Context {
+    /// Settings and identity of this process.
+    pub process: Process,
+    /// Events.
+    pub events: Events,
+    /// This cluster.
+    pub cluster: ThisCluster,
+    /// What is watched of it.
+    pub caches: Caches,
+    /// What it takes to work on hosts.
+    pub hosts: Hosts,
+    /// What this process has written.
+    pub writes: Writes,
+    /// The identities of the hosts' daemons.
+    pub wicd: Wicd,
+    /// Triggers reconciles of pools.
+    pub wake: ReconcileTrigger,
 }
 
 impl Context {
     /// Puts it together.
     pub fn new(process: Process, cluster: Cluster, cluster_id: String, caches: Caches, release: Release) -> Self {
-        let Process { args, identity, epoch, metrics, stop, looks_once } = process;
         let Cluster { client, direct, .. } = cluster;
-        let Caches { pools, instances, nodes, unreadable } = caches;
-        let wake = ReconcileTrigger::default();
-        let events = Events::new(client.clone(), &identity, metrics.clone());
-        Self {
-            secrets: Secrets::new(client.clone(), &args.namespace),
-            legacy_host_keys: LegacyHostKeys::new(client.clone(), &args.namespace),
+        let events = Events::new(client.clone(), &process.identity, process.metrics.clone());
+        let (namespace, looks_once) = (&process.args.namespace, process.looks_once);
+        let hosts = Hosts {
+            secrets: Secrets::new(client.clone(), namespace),
+            legacy_host_keys: LegacyHostKeys::new(client.clone(), namespace),
             // A command that looks once replaces nothing.
-            versions: Versions::new(client.clone(), &args.namespace, (!looks_once).then(|| events.clone())),
-            events,
-            drainer: Drainer::new(direct.clone()),
-            // A command that looks once issues nothing.
-            wicd_rights: if looks_once { WicdRights::default() } else { WicdRights::unknown() },
-            connections: Arc::new(Semaphore::new(args.max_connections)),
-            looks: Semaphore::new(LOOKS),
-            proven: Arc::new(Notify::new()),
-            renewals: Renewals::default(),
-            written: WriteTracker::default(),
-            granted: WriteTracker::default(),
-            wake,
-            machines: Machines::default(),
-            client,
-            direct,
-            args,
-            epoch,
-            cluster_id,
-            pools,
-            instances,
-            nodes,
-            unreadable,
-            metrics,
+            versions: Versions::new(client.clone(), namespace, (!looks_once).then(|| events.clone())),
             release,
-            stop,
-            looks_once,
+            drainer: Drainer::new(direct),
+            connections: Arc::new(Semaphore::new(process.args.max_connections)),
+            looks: Semaphore::new(LOOKS),
+        };
+        // A command that looks once issues nothing.
+        let rights = if looks_once { WicdRights::default() } else { WicdRights::unknown() };
+        Self {
+            process,
+            events,
+            cluster: ThisCluster { client, id: cluster_id },
+            caches,
+            hosts,
+            writes: Writes::default(),
+            wicd: Wicd { rights, renewals: Renewals::default(), proven: Arc::new(Notify::new()) },
+            wake: ReconcileTrigger::default(),
         }
     }
 
     /// The pool of an instance.
     pub fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
-        self.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
+        self.caches.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
     }
 
     /// The Node of that name, as last seen.
     pub fn node(&self, name: &str) -> Option<Arc<Node>> {
-        self.nodes.get(&ObjectRef::new(name))
+        self.caches.nodes.get(&ObjectRef::new(name))
     }
 }

@@ -40,6 +40,7 @@ use crate::{
     inventory::{claims::Reading, flux},
     lease::Election,
     legacy_sources,
+    machines::Machines,
     metrics::{Metrics, ReasonLabel},
     pool::{self, PoolContext, PoolError},
     release::{Release, ReleaseError},
@@ -135,7 +136,7 @@ impl Leader {
             watch(client.clone(), watcher::Config::default(), &unreadable);
         let windows = watcher::Config::default().labels(WINDOWS_NODES);
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows, &unreadable);
-        let caches = Caches { pools, instances, nodes, unreadable };
+        let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
         let stop = self.process.stop.clone();
         let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));
         let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));
@@ -146,7 +147,7 @@ impl Leader {
         watches.spawn("the watch of the admission policies", wicd_binding::keep(cx.clone()));
         // The caches come first: what they do not know yet would look like something that is not there.
         tokio::select! {
-            filled = async { tokio::join!(cx.pools.wait_until_ready(), cx.instances.wait_until_ready(), cx.nodes.wait_until_ready()) } => {
+            filled = async { tokio::join!(cx.caches.pools.wait_until_ready(), cx.caches.instances.wait_until_ready(), cx.caches.nodes.wait_until_ready()) } => {
                 if filled.0.is_err() || filled.1.is_err() || filled.2.is_err() {
                     bail!("a watch ended before its cache was filled");
                 }
@@ -154,7 +155,7 @@ impl Leader {
             () = stop.cancelled() => return Ok(()),
         }
         tokio::select! {
-            () = cx.wicd_rights.known() => {}
+            () = cx.wicd.rights.known() => {}
             () = stop.cancelled() => return Ok(()),
         }
         self.ready.store(true, Ordering::Relaxed);
@@ -236,8 +237,8 @@ async fn run_pools(
     instances: Changes<WindowsInstance>,
     nodes: Changes<Node>,
 ) {
-    let store = cx.pools.clone();
-    let all = cx.pools.clone();
+    let store = cx.caches.pools.clone();
+    let all = cx.caches.pools.clone();
     let pace = Arc::new(pool::Pace::default());
     // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
     let (of_instances, of_nodes) = (pace.clone(), pace.clone());
@@ -259,15 +260,15 @@ async fn run_pools(
         .watches_shared_stream(instances, of_instance)
         .watches_shared_stream(nodes, of_node)
         .reconcile_on(cx.wake.pools().map(|name| ObjectRef::new(&name)))
-        .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
+        .graceful_shutdown_on(cx.process.stop.clone().cancelled_owned())
         .run(
             move |pool, cx| {
                 let pace = pace.clone();
                 async move {
                     pace.wait(&pool.name_any()).await;
                     // It may have changed meanwhile.
-                    let pool = cx.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
-                    if let Some(message) = cx.unreadable.of_pool(&pool.name_any()) {
+                    let pool = cx.caches.pools.get(&ObjectRef::from_obj(&*pool)).unwrap_or(pool);
+                    if let Some(message) = cx.caches.unreadable.of_pool(&pool.name_any()) {
                         return refuse_pool(&pool, "InstanceUnreadable", &message, &cx).await;
                     }
                     match Box::pin(catch(pool::reconcile(pool.clone(), cx.clone()))).await {
@@ -287,12 +288,12 @@ async fn run_pools(
 async fn wake_unreadable(cx: Arc<Context>) {
     let mut before = Vec::new();
     loop {
-        let now = cx.unreadable.pools();
+        let now = cx.caches.unreadable.pools();
         for pool in before.iter().chain(&now) {
             cx.wake.pool(pool);
         }
         before = now;
-        if cx.stop.run_until_cancelled(cx.unreadable.changed()).await.is_none() {
+        if cx.process.stop.run_until_cancelled(cx.caches.unreadable.changed()).await.is_none() {
             return;
         }
     }
@@ -313,7 +314,7 @@ async fn refuse_pool(
     }
     let status = pool::refuse(pool, reason, message, Timestamp::now());
     if pool.status.as_ref() != Some(&status) {
-        let stored = pool::store_status(&cx.client, pool, &status).await;
+        let stored = pool::store_status(&cx.cluster.client, pool, &status).await;
         stored.map_err(|source| PoolError::Api { doing: "store the pool's status", source })?;
     }
     Ok(Action::requeue(REFUSED_RETRY))
@@ -337,9 +338,9 @@ async fn run_instances(
     nodes: Changes<Node>,
     pools: Changes<WindowsNodePool>,
 ) {
-    let (of_node, by_pool) = (cx.instances.clone(), cx.instances.clone());
+    let (of_node, by_pool) = (cx.caches.instances.clone(), cx.caches.instances.clone());
     // Each reconcile may take minutes, waiting for a host. What bounds the work are grants and connections, not this.
-    Controller::for_shared_stream(instances, cx.instances.clone())
+    Controller::for_shared_stream(instances, cx.caches.instances.clone())
         .with_config(controller::Config::default().concurrency(0))
         .watches_shared_stream(nodes, move |node: Arc<Node>| {
             of_node.get(&ObjectRef::new(&node.name_any())).map(|i| ObjectRef::from_obj(&*i))
@@ -353,8 +354,8 @@ async fn run_instances(
                 .map(|i| ObjectRef::from_obj(&*i))
                 .collect::<Vec<_>>()
         })
-        .reconcile_on(cx.renewals.nodes().map(|name| ObjectRef::new(&name)))
-        .graceful_shutdown_on(cx.stop.clone().cancelled_owned())
+        .reconcile_on(cx.wicd.renewals.nodes().map(|name| ObjectRef::new(&name)))
+        .graceful_shutdown_on(cx.process.stop.clone().cancelled_owned())
         .run(reconcile_instance, instance::error_policy, cx)
         .for_each(|_| async {})
         .await;
@@ -362,14 +363,14 @@ async fn run_instances(
 
 /// Keeps the versions that are needed, and deletes the others.
 async fn collect(cx: Arc<Context>) {
-    while cx.stop.run_until_cancelled(tokio::time::sleep(cx.args.version_grace)).await.is_some() {
-        let names: BTreeSet<String> = cx.instances.state().iter().map(|i| i.name_any()).collect();
-        cx.written.keep(&names);
-        cx.granted.keep(&names);
-        let (pools, instances, nodes) = (cx.pools.state(), cx.instances.state(), cx.nodes.state());
+    while cx.process.stop.run_until_cancelled(tokio::time::sleep(cx.process.args.version_grace)).await.is_some() {
+        let names: BTreeSet<String> = cx.caches.instances.state().iter().map(|i| i.name_any()).collect();
+        cx.writes.instances.keep(&names);
+        cx.writes.grants.keep(&names);
+        let (pools, instances, nodes) = (cx.caches.pools.state(), cx.caches.instances.state(), cx.caches.nodes.state());
         let needed =
             versions_in_use(pools.iter().map(|p| &**p), instances.iter().map(|i| &**i), nodes.iter().map(|n| &**n));
-        if let Err(error) = cx.versions.keep(&needed, cx.args.version_grace).await {
+        if let Err(error) = cx.hosts.versions.keep(&needed, cx.process.args.version_grace).await {
             tracing::warn!(%error, "failed to collect unused versions");
         }
     }
@@ -378,7 +379,7 @@ async fn collect(cx: Arc<Context>) {
 /// Approves and denies certificate requests.
 async fn approve(cx: Arc<Context>) {
     let operator = loop {
-        match csr::operator_user(&cx.client).await {
+        match csr::operator_user(&cx.cluster.client).await {
             Ok(user) => break user,
             Err(error) => {
                 tracing::warn!(%error, "failed to get the operator's own user name; no certificates are approved until it is known");
@@ -386,7 +387,7 @@ async fn approve(cx: Arc<Context>) {
         }
         tokio::select! {
             () = tokio::time::sleep(RELEASE_RETRY) => {}
-            () = cx.stop.cancelled() => return,
+            () = cx.process.stop.cancelled() => return,
         }
     };
     let told = cx.clone();
@@ -399,11 +400,11 @@ async fn approve(cx: Arc<Context>) {
                 csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
             };
             if matches!(verdict, csr::Verdict::Approve(csr::Kind::WicdClient)) {
-                told.renewals.note(request, Timestamp::now());
+                told.wicd.renewals.note(request, Timestamp::now());
             }
-            told.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
+            told.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
             if matches!(verdict, csr::Verdict::Deny { .. }) {
-                told.metrics.wrote("CertificateSigningRequest");
+                told.process.metrics.wrote("CertificateSigningRequest");
             }
             if let Some((reason, message)) = event {
                 let (level, action) = match verdict {
@@ -415,11 +416,20 @@ async fn approve(cx: Arc<Context>) {
         };
     let held = cx.clone();
     let hold = move |kind: csr::Kind| match kind {
-        csr::Kind::WicdClient => held.wicd_rights.problem().map(|problem| problem.to_string()),
+        csr::Kind::WicdClient => held.wicd.rights.problem().map(|problem| problem.to_string()),
         csr::Kind::KubeletClient | csr::Kind::KubeletServing => None,
     };
     let hosts = instance::claims::Hosts::new(cx.clone());
-    csr::run(cx.client.clone(), hosts, hold, on_verdict, operator, cx.proven.clone(), cx.stop.clone()).await;
+    csr::run(
+        cx.cluster.client.clone(),
+        hosts,
+        hold,
+        on_verdict,
+        operator,
+        cx.wicd.proven.clone(),
+        cx.process.stop.clone(),
+    )
+    .await;
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

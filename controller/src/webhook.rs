@@ -63,15 +63,15 @@ pub async fn run(cx: Arc<PoolContext>) {
                     before.close.cancel();
                 }
                 if let Some(token) = token {
-                    open = listen(cx.args.webhook_listen, &cx, token).await;
+                    open = listen(cx.process.args.webhook_listen, &cx, token).await;
                 }
             }
             // Whether there is one is not known: what was true stays.
             Err(error) => {
-                tracing::warn!(%error, secret = cx.args.webhook_secret, "the token for pushes cannot be read");
+                tracing::warn!(%error, secret = cx.process.args.webhook_secret, "the token for pushes cannot be read");
             }
         }
-        if cx.stop.run_until_cancelled(tokio::time::sleep(TOKEN_POLL)).await.is_none() {
+        if cx.process.stop.run_until_cancelled(tokio::time::sleep(TOKEN_POLL)).await.is_none() {
             return;
         }
     }
@@ -87,7 +87,7 @@ async fn listen(address: SocketAddr, cx: &Arc<PoolContext>, token: Token) -> Opt
         }
     };
     tracing::info!(%address, "listening for pushes");
-    let close = cx.stop.child_token();
+    let close = cx.process.stop.child_token();
     let router = Router::new()
         .route("/hooks/git", post(push))
         .layer(DefaultBodyLimit::max(MAX_BODY))
@@ -112,8 +112,8 @@ async fn push(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes)
 }
 
 async fn token(cx: &Context) -> kube::Result<Option<Token>> {
-    let secrets: Api<Secret> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
-    let secret = secrets.get_opt(&cx.args.webhook_secret).await?;
+    let secrets: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
+    let secret = secrets.get_opt(&cx.process.args.webhook_secret).await?;
     let token = secret.and_then(|s| s.data?.remove(TOKEN)).map(|t| t.0);
     // Every sender can sign with nothing.
     Ok(token.map(|t| t.trim_ascii().to_vec()).filter(|t| !t.is_empty()).map(|t| Token(t.into())))

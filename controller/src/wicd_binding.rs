@@ -146,11 +146,11 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
 /// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
 pub async fn keep(cx: Arc<Context>) {
     let mut watched = Watched::new();
-    let mut changes = changes(&cx.client, &watched.shipped);
+    let mut changes = changes(&cx.cluster.client, &watched.shipped);
     let mut again: Option<Instant> = None;
     loop {
         tokio::select! {
-            () = cx.stop.cancelled() => return,
+            () = cx.process.stop.cancelled() => return,
             change = changes.next() => match change {
                 Some(change) => watched.note(change),
                 // Watches do not end by themselves.
@@ -198,7 +198,7 @@ async fn settle(cx: &Context, watched: &Watched) -> Option<Duration> {
 
 /// Records the state of the rights, and notifies the affected controllers.
 fn stand(cx: &Context, standing: Standing) {
-    if !cx.wicd_rights.set(standing.clone()) {
+    if !cx.wicd.rights.set(standing.clone()) {
         return;
     }
     if let Standing::Withheld(problem) = &standing {
@@ -206,17 +206,17 @@ fn stand(cx: &Context, standing: Standing) {
     } else {
         tracing::info!("the admission policies are in force: the hosts' daemons have their rights");
     }
-    for pool in cx.pools.state() {
+    for pool in cx.caches.pools.state() {
         cx.wake.pool(&pool.name_any());
     }
     // Requests that wait are judged again.
-    cx.proven.notify_one();
+    cx.wicd.proven.notify_one();
 }
 
 async fn delete(cx: &Context, grant: Option<&ClusterRoleBinding>) -> Result<(), RightsProblem> {
-    let api: Api<ClusterRoleBinding> = Api::all(cx.client.clone());
+    let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
     let only_this = Preconditions { uid: grant.and_then(|g| g.metadata.uid.clone()), ..Preconditions::default() };
-    cx.metrics.wrote("ClusterRoleBinding");
+    cx.process.metrics.wrote("ClusterRoleBinding");
     match api.delete(wicd_rbac::BINDING, &DeleteParams::default().preconditions(only_this)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
@@ -226,9 +226,9 @@ async fn delete(cx: &Context, grant: Option<&ClusterRoleBinding>) -> Result<(), 
 
 async fn apply(cx: &Context, owner: Option<&ValidatingAdmissionPolicyBinding>) -> Result<(), RightsProblem> {
     let Some(owner) = owner else { return Ok(()) };
-    let api: Api<ClusterRoleBinding> = Api::all(cx.client.clone());
+    let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
     let params = PatchParams::apply(api::names::MANAGER_POOL).force();
-    cx.metrics.wrote("ClusterRoleBinding");
+    cx.process.metrics.wrote("ClusterRoleBinding");
     let written = api.patch(wicd_rbac::BINDING, &params, &Patch::Apply(wicd_rbac::binding(owner))).await;
     written.map(drop).map_err(|error| RightsProblem::write("store", &error))
 }

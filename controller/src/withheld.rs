@@ -32,7 +32,7 @@ impl Legacies {
         let accepted = pool.annotations().get(key::ACCEPT_LOST_SETTINGS).cloned();
         let mut read = Self { versions: HashMap::new(), accepted };
         for version in versions {
-            let stored = cx.versions.get(&version).await.map_err(|error| error.to_string());
+            let stored = cx.hosts.versions.get(&version).await.map_err(|error| error.to_string());
             read.versions.insert(version, stored);
         }
         read

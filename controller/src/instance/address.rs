@@ -39,7 +39,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
         }
         return Ok(None);
     }
-    if let Some(wait) = work.status.address_failures.as_ref().and_then(|f| until(f, work.cx.args.backoff_max)) {
+    if let Some(wait) = work.status.address_failures.as_ref().and_then(|f| until(f, work.cx.process.args.backoff_max)) {
         return Ok(Some(wait));
     }
     let cx = work.cx.clone();
@@ -62,7 +62,7 @@ pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
             let reason = failures.last_reason.clone();
             work.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
             work.not_reached(&error);
-            work.cx.metrics.failed(&reason);
+            work.cx.process.metrics.failed(&reason);
             let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
             work.cx.events.say(&work.instance, Level::Warning, "AddressRefused", STEP, &note);
             Ok(Some(wait))

@@ -19,8 +19,8 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     let instance = bed.instance(&json!({}), &json!({}), &status);
 
     // Work that was granted has all the connections.
-    let free = u32::try_from(bed.cx.connections.available_permits()).unwrap();
-    let granted = bed.cx.connections.try_acquire_many(free).unwrap();
+    let free = u32::try_from(bed.cx.hosts.connections.available_permits()).unwrap();
+    let granted = bed.cx.hosts.connections.try_acquire_many(free).unwrap();
     let mut work = bed.work(instance.clone());
     let looked = tokio::time::timeout(Duration::from_secs(30), verify(&mut work)).await;
     assert_eq!(looked.expect("it waits for the connections of others").unwrap(), None);
@@ -29,9 +29,9 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
 
     // All places are taken: it is verified later, and no other work on the host waits for that.
     let connections = bed.host.stats().connections;
-    let places = u32::try_from(bed.cx.looks.available_permits()).unwrap();
+    let places = u32::try_from(bed.cx.hosts.looks.available_permits()).unwrap();
     assert!(places < free, "{places} looks may be under way at once");
-    let taken = bed.cx.looks.try_acquire_many(places).unwrap();
+    let taken = bed.cx.hosts.looks.try_acquire_many(places).unwrap();
     let mut work = bed.work(instance);
     let wait = verify(&mut work).await.unwrap().expect("it is verified without a place");
     assert!(wait >= Duration::from_secs(10), "{wait:?}");

@@ -74,7 +74,7 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
     let mut session: Option<Session> = None;
     let mut seen: Option<HostSeen> = None;
     loop {
-        if cx.stop.is_cancelled() {
+        if cx.process.stop.is_cancelled() {
             return Ok(Reached::Waits(Flow::Rest));
         }
         let wanted = wanted(work, target)?;
@@ -220,12 +220,12 @@ fn wanted(work: &Work, target: &Target) -> Result<Wanted, StepError> {
         if work.status.facts.is_some() { host::configs_digest(&configs(work, target)?) } else { String::new() };
     let operation = work.status.operation.as_ref();
     Ok(Wanted {
-        cluster_id: work.cx.cluster_id.clone(),
+        cluster_id: work.cx.cluster.id.clone(),
         node_name: work.name(),
         version: target.version.clone(),
         payload: target.rendered.payload_digest(),
         configs,
-        wicd: work.cx.release.wicd.sha256.clone(),
+        wicd: work.cx.hosts.release.wicd.sha256.clone(),
         restarts: operation.is_some_and(|o| !o.services.is_empty()),
         leaves_boot: operation.and_then(|o| o.boot_id_to_leave.clone()),
     })
@@ -234,7 +234,7 @@ fn wanted(work: &Work, target: &Target) -> Result<Wanted, StepError> {
 fn configs(work: &Work, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
     let node_ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
     let host = HostParams { node_name: work.name(), node_ip, taints: work.pool.spec.taints() };
-    target.rendered.configs(&work.cx.release.cluster, &host).map_err(StepError::Render)
+    target.rendered.configs(&work.cx.hosts.release.cluster, &host).map_err(StepError::Render)
 }
 
 /// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
@@ -270,13 +270,13 @@ async fn connect(work: &mut Work, target: &Target, step: &str) -> Result<(Sessio
             if work.in_step() > REBOOT_ASK_AGAIN {
                 let _ = session.ask(Body::Reboot(host::Reboot { boot_id: before })).await;
             }
-            return Err(StepError::NotRestarted { minutes: work.cx.args.reboot_timeout.as_secs() / 60 });
+            return Err(StepError::NotRestarted { minutes: work.cx.process.args.reboot_timeout.as_secs() / 60 });
         }
         if let Some(operation) = &mut work.status.operation {
             operation.boot_id_before = None;
         }
     }
-    work.cx.proven.notify_one();
+    work.cx.wicd.proven.notify_one();
     Ok((session, state))
 }
 
@@ -339,8 +339,8 @@ fn restarting(work: &mut Work, error: StepError) -> Result<Flow, StepError> {
     if !rebooting || !expected {
         return Err(error);
     }
-    if work.in_step() > work.cx.args.reboot_timeout {
-        return Err(StepError::NotRestarted { minutes: work.cx.args.reboot_timeout.as_secs() / 60 });
+    if work.in_step() > work.cx.process.args.reboot_timeout {
+        return Err(StepError::NotRestarted { minutes: work.cx.process.args.reboot_timeout.as_secs() / 60 });
     }
     Ok(Flow::After(REBOOT_POLL))
 }
@@ -376,15 +376,15 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
     record_template(work);
     pass_return(work);
     work.begin(Step::Configure.as_str(), "placing files, writing configuration, making keys").await?;
-    let (release, rendered) = (&work.cx.release, &target.rendered);
+    let (release, rendered) = (&work.cx.hosts.release, &target.rendered);
     let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
     let apply = host::Apply {
         desired: host::Desired {
-            cluster_id: work.cx.cluster_id.clone(),
+            cluster_id: work.cx.cluster.id.clone(),
             node_name: work.name(),
             node_ip: ip.clone(),
             pool: work.pool.name_any(),
-            namespace: work.cx.args.namespace.clone(),
+            namespace: work.cx.process.args.namespace.clone(),
             version: target.version.clone(),
             services: rendered.services.clone(),
             payload: rendered.payload_digest(),
@@ -449,7 +449,7 @@ async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> 
     let claim = super::claims::claim(&work.instance, &work.status, &work.cx);
     // Without the policies that hold wicd its identity could change every Node.
     if seen.requests.contains_key(&CertificateKind::Wicd)
-        && let Some(problem) = work.cx.wicd_rights.problem()
+        && let Some(problem) = work.cx.wicd.rights.problem()
     {
         return Err(StepError::Rights(problem));
     }
@@ -459,11 +459,11 @@ async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> 
         async move {
             let (csr_kind, life) = match kind {
                 CertificateKind::Kubelet => (csr::Kind::KubeletClient, KUBELET_CERTIFICATE),
-                CertificateKind::Wicd => (csr::Kind::WicdClient, cx.args.wicd_certificate_lifetime),
+                CertificateKind::Wicd => (csr::Kind::WicdClient, cx.process.args.wicd_certificate_lifetime),
             };
-            cx.metrics.wrote("CertificateSigningRequest");
-            cx.metrics.wrote("CertificateSigningRequest");
-            let chain = csr::request_and_sign(cx.client.clone(), claim, csr_kind, &pem, life).await;
+            cx.process.metrics.wrote("CertificateSigningRequest");
+            cx.process.metrics.wrote("CertificateSigningRequest");
+            let chain = csr::request_and_sign(cx.cluster.client.clone(), claim, csr_kind, &pem, life).await;
             chain.map(|chain| (kind, chain)).map_err(StepError::Csr)
         }
     };
@@ -479,8 +479,9 @@ async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node:
     let restart = services_to_restart(asked, &seen.state, no_node);
     let body = host::Start {
         certificates: std::mem::take(&mut seen.issued),
-        wicd_sha256: work.cx.release.wicd.sha256.clone(),
-        certificate_seconds: i32::try_from(work.cx.args.wicd_certificate_lifetime.as_secs()).unwrap_or(i32::MAX),
+        wicd_sha256: work.cx.hosts.release.wicd.sha256.clone(),
+        certificate_seconds: i32::try_from(work.cx.process.args.wicd_certificate_lifetime.as_secs())
+            .unwrap_or(i32::MAX),
         restart,
     };
     let answer = session.ask(Body::Start(body)).await?;

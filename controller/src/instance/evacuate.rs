@@ -44,8 +44,8 @@ pub async fn take_over_cordon(work: &mut Work) -> Result<(), StepError> {
         return Ok(());
     }
     if let Some(node) = work.find_node().await?.node().filter(|n| is_legacy_cordon(work, n)) {
-        work.cx.metrics.wrote("Node");
-        cordon(work).take_over(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+        work.cx.process.metrics.wrote("Node");
+        cordon(work).take_over(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
 }
@@ -61,8 +61,8 @@ pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> 
         None => {}
     }
     work.begin(CORDON, "cordoning the node").await?;
-    work.cx.metrics.wrote("Node");
-    cordon(work).take(&work.cx.client, node).await.map_err(StepError::Drain)?;
+    work.cx.process.metrics.wrote("Node");
+    cordon(work).take(&work.cx.cluster.client, node).await.map_err(StepError::Drain)?;
     Ok(())
 }
 
@@ -84,7 +84,7 @@ fn lifted(work: &mut Work, now: Timestamp) {
 pub async fn left_behind(work: &mut Work) -> Result<Option<Flow>, StepError> {
     let options = options(&work.pool.spec.drain())?;
     let name = work.name();
-    let pods = drain::left_behind(&work.cx.drainer, &name, Timestamp::now(), &options);
+    let pods = drain::left_behind(&work.cx.hosts.drainer, &name, Timestamp::now(), &options);
     let pods = pods.await.map_err(StepError::Drain)?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
@@ -114,7 +114,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
     let options = options(&work.pool.spec.drain())?;
     let drain = Drain { node, cordon: &cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
-    let progress = drain::pass(&work.cx.drainer, &drain).await.map_err(StepError::Drain)?;
+    let progress = drain::pass(&work.cx.hosts.drainer, &drain).await.map_err(StepError::Drain)?;
     if let Some(status) = work.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
         status.remaining = progress.remaining;
         status.blockers.clone_from(&progress.blockers);
@@ -142,7 +142,7 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
-            cordon.release(&work.cx.client, node).await.map_err(StepError::Drain)?;
+            cordon.release(&work.cx.cluster.client, node).await.map_err(StepError::Drain)?;
             if let Some(operation) = &mut work.status.operation {
                 operation.drain = None;
             }

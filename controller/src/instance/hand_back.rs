@@ -55,8 +55,8 @@ pub async fn hand_back(work: &mut Work) -> Result<String, StepError> {
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = work.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
         let left = Cordon { operation_id: operation.into(), pre_cordoned };
-        work.cx.metrics.wrote("Node");
-        left.release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+        work.cx.process.metrics.wrote("Node");
+        left.release(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     let of_machine = work.pool.spec.inventory.machine_set_ref.is_some();
     let lacks: Vec<String> = lacks(&node, of_machine).into_iter().filter(|l| !l.ends_with(key::CORDONED_BY)).collect();

@@ -31,7 +31,7 @@ pub fn prove(
     purpose: Purpose,
 ) -> Result<Identity, StepError> {
     let host = work.instance.spec.host.clone();
-    let owner = Owner { cluster_id: work.cx.cluster_id.clone(), node_name: work.name() };
+    let owner = Owner { cluster_id: work.cx.cluster.id.clone(), node_name: work.name() };
     let found = Found::of(state);
     let meant = Meant {
         owner: &owner,
@@ -86,7 +86,7 @@ fn node_proof(work: &Work, reached: IpAddr) -> NodeProof {
 fn others(work: &Work, found: &Found) -> Others {
     let (cx, name) = (&work.cx, work.name());
     let other = found.owner.as_ref().map(|o| o.node_name.as_str()).filter(|other| *other != name);
-    let instance = |other: &str| cx.instances.get(&kube::runtime::reflector::ObjectRef::new(other)).is_some();
+    let instance = |other: &str| cx.caches.instances.get(&kube::runtime::reflector::ObjectRef::new(other)).is_some();
     let owner_lives = other.is_some_and(|other| instance(other) || cx.node(other).is_some());
     let same = |other: &WindowsInstance| {
         let facts = other.status.as_ref().and_then(|s| s.facts.as_ref());
@@ -98,6 +98,7 @@ fn others(work: &Work, found: &Found) -> Others {
         let joined = other.status.as_ref().is_some_and(|s| s.current_version.is_some() || s.node_ref.is_some());
         joined || other.name_any() < name
     };
-    let twin = cx.instances.state().into_iter().find(|other| other.name_any() != name && same(other) && first(other));
+    let twin =
+        cx.caches.instances.state().into_iter().find(|other| other.name_any() != name && same(other) && first(other));
     Others { owner_lives, twin: twin.map(|t| t.name_any()) }
 }

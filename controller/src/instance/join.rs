@@ -31,7 +31,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
 
 async fn joined(work: &mut Work, node: Option<&Node>, target: &Target) -> Result<Flow, StepError> {
     take_over_cordon(work).await?;
-    work.status.wicd = Some(work.cx.release.wicd.sha256.clone());
+    work.status.wicd = Some(work.cx.hosts.release.wicd.sha256.clone());
     is_node(work, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", target.version);
     work.cx.events.say(&work.instance, Level::Normal, "Joined", "Join", &note);

@@ -29,7 +29,7 @@ pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodeP
     };
     let source = host_key_source(&known, &pool.spec.ssh())?;
     let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
-    let since = machine.and_then(|m| cx.machines.created(m));
+    let since = machine.and_then(|m| cx.caches.machines.created(m));
     let check = check(cx, source, &host.address, host.port, since).await?;
     // A host that is a node was seen before: its key is not believed for being the first that is seen now.
     if node.is_some() && check == HostKeyCheck::TrustOnFirstUse {
@@ -61,10 +61,10 @@ pub async fn check(
         HostKeySource::Check(check) => Ok(check),
         HostKeySource::KnownHosts(secret) => {
             let port = u16::try_from(port).unwrap_or(22);
-            Ok(HostKeyCheck::AnyOf(cx.secrets.known_hosts(&secret, address, port).await?))
+            Ok(HostKeyCheck::AnyOf(cx.hosts.secrets.known_hosts(&secret, address, port).await?))
         }
         HostKeySource::FirstUse => {
-            let legacy = cx.legacy_host_keys.of(address, since).await?;
+            let legacy = cx.hosts.legacy_host_keys.of(address, since).await?;
             Ok(legacy.map_or(HostKeyCheck::TrustOnFirstUse, HostKeyCheck::Pinned))
         }
     }
@@ -77,7 +77,7 @@ pub async fn credentials(
     pool: &WindowsNodePool,
     check: HostKeyCheck,
 ) -> Result<Login, StepError> {
-    let (keys, problems) = cx.secrets.keys(&instance.spec.host.private_keys).await?;
+    let (keys, problems) = cx.hosts.secrets.keys(&instance.spec.host.private_keys).await?;
     for problem in problems {
         cx.events.say(pool, Level::Warning, reason::CREDENTIALS_UNAVAILABLE, "ReadSecret", &problem.to_string());
     }

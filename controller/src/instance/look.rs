@@ -20,7 +20,7 @@ const NO_PLACE: Duration = Duration::from_secs(15);
 /// Takes a place for a look that nothing was granted for, or says how long it waits. It does not queue: what is granted to the host in
 /// the meantime would wait with it.
 pub fn place(cx: &Context) -> Result<SemaphorePermit<'_>, Duration> {
-    cx.looks.try_acquire().map_err(|_| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
+    cx.hosts.looks.try_acquire().map_err(|_| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
 }
 
 /// Logs in. `granted`: it takes one of the places of work that was granted; else the caller holds a [`place`].

@@ -72,7 +72,7 @@ const PLANNED: &str = "waits because its pool is in mode Plan: no operation begi
 
 /// Reconciles one instance.
 pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
-    let stop = cx.stop.clone();
+    let stop = cx.process.stop.clone();
     // Ending in the middle is no different from a crash, which is allowed at any point.
     let flow = tokio::select! {
         flow = look(&instance, &cx) => match flow {
@@ -91,13 +91,13 @@ pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Resu
 /// What to do after an error that could not be stored as the instance's own.
 pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
     tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is reconciled again");
-    cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
+    cx.process.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
     Action::requeue(API_RETRY)
 }
 
 async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
     // What is acted upon must have our own last write. If it has not, that write is about to bring us here again.
-    if !cx.written.is_caught_up(cached) {
+    if !cx.writes.instances.is_caught_up(cached) {
         return Ok(Flow::Rest);
     }
     // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person
@@ -139,7 +139,7 @@ async fn act(work: &mut Work) -> Result<Flow, StepError> {
     }
     remove::take_back(work).await?;
     // Nothing is begun that would stop in the middle, for want of a certificate of wicd. The pool wakes its hosts when that has passed.
-    let held = work.cx.wicd_rights.problem().filter(|_| work.status.operation.is_none());
+    let held = work.cx.wicd.rights.problem().filter(|_| work.status.operation.is_none());
     let grant = grant.filter(|g| held.is_none() || g.type_ == GrantType::RotateKey);
     if work.status.current_version.is_some() {
         return node(work, grant).await;
@@ -180,7 +180,7 @@ async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError>
     let machine = work.instance.spec.origin.as_ref().and_then(|o| o.machine.clone());
     let orphan = work.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
     if let Some(machine) = machine.as_deref().filter(|_| !orphan)
-        && machines::is_gone(&work.cx.client, machine).await
+        && machines::is_gone(&work.cx.cluster.client, machine).await
     {
         return remove::vanished(work).await;
     }
@@ -276,7 +276,7 @@ async fn believe_host(work: &mut Work) {
     if work.status.current_version.as_ref() == Some(follows) {
         return;
     }
-    let stored = work.cx.versions.get(follows).await.ok().flatten();
+    let stored = work.cx.hosts.versions.get(follows).await.ok().flatten();
     if !matches!(stored.as_deref(), Some(Stored::Ours(_))) {
         return;
     }
@@ -290,7 +290,7 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     // A person may request another attempt of a failed version.
     let _ = work.waits();
     let name = work.name();
-    if let Some(end) = work.cx.renewals.end(&name) {
+    if let Some(end) = work.cx.wicd.renewals.end(&name) {
         work.note_wicd_certificate(end);
     }
     let Some(node) = work.cx.node(&name) else {
@@ -311,8 +311,8 @@ async fn rest(work: &mut Work) -> Result<Flow, StepError> {
     if let Some(operation) = node::cordoned_by(&node) {
         // The mark of an operation that is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
-        work.cx.metrics.wrote("Node");
-        left.release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+        work.cx.process.metrics.wrote("Node");
+        left.release(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     tell_of_host(work, &node);
     tell_of_lost_settings(work).await;
@@ -360,7 +360,7 @@ fn tell_of_host(work: &mut Work, node: &Node) {
     // It is the host's word.
     let drift = annotation(key::DRIFT).map(|text| StepError::host("Drifted", &text).to_string());
     if tell(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
-        work.cx.metrics.drift.inc();
+        work.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();
         work.cx.events.say(&work.instance, Level::Warning, "Drifted", "Keep", &note);
     }
@@ -372,7 +372,7 @@ async fn tell_of_lost_settings(work: &mut Work) {
     let message = match (adopted_version(&work.instance), target) {
         (Some(version), Some(target)) => {
             let legacies = Legacies::read([version.clone()].into(), &work.pool, &work.cx).await;
-            match work.cx.versions.get(&target).await.ok().flatten().as_deref() {
+            match work.cx.hosts.versions.get(&target).await.ok().flatten().as_deref() {
                 Some(Stored::Ours(to)) => lost_settings::message(&legacies.losses_of(&work.instance, &to.services)),
                 _ => return,
             }

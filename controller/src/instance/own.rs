@@ -67,7 +67,7 @@ pub fn proven_addresses(origin: Option<&Origin>, status: &WindowsInstanceStatus,
 impl Work {
     /// Known facts about the host, to identify its Node.
     pub fn evidence(&self) -> Evidence {
-        evidence(&self.instance, &self.status, &self.cx.machines)
+        evidence(&self.instance, &self.status, &self.cx.caches.machines)
     }
 
     /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One that is
@@ -134,7 +134,7 @@ impl Work {
     pub async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
         let mut evidence = self.evidence();
         evidence.proven.extend(reached.map(|ip| ip.to_canonical()));
-        whose::ask(&self.cx.client, &evidence).await.map_err(StepError::api("get the Node"))
+        whose::ask(&self.cx.cluster.client, &evidence).await.map_err(StepError::api("get the Node"))
     }
 }
 

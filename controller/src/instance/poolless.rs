@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// Reconciles an instance without a pool.
 pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
     let name = &cached.spec.pool_ref.name;
-    let pools: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let pools: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     match pools.get_opt(name).await {
         Ok(Some(_)) => return Ok(Flow::After(AGAIN)),
         Ok(None) => {}

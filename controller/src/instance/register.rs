@@ -59,7 +59,7 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
     if let Some(node) = node {
         dress(work, node).await?;
     }
-    let limit = work.cx.args.register_timeout;
+    let limit = work.cx.process.args.register_timeout;
     if work.in_step() > limit {
         // A host that was a node has one, unless it was deleted: that does not count against a version.
         if node.is_none() && work.status.current_version.is_some() {
@@ -108,8 +108,8 @@ pub async fn dress(work: &mut Work, node: &Node) -> Result<(), StepError> {
         if !is_recorded {
             work.save().await?;
         }
-        let nodes: Api<Node> = Api::all(work.cx.client.clone());
-        work.cx.metrics.wrote("Node");
+        let nodes: Api<Node> = Api::all(work.cx.cluster.client.clone());
+        work.cx.process.metrics.wrote("Node");
         let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
             Ok(_) => {}

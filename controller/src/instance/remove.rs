@@ -50,7 +50,7 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     take_up(work, grant);
     let mut seen = Seen { begun, touched: work.status.host_key.is_some(), ..Seen::default() };
     loop {
-        if cx.stop.is_cancelled() {
+        if cx.process.stop.is_cancelled() {
             return Ok(Flow::Rest);
         }
         let past_drain = seen.begun >= Some(Step::Deconfigure);
@@ -162,8 +162,8 @@ pub async fn lift_cordon(work: &mut Work) -> Result<(), StepError> {
     if work.status.operation.is_some()
         && let Some(node) = work.find_node().await?.node()
     {
-        work.cx.metrics.wrote("Node");
-        cordon(work).release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+        work.cx.process.metrics.wrote("Node");
+        cordon(work).release(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
 }
@@ -201,15 +201,15 @@ async fn delete(work: &mut Work, is_wanted: impl Fn(&WindowsInstance) -> bool) -
     if work.instance.is_deleting() {
         return Ok(());
     }
-    let api: Api<WindowsInstance> = Api::all(work.cx.client.clone());
+    let api: Api<WindowsInstance> = Api::all(work.cx.cluster.client.clone());
     let fresh = api.get_opt(&work.name()).await.map_err(StepError::api("get the instance"))?;
     let fresh = fresh.filter(|f| f.uid() == work.instance.uid() && is_wanted(f)).ok_or(StepError::Outdated)?;
     let unchanged = Preconditions { uid: fresh.uid(), resource_version: fresh.resource_version() };
-    work.cx.metrics.wrote("WindowsInstance");
+    work.cx.process.metrics.wrote("WindowsInstance");
     match api.delete(&work.name(), &DeleteParams::default().preconditions(unchanged)).await {
         Ok(answer) => {
             if let Some(written) = answer.left() {
-                work.cx.written.note(&written);
+                work.cx.writes.instances.note(&written);
                 work.instance.metadata = written.metadata;
             }
             Ok(())
@@ -246,9 +246,9 @@ async fn deconfigure(work: &mut Work) -> Result<(), StepError> {
 }
 
 async fn delete_node(work: &Work, node: &Node) -> Result<(), StepError> {
-    let nodes: Api<Node> = Api::all(work.cx.client.clone());
+    let nodes: Api<Node> = Api::all(work.cx.cluster.client.clone());
     let only_this = Preconditions { uid: node.uid(), resource_version: None };
-    work.cx.metrics.wrote("Node");
+    work.cx.process.metrics.wrote("Node");
     match nodes.delete(&node.name_any(), &DeleteParams::default().preconditions(only_this)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
@@ -281,8 +281,8 @@ pub async fn vanished(work: &mut Work) -> Result<Flow, StepError> {
 pub async fn abandon(work: &mut Work) -> Result<Flow, StepError> {
     delete(work, is_abandoned).await?;
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
-    let instances: Api<WindowsInstance> = Api::all(work.cx.client.clone());
-    work.cx.metrics.wrote("WindowsInstance");
+    let instances: Api<WindowsInstance> = Api::all(work.cx.cluster.client.clone());
+    work.cx.process.metrics.wrote("WindowsInstance");
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
     instances.patch(&work.name(), &params, &Patch::Merge(label)).await.map_err(StepError::api("label the instance"))?;
     if work.status.host_key.is_some() {
@@ -327,14 +327,14 @@ pub async fn forget_unclean(work: &Work) -> Result<(), StepError> {
 }
 
 async fn write_unclean(work: &Work, change: impl FnOnce(&mut Vec<UncleanHost>)) -> Result<(), StepError> {
-    let pools: Api<WindowsNodePool> = Api::all(work.cx.client.clone());
+    let pools: Api<WindowsNodePool> = Api::all(work.cx.cluster.client.clone());
     let Some(pool) = pools.get_opt(&work.pool.name_any()).await.map_err(StepError::api("get the pool"))? else {
         return Ok(());
     };
     let mut unclean = pool.status.clone().unwrap_or_default().unclean_hosts;
     change(&mut unclean);
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version()}, "status": {"uncleanHosts": unclean}});
-    work.cx.metrics.wrote("WindowsNodePool");
+    work.cx.process.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
     let doing = StepError::api("store the pool's status");
     pools.patch_status(&work.pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(doing)?;
@@ -349,11 +349,11 @@ async fn finish(work: &mut Work) -> Result<Flow, StepError> {
     }
     let left: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER_INSTANCE).collect();
     let patch = json!({"metadata": {"finalizers": left, "uid": work.instance.uid()}});
-    let instances: Api<WindowsInstance> = Api::all(work.cx.client.clone());
-    work.cx.metrics.wrote("WindowsInstance");
+    let instances: Api<WindowsInstance> = Api::all(work.cx.cluster.client.clone());
+    work.cx.process.metrics.wrote("WindowsInstance");
     match instances.patch(&work.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(written) => {
-            work.cx.written.note(&written);
+            work.cx.writes.instances.note(&written);
             Ok(Flow::Rest)
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Flow::Rest),

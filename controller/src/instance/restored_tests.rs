@@ -62,7 +62,8 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
     assert_eq!(work.status.current_version.as_deref(), Some("1-a"));
 
     // Without a place it waits, and does not ask.
-    let places = bed.cx.looks.try_acquire_many(u32::try_from(bed.cx.looks.available_permits()).unwrap()).unwrap();
+    let places =
+        bed.cx.hosts.looks.try_acquire_many(u32::try_from(bed.cx.hosts.looks.available_permits()).unwrap()).unwrap();
     let (before, asked) = (bed.host.stats().connections, bed.api.calls("GET", NODE).len());
     let mut work = bed.work(instance);
     assert!(recover(&mut work).await.unwrap().is_some());

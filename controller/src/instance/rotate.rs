@@ -47,8 +47,8 @@ pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
     let Some(reference) = host.private_keys.first() else { return Ok(done(work)) };
     let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
     work.begin(CONNECT, &what).await?;
-    let new = work.cx.secrets.key(reference).await?;
-    let (keys, _) = work.cx.secrets.keys(&host.private_keys).await?;
+    let new = work.cx.hosts.secrets.key(reference).await?;
+    let (keys, _) = work.cx.hosts.secrets.keys(&host.private_keys).await?;
     let login = login(&work.cx, &work.instance, &work.pool).await?;
     let mut session = Session::open(&work.cx, &work.instance, &grant.id, login).await?;
     session.prepare().await?;
@@ -203,7 +203,7 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<std::time::Dur
     }
     work.note_refusal(error).await;
     let (reason, step) = (error.reason(), failures.step.clone());
-    work.cx.metrics.failed(&reason);
+    work.cx.process.metrics.failed(&reason);
     let note = format!("{reason}: {step}: {error}");
     work.cx.events.say(&work.instance, Level::Warning, "KeyRotationFailed", &step, &note);
     work.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });

@@ -81,7 +81,7 @@ impl Session {
         login: Login,
     ) -> Result<Self, StepError> {
         // The semaphore is never closed.
-        let slot = cx.connections.clone().acquire_owned().await.map_err(|_| StepError::NoAddress)?;
+        let slot = cx.hosts.connections.clone().acquire_owned().await.map_err(|_| StepError::NoAddress)?;
         Self::connect(cx, instance, operation, login, Some(slot)).await
     }
 
@@ -111,16 +111,16 @@ impl Session {
             connect_timeout: login.connect_timeout,
             command_timeout: login.command_timeout,
         };
-        cx.metrics.ssh_connections.inc();
+        cx.process.metrics.ssh_connections.inc();
         let connection = Connection::connect(&target).await?;
-        cx.metrics.ssh_connections_open.inc();
-        let open = OpenGauge(cx.metrics.clone());
+        cx.process.metrics.ssh_connections_open.inc();
+        let open = OpenGauge(cx.process.metrics.clone());
         Ok(Self {
             connection,
             cx: cx.clone(),
             operation: operation.into(),
             recipient: Recipient {
-                cluster_id: cx.cluster_id.clone(),
+                cluster_id: cx.cluster.id.clone(),
                 node_name: instance.spec.host.name.clone(),
                 machine_id: None,
             },
@@ -152,8 +152,8 @@ impl Session {
     /// Verifies the program on the host, or uploads it: once for each connection.
     async fn program(&self) -> Result<(), StepError> {
         let ensure = || async {
-            let sent = program::ensure(&self.connection, &self.cx.release.wicd, &self.user).await?;
-            self.cx.metrics.host_bytes_sent.inc_by(sent);
+            let sent = program::ensure(&self.connection, &self.cx.hosts.release.wicd, &self.user).await?;
+            self.cx.process.metrics.host_bytes_sent.inc_by(sent);
             Ok(())
         };
         self.program.get_or_try_init(ensure).await.copied()
@@ -166,7 +166,7 @@ impl Session {
         source: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncSeek + Unpin),
     ) -> Result<(), StepError> {
         let sent = self.connection.upload(path, total, source, |_| ()).await?;
-        self.cx.metrics.host_bytes_sent.inc_by(sent.sent);
+        self.cx.process.metrics.host_bytes_sent.inc_by(sent.sent);
         Ok(())
     }
 
@@ -187,7 +187,7 @@ impl Session {
         let request = Request {
             protocol: PROTOCOL,
             operation: self.operation.clone(),
-            epoch: self.cx.epoch,
+            epoch: self.cx.process.epoch,
             recipient: whom.recipient,
             supersedes: whom.supersedes,
             void_epoch: whom.void_epoch,
@@ -198,9 +198,9 @@ impl Session {
         // An answer of an earlier attempt must not be taken for this one's.
         self.connection.remove(&answer_path).await?;
         self.connection.write(&host::request_path(&self.operation, verb), &json).await?;
-        self.cx.metrics.host_bytes_sent.inc_by(json.len() as u64);
-        self.cx.metrics.host_processes.inc();
-        let command = host::command(&self.cx.release.wicd.sha256, verb, &self.operation);
+        self.cx.process.metrics.host_bytes_sent.inc_by(json.len() as u64);
+        self.cx.process.metrics.host_processes.inc();
+        let command = host::command(&self.cx.hosts.release.wicd.sha256, verb, &self.operation);
         let exit = self.connection.exec(&command, self.limit).await?;
         if exit.status != Some(EXIT_ANSWERED) {
             return Err(StepError::no_answer(verb, exit.status, &exit.log));
@@ -234,7 +234,7 @@ impl Session {
     /// the connection broke is not sent again.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, StepError> {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
-        let mut archive = Archive::new(&self.cx.release.payload, &missing)?;
+        let mut archive = Archive::new(&self.cx.hosts.release.payload, &missing)?;
         let path = format!(r"{}\{}", host::path::OPERATIONS, archive.name());
         self.connection.mkdir_all(host::path::OPERATIONS).await?;
         let total = archive.len();
@@ -245,7 +245,7 @@ impl Session {
             Err(StepError::Host { reason, message }) if reason == "HashMismatch" => {
                 // Which side is at fault? The operator checks its own files before it blames a host.
                 for sha256 in &missing {
-                    let (payload, sha256) = (self.cx.release.payload.clone(), sha256.clone());
+                    let (payload, sha256) = (self.cx.hosts.release.payload.clone(), sha256.clone());
                     tokio::task::spawn_blocking(move || payload.verify(&sha256)).await.unwrap_or(Ok(()))?;
                 }
                 Err(StepError::Host { reason, message })

@@ -19,6 +19,7 @@ use crate::{
     args::Run,
     context::{Caches, Cluster, Context, Process},
     fake_api::FakeApi,
+    machines::Machines,
     metrics::Metrics,
     release::Release,
     ssh::fake_host::{ed25519, pem},
@@ -67,6 +68,7 @@ impl Bed {
             pools: pools.as_reader(),
             instances: instances.as_reader(),
             nodes: nodes.as_reader(),
+            machines: Machines::default(),
             unreadable: Unreadable::default(),
         };
         let process = Process {

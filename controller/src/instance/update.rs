@@ -112,10 +112,10 @@ async fn empty_first(work: &mut Work) -> Result<Flow, StepError> {
 
 /// Requests a restart with the Node's annotation, as any client may.
 async fn request_restart(work: &Work) -> Result<(), StepError> {
-    let nodes: Api<Node> = Api::all(work.cx.client.clone());
+    let nodes: Api<Node> = Api::all(work.cx.cluster.client.clone());
     let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    work.cx.metrics.wrote("Node");
+    work.cx.process.metrics.wrote("Node");
     nodes.patch(&work.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
     Ok(())
 }
@@ -125,7 +125,7 @@ async fn evacuate(work: &mut Work, begun: Option<Step>, target: &Target) -> Resu
     let mut seen = Seen { begun, ..Seen::default() };
     seen.drains = drains(work.operation().type_, work.operation().disruption.unwrap_or_default());
     loop {
-        if work.cx.stop.is_cancelled() {
+        if work.cx.process.stop.is_cancelled() {
             return Ok(Some(Flow::Rest));
         }
         let found =
@@ -189,8 +189,8 @@ async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Re
         && let Some(fresh) = &fresh
     {
         work.begin(Step::Uncordon.as_str(), "uncordoning the node").await?;
-        work.cx.metrics.wrote("Node");
-        cordon(work).release(&work.cx.client, fresh).await.map_err(StepError::Drain)?;
+        work.cx.process.metrics.wrote("Node");
+        cordon(work).release(&work.cx.cluster.client, fresh).await.map_err(StepError::Drain)?;
     }
     done(work, node, target).await
 }
@@ -206,7 +206,7 @@ async fn done(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Resu
         work.status.failed_version = None;
     }
     work.status.staged_version = None;
-    work.status.wicd = Some(work.cx.release.wicd.sha256.clone());
+    work.status.wicd = Some(work.cx.hosts.release.wicd.sha256.clone());
     if let Some(node) = &node {
         // Before the operation is forgotten: it knows whether a restart that was asked for in the Node has happened.
         dress(work, node).await?;
@@ -266,7 +266,7 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
     let to = operation.to_version.clone().unwrap_or_default();
     work.status.failed_version = Some(to.clone());
     let way_back = match operation.from_version.as_deref().filter(|from| *from != to) {
-        Some(from) => matches!(work.cx.versions.get(from).await?.as_deref(), Some(Stored::Ours(_))),
+        Some(from) => matches!(work.cx.hosts.versions.get(from).await?.as_deref(), Some(Stored::Ours(_))),
         None => false,
     };
     if !way_back {
@@ -297,7 +297,7 @@ pub async fn give_up(work: &mut Work) -> Result<(), StepError> {
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
         && let Some(node) = work.find_node().await?.node()
     {
-        cordon(work).release(&work.cx.client, &node).await.map_err(StepError::Drain)?;
+        cordon(work).release(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     work.status.operation = None;
     Ok(())

@@ -45,7 +45,7 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, work: &Work, node: &Node) {
     if annotation.is_some() && same_key && is_known {
         return;
     }
-    let keys = match work.cx.secrets.keys(&host.private_keys).await {
+    let keys = match work.cx.hosts.secrets.keys(&host.private_keys).await {
         Ok((keys, _)) => keys,
         Err(error) => return tracing::debug!(%error, "the legacy user annotation is written later"),
     };

@@ -110,7 +110,7 @@ impl Work {
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub fn take_up(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
-        let (epoch, now) = (self.cx.epoch, Timestamp::now().to_string());
+        let (epoch, now) = (self.cx.process.epoch, Timestamp::now().to_string());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
         self.begins = stored.is_none();
         let operation = stored.unwrap_or_else(|| Operation {
@@ -128,7 +128,7 @@ impl Work {
 
     /// What is stored of a version.
     pub async fn target(&self, version: &str) -> Result<Target, StepError> {
-        match self.cx.versions.get(version).await?.as_deref() {
+        match self.cx.hosts.versions.get(version).await?.as_deref() {
             Some(Stored::Ours(rendered)) => {
                 Ok(Target { version: version.into(), rendered: Arc::new(rendered.clone()) })
             }
@@ -152,7 +152,7 @@ impl Work {
     pub fn up_to_date(&self) -> bool {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
-        let wicd = self.status.wicd.as_ref() == Some(&self.cx.release.wicd.sha256);
+        let wicd = self.status.wicd.as_ref() == Some(&self.cx.hosts.release.wicd.sha256);
         wicd && (wanted.is_none() || wanted == current)
     }
 
@@ -215,7 +215,7 @@ impl Work {
         ];
         if let Some(step) = known.into_iter().find(|k| *k == step) {
             let label = crate::metrics::StepLabel { step };
-            self.cx.metrics.step_seconds.get_or_create(&label).observe(self.step_began.elapsed().as_secs_f64());
+            self.cx.process.metrics.step_seconds.get_or_create(&label).observe(self.step_began.elapsed().as_secs_f64());
         }
         self.step_began = std::time::Instant::now();
     }
@@ -268,7 +268,7 @@ impl Work {
     pub async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Ssh(SshError::AuthenticationFailed { .. })) {
             let before = self.status.key_refusal.take();
-            let listed = self.cx.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
+            let listed = self.cx.hosts.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
             self.status.key_refusal = listed.map(|listed| key_refusal::again(before, listed, Timestamp::now()));
         }
     }
@@ -285,10 +285,13 @@ impl Work {
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
             // A correction by a person elsewhere is detected soon.
-            StepError::Secret(_) | StepError::Rights(_) => CREDENTIALS_BACKOFF_MAX.min(self.cx.args.backoff_max),
-            _ => self.cx.args.backoff_max,
+            StepError::Secret(_) | StepError::Rights(_) => {
+                CREDENTIALS_BACKOFF_MAX.min(self.cx.process.args.backoff_max)
+            }
+            _ => self.cx.process.args.backoff_max,
         };
-        let wait = backoff(u32::try_from(count).unwrap_or(1), self.cx.args.backoff_base.min(max), max, rand::random());
+        let wait =
+            backoff(u32::try_from(count).unwrap_or(1), self.cx.process.args.backoff_base.min(max), max, rand::random());
         let next = now.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(now);
         let failures = Failures {
             count,
@@ -320,7 +323,7 @@ impl Work {
         if leaving || !is_quiet {
             self.say(&Situation::Failed { leaving });
         }
-        self.cx.metrics.failed(&reason);
+        self.cx.process.metrics.failed(&reason);
         let note = format!("{step}: {message}");
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
@@ -354,12 +357,12 @@ impl Work {
             }
             return None;
         }
-        until(self.status.failures.as_ref()?, self.cx.args.backoff_max)
+        until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
     /// The same for giving the host another key.
     pub fn key_waits(&self) -> Option<std::time::Duration> {
-        until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.args.backoff_max)
+        until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
     /// The next attempt is made at once.
@@ -375,7 +378,7 @@ impl Work {
         if self.status == self.stored {
             return Ok(());
         }
-        let api: Api<WindowsInstance> = Api::all(self.cx.client.clone());
+        let api: Api<WindowsInstance> = Api::all(self.cx.cluster.client.clone());
         let params = PatchParams::apply(MANAGER_INSTANCE).force();
         let written = loop {
             let version = self.instance.resource_version();
@@ -385,7 +388,7 @@ impl Work {
                 "metadata": {"name": self.name(), "uid": self.instance.uid(), "resourceVersion": version},
                 "status": self.status,
             });
-            self.cx.metrics.wrote("WindowsInstance");
+            self.cx.process.metrics.wrote("WindowsInstance");
             match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
                 Ok(written) => break written,
                 Err(kube::Error::Api(status)) if status.is_conflict() && !self.begins => self.see_again(&api).await?,
@@ -395,7 +398,7 @@ impl Work {
                 Err(error) => return Err(StepError::api("store the status")(error)),
             }
         };
-        self.cx.written.note(&written);
+        self.cx.writes.instances.note(&written);
         self.instance.metadata.resource_version = written.metadata.resource_version;
         self.begins = false;
         self.stored = self.status.clone();

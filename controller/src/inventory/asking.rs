@@ -284,7 +284,7 @@ struct Turn {
 impl Drop for Turn {
     fn drop(&mut self) {
         self.asking.lock().queue.done(&self.pool, &self.task);
-        if !self.cx.stop.is_cancelled() {
+        if !self.cx.process.stop.is_cancelled() {
             self.asking.begin(&self.cx);
             self.cx.wake.pool(&self.pool);
         }
@@ -295,11 +295,13 @@ async fn work(turn: Turn, ask: Option<Arc<Ask>>) {
     let cx = &turn.cx;
     match (&turn.task, ask) {
         (Task::Lookup(name), _) => {
-            let Some(addresses) = cx.stop.run_until_cancelled(contact::look_up(name)).await else { return };
+            let Some(addresses) = cx.process.stop.run_until_cancelled(contact::look_up(name)).await else { return };
             turn.asking.resolved(name.clone(), addresses);
         }
         (Task::Contact(_), Some(ask)) => {
-            let Some(result) = Box::pin(cx.stop.run_until_cancelled(contact::contact(cx, &ask))).await else { return };
+            let Some(result) = Box::pin(cx.process.stop.run_until_cancelled(contact::contact(cx, &ask))).await else {
+                return;
+            };
             if let Err(failure) = &result {
                 let (pool, address) = (turn.pool.as_str(), ask.place.0.as_str());
                 tracing::warn!(pool, address, reason = failure.reason, "{}", failure.message);

@@ -38,8 +38,14 @@ pub struct Sources {
 impl Sources {
     /// Begins with nothing read.
     pub fn new(cx: &Context) -> Self {
-        let git = Gits::new(cx.client.clone(), &cx.args, cx.wake.clone(), cx.metrics.clone(), cx.stop.clone());
-        Self { claims: Claims::default(), asking: Asking::default(), git, flux: Arc::new(Flux::new(&cx.args)) }
+        let git = Gits::new(
+            cx.cluster.client.clone(),
+            &cx.process.args,
+            cx.wake.clone(),
+            cx.process.metrics.clone(),
+            cx.process.stop.clone(),
+        );
+        Self { claims: Claims::default(), asking: Asking::default(), git, flux: Arc::new(Flux::new(&cx.process.args)) }
     }
 }
 

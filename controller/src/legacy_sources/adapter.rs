@@ -77,14 +77,14 @@ pub(super) fn has_instances(instances: &[Arc<WindowsInstance>], pool: &str) -> b
 
 /// Creates a pool whose hosts come from this source; the operator owns only this field.
 pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kube::Result<()> {
-    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let pool = json!({
         "apiVersion": format!("{GROUP}/{VERSION}"),
         "kind": "WindowsNodePool",
         "metadata": {"name": name},
         "spec": {"inventory": inventory},
     });
-    cx.metrics.wrote("WindowsNodePool");
+    cx.process.metrics.wrote("WindowsNodePool");
     api.patch(name, &PatchParams::apply(MANAGER_ADAPTER), &Patch::Apply(pool)).await?;
     tracing::info!(pool = name, "created a pool for its source of hosts");
     Ok(())
@@ -92,13 +92,13 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kub
 
 /// Deletes a pool, unless another client has written to it. The cache does not have the owners of fields.
 pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
-    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let Some(pool) = api.get_opt(name).await? else { return Ok(()) };
     if pool.metadata.deletion_timestamp.is_some() || !is_only_ours(pool.managed_fields()) {
         return Ok(());
     }
     let unchanged = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
-    cx.metrics.wrote("WindowsNodePool");
+    cx.process.metrics.wrote("WindowsNodePool");
     match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
         Ok(_) => {
             tracing::info!(pool = name, "the pool was deleted because its source of hosts does not exist any more");

@@ -41,7 +41,7 @@ pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>)
 /// One that is not there takes no hosts away, `windows-instances` neither: a ConfigMap goes for a moment when it is replaced, and for
 /// longer when the operator's namespace is deleted and made again.
 pub async fn ask(name: &str, cx: &Context) -> Asked {
-    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
+    let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     match api.get_opt(name).await {
         Ok(Some(map)) => {
             let data = map.data.clone().unwrap_or_default();
@@ -50,7 +50,7 @@ pub async fn ask(name: &str, cx: &Context) -> Asked {
         Ok(None) => {
             let message = format!(
                 "the ConfigMap {}/{name} does not exist: create it, or name another in inventory.configMapRef",
-                cx.args.namespace
+                cx.process.args.namespace
             );
             Asked::Missing(Trouble { reason: "ConfigMapMissing", message, stalls: true })
         }

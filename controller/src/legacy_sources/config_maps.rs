@@ -34,7 +34,7 @@ type Meta = PartialObjectMeta<ConfigMap>;
 /// Runs until it is stopped from outside.
 pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     // Only metadata: what is in them is asked for when it is needed.
-    let api: Api<Meta> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
+    let api: Api<Meta> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     let writer: Writer<Meta> = Writer::default();
     let maps = writer.as_reader();
     let events = watcher(api, watcher::Config::default()).default_backoff();
@@ -74,12 +74,12 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
         Event::Apply(map) | Event::Delete(map) => BTreeSet::from([map.name_any()]),
         Event::InitDone => {
             *is_filled = true;
-            let read = cx.pools.state().iter().filter_map(|p| reads(p).map(str::to_owned)).collect::<Vec<_>>();
+            let read = cx.caches.pools.state().iter().filter_map(|p| reads(p).map(str::to_owned)).collect::<Vec<_>>();
             read.into_iter().chain([WINDOWS_INSTANCES.to_owned()]).collect()
         }
     };
     for name in &names {
-        let readers: Vec<_> = cx.pools.state().into_iter().filter(|p| reads(p) == Some(name)).collect();
+        let readers: Vec<_> = cx.caches.pools.state().into_iter().filter(|p| reads(p) == Some(name)).collect();
         for pool in &readers {
             cx.wake.pool(&pool.name_any());
         }
@@ -93,7 +93,7 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
 /// An editor of a ConfigMap reads its events, and not those of a pool.
 async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
-    let api: Api<ConfigMap> = Api::namespaced(cx.client.clone(), &cx.args.namespace);
+    let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     // The pool reports if it cannot be read.
     let Ok(Some(map)) = api.get_opt(name).await else { return };
     let listing = config_map::read(name, &map.data.unwrap_or_default(), None);
@@ -106,13 +106,13 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
     // One that a person has taken from us, as to hand its nodes back, needs no pool.
     let is_ignored = |m: &Arc<Meta>| m.labels().get(key::IGNORE).is_some_and(|v| v == "true");
     let map = find(cx, maps, WINDOWS_INSTANCES).filter(|m| !is_ignored(m));
-    let pool = cx.pools.get(&ObjectRef::new(WINDOWS_INSTANCES));
+    let pool = cx.caches.pools.get(&ObjectRef::new(WINDOWS_INSTANCES));
     let is_read = |p: &WindowsNodePool| reads(p) == Some(WINDOWS_INSTANCES);
     let seen = Seen {
         source: map.is_some(),
         reads: pool.as_deref().is_some_and(is_read),
-        other_reads: cx.pools.state().iter().any(|p| p.name_any() != WINDOWS_INSTANCES && is_read(p)),
-        has_instances: has_instances(&cx.instances.state(), WINDOWS_INSTANCES),
+        other_reads: cx.caches.pools.state().iter().any(|p| p.name_any() != WINDOWS_INSTANCES && is_read(p)),
+        has_instances: has_instances(&cx.caches.instances.state(), WINDOWS_INSTANCES),
         pool: pool.as_deref(),
     };
     match (decide(&seen), map) {
@@ -134,7 +134,7 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
 }
 
 fn find(cx: &Context, maps: &Store<Meta>, name: &str) -> Option<Arc<Meta>> {
-    maps.get(&ObjectRef::new(name).within(&cx.args.namespace))
+    maps.get(&ObjectRef::new(name).within(&cx.process.args.namespace))
 }
 
 fn reads(pool: &WindowsNodePool) -> Option<&str> {

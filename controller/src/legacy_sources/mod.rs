@@ -20,7 +20,7 @@ use crate::{context::Context, watch::Changes};
 /// Watches the sources and keeps their pools, until the process stops.
 pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
     let stirs = cx.clone();
-    let pools = pools.inspect(move |_| stirs.machines.stir()).boxed();
+    let pools = pools.inspect(move |_| stirs.caches.machines.stir()).boxed();
     let all = async { tokio::join!(config_maps::run(&cx, pools), machines::run(&cx)) };
-    Box::pin(cx.stop.run_until_cancelled(all)).await;
+    Box::pin(cx.process.stop.run_until_cancelled(all)).await;
 }

@@ -21,6 +21,7 @@ use crate::{
     cluster,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
     inventory::hosts::Known,
+    machines::Machines,
     pool::{self, PoolContext},
     telemetry,
     unreadable::Unreadable,
@@ -141,24 +142,24 @@ async fn context(args: Run) -> anyhow::Result<PoolContext> {
         stop: CancellationToken::new(),
         looks_once: true,
     };
-    let caches = Caches { pools, instances, nodes, unreadable };
+    let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
     let shared = Arc::new(Context::new(process, cluster, cluster_id, caches, release));
     Ok(PoolContext::new(shared, warning))
 }
 
 /// Plans one pool. Its hosts are added to `others`.
 async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) -> anyhow::Result<Answer> {
-    let there = cx.pools.get(&ObjectRef::from_obj(&document.pool));
+    let there = cx.caches.pools.get(&ObjectRef::from_obj(&document.pool));
     let mut answer = Answer { pool: document.pool.name_any(), ..Answer::default() };
     let refuse = |mut answer: Answer, reason: &str, message: String| {
         answer.problems.push(Told { host: None, reason: reason.to_owned(), message });
         "it cannot be planned".clone_into(&mut answer.summary);
         Ok(answer)
     };
-    if let Some(message) = cx.unreadable.of_pool(&answer.pool) {
+    if let Some(message) = cx.caches.unreadable.of_pool(&answer.pool) {
         return refuse(answer, "InstanceUnreadable", message);
     }
-    match dry_run(&cx.client, document, there.is_some()).await? {
+    match dry_run(&cx.cluster.client, document, there.is_some()).await? {
         Verdict::Taken => {}
         Verdict::Refused(message) => return refuse(answer, "Refused", message),
         Verdict::NotAsked(message) => {

@@ -53,10 +53,13 @@ impl List {
         self.vanishing = seen.departures.as_ref().map(|d| d.vanishing.clone()).unwrap_or_default();
 
         // A command that looks once has seen no other list.
-        let mut unread =
-            if cx.looks_once { Unread::default() } else { cx.sources.claims.unread(&name, &names, &cx.pools.state()) };
+        let mut unread = if cx.process.looks_once {
+            Unread::default()
+        } else {
+            cx.sources.claims.unread(&name, &names, &cx.caches.pools.state())
+        };
         // Such a pool is in no cache, and may list any host.
-        unread.unknown.extend(cx.unreadable.names("WindowsNodePool"));
+        unread.unknown.extend(cx.caches.unreadable.names("WindowsNodePool"));
         for pending in &unread.pending {
             cx.wake.pool(pending);
         }

@@ -301,8 +301,8 @@ fn merged(mut base: serde_json::Value, over: serde_json::Value) -> serde_json::V
 }
 
 async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
-    let api: Api<WindowsInstance> = Api::all(cx.client.clone());
-    cx.metrics.wrote("WindowsInstance");
+    let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
+    cx.process.metrics.wrote("WindowsInstance");
     match write {
         Write::Create(instance) => {
             let params = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
@@ -321,7 +321,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             match api.patch(&name, &params, &Patch::Merge(patch)).await {
                 Ok(written) => {
                     if returns {
-                        cx.granted.note(&written);
+                        cx.writes.grants.note(&written);
                         cx.tell_of_host(&written, &Told::Returned);
                     }
                     match moved_to {
@@ -338,7 +338,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
             match api.patch(&name, &params, &Patch::Merge(patch)).await {
                 Ok(written) => {
-                    cx.granted.note(&written);
+                    cx.writes.grants.note(&written);
                     Ok(())
                 }
                 other => gone_is_fine(other).map_err(failed("grant an operation")),
@@ -354,7 +354,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             };
             match written {
                 Ok(written) => {
-                    cx.granted.note(&written);
+                    cx.writes.grants.note(&written);
                     cx.tell_of_host(&written, &told);
                     Ok(())
                 }

@@ -53,7 +53,7 @@ impl Keys {
         }
         let old = may_be_old(places.len());
         let reads = places.into_iter().map(|(place, reference)| async move {
-            let key = cx.secrets.key_not_older(&reference, old).await;
+            let key = cx.hosts.secrets.key_not_older(&reference, old).await;
             let weak = key.as_ref().ok().and_then(|k| k.identity.weakness());
             (place, key.map(|k| k.identity.public_key_hash()).map_err(|e| e.to_string()), weak)
         });

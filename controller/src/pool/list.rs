@@ -226,7 +226,7 @@ fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[Pro
 /// Whether a host key is known that no entry declares: one that the host has proven, that a person has allowed, or that the legacy operator
 /// has left on the Node.
 fn has_host_key(host: &str, cx: &PoolContext) -> bool {
-    let instance = cx.instances.get(&ObjectRef::new(host));
+    let instance = cx.caches.instances.get(&ObjectRef::new(host));
     let has = |i: &WindowsInstance| {
         let annotations = i.annotations();
         i.status.as_ref().is_some_and(|s| s.host_key.is_some())
@@ -282,7 +282,7 @@ impl List {
 
     /// A host that another pool lists now goes over to it, and stays the node that it is.
     fn hand_over(&mut self, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &PoolContext) {
-        let pools = cx.pools.state();
+        let pools = cx.caches.pools.state();
         for instance in mine.iter().filter(|i| !i.is_deleting() && !self.hosts.contains_key(&i.name_any())) {
             let name = instance.name_any();
             let Some(to) = cx.sources.claims.other(&pool.name_any(), &name, &instance.spec.host.address, &pools) else {

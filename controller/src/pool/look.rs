@@ -164,7 +164,7 @@ pub async fn plan(
     cx: &PoolContext,
     now: Timestamp,
 ) -> Result<Planned, PoolError> {
-    let (name, all) = (pool.name_any(), cx.instances.state());
+    let (name, all) = (pool.name_any(), cx.caches.instances.state());
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     let mut there: Vec<Known> = all.iter().map(|i| known(i)).collect();
     let more: Vec<Known> = others.iter().filter(|o| !there.iter().any(|k| k.name == o.name)).cloned().collect();

@@ -113,7 +113,7 @@ const API_RETRY: Duration = Duration::from_secs(5);
 /// What to do after an error.
 pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
     tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
-    cx.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
+    cx.process.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
     Action::requeue(API_RETRY)
 }
 
@@ -124,7 +124,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     let deleting = pool.metadata.deletion_timestamp.is_some();
 
     // Dereference, validate, plan.
-    let all = cx.instances.state();
+    let all = cx.caches.instances.state();
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     if deleting {
         cx.sources.asking.forget(&name);
@@ -134,7 +134,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
         return finish(&pool, &cx).await;
     }
     // A grant that was given and is not seen yet would be given a second time, to another host.
-    if !mine.iter().all(|i| cx.granted.is_caught_up(i)) {
+    if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
     let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
@@ -155,7 +155,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
         cx.sources.asking.ask(&pool, &[], &cx.shared);
         let list = look.preview(&pool, &cx);
         let mut status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
-        rights::say(&mut status, cx.wicd_rights.problem().as_ref(), true, now);
+        rights::say(&mut status, cx.wicd.rights.problem().as_ref(), true, now);
         store(&pool, status, &cx).await?;
         record(&name, &look.members, &cx);
         return Ok(Action::await_change());
@@ -163,9 +163,9 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     let Look { mine, list, window, wishes, members, limits, keys, .. } = look;
     let asked_again =
         cx.sources.asking.ask(&pool, &list.to_ask, &cx.shared).and_then(|wait| now.checked_add(wait).ok());
-    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(limits.open, &cx), &pool, &cx.pools);
+    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(limits.open, &cx), &pool, &cx.caches.pools);
     let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
-    let cap = cx.args.max_disruptions;
+    let cap = cx.process.args.max_disruptions;
     let decision = cx.disruptions.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
 
     // Apply.
@@ -196,7 +196,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
         keys: keys.standing(&members),
     };
     let mut next = status::next(&pool, &seen, cx.warning.as_ref(), now);
-    rights::say(&mut next, cx.wicd_rights.problem().as_ref(), deleting, now);
+    rights::say(&mut next, cx.wicd.rights.problem().as_ref(), deleting, now);
     tell_of_course(&pool, &next, &cx);
     store(&pool, next, &cx).await?;
     record(&name, &members, &cx);
@@ -237,7 +237,7 @@ fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstan
     }
     let hosts = all.iter().map(|i| i.name_any()).chain(list.hosts.keys().cloned()).collect();
     let unnamed = list.unnamed.iter().map(|(place, _)| place.0.clone()).collect();
-    let nodes = cx.nodes.state();
+    let nodes = cx.caches.nodes.state();
     strays::strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
@@ -298,10 +298,10 @@ async fn use_approval(
     hosts: usize,
     cx: &PoolContext,
 ) -> Result<bool, PoolError> {
-    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch =
         json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key::APPROVE_REMOVAL: null}}});
-    cx.metrics.wrote("WindowsNodePool");
+    cx.process.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
     match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
         Ok(_) if hosts > 0 => {
@@ -333,9 +333,9 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
 }
 
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<(), PoolError> {
-    let api: Api<WindowsNodePool> = Api::all(cx.client.clone());
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
-    cx.metrics.wrote("WindowsNodePool");
+    cx.process.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
     gone_is_fine(api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await)
         .map_err(failed("store the pool's finalizer"))
@@ -345,8 +345,8 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolCon
     if pool.status.as_ref() == Some(&next) {
         return Ok(());
     }
-    cx.metrics.wrote("WindowsNodePool");
-    store_status(&cx.client, pool, &next).await.map_err(failed("store the pool's status"))
+    cx.process.metrics.wrote("WindowsNodePool");
+    store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status"))
 }
 
 /// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way
@@ -380,6 +380,6 @@ fn record(pool: &str, members: &[Member], cx: &PoolContext) {
         ("failed", count(&|m| m.slot.waits_until.is_some() || m.slot.failed)),
         ("total", count(&|_| true)),
     ] {
-        cx.metrics.nodes.get_or_create(&PoolState { pool: pool.into(), state }).set(value);
+        cx.process.metrics.nodes.get_or_create(&PoolState { pool: pool.into(), state }).set(value);
     }
 }

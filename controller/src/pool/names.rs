@@ -53,13 +53,14 @@ impl Naming {
         // A name counts only once it is stored beside the key of the host that said it.
         let said: Vec<&FirstContact> = stored.iter().filter(|c| places.contains(&at(c))).collect();
         let existing: Vec<Existing> =
-            cx.instances.state().iter().map(|i| existing(i, &name, !said.is_empty())).collect();
-        if cx.looks_once {
+            cx.caches.instances.state().iter().map(|i| existing(i, &name, !said.is_empty())).collect();
+        if cx.process.looks_once {
             let all = places.iter().chain(existing.iter().map(|e| &e.place)).map(|(address, _)| address.clone());
             cx.sources.asking.look_up(all.filter(|a| a.parse::<std::net::IpAddr>().is_err()).collect()).await;
         }
         let owners = Owners::of(&said, cx).await;
-        let nodes = NodesByAddress::of(&cx.nodes.state(), &|node| cx.instances.get(&ObjectRef::new(node)));
+        let nodes =
+            NodesByAddress::of(&cx.caches.nodes.state(), &|node| cx.caches.instances.get(&ObjectRef::new(node)));
         let names = Names {
             existing: &existing,
             nodes_at: &|address| nodes.0.get(address).cloned().unwrap_or_default(),
@@ -80,17 +81,17 @@ impl Naming {
 /// Keeps hosts out that have no instance yet and are Nodes of another name already: they would be joined a second time, and their pods would stay
 /// behind on the first Node. What is kept out for good is a problem of its entry; returns when to look again.
 pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, cx: &PoolContext) -> Option<Timestamp> {
-    let has_instance = |name: &str| cx.instances.get(&ObjectRef::new(name)).is_some();
+    let has_instance = |name: &str| cx.caches.instances.get(&ObjectRef::new(name)).is_some();
     let hosts = resolved.hosts.values().map(|h| (h.name.clone(), canonical(&h.address)));
     let new: Vec<(String, String)> = hosts.filter(|(name, _)| !has_instance(name)).collect();
     if new.is_empty() {
         return None;
     }
     let is_name = |address: &&String| address.parse::<std::net::IpAddr>().is_err();
-    if cx.looks_once {
+    if cx.process.looks_once {
         cx.sources.asking.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
     }
-    let nodes = NodesByAddress::of(&cx.nodes.state(), &|node| cx.instances.get(&ObjectRef::new(node)));
+    let nodes = NodesByAddress::of(&cx.caches.nodes.state(), &|node| cx.caches.instances.get(&ObjectRef::new(node)));
     let mut next = None;
     for (name, address) in new {
         let addresses =
@@ -230,14 +231,14 @@ impl Owners {
 
 /// The owner of a name, in words. Nodes are asked of the API server: the cache has only those that run Windows.
 async fn owner(name: &str, cx: &PoolContext) -> Result<Option<String>, String> {
-    if let Some(instance) = cx.instances.get(&ObjectRef::new(name)) {
+    if let Some(instance) = cx.caches.instances.get(&ObjectRef::new(name)) {
         let (pool, address) = (&instance.spec.pool_ref.name, &instance.spec.host.address);
         return Ok(Some(format!("the WindowsInstance {name} of pool {pool} at {address}")));
     }
-    if let Some(machine) = cx.machines.named(name) {
+    if let Some(machine) = cx.caches.machines.named(name) {
         return Ok(Some(format!("the Machine {machine}")));
     }
-    match Api::<Node>::all(cx.client.clone()).get_metadata_opt(name).await {
+    match Api::<Node>::all(cx.cluster.client.clone()).get_metadata_opt(name).await {
         Ok(node) => Ok(node.map(|_| format!("the Node {name}"))),
         Err(error) => Err(format!("failed to get the Node {name}: {}", crate::errors::said(&error))),
     }

@@ -22,10 +22,10 @@ pub async fn ask(pool: &WindowsNodePool, cx: &PoolContext) -> Asked {
         return machines::ask(pool, set, cx).await;
     }
     if let Some(git) = &inventory.git {
-        return cx.sources.git.ask(pool, git, cx.looks_once).await;
+        return cx.sources.git.ask(pool, git, cx.process.looks_once).await;
     }
     if let Some(from) = &inventory.source_ref {
-        return cx.sources.flux.ask(pool, from, &cx.client).await;
+        return cx.sources.flux.ask(pool, from, &cx.cluster.client).await;
     }
     let trouble = Trouble {
         reason: "SourceNotSupported",

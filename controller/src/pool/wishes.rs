@@ -61,14 +61,14 @@ impl Wishes {
             let legacies = Legacies::read(BTreeSet::new(), pool, cx).await;
             return Ok(Self::of_nothing(before, legacies, cx));
         }
-        let fresh = cx.release.render(&pool.spec.template_spec())?;
+        let fresh = cx.hosts.release.render(&pool.spec.template_spec())?;
         let current = match before {
             Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),
             None => None,
         };
         let rendered = version_for(&fresh, args::version(), current.as_ref().map(|(v, r)| (v.as_str(), &**r)));
         if intent == Intent::Apply {
-            cx.versions.publish(&rendered, fresh.clone()).await?;
+            cx.hosts.versions.publish(&rendered, fresh.clone()).await?;
         }
 
         let rollout = pool.spec.rollout();
@@ -85,7 +85,12 @@ impl Wishes {
         };
         let remediation = pool.spec.remediation();
         let looks = remediation.type_ != Some(RemediationType::None);
-        let wish = Wish { version: &rendered, min_ready: rollout.min_ready(), looks, backoff_max: cx.args.backoff_max };
+        let wish = Wish {
+            version: &rendered,
+            min_ready: rollout.min_ready(),
+            looks,
+            backoff_max: cx.process.args.backoff_max,
+        };
         let adopted = mine.iter().filter_map(|i| adopted_version(i).cloned()).collect();
         let legacies = Legacies::read(adopted, pool, cx).await;
         let bare = |i| {
@@ -98,7 +103,8 @@ impl Wishes {
         let lost = lost(&slots, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
         let mut seen = seen(&members, &rendered, &lost.names);
         if let Some(current) = &seen.current {
-            seen.foreign = !matches!(cx.versions.get(current).await.ok().flatten().as_deref(), Some(Stored::Ours(_)));
+            seen.foreign =
+                !matches!(cx.hosts.versions.get(current).await.ok().flatten().as_deref(), Some(Stored::Ours(_)));
         }
         let course = course(before, &rendered, &seen, settings, now);
 
@@ -113,14 +119,14 @@ impl Wishes {
             if version == course.target || changes.contains_key(&version) {
                 continue;
             }
-            let found = cx.versions.get(&version).await.ok().flatten();
+            let found = cx.hosts.versions.get(&version).await.ok().flatten();
             let change = match (found.as_deref(), &target) {
                 (Some(from), Some(to)) => (version_diff::change(from, to), has_all(from, to)),
                 _ => (version_diff::unknown(), false),
             };
             changes.insert(version, change);
         }
-        let wicd = cx.release.wicd.sha256.clone();
+        let wicd = cx.hosts.release.wicd.sha256.clone();
         Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target, legacies, from })
     }
 
@@ -128,7 +134,7 @@ impl Wishes {
     fn of_nothing(before: Option<&RolloutStatus>, legacies: Legacies, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course = Course { status: before.cloned(), target: rendered.clone(), gate: Gate::default(), next: None };
-        let wicd = cx.release.wicd.sha256.clone();
+        let wicd = cx.hosts.release.wicd.sha256.clone();
         let (changes, min_ready) = (HashMap::new(), Duration::ZERO);
         Self { rendered, course, wicd, min_ready, looks: true, changes, target: None, legacies, from: None }
     }
@@ -137,7 +143,7 @@ impl Wishes {
     /// whether changes may begin now.
     pub fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
-        let has = |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.release.has(r.files()));
+        let has = |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.hosts.release.has(r.files()));
         if in_force != self.course.target && has(&self.from) {
             in_force.to_owned()
         } else if has(&self.target) {
@@ -153,7 +159,7 @@ impl Wishes {
             version: &self.course.target,
             min_ready: self.min_ready,
             looks: self.looks,
-            backoff_max: cx.args.backoff_max,
+            backoff_max: cx.process.args.backoff_max,
         };
         let node = cx.node(&instance.name_any());
         let mut member = member(instance, unwanted, node.as_deref(), &wish, self.change(instance), now);
@@ -217,7 +223,7 @@ pub(super) fn wicd_certificate_end(instance: &WindowsInstance) -> Option<Timesta
 }
 
 async fn stored(cx: &Context, version: &str) -> Result<Option<Arc<Rendered>>, PoolError> {
-    Ok(match cx.versions.get(version).await?.as_deref() {
+    Ok(match cx.hosts.versions.get(version).await?.as_deref() {
         Some(Stored::Ours(rendered)) => Some(Arc::new(rendered.clone())),
         _ => None,
     })

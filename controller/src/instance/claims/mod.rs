@@ -51,7 +51,7 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Co
         &cx.beside(
             instance,
             status,
-            &Reserved::of(&cx.release.cluster, cx.args.loopback_hosts),
+            &Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
             &Neighbours::default(),
             None,
         ),
@@ -68,14 +68,15 @@ impl Context {
         node: Option<&'a Node>,
     ) -> Beside<'a> {
         let origin = instance.spec.origin.as_ref();
-        let machine = origin.and_then(|o| o.machine.as_deref()).map(|m| self.machines.addresses(m)).unwrap_or_default();
+        let machine =
+            origin.and_then(|o| o.machine.as_deref()).map(|m| self.caches.machines.addresses(m)).unwrap_or_default();
         Beside {
-            proven: proven_addresses(origin, status, &self.machines),
+            proven: proven_addresses(origin, status, &self.caches.machines),
             machine: machine.into_iter().map(|(_, address)| address).collect(),
             reserved,
             neighbours,
             node,
-            namespace: &self.args.namespace,
+            namespace: &self.process.args.namespace,
         }
     }
 }
@@ -139,13 +140,17 @@ pub struct Hosts {
 impl Hosts {
     /// Those of this operator.
     pub fn new(cx: Arc<Context>) -> Self {
-        Self { reserved: Reserved::of(&cx.release.cluster, cx.args.loopback_hosts), neighbours: Recent::default(), cx }
+        Self {
+            reserved: Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
+            neighbours: Recent::default(),
+            cx,
+        }
     }
 }
 
 impl csr::Hosts for Hosts {
     fn lookup(&self, node_name: &str) -> Option<Claim> {
-        let instance = self.cx.instances.get(&ObjectRef::new(node_name))?;
+        let instance = self.cx.caches.instances.get(&ObjectRef::new(node_name))?;
         let status = instance.status.clone().unwrap_or_default();
         let node = self.cx.node(node_name);
         let neighbours = Neighbours::default();
@@ -155,9 +160,10 @@ impl csr::Hosts for Hosts {
 
     /// No host of a pool claims a name whose Node belongs to another owner.
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
-        let Some(instance) = self.cx.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
+        let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
         let status = instance.status.clone().unwrap_or_default();
-        let (node, whose) = whose::ask(&self.cx.client, &evidence(&instance, &status, &self.cx.machines)).await?;
+        let (node, whose) =
+            whose::ask(&self.cx.cluster.client, &evidence(&instance, &status, &self.cx.caches.machines)).await?;
         match whose {
             Whose::Others(Mismatch::NotWindows { .. }) => return Ok(None),
             // For a host that was never reached it is unknown: it has no proof yet, and valid requests wait for that.

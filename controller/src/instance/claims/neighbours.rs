@@ -72,7 +72,7 @@ impl Recent {
             let _ = since;
             return Ok(neighbours.clone());
         }
-        let api: Api<Node> = Api::all(cx.client.clone());
+        let api: Api<Node> = Api::all(cx.cluster.client.clone());
         let (mut nodes, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
         loop {
             let page = api.list(&params).await?;
@@ -82,7 +82,7 @@ impl Recent {
                 None => break,
             }
         }
-        let neighbours = Arc::new(Neighbours::gather(&cx.instances.state(), &nodes));
+        let neighbours = Arc::new(Neighbours::gather(&cx.caches.instances.state(), &nodes));
         *known = Some((Instant::now(), neighbours.clone()));
         Ok(neighbours)
     }

@@ -41,9 +41,9 @@ fn named_by(pool: &WindowsNodePool) -> Option<Key> {
 pub async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<WindowsNodePool>) {
     let mut watches: BTreeMap<Key, AbortOnDropHandle<()>> = BTreeMap::new();
     let mut changes = pools.ready_chunks(TOGETHER);
-    while let Some(Some(_)) = cx.stop.run_until_cancelled(changes.next()).await {
+    while let Some(Some(_)) = cx.process.stop.run_until_cancelled(changes.next()).await {
         let (mut wanted, mut names) = (BTreeSet::new(), BTreeSet::new());
-        for pool in cx.pools.state() {
+        for pool in cx.caches.pools.state() {
             if let Some(key) = named_by(&pool) {
                 wanted.insert(key);
                 names.insert(pool.name_any());
@@ -72,12 +72,12 @@ async fn keep_watching(cx: Arc<Context>, key: Key) {
 async fn watch(cx: Arc<Context>, key: Key) {
     let (kind, namespace, name) = &key;
     let api: Api<PartialObjectMeta<DynamicObject>> =
-        Api::namespaced_with(cx.client.clone(), namespace, &resource(*kind));
+        Api::namespaced_with(cx.cluster.client.clone(), namespace, &resource(*kind));
     let mut changes = std::pin::pin!(watch_object(api, name).default_backoff());
     while let Some(change) = changes.next().await {
         match change {
             Ok(_) => {
-                for pool in cx.pools.state().iter().filter(|p| named_by(p).as_ref() == Some(&key)) {
+                for pool in cx.caches.pools.state().iter().filter(|p| named_by(p).as_ref() == Some(&key)) {
                     cx.wake.pool(&pool.name_any());
                 }
             }

@@ -33,10 +33,10 @@ const RETRY: SignedDuration = SignedDuration::from_secs(5);
 /// Asks for the hosts of a pool that names Machines. Without the watch, as at the start and in the command `plan`, they are listed.
 pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> Asked {
     let source = Source::of(reference);
-    let machines = if cx.machines.of(source.group).is_some() {
-        cx.machines.machines(source.group)
+    let machines = if cx.caches.machines.of(source.group).is_some() {
+        cx.caches.machines.machines(source.group)
     } else {
-        match listed(&cx.client, &source).await {
+        match listed(&cx.cluster.client, &source).await {
             Ok(Some(machines)) => machines,
             Ok(None) => {
                 let message = format!(
@@ -51,7 +51,7 @@ pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context
             }
         }
     };
-    let instances = cx.instances.state();
+    let instances = cx.caches.instances.state();
     let of_machine = |i: &api::WindowsInstance| Some((i.spec.origin.as_ref()?.machine.clone()?, i.name_any()));
     let mine = instances.iter().filter(|i| !i.is_deleting());
     let from_here = |i: &&Arc<WindowsInstance>| {
@@ -60,7 +60,7 @@ pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context
     };
     let here: Vec<(String, String)> = mine.clone().filter(from_here).filter_map(|i| of_machine(i)).collect();
     let beside = Beside {
-        platform: cx.release.cluster.platform,
+        platform: cx.hosts.release.cluster.platform,
         pool_has_user: pool.spec.ssh().username.is_some(),
         instances: mine.filter_map(|i| of_machine(i)).collect(),
     };

@@ -54,11 +54,11 @@ impl Restrictions {
 /// Checks all Machines, and replaces those that must be replaced.
 pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
     let mut seen: BTreeSet<String> = BTreeSet::new();
-    let instances = cx.instances.state();
+    let instances = cx.caches.instances.state();
     let of_machine: Instances<'_> =
         instances.iter().filter_map(|i| Some((i.spec.origin.as_ref()?.machine.as_deref()?, i))).collect();
-    for group in cx.machines.groups() {
-        let (machines, sets) = (cx.machines.machines(group), cx.machines.sets(group));
+    for group in cx.caches.machines.groups() {
+        let (machines, sets) = (cx.caches.machines.machines(group), cx.caches.machines.sets(group));
         seen.extend(machines.iter().map(|m| m.uid.clone()));
         let sources: BTreeSet<&Source> =
             machines.iter().filter(|m| m.windows).filter_map(|m| m.source.as_ref()).collect();
@@ -119,7 +119,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
     let pool = cx.pool_of(instance)?;
     // A list that was just changed may not have come to the instance yet: the listed keys have not been tried yet.
     let keys = Some(&instance.spec.host.private_keys).filter(|keys| **keys == pool.spec.ssh().private_keys())?;
-    let listed = cx.secrets.hashes(keys).await.ok();
+    let listed = cx.hosts.secrets.hashes(keys).await.ok();
     let node = cx.node(machine.node.as_deref().unwrap_or(&instance.name_any()));
     let on_node = |key: &str| node.as_ref().and_then(|n| n.annotations().get(key));
     let is_node = status.current_version.is_some() || node.is_some();
@@ -131,7 +131,7 @@ async fn refuses(cx: &Context, machine: &Machine, instance: &WindowsInstance) ->
         is_node,
     };
     let held = on_node(key::HOLD).or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true");
-    let stays = match meaning(seen, cx.args.machine_refusal_timeout) {
+    let stays = match meaning(seen, cx.process.args.machine_refusal_timeout) {
         Meaning::Nothing => return None,
         Meaning::Unclear(why) => Some(why.into()),
         Meaning::LockedOut => stays(&pool, held, is_node, Timestamp::now()),
@@ -149,7 +149,7 @@ struct Found<'a> {
 
 impl<'a> Found<'a> {
     fn of(cx: &Context, group: MachineGroup, machine: &'a Machine, instance: &'a WindowsInstance) -> Option<Self> {
-        let watched = cx.machines.of(group)?;
+        let watched = cx.caches.machines.of(group)?;
         let object = watched.machines.find(|o| o.uid().as_deref() == Some(machine.uid.as_str()))?;
         Some(Self { machine, object, instance, pool: cx.pool_of(instance)? })
     }
@@ -188,9 +188,9 @@ impl<'a> Found<'a> {
             return;
         };
         let api: Api<DynamicObject> =
-            Api::namespaced_with(cx.client.clone(), &self.object.namespace().unwrap_or_default(), &resource);
+            Api::namespaced_with(cx.cluster.client.clone(), &self.object.namespace().unwrap_or_default(), &resource);
         let only_this = Preconditions { uid: self.object.uid(), resource_version: None };
-        cx.metrics.wrote("Machine");
+        cx.process.metrics.wrote("Machine");
         match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
             Ok(_) => {
                 self.tell(cx, Level::Normal, "MachineDeleted", "it was deleted, so that its MachineSet replaces it");
@@ -215,8 +215,8 @@ impl<'a> Found<'a> {
         instances: &Instances<'_>,
     ) -> kube::Result<Objection> {
         let keys = &self.instance.spec.host.private_keys;
-        cx.secrets.forget(keys);
-        let Some(machines) = listed(&cx.client, source).await? else { return Ok(Objection::Outdated) };
+        cx.hosts.secrets.forget(keys);
+        let Some(machines) = listed(&cx.cluster.client, source).await? else { return Ok(Objection::Outdated) };
         let members = members(cx, source, &machines, instances).await;
         let is_this = |m: &Machine| m.uid == self.machine.uid;
         let same = verdicts(&members, set).into_iter().any(|(m, v)| is_this(m) && v == Verdict::Delete);

@@ -44,7 +44,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
     let mut restrictions = Restrictions::default();
     loop {
         for (group, ..) in APIS {
-            match served(&cx.client, group).await {
+            match served(&cx.cluster.client, group).await {
                 Ok(Some(found)) if watches.get(&group).is_some_and(|(before, w)| *before == found && w.runs()) => {}
                 Ok(Some(found)) => {
                     tracing::info!(api = found.machines.api_version, "watching Machines");
@@ -53,7 +53,7 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
                 }
                 Ok(None) => {
                     if watches.remove(&group).is_some() {
-                        cx.machines.set(group, None);
+                        cx.caches.machines.set(group, None);
                         wake_pools(cx, |s| s.group == group);
                     }
                 }
@@ -64,14 +64,14 @@ pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
             // The key has changed, which pools would see only later: they do not watch Secrets.
             wake_pools(cx, |_| true);
         }
-        let next = tokio::time::sleep(cx.args.machine_discovery_interval);
+        let next = tokio::time::sleep(cx.process.args.machine_discovery_interval);
         tokio::pin!(next);
         loop {
             keep_pools(cx).await;
             replace(cx, &mut restrictions).await;
             tokio::select! {
                 () = &mut next => break,
-                () = cx.machines.stirred.notified() => tokio::time::sleep(DEBOUNCE).await,
+                () = cx.caches.machines.stirred.notified() => tokio::time::sleep(DEBOUNCE).await,
             }
         }
     }
@@ -99,9 +99,9 @@ impl Watch {
             let filled = async {
                 if machines.wait_until_ready().await.is_ok() && sets.wait_until_ready().await.is_ok() {
                     // From now on, what is not in the caches is not there.
-                    cx.machines.set(group, Some(Watched { kind, machines, sets }));
+                    cx.caches.machines.set(group, Some(Watched { kind, machines, sets }));
                     wake_pools(&cx, |s| s.group == group);
-                    cx.machines.stir();
+                    cx.caches.machines.stir();
                 }
                 future::pending::<()>().await;
             };
@@ -109,7 +109,7 @@ impl Watch {
             if let Err(fault) = catch(Box::pin(watching)).await {
                 // What is in the caches is not true any more.
                 tracing::error!(?group, %fault, "the watch of Machines is begun again");
-                cx.machines.set(group, None);
+                cx.caches.machines.set(group, None);
                 wake_pools(&cx, |s| s.group == group);
             }
         });
@@ -125,7 +125,7 @@ fn follow(
 ) -> (Store<DynamicObject>, impl Future<Output = ()> + Send + 'static) {
     let writer = Writer::new(resource.clone());
     let store = writer.as_reader();
-    let api: Api<DynamicObject> = Api::all_with(cx.client.clone(), resource);
+    let api: Api<DynamicObject> = Api::all_with(cx.cluster.client.clone(), resource);
     let is_machines = resource.plural == "machines";
     let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
     let events = kube::runtime::watcher(api, watcher::Config::default()).default_backoff().modify(move |object| {
@@ -137,12 +137,12 @@ fn follow(
             Ok(Event::Apply(object) | Event::Delete(object)) if is_machines => {
                 let machine = Machine::read(&object, group);
                 wake_pools(&cx, |s| machine.source.as_ref() == Some(s));
-                cx.machines.stir();
+                cx.caches.machines.stir();
             }
-            Ok(Event::Apply(_) | Event::Delete(_)) => cx.machines.stir(),
+            Ok(Event::Apply(_) | Event::Delete(_)) => cx.caches.machines.stir(),
             Ok(Event::InitDone) => {
                 wake_pools(&cx, |s| s.group == group);
-                cx.machines.stir();
+                cx.caches.machines.stir();
             }
             Ok(Event::Init | Event::InitApply(_)) => {}
             Err(error) => tracing::warn!(%error, "a watch of Machines failed; it restarts"),
@@ -153,7 +153,7 @@ fn follow(
 }
 
 fn wake_pools(cx: &Context, is_of: impl Fn(&Source) -> bool) {
-    for pool in cx.pools.state() {
+    for pool in cx.caches.pools.state() {
         if reads(&pool).is_some_and(|s| is_of(&s)) {
             cx.wake.pool(&pool.name_any());
         }
@@ -161,10 +161,10 @@ fn wake_pools(cx: &Context, is_of: impl Fn(&Source) -> bool) {
 }
 
 async fn keep_pools(cx: &Context) {
-    let watched = cx.machines.groups();
-    let sets: Vec<MachineSet> = watched.iter().flat_map(|g| cx.machines.sets(*g)).collect();
-    let machines: Vec<Machine> = watched.iter().flat_map(|g| cx.machines.machines(*g)).collect();
-    let (pools, instances) = (cx.pools.state(), cx.instances.state());
+    let watched = cx.caches.machines.groups();
+    let sets: Vec<MachineSet> = watched.iter().flat_map(|g| cx.caches.machines.sets(*g)).collect();
+    let machines: Vec<Machine> = watched.iter().flat_map(|g| cx.caches.machines.machines(*g)).collect();
+    let (pools, instances) = (cx.caches.pools.state(), cx.caches.instances.state());
     let sources = sources(&sets, &machines);
     for act in acts(&sources, &watched, &pools, |pool| has_instances(&instances, pool)) {
         let result = match &act {

@@ -55,10 +55,10 @@ fn lets_passwords_in(user_data: &str) -> bool {
 
 /// Whether new Machines of a namespace let one of these keys in. Asked of the API server: a Machine is about to go for it.
 pub(super) async fn lets_in(cx: &Context, namespace: &str, keys: &[SecretKeyRef]) -> kube::Result<bool> {
-    let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
+    let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
     let secret = api.get_opt(USER_DATA_SECRET).await?;
     let Some(text) = secret.as_ref().and_then(text) else { return Ok(false) };
-    let lines = cx.secrets.keys(keys).await.map(|(keys, _)| keys).unwrap_or_default();
+    let lines = cx.hosts.secrets.keys(keys).await.map(|(keys, _)| keys).unwrap_or_default();
     Ok(lines.iter().any(|key| carries(text, &key.identity.authorized_key())))
 }
 
@@ -70,7 +70,7 @@ fn text(secret: &Secret) -> Option<&str> {
 /// right. Reports whether it has changed.
 pub(super) async fn keep(cx: &Context) -> bool {
     let default = SecretKeyRef { name: api::names::DEFAULT_KEY_SECRET.into(), ..SecretKeyRef::default() };
-    let public_key = match cx.secrets.key(&default).await {
+    let public_key = match cx.hosts.secrets.key(&default).await {
         Ok(key) => key.identity.authorized_key(),
         // Who has no such key has pools with keys of their own.
         Err(SecretError::Missing { .. }) => return false,
@@ -93,12 +93,12 @@ pub(super) async fn keep(cx: &Context) -> bool {
 }
 
 async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Result<bool> {
-    let namespaces: Api<Namespace> = Api::all(cx.client.clone());
+    let namespaces: Api<Namespace> = Api::all(cx.cluster.client.clone());
     if namespaces.get_metadata_opt(namespace).await?.is_none() {
         // There are no Machines that would read it, and the operator has no right in it.
         return Ok(false);
     }
-    let api: Api<Secret> = Api::namespaced(cx.client.clone(), namespace);
+    let api: Api<Secret> = Api::namespaced(cx.cluster.client.clone(), namespace);
     let before = api.get_opt(USER_DATA_SECRET).await?;
     if let Some(before) = before.as_ref()
         && let Some(text) = text(before).filter(|text| carries(text, public_key))
@@ -109,7 +109,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
         }
         return Ok(false);
     }
-    let text = render(cx.release.cluster.platform, public_key);
+    let text = render(cx.hosts.release.cluster.platform, public_key);
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",
@@ -118,7 +118,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
     });
     // By force: another operator's key, or an old one, admits no operator.
     let params = PatchParams::apply(MANAGER_ADAPTER).force();
-    cx.metrics.wrote("Secret");
+    cx.process.metrics.wrote("Secret");
     match api.patch(USER_DATA_SECRET, &params, &Patch::Apply(secret)).await {
         Ok(written) => {
             tracing::info!(
