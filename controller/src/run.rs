@@ -239,7 +239,7 @@ async fn run_pools(
 ) {
     let store = cx.caches.pools.clone();
     let all = cx.caches.pools.clone();
-    let pace = Arc::new(pool::Pace::default());
+    let pace = Arc::new(pool::Debouncer::default());
     // A pool may have refused an entry because of a host of another pool: when a host goes, all pools look again.
     let (of_instances, of_nodes) = (pace.clone(), pace.clone());
     let of_instance = move |instance: Arc<WindowsInstance>| -> Vec<ObjectRef<WindowsNodePool>> {

@@ -8,7 +8,7 @@ use api::Failures;
 use super::{
     error::StepError,
     look,
-    work::{Work, until},
+    scope::{Scope, until},
 };
 use crate::events::Level;
 use wnp_core::operation::identity::{Identity, Purpose};
@@ -17,65 +17,66 @@ use wnp_core::operation::identity::{Identity, Purpose};
 const STEP: &str = "VerifyAddress";
 
 /// Whether the entry of the host names another place than the one where it was proven.
-fn is_elsewhere(work: &Work) -> bool {
-    let host = &work.instance.spec.host;
-    work.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port))
+fn is_elsewhere(scope: &Scope) -> bool {
+    let host = &scope.instance.spec.host;
+    scope.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port))
 }
 
 /// Proves a host whose address has changed before it is taken out: its node must not be drained for another machine's sake.
-pub async fn verify_before_removal(work: &mut Work) -> Result<(), StepError> {
-    if is_elsewhere(work) {
-        look_there(work, Purpose::Remove, true).await?;
+pub async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
+    if is_elsewhere(scope) {
+        look_there(scope, Purpose::Remove, true).await?;
     }
     Ok(())
 }
 
 /// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does.
-pub async fn verify(work: &mut Work) -> Result<Option<Duration>, StepError> {
-    if !is_elsewhere(work) {
-        if work.status.address_failures.take().is_some() {
+pub async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
+    if !is_elsewhere(scope) {
+        if scope.status.address_failures.take().is_some() {
             // It was changed back.
-            work.reached();
+            scope.mark_reachable();
         }
         return Ok(None);
     }
-    if let Some(wait) = work.status.address_failures.as_ref().and_then(|f| until(f, work.cx.process.args.backoff_max)) {
+    if let Some(wait) = scope.status.address_failures.as_ref().and_then(|f| until(f, scope.cx.process.args.backoff_max))
+    {
         return Ok(Some(wait));
     }
-    let cx = work.cx.clone();
+    let cx = scope.cx.clone();
     let _one_of_few = match look::place(&cx) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
-    let host = &work.instance.spec.host;
+    let host = &scope.instance.spec.host;
     let place = format!("{} port {}", host.address, host.port);
-    match look_there(work, Purpose::Keep, false).await {
+    match look_there(scope, Purpose::Keep, false).await {
         Ok(()) => {
-            work.reached();
+            scope.mark_reachable();
             let note = format!("the host answers at {place} with its known host key and machine id");
-            work.cx.events.say(&work.instance, Level::Normal, "AddressVerified", STEP, &note);
+            scope.cx.events.say(&scope.instance, Level::Normal, "AddressVerified", STEP, &note);
             Ok(None)
         }
         Err(error @ StepError::Api { .. }) => Err(error),
         Err(error) => {
-            let (failures, wait) = work.one_more(work.status.address_failures.as_ref(), &error);
+            let (failures, wait) = scope.next_failure(scope.status.address_failures.as_ref(), &error);
             let reason = failures.last_reason.clone();
-            work.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
-            work.not_reached(&error);
-            work.cx.process.metrics.failed(&reason);
+            scope.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
+            scope.mark_unreachable(&error);
+            scope.cx.process.metrics.failed(&reason);
             let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
-            work.cx.events.say(&work.instance, Level::Warning, "AddressRefused", STEP, &note);
+            scope.cx.events.say(&scope.instance, Level::Warning, "AddressRefused", STEP, &note);
             Ok(Some(wait))
         }
     }
 }
 
-async fn look_there(work: &mut Work, purpose: Purpose, granted: bool) -> Result<(), StepError> {
-    let mut session = look::open(work, granted).await?;
-    let (identity, _, facts) = look::ask(work, &mut session, purpose).await?;
+async fn look_there(scope: &mut Scope, purpose: Purpose, granted: bool) -> Result<(), StepError> {
+    let mut session = look::open(scope, granted).await?;
+    let (identity, _, facts) = look::ask(scope, &mut session, purpose).await?;
     if matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
-        work.proven(session.connection());
-        work.status.facts = Some(facts);
+        scope.record_identity(session.connection());
+        scope.status.facts = Some(facts);
     }
     session.close().await;
     Ok(())

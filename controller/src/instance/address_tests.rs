@@ -18,13 +18,13 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     });
     let instance = bed.instance(&json!({}), &json!({}), &status);
 
-    // Work that was granted has all the connections.
+    // Scope that was granted has all the connections.
     let free = u32::try_from(bed.cx.hosts.connections.available_permits()).unwrap();
     let granted = bed.cx.hosts.connections.try_acquire_many(free).unwrap();
-    let mut work = bed.work(instance.clone());
-    let looked = tokio::time::timeout(Duration::from_secs(30), verify(&mut work)).await;
+    let mut scope = bed.scope(instance.clone());
+    let looked = tokio::time::timeout(Duration::from_secs(30), verify(&mut scope)).await;
     assert_eq!(looked.expect("it waits for the connections of others").unwrap(), None);
-    assert_eq!(work.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(bed.host.port())));
+    assert_eq!(scope.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(bed.host.port())));
     drop(granted);
 
     // All places are taken: it is verified later, and no other work on the host waits for that.
@@ -32,10 +32,10 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     let places = u32::try_from(bed.cx.hosts.looks.available_permits()).unwrap();
     assert!(places < free, "{places} looks may be under way at once");
     let taken = bed.cx.hosts.looks.try_acquire_many(places).unwrap();
-    let mut work = bed.work(instance);
-    let wait = verify(&mut work).await.unwrap().expect("it is verified without a place");
+    let mut scope = bed.scope(instance);
+    let wait = verify(&mut scope).await.unwrap().expect("it is verified without a place");
     assert!(wait >= Duration::from_secs(10), "{wait:?}");
     assert_eq!(bed.host.stats().connections, connections);
-    assert!(work.status.address_failures.is_none(), "nothing has failed");
+    assert!(scope.status.address_failures.is_none(), "nothing has failed");
     drop(taken);
 }

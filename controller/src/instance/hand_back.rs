@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use super::{
     error::StepError,
     node::{cordoned_by, ready},
-    work::Work,
+    scope::Scope,
 };
 use crate::drain::Cordon;
 
@@ -49,16 +49,16 @@ pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
 }
 
 /// Lifts a cordon of the operator, and reports what the legacy operator would miss.
-pub async fn hand_back(work: &mut Work) -> Result<String, StepError> {
+pub async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
     const NOTE: &str = "the host was released as it is; its node continues to run";
-    let Some(node) = work.find_node().await?.node() else { return Ok(NOTE.into()) };
+    let Some(node) = scope.find_node().await?.node() else { return Ok(NOTE.into()) };
     if let Some(operation) = cordoned_by(&node) {
-        let pre_cordoned = work.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
+        let pre_cordoned = scope.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
         let left = Cordon { operation_id: operation.into(), pre_cordoned };
-        work.cx.process.metrics.wrote("Node");
-        left.release(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        scope.cx.process.metrics.wrote("Node");
+        left.release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
-    let of_machine = work.pool.spec.inventory.machine_set_ref.is_some();
+    let of_machine = scope.pool.spec.inventory.machine_set_ref.is_some();
     let lacks: Vec<String> = lacks(&node, of_machine).into_iter().filter(|l| !l.ends_with(key::CORDONED_BY)).collect();
     if lacks.is_empty() {
         return Ok(NOTE.into());

@@ -12,37 +12,37 @@ use kube::ResourceExt;
 use super::{
     error::StepError,
     login::is_key_declared,
+    scope::Scope,
     session::{Session, Speaks},
-    work::Work,
 };
 use crate::whose::{Whose, whose};
 use wnp_core::operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify};
 
 /// What is to be done with a host of this instance, if it is not taken out.
-pub fn purpose(work: &Work) -> Purpose {
-    if work.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
+pub fn purpose(scope: &Scope) -> Purpose {
+    if scope.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
 
 /// Decides which host has answered, and lets the session speak to that one alone.
 pub fn prove(
-    work: &mut Work,
+    scope: &mut Scope,
     session: &mut Session,
     state: &HostState,
     purpose: Purpose,
 ) -> Result<Identity, StepError> {
-    let host = work.instance.spec.host.clone();
-    let owner = Owner { cluster_id: work.cx.cluster.id.clone(), node_name: work.name() };
+    let host = scope.instance.spec.host.clone();
+    let owner = Owner { cluster_id: scope.cx.cluster.id.clone(), node_name: scope.name() };
     let found = Found::of(state);
     let meant = Meant {
         owner: &owner,
         address: &host.address,
-        machine_id: work.status.facts.as_ref().map(|f| f.machine_id.as_str()),
-        node: node_proof(work, session.connection().peer_address().to_canonical()),
-        key_declared: is_key_declared(&work.instance, &work.pool),
-        all_is_new: all_is_new(work, session),
-        take_over_from: work.pool.spec.take_over_from.as_deref().unwrap_or_default(),
+        machine_id: scope.status.facts.as_ref().map(|f| f.machine_id.as_str()),
+        node: node_proof(scope, session.connection().peer_address().to_canonical()),
+        key_declared: is_key_declared(&scope.instance, &scope.pool),
+        all_is_new: all_is_new(scope, session),
+        take_over_from: scope.pool.spec.take_over_from.as_deref().unwrap_or_default(),
     };
-    let identity = identify(purpose, meant, &found, &others(work, &found))?;
+    let identity = identify(purpose, meant, &found, &others(scope, &found))?;
     let superseded = match &identity {
         Identity::Supersedes(owner) => Some(owner.clone()),
         Identity::Meant => None,
@@ -56,35 +56,35 @@ pub fn prove(
             machine_id: Some(found.machine_id.clone()),
         },
         supersedes: superseded,
-        void_epoch: work.pool.annotations().get(key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
+        void_epoch: scope.pool.annotations().get(key::VOID_EPOCH).and_then(|v| v.trim().parse().ok()),
     });
-    work.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
-    work.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });
-    work.status.address_failures = None;
+    scope.status.proven_address = Some(session.connection().peer_address().to_canonical().to_string());
+    scope.status.proven_at = Some(ProvenAt { address: host.address, port: host.port });
+    scope.status.address_failures = None;
     Ok(identity)
 }
 
 /// Whether both the place where a host was reached and the key that it showed differ from those on record, and the key is not allowed
 /// for this host alone. The author of a list may change both.
-fn all_is_new(work: &Work, session: &Session) -> bool {
-    let (host, status) = (&work.instance.spec.host, &work.status);
+fn all_is_new(scope: &Scope, session: &Session) -> bool {
+    let (host, status) = (&scope.instance.spec.host, &scope.status);
     let moved = status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port));
     let shown = session.connection().host_key().fingerprint();
     let other_key = status.host_key.as_ref().is_some_and(|k| k.fingerprint != shown);
-    let is_allowed = work.instance.annotations().get(key::TRUST_HOST_KEY).is_some_and(|k| *k == shown);
+    let is_allowed = scope.instance.annotations().get(key::TRUST_HOST_KEY).is_some_and(|k| *k == shown);
     moved && other_key && !is_allowed
 }
 
 /// `reached` is the address of the connection.
-fn node_proof(work: &Work, reached: IpAddr) -> NodeProof {
-    let Some(node) = work.cx.node(&work.name()) else { return NodeProof::Missing };
-    let mut evidence = work.evidence();
+fn node_proof(scope: &Scope, reached: IpAddr) -> NodeProof {
+    let Some(node) = scope.cx.node(&scope.name()) else { return NodeProof::Missing };
+    let mut evidence = scope.evidence();
     evidence.proven.push(reached);
     if matches!(whose(Some(&node), &evidence), Whose::Hosts(_)) { NodeProof::Proven } else { NodeProof::Unproven }
 }
 
-fn others(work: &Work, found: &Found) -> Others {
-    let (cx, name) = (&work.cx, work.name());
+fn others(scope: &Scope, found: &Found) -> Others {
+    let (cx, name) = (&scope.cx, scope.name());
     let other = found.owner.as_ref().map(|o| o.node_name.as_str()).filter(|other| *other != name);
     let instance = |other: &str| cx.caches.instances.get(&kube::runtime::reflector::ObjectRef::new(other)).is_some();
     let owner_lives = other.is_some_and(|other| instance(other) || cx.node(other).is_some());

@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use tokio::sync::SemaphorePermit;
 
-use super::{error::StepError, identity::prove, login::login, session::Session, told, work::Work};
+use super::{error::StepError, facts, identity::prove, login::login, scope::Scope, session::Session};
 use crate::context::Context;
 use wnp_core::operation::identity::{Identity, Purpose};
 
@@ -24,29 +24,29 @@ pub fn place(cx: &Context) -> Result<SemaphorePermit<'_>, Duration> {
 }
 
 /// Logs in. `granted`: it takes one of the places of work that was granted; else the caller holds a [`place`].
-pub async fn open(work: &Work, granted: bool) -> Result<Session, StepError> {
-    let host = &work.instance.spec.host;
-    let id = hex::encode(Sha256::digest(format!("{} {} {}", work.name(), host.address, host.port)));
+pub async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
+    let host = &scope.instance.spec.host;
+    let id = hex::encode(Sha256::digest(format!("{} {} {}", scope.name(), host.address, host.port)));
     let operation = format!("look-{}", &id[..10]);
-    let login = login(&work.cx, &work.instance, &work.pool).await?;
+    let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
     if granted {
-        Session::open(&work.cx, &work.instance, &operation, login).await
+        Session::open(&scope.cx, &scope.instance, &operation, login).await
     } else {
-        Session::open_apart(&work.cx, &work.instance, &operation, login).await
+        Session::open_apart(&scope.cx, &scope.instance, &operation, login).await
     }
 }
 
 /// Asks the host what it is, and proves that it is the one that is meant.
 pub async fn ask(
-    work: &mut Work,
+    scope: &mut Scope,
     session: &mut Session,
     purpose: Purpose,
 ) -> Result<(Identity, HostState, HostFacts), StepError> {
     session.prepare().await?;
     let state = session.look(&[]).await?;
     let peer = session.connection().peer_address();
-    let facts = told::facts(&state.machine, &work.instance.spec.host.address, peer, Timestamp::now())?;
-    let proven = prove(work, session, &state, purpose);
+    let facts = facts::parse_facts(&state.machine, &scope.instance.spec.host.address, peer, Timestamp::now())?;
+    let proven = prove(scope, session, &state, purpose);
     session.tidy(&[Verb::Facts]).await?;
     Ok((proven?, state, facts))
 }

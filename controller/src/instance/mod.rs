@@ -7,11 +7,12 @@
 mod address;
 pub mod applied;
 pub mod claims;
+mod converge;
 mod desired_metadata;
+mod drain;
 mod drain_options;
-mod drive;
 mod error;
-mod evacuate;
+pub mod facts;
 mod hand_back;
 mod identity;
 mod join;
@@ -25,14 +26,13 @@ mod register;
 mod remove;
 mod restored;
 mod rotate;
+mod scope;
 mod session;
 mod status;
 #[cfg(test)]
 pub(crate) mod test_bed;
-pub mod told;
 mod update;
 mod wanted;
-mod work;
 
 use std::{sync::Arc, time::Duration};
 
@@ -47,9 +47,9 @@ use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
 pub use login::{check as check_host_key, credentials};
+use scope::{Flow, Scope};
 pub use session::Session;
 use status::Situation;
-use work::{Flow, Work};
 
 use crate::{
     context::Context,
@@ -103,145 +103,145 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
     // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person
     // takes that away.
     let Some(pool) = cx.pool_of(cached) else { return poolless::look(cached, cx).await };
-    let mut work = Work::new(cx.clone(), cached.clone(), pool);
-    let result = act(&mut work).await;
+    let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
+    let result = act(&mut scope).await;
     match result {
         Ok(flow) => {
-            work.save().await?;
+            scope.save().await?;
             Ok(flow)
         }
         Err(StepError::Outdated) => Err(StepError::Outdated),
-        Err(error @ StepError::Api { .. }) if work.status.operation.is_none() => Err(error),
-        Err(error) if rotate::is_at_it(&work) => rotate::failed(&mut work, &error).await.map(Flow::After),
+        Err(error @ StepError::Api { .. }) if scope.status.operation.is_none() => Err(error),
+        Err(error) if rotate::is_at_it(&scope) => rotate::failed(&mut scope, &error).await.map(Flow::After),
         Err(error) => {
-            let type_ = work.status.operation.as_ref().map(|o| o.type_);
+            let type_ = scope.status.operation.as_ref().map(|o| o.type_);
             let is_change = type_.is_some_and(|t| t != GrantType::Provision);
-            let wait = work.fail(&error).await?;
+            let wait = scope.fail(&error).await?;
             let mut at_once = false;
-            if !work.removes() {
+            if !scope.removes() {
                 if is_change {
-                    at_once = update::failed(&mut work, &error).await?;
+                    at_once = update::failed(&mut scope, &error).await?;
                 } else {
                     // The next attempt observes the host again.
-                    work.status.operation = None;
+                    scope.status.operation = None;
                 }
-                work.save().await?;
+                scope.save().await?;
             }
             Ok(Flow::After(if at_once { Duration::ZERO } else { wait }))
         }
     }
 }
 
-async fn act(work: &mut Work) -> Result<Flow, StepError> {
-    let grant = work.instance.spec.grant.clone().filter(|g| work.may_take_up(g));
-    if work.leaving() {
-        return leave(work, grant).await;
+async fn act(scope: &mut Scope) -> Result<Flow, StepError> {
+    let grant = scope.instance.spec.grant.clone().filter(|g| scope.may_start(g));
+    if scope.leaving() {
+        return leave(scope, grant).await;
     }
-    remove::take_back(work).await?;
+    remove::take_back(scope).await?;
     // Nothing is begun that would stop in the middle, for want of a certificate of wicd. The pool wakes its hosts when that has passed.
-    let held = work.cx.wicd.rights.problem().filter(|_| work.status.operation.is_none());
+    let held = scope.cx.wicd.rights.problem().filter(|_| scope.status.operation.is_none());
     let grant = grant.filter(|g| held.is_none() || g.type_ == GrantType::RotateKey);
-    if work.status.current_version.is_some() {
-        return node(work, grant).await;
+    if scope.status.current_version.is_some() {
+        return node(scope, grant).await;
     }
-    if let Some(wait) = work.waits() {
+    if let Some(wait) = scope.retry_after() {
         return Ok(Flow::After(wait));
     }
     match grant.filter(|g| g.type_ == GrantType::Provision) {
-        Some(grant) => join::run(work, &grant).await,
-        None if work.status.failures.is_some() => Ok(Flow::Rest),
+        Some(grant) => join::run(scope, &grant).await,
+        None if scope.status.failures.is_some() => Ok(Flow::Rest),
         None => {
-            let why = if work.is_plan() {
+            let why = if scope.is_plan() {
                 PLANNED
             } else if held.is_some() {
                 "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
             } else {
                 "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)"
             };
-            work.say(&Situation::Waiting { leaving: false, why });
+            scope.set_conditions(&Situation::Waiting { leaving: false, why });
             Ok(Flow::Rest)
         }
     }
 }
 
 /// A host that is to leave. Until its turn has come it stays the node that it is.
-async fn leave(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
-    let grant = grant.filter(|g| work.status.last_operation.as_ref() != Some(&g.id));
-    if remove::is_abandoned(&work.instance) {
-        return remove::abandon(work).await;
+async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepError> {
+    let grant = grant.filter(|g| scope.status.last_operation.as_ref() != Some(&g.id));
+    if remove::is_abandoned(&scope.instance) {
+        return remove::abandon(scope).await;
     }
-    if remove::is_past_return(work) {
-        if let Some(wait) = work.waits() {
+    if remove::is_past_return(scope) {
+        if let Some(wait) = scope.retry_after() {
             return Ok(Flow::After(wait));
         }
-        let begun = work.operation().as_grant();
-        return remove::run(work, &begun).await;
+        let begun = scope.operation().as_grant();
+        return remove::run(scope, &begun).await;
     }
-    let machine = work.instance.spec.origin.as_ref().and_then(|o| o.machine.clone());
-    let orphan = work.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
+    let machine = scope.instance.spec.origin.as_ref().and_then(|o| o.machine.clone());
+    let orphan = scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
     if let Some(machine) = machine.as_deref().filter(|_| !orphan)
-        && machines::is_gone(&work.cx.cluster.client, machine).await
+        && machines::is_gone(&scope.cx.cluster.client, machine).await
     {
-        return remove::vanished(work).await;
+        return remove::vanished(scope).await;
     }
     // A released host is neither changed nor contacted.
     let lets_go = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
-    if !lets_go && restored::is_lost(work) {
-        if let Some(wait) = work.waits() {
+    if !lets_go && restored::is_lost(scope) {
+        if let Some(wait) = scope.retry_after() {
             return Ok(Flow::After(wait));
         }
-        if let Some(wait) = restored::recover(work).await? {
+        if let Some(wait) = restored::recover(scope).await? {
             return Ok(Flow::After(wait));
         }
-        if let Some(grant) = grant.as_ref().filter(|_| work.status.current_version.is_some()) {
+        if let Some(grant) = grant.as_ref().filter(|_| scope.status.current_version.is_some()) {
             // It was given to a host of which nothing was known. That it is a node may be more than the budget has room for.
-            work.status.last_operation = Some(grant.id.clone());
+            scope.status.last_operation = Some(grant.id.clone());
             return Ok(Flow::Rest);
         }
     }
     match &grant {
         // A released host is not changed, so the operator waits for no failure.
-        Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(work, grant).await,
+        Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(scope, grant).await,
         Some(grant) if grant.type_ == GrantType::Remove => {
-            if let Some(wait) = work.waits() {
+            if let Some(wait) = scope.retry_after() {
                 return Ok(Flow::After(wait));
             }
-            return remove::run(work, grant).await;
+            return remove::run(scope, grant).await;
         }
-        _ => remove::take_back(work).await?,
+        _ => remove::take_back(scope).await?,
     }
-    if work.status.current_version.is_some() {
-        let begun = work.status.operation.as_ref().map(|o| o.id.clone());
-        let flow = node(work, grant.filter(|g| g.type_.is_change() && Some(&g.id) == begun.as_ref())).await?;
-        if work.status.operation.is_some() {
+    if scope.status.current_version.is_some() {
+        let begun = scope.status.operation.as_ref().map(|o| o.id.clone());
+        let flow = node(scope, grant.filter(|g| g.type_.is_change() && Some(&g.id) == begun.as_ref())).await?;
+        if scope.status.operation.is_some() {
             return Ok(flow);
         }
     }
-    let why = if work.is_plan() {
+    let why = if scope.is_plan() {
         PLANNED
     } else if machine.is_some() {
         "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable, rollout.paused)"
     } else {
         "waits until another node may be disrupted (rollout.maxUnavailable, rollout.paused)"
     };
-    work.say(&Situation::Waiting { leaving: true, why });
+    scope.set_conditions(&Situation::Waiting { leaving: true, why });
     // No watch reports the deletion of a Machine whose Node was deleted before.
     Ok(if machine.is_some() { Flow::After(MACHINE_POLL) } else { Flow::Rest })
 }
 
 /// A host that is a node: it is changed as far as its pool has granted, and otherwise kept in its state.
-async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> {
-    let stored = work.status.operation.clone();
+async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepError> {
+    let stored = scope.status.operation.clone();
     if stored.is_none() {
-        believe_host(work).await;
+        adopt_reported_version(scope).await;
     }
-    let used = |g: &Grant| work.status.last_operation.as_ref() == Some(&g.id);
+    let used = |g: &Grant| scope.status.last_operation.as_ref() == Some(&g.id);
     let of_node = |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey);
     let grant = grant.filter(|g| !used(g) && of_node(g.type_));
     // It was given for an older status, and its pool is about to revoke it.
     let in_vain = |g: &Grant| {
         g.type_ == GrantType::Update
-            && g.version == work.status.current_version
+            && g.version == scope.status.current_version
             && g.disruption > Some(Disruption::None)
     };
     let grant = grant.filter(|g| stored.is_some() || !in_vain(g));
@@ -251,101 +251,101 @@ async fn node(work: &mut Work, grant: Option<Grant>) -> Result<Flow, StepError> 
         && grant.as_ref().is_none_or(other)
     {
         if operation.is_past_return() {
-            return update::run(work, &operation.as_grant()).await;
+            return update::run(scope, &operation.as_grant()).await;
         }
-        update::give_up(work).await?;
+        update::abort_operation(scope).await?;
     }
     match grant {
-        Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(work, &grant).await,
-        Some(grant) if grant.type_ == GrantType::RotateKey => match work.key_waits() {
+        Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(scope, &grant).await,
+        Some(grant) if grant.type_ == GrantType::RotateKey => match scope.key_waits() {
             // Its pool is about to take the grant back.
-            Some(_) => rest(work).await,
-            None => rotate::run(work, &grant).await,
+            Some(_) => sync_idle_node(scope).await,
+            None => rotate::run(scope, &grant).await,
         },
-        Some(grant) => update::run(work, &grant).await,
-        None => rest(work).await,
+        Some(grant) => update::run(scope, &grant).await,
+        None => sync_idle_node(scope).await,
     }
 }
 
 /// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
 /// backup. The version that its daemon reports in the Node is trusted if it is one of this operator.
-async fn believe_host(work: &mut Work) {
-    let Some(node) = work.cx.node(&work.name()) else { return };
-    let ours = work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
+async fn adopt_reported_version(scope: &mut Scope) {
+    let Some(node) = scope.cx.node(&scope.name()) else { return };
+    let ours = scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref());
     let Some(follows) = node.annotations().get(key::VERSION).filter(|_| ours) else { return };
-    if work.status.current_version.as_ref() == Some(follows) {
+    if scope.status.current_version.as_ref() == Some(follows) {
         return;
     }
-    let stored = work.cx.hosts.versions.get(follows).await.ok().flatten();
+    let stored = scope.cx.hosts.versions.get(follows).await.ok().flatten();
     if !matches!(stored.as_deref(), Some(Stored::Ours(_))) {
         return;
     }
-    let before = work.status.current_version.replace(follows.clone()).unwrap_or_default();
+    let before = scope.status.current_version.replace(follows.clone()).unwrap_or_default();
     let note = format!("the host follows version {follows}, not the stored version {before}");
-    work.cx.events.say(&work.instance, Level::Normal, "VersionCorrected", "Keep", &note);
+    scope.cx.events.say(&scope.instance, Level::Normal, "VersionCorrected", "Keep", &note);
 }
 
 /// A node without an operation: its Node keeps its desired metadata, and its health is reported.
-async fn rest(work: &mut Work) -> Result<Flow, StepError> {
+async fn sync_idle_node(scope: &mut Scope) -> Result<Flow, StepError> {
     // A person may request another attempt of a failed version.
-    let _ = work.waits();
-    let name = work.name();
-    if let Some(end) = work.cx.wicd.renewals.end(&name) {
-        work.note_wicd_certificate(end);
+    let _ = scope.retry_after();
+    let name = scope.name();
+    if let Some(end) = scope.cx.wicd.renewals.end(&name) {
+        scope.note_wicd_certificate(end);
     }
-    let Some(node) = work.cx.node(&name) else {
+    let Some(node) = scope.cx.node(&name) else {
         // The Node was deleted: the host must register again.
-        work.status.current_version = None;
-        work.status.holds_node_name |= work.status.node_ref.take().is_some();
+        scope.status.current_version = None;
+        scope.status.holds_node_name |= scope.status.node_ref.take().is_some();
         let why = "its Node was deleted; the operator has the host register again";
-        say_of_node(work, &Situation::Waiting { leaving: false, why });
+        say_of_node(scope, &Situation::Waiting { leaving: false, why });
         return Ok(Flow::Rest);
     };
     // A host may get another address; its Node is still the one that it made.
-    if let Whose::Others(why) = whose(Some(&node), &work.evidence()) {
+    if let Whose::Others(why) = whose(Some(&node), &scope.evidence()) {
         let says = format!("the Node of this name no longer belongs to this host: {why}");
-        say_of_node(work, &Situation::Node { ready: false, says: &says, up_to_date: true });
+        say_of_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(Flow::Rest);
     }
-    work.status.node_ref = Some(node::reference(&node));
+    scope.status.node_ref = Some(node::reference(&node));
     if let Some(operation) = node::cordoned_by(&node) {
         // The mark of an operation that is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
-        work.cx.process.metrics.wrote("Node");
-        left.release(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        scope.cx.process.metrics.wrote("Node");
+        left.release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
-    tell_of_host(work, &node);
-    tell_of_lost_settings(work).await;
-    if !work.is_plan() {
-        register::dress(work, &node).await?;
+    tell_of_host(scope, &node);
+    tell_of_lost_settings(scope).await;
+    if !scope.is_plan() {
+        register::sync_node_metadata(scope, &node).await?;
     }
     let (ready, _, says) = node::ready(&node);
-    let up_to_date = work.up_to_date();
+    let up_to_date = scope.up_to_date();
     if ready && up_to_date && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
         // What could not be done is not wanted any more.
-        work.status.failures = None;
+        scope.status.failures = None;
     }
-    say_of_node(work, &Situation::Node { ready, says: &says, up_to_date });
-    if work.is_plan() {
+    say_of_node(scope, &Situation::Node { ready, says: &says, up_to_date });
+    if scope.is_plan() {
         return Ok(Flow::Rest);
     }
-    Ok(address::verify(work).await?.map_or(Flow::Rest, Flow::After))
+    Ok(address::verify(scope).await?.map_or(Flow::Rest, Flow::After))
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.
-fn say_of_node(work: &mut Work, situation: &Situation<'_>) {
-    if !work.leaving() {
-        work.say(situation);
+fn say_of_node(scope: &mut Scope, situation: &Situation<'_>) {
+    if !scope.leaving() {
+        scope.set_conditions(situation);
     }
 }
 
 /// Reports what the host's daemon has written to the Node: that the host must be restarted, and the drift of the host.
-fn tell_of_host(work: &mut Work, node: &Node) {
+fn tell_of_host(scope: &mut Scope, node: &Node) {
     let annotation = |key: &str| node.annotations().get(key).cloned();
-    let generation = work.instance.metadata.generation;
+    let generation = scope.instance.metadata.generation;
     // Whether it reports a change.
     let mut tell = |type_: &'static str, reason: &'static str, message: Option<&str>| {
-        let conditions = &mut work.status.conditions;
+        let conditions = &mut scope.status.conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
         if let Some(message) = message {
             conditions::set(conditions, type_, Status::True, reason, message, generation, Timestamp::now());
@@ -360,32 +360,32 @@ fn tell_of_host(work: &mut Work, node: &Node) {
     // It is the host's word.
     let drift = annotation(key::DRIFT).map(|text| StepError::host("Drifted", &text).to_string());
     if tell(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
-        work.cx.process.metrics.drift.inc();
+        scope.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();
-        work.cx.events.say(&work.instance, Level::Warning, "Drifted", "Keep", &note);
+        scope.cx.events.say(&scope.instance, Level::Warning, "Drifted", "Keep", &note);
     }
 }
 
 /// Reports that the node keeps the version of the legacy operator, and why.
-async fn tell_of_lost_settings(work: &mut Work) {
-    let target = work.pool.status.as_ref().and_then(|s| s.desired_version.clone());
-    let message = match (adopted_version(&work.instance), target) {
+async fn tell_of_lost_settings(scope: &mut Scope) {
+    let target = scope.pool.status.as_ref().and_then(|s| s.desired_version.clone());
+    let message = match (adopted_version(&scope.instance), target) {
         (Some(version), Some(target)) => {
-            let legacies = Legacies::read([version.clone()].into(), &work.pool, &work.cx).await;
-            match work.cx.hosts.versions.get(&target).await.ok().flatten().as_deref() {
-                Some(Stored::Ours(to)) => lost_settings::message(&legacies.losses_of(&work.instance, &to.services)),
+            let legacies = Legacies::read([version.clone()].into(), &scope.pool, &scope.cx).await;
+            match scope.cx.hosts.versions.get(&target).await.ok().flatten().as_deref() {
+                Some(Stored::Ours(to)) => lost_settings::message(&legacies.losses_of(&scope.instance, &to.services)),
                 _ => return,
             }
         }
         (Some(_), None) => return,
         (None, _) => None,
     };
-    let conditions = &mut work.status.conditions;
+    let conditions = &mut scope.status.conditions;
     let Some(message) = message else { return conditions::remove(conditions, kind::UPDATE_WITHHELD) };
     let is_new = conditions::find(conditions, kind::UPDATE_WITHHELD).is_none_or(|c| c.message != message);
-    let (why, generation) = (reason::SETTINGS_WOULD_BE_LOST, work.instance.metadata.generation);
+    let (why, generation) = (reason::SETTINGS_WOULD_BE_LOST, scope.instance.metadata.generation);
     conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, Timestamp::now());
     if is_new {
-        work.cx.events.say(&work.instance, Level::Warning, why, "Update", &message);
+        scope.cx.events.say(&scope.instance, Level::Warning, why, "Update", &message);
     }
 }

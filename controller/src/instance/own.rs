@@ -6,7 +6,7 @@ use api::{Origin, WindowsInstance, WindowsInstanceStatus};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{error::StepError, node::reference, work::Work};
+use super::{error::StepError, node::reference, scope::Scope};
 use crate::{
     machines::Machines,
     whose::{self, By, Evidence, Mismatch, Whose},
@@ -64,7 +64,7 @@ pub fn proven_addresses(origin: Option<&Origin>, status: &WindowsInstanceStatus,
     all
 }
 
-impl Work {
+impl Scope {
     /// Known facts about the host, to identify its Node.
     pub fn evidence(&self) -> Evidence {
         evidence(&self.instance, &self.status, &self.cx.caches.machines)
@@ -111,7 +111,7 @@ impl Work {
         }
     }
 
-    /// As [`Work::find_node`], before the host is disturbed. A host that is a node is not taken for one without pods only because it
+    /// As [`Scope::find_node`], before the host is disturbed. A host that is a node is not taken for one without pods only because it
     /// is not proven which Node is its own. A host that was logged in to is going to be cleaned, whichever operator has made it the node
     /// that it is, and whether or not that is on record already.
     pub async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {

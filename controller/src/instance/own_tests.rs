@@ -2,7 +2,7 @@ use api::Grant;
 use serde_json::{Value, json};
 
 use super::super::{
-    remove, rest,
+    remove, sync_idle_node,
     test_bed::{Bed, INSTANCE, NODE},
 };
 use super::*;
@@ -30,18 +30,18 @@ async fn a_node_that_is_made_again_is_the_hosts_wherever_the_host_is_reached() {
     for was_seen_gone in [true, false] {
         let mut bed = Bed::new().await;
         let instance = bed.instance(&json!({}), &json!({}), &status(&bed));
-        let mut work = bed.work(instance);
+        let mut scope = bed.scope(instance);
         if was_seen_gone {
             bed.no_node();
-            assert!(matches!(work.find_node().await.unwrap(), Found::Gone));
-            assert!(work.status.node_ref.is_none() && work.status.holds_node_name, "the Node on record is no more");
+            assert!(matches!(scope.find_node().await.unwrap(), Found::Gone));
+            assert!(scope.status.node_ref.is_none() && scope.status.holds_node_name, "the Node on record is no more");
         }
         bed.node("n-2", "10.0.0.7", &json!({}));
-        let mut resting = bed.work(work.instance.clone());
-        rest(&mut resting).await.unwrap();
+        let mut resting = bed.scope(scope.instance.clone());
+        sync_idle_node(&mut resting).await.unwrap();
         assert_eq!(uid(&resting.status), Some("n-2"), "{:?}", resting.status.conditions);
-        assert!(matches!(work.find_node_to_empty().await.unwrap(), Found::Node(_)));
-        assert_eq!(uid(&work.status), Some("n-2"));
+        assert!(matches!(scope.find_node_to_empty().await.unwrap(), Found::Node(_)));
+        assert_eq!(uid(&scope.status), Some("n-2"));
     }
 }
 
@@ -59,15 +59,15 @@ async fn no_host_is_wiped_because_its_node_cannot_be_told() {
     let grant: Grant = instance.spec.grant.clone().unwrap();
     for address in ["10.9.9.9", "10.0.0.7"] {
         bed.node("n-2", address, &json!({}));
-        let mut work = bed.work(instance.clone());
+        let mut scope = bed.scope(instance.clone());
         if address == "10.9.9.9" {
-            let error = remove::run(&mut work, &grant).await.unwrap_err();
+            let error = remove::run(&mut scope, &grant).await.unwrap_err();
             assert!(matches!(error, StepError::NodeUnproven { .. }), "{error}");
             assert_eq!(bed.disturbed(), 0, "{:?}", bed.api.all_calls());
         } else {
             // That it is to be cordoned is enough.
             bed.api.forget("PATCH", NODE).fail("PATCH", NODE, 403, "Forbidden", "no", Value::Null);
-            let error = remove::run(&mut work, &grant).await.unwrap_err();
+            let error = remove::run(&mut scope, &grant).await.unwrap_err();
             assert!(matches!(error, StepError::Drain(_)), "{error}");
             assert!(bed.disturbed() > 0, "its own Node was not cordoned");
         }
@@ -78,6 +78,6 @@ async fn no_host_is_wiped_because_its_node_cannot_be_told() {
     let mut joins = status(&bed);
     joins.as_object_mut().unwrap().retain(|k, _| k.starts_with("proven"));
     bed.node("n-2", "10.9.9.9", &json!({}));
-    let mut work = bed.work(bed.instance(&json!({}), &json!({}), &joins));
-    assert!(matches!(work.find_node_to_empty().await.unwrap(), Found::Others(_)));
+    let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &joins));
+    assert!(matches!(scope.find_node_to_empty().await.unwrap(), Found::Others(_)));
 }

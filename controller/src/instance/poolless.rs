@@ -11,9 +11,9 @@ use kube::Api;
 use super::{
     error::StepError,
     remove,
+    scope::{Flow, Scope},
     status::Situation,
     update,
-    work::{Flow, Work},
 };
 use crate::context::Context;
 
@@ -31,24 +31,24 @@ pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, S
     }
     // It stands for the one that is not there: nothing is read of it but its name.
     let stand_in = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
-    let mut work = Work::new(cx.clone(), cached.clone(), Arc::new(stand_in));
-    let flow = act(&mut work).await?;
-    work.save().await?;
+    let mut scope = Scope::new(cx.clone(), cached.clone(), Arc::new(stand_in));
+    let flow = act(&mut scope).await?;
+    scope.save().await?;
     Ok(flow)
 }
 
-async fn act(work: &mut Work) -> Result<Flow, StepError> {
-    if remove::is_abandoned(&work.instance) {
-        return remove::abandon(work).await;
+async fn act(scope: &mut Scope) -> Result<Flow, StepError> {
+    if remove::is_abandoned(&scope.instance) {
+        return remove::abandon(scope).await;
     }
     // What has changed something on the host is brought to its end when the pool is there again.
-    if !work.status.operation.as_ref().is_some_and(|o| o.is_past_return() || o.type_ == GrantType::Remove) {
-        update::give_up(work).await?;
-    } else if !remove::is_past_return(work) {
-        remove::take_back(work).await?;
+    if !scope.status.operation.as_ref().is_some_and(|o| o.is_past_return() || o.type_ == GrantType::Remove) {
+        update::abort_operation(scope).await?;
+    } else if !remove::is_past_return(scope) {
+        remove::take_back(scope).await?;
     }
-    let text = message(&work.name(), &work.instance, remove::is_past_return(work));
-    work.say(&Situation::Poolless { message: &text });
+    let text = message(&scope.name(), &scope.instance, remove::is_past_return(scope));
+    scope.set_conditions(&Situation::Poolless { message: &text });
     Ok(Flow::Rest)
 }
 

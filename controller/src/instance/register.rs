@@ -14,9 +14,9 @@ use super::{
     error::StepError,
     login::login,
     node::{patch, ready, reference, template},
+    scope::{Flow, Scope},
     session::Session,
     wanted::wanted_node,
-    work::{Flow, Work},
 };
 use crate::whose::{Whose, whose};
 use wnp_core::operation::join::{Step, Wanted};
@@ -29,21 +29,21 @@ const REGISTER_POLL: Duration = Duration::from_secs(10);
 
 /// The Node of the host, as last observed: every change of it triggers another reconcile. A Node of that name with
 /// another owner is an error.
-pub fn own_node(work: &mut Work) -> Result<Option<Arc<Node>>, StepError> {
-    let Some(node) = work.cx.node(&work.name()) else { return Ok(None) };
-    match whose(Some(&node), &work.evidence()) {
-        Whose::Hosts(_) => work.status.node_ref = Some(reference(&node)),
-        Whose::Others(why) => return Err(StepError::NodeNameTaken { name: work.name(), why }),
+pub fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
+    let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
+    match whose(Some(&node), &scope.evidence()) {
+        Whose::Hosts(_) => scope.status.node_ref = Some(reference(&node)),
+        Whose::Others(why) => return Err(StepError::NodeNameTaken { name: scope.name(), why }),
         Whose::Nobodys => return Ok(None),
     }
     Ok(Some(node))
 }
 
 /// Waits for the Node, and puts on it what belongs there. wicd follows the version that is written here.
-pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> Result<Flow, StepError> {
+pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -> Result<Flow, StepError> {
     if node.is_none() {
         // What is seen all the time are Windows Nodes. One of another system would be waited for in vain.
-        work.claim_name(None).await?;
+        scope.claim_name(None).await?;
     }
     let what = match node {
         None => format!("waiting for the Node {} to appear", wanted.node_name),
@@ -52,20 +52,20 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
             (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
         },
     };
-    let begins = work.status.operation.as_ref().is_none_or(|o| o.step != Step::Register.as_str());
-    if begins || work.in_step() >= REGISTER_QUIET {
-        work.begin(Step::Register.as_str(), &what).await?;
+    let begins = scope.status.operation.as_ref().is_none_or(|o| o.step != Step::Register.as_str());
+    if begins || scope.in_step() >= REGISTER_QUIET {
+        scope.enter_step(Step::Register.as_str(), &what).await?;
     }
     if let Some(node) = node {
-        dress(work, node).await?;
+        sync_node_metadata(scope, node).await?;
     }
-    let limit = work.cx.process.args.register_timeout;
-    if work.in_step() > limit {
+    let limit = scope.cx.process.args.register_timeout;
+    if scope.in_step() > limit {
         // A host that was a node has one, unless it was deleted: that does not count against a version.
-        if node.is_none() && work.status.current_version.is_some() {
-            return Err(StepError::NodeDeleted { name: work.name(), seconds: limit.as_secs() });
+        if node.is_none() && scope.status.current_version.is_some() {
+            return Err(StepError::NodeDeleted { name: scope.name(), seconds: limit.as_secs() });
         }
-        reach(work).await?;
+        reach(scope).await?;
         return Err(StepError::NotRegistered(format!(
             "{what}, for {} s now; the logs on the host are in C:\\var\\log\\kubelet and C:\\var\\log\\wicd",
             limit.as_secs()
@@ -76,9 +76,9 @@ pub async fn register(work: &mut Work, node: Option<&Node>, wanted: &Wanted) -> 
 
 /// Logs in once, before the version is blamed: a host that is off, or that the network does not reach, proves nothing about its version.
 /// The next attempt connects first, with the full timeout.
-async fn reach(work: &mut Work) -> Result<(), StepError> {
-    let opened = match login(&work.cx, &work.instance, &work.pool).await {
-        Ok(login) => Session::open(&work.cx, &work.instance, "reach", login).await,
+async fn reach(scope: &mut Scope) -> Result<(), StepError> {
+    let opened = match login(&scope.cx, &scope.instance, &scope.pool).await {
+        Ok(login) => Session::open(&scope.cx, &scope.instance, "reach", login).await,
         Err(error) => Err(error),
     };
     match opened {
@@ -87,7 +87,7 @@ async fn reach(work: &mut Work) -> Result<(), StepError> {
             Ok(())
         }
         Err(error) => {
-            if let Some(operation) = &mut work.status.operation {
+            if let Some(operation) = &mut scope.status.operation {
                 operation.step = Step::Connect.as_str().into();
                 operation.step_start_time = Timestamp::now().to_string();
             }
@@ -97,19 +97,19 @@ async fn reach(work: &mut Work) -> Result<(), StepError> {
 }
 
 /// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes.
-pub async fn dress(work: &mut Work, node: &Node) -> Result<(), StepError> {
-    let wanted = wanted_node(work, node).await;
-    let record = work.status.template_applied.clone();
+pub async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
+    let wanted = wanted_node(scope, node).await;
+    let record = scope.status.template_applied.clone();
     let before = Applied::on(node, record.as_ref());
     let after = Applied::of(&wanted);
     if let Some(patch) = patch(node, &wanted, &before) {
         let is_recorded = after.is_recorded(node, record.as_ref());
-        work.status.template_applied = Some(before.and(&after).record(node.uid()));
+        scope.status.template_applied = Some(before.and(&after).record(node.uid()));
         if !is_recorded {
-            work.save().await?;
+            scope.save().await?;
         }
-        let nodes: Api<Node> = Api::all(work.cx.cluster.client.clone());
-        work.cx.process.metrics.wrote("Node");
+        let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
+        scope.cx.process.metrics.wrote("Node");
         let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
             Ok(_) => {}
@@ -118,20 +118,20 @@ pub async fn dress(work: &mut Work, node: &Node) -> Result<(), StepError> {
             Err(error) => return Err(StepError::api("change the Node")(error)),
         }
     }
-    work.status.template_applied = Some(after.record(node.uid()));
-    work.status.annotated_username = wanted.username;
+    scope.status.template_applied = Some(after.record(node.uid()));
+    scope.status.annotated_username = wanted.username;
     Ok(())
 }
 
 /// Records what kubelet registers its Node with, and what is put there then, before either happens. The caller stores it.
-pub fn record_template(work: &mut Work) {
-    let after = Applied::of(&template(&work.pool, &work.instance.spec.host));
-    let recorded = work.status.template_applied.take();
-    let (before, uid) = match work.cx.node(&work.name()) {
+pub fn record_template(scope: &mut Scope) {
+    let after = Applied::of(&template(&scope.pool, &scope.instance.spec.host));
+    let recorded = scope.status.template_applied.take();
+    let (before, uid) = match scope.cx.node(&scope.name()) {
         Some(node) => (Applied::on(&node, recorded.as_ref()), node.uid()),
         None => (recorded.as_ref().map(Applied::from).unwrap_or_default(), recorded.and_then(|r| r.node_uid)),
     };
-    work.status.template_applied = Some(before.and(&after).record(uid));
+    scope.status.template_applied = Some(before.and(&after).record(uid));
 }
 
 #[cfg(test)]

@@ -43,17 +43,17 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     let instance = bed.instance(&json!({}), &json!({}), &status);
     let node = bed.cx.node("win-1").unwrap();
 
-    let mut work = bed.work(instance.clone());
-    let error = register(&mut work, Some(&node), &wanted()).await.unwrap_err();
+    let mut scope = bed.scope(instance.clone());
+    let error = register(&mut scope, Some(&node), &wanted()).await.unwrap_err();
     assert!(matches!(error, StepError::NotRegistered(_)), "{error}");
     assert_eq!(follows(&error), AfterFailure::TakeBack, "a host that can be reached says something of its version");
 
     bed.host.power_off();
-    let mut work = bed.work(instance);
-    let error = register(&mut work, Some(&node), &wanted()).await.unwrap_err();
+    let mut scope = bed.scope(instance);
+    let error = register(&mut scope, Some(&node), &wanted()).await.unwrap_err();
     assert!(error.is_unreachable() && error.blame() == Blame::Host, "{error:?}");
     assert_eq!(follows(&error), AfterFailure::Retry { attempts: 0 });
     // When it is back it is verified first, and its services have their full time again.
-    assert_eq!(work.operation().step, Step::Connect.as_str());
-    assert!(work.in_step() < Duration::from_mins(1), "{:?}", work.in_step());
+    assert_eq!(scope.operation().step, Step::Connect.as_str());
+    assert!(scope.in_step() < Duration::from_mins(1), "{:?}", scope.in_step());
 }

@@ -7,16 +7,16 @@ use std::time::Duration;
 use api::names::key;
 use kube::ResourceExt;
 
-use super::{error::StepError, look, node::reference, work::Work};
+use super::{error::StepError, look, node::reference, scope::Scope};
 use crate::{events::Level, whose::Whose};
 use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join it ended
 /// after its key was pinned.
-pub fn is_lost(work: &Work) -> bool {
-    let status = &work.status;
+pub fn is_lost(scope: &Scope) -> bool {
+    let status = &scope.status;
     let blank = status.current_version.is_none() && status.facts.is_none() && status.node_ref.is_none();
-    blank && work.cx.node(&work.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
+    blank && scope.cx.node(&scope.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
 }
 
 /// Asks the host for its facts, and adopts it as the node that it reports if that is proven. Does not change the host. Returns how long to
@@ -24,33 +24,33 @@ pub fn is_lost(work: &Work) -> bool {
 ///
 /// The host's own report is not the proof: the author of a list can give a hostile host the name of any Node. The Node itself must belong to the
 /// host that was reached, before the host gets anything.
-pub async fn recover(work: &mut Work) -> Result<Option<Duration>, StepError> {
-    let cx = work.cx.clone();
+pub async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
+    let cx = scope.cx.clone();
     let _one_of_few = match look::place(&cx) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
-    let mut session = look::open(work, false).await?;
-    let (node, whose) = work.ask_for_node(Some(session.connection().peer_address())).await?;
+    let mut session = look::open(scope, false).await?;
+    let (node, whose) = scope.ask_for_node(Some(session.connection().peer_address())).await?;
     if let Whose::Others(why) = whose {
         session.close().await;
-        return Err(StepError::NodeUnproven { name: work.name(), why });
+        return Err(StepError::NodeUnproven { name: scope.name(), why });
     }
-    let (identity, state, facts) = look::ask(work, &mut session, Purpose::Remove).await?;
+    let (identity, state, facts) = look::ask(scope, &mut session, Purpose::Remove).await?;
     if let (Identity::Meant | Identity::Supersedes(_), Some(marker)) = (identity, &state.marker) {
-        work.proven(session.connection());
-        work.status.facts = Some(facts);
+        scope.record_identity(session.connection());
+        scope.status.facts = Some(facts);
         // One that was deleted in the meantime may have left pods behind.
-        work.status.holds_node_name |= node.is_none();
+        scope.status.holds_node_name |= node.is_none();
         let follows = node.as_ref().and_then(|n| n.annotations().get(key::VERSION)).filter(|v| !v.is_empty());
-        work.status.current_version = Some(follows.unwrap_or(&marker.version).clone());
-        work.status.node_ref = node.as_ref().map(reference);
-        work.status.failures = None;
+        scope.status.current_version = Some(follows.unwrap_or(&marker.version).clone());
+        scope.status.node_ref = node.as_ref().map(reference);
+        scope.status.failures = None;
         let note = "the instance had no stored state; the host's own record and its Node show that it is the same node as before";
-        work.cx.events.say(&work.instance, Level::Normal, "Recovered", "Connect", note);
+        scope.cx.events.say(&scope.instance, Level::Normal, "Recovered", "Connect", note);
     }
     session.close().await;
-    work.save().await?;
+    scope.save().await?;
     Ok(None)
 }
 

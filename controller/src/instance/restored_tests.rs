@@ -29,12 +29,12 @@ async fn no_node_is_drained_because_a_host_elsewhere_says_that_it_is_its_own() {
     let (mut bed, spec, status) = bed().await;
     bed.node("n-1", "10.9.9.9", &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-a"}));
     let instance = bed.instance(&json!({}), &spec, &status);
-    let mut work = bed.work(instance.clone());
-    assert!(is_lost(&work));
-    let error = recover(&mut work).await.unwrap_err();
+    let mut scope = bed.scope(instance.clone());
+    assert!(is_lost(&scope));
+    let error = recover(&mut scope).await.unwrap_err();
     assert!(matches!(error, StepError::NodeUnproven { .. }), "{error}");
     assert!(error.to_string().contains(key::ABANDON), "it does not say what to do: {error}");
-    assert_eq!((work.status.node_ref, work.status.current_version), (None, None));
+    assert_eq!((scope.status.node_ref, scope.status.current_version), (None, None));
     assert_eq!(bed.host.stats().processes, 0, "the host was asked");
 
     // It has its turn, and still nothing happens to that Node.
@@ -49,24 +49,24 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
     let address = bed.host.address().to_string();
     bed.node("n-1", &address, &json!({key::DESIRED_VERSION: "1-a", key::VERSION: "1-b"}));
     let instance = bed.instance(&json!({}), &spec, &status);
-    let mut work = bed.work(instance.clone());
-    assert_eq!(recover(&mut work).await.unwrap(), None);
-    assert_eq!(work.status.node_ref.unwrap().uid, "n-1");
-    assert_eq!(work.status.current_version.as_deref(), Some("1-b"));
+    let mut scope = bed.scope(instance.clone());
+    assert_eq!(recover(&mut scope).await.unwrap(), None);
+    assert_eq!(scope.status.node_ref.unwrap().uid, "n-1");
+    assert_eq!(scope.status.current_version.as_deref(), Some("1-b"));
 
     // The Node went away since it was seen last: its pods may still be there.
     bed.no_node();
-    let mut work = bed.work(instance.clone());
-    assert_eq!(recover(&mut work).await.unwrap(), None);
-    assert!(work.status.holds_node_name && work.status.node_ref.is_none() && work.status.host_key.is_some());
-    assert_eq!(work.status.current_version.as_deref(), Some("1-a"));
+    let mut scope = bed.scope(instance.clone());
+    assert_eq!(recover(&mut scope).await.unwrap(), None);
+    assert!(scope.status.holds_node_name && scope.status.node_ref.is_none() && scope.status.host_key.is_some());
+    assert_eq!(scope.status.current_version.as_deref(), Some("1-a"));
 
     // Without a place it waits, and does not ask.
     let places =
         bed.cx.hosts.looks.try_acquire_many(u32::try_from(bed.cx.hosts.looks.available_permits()).unwrap()).unwrap();
     let (before, asked) = (bed.host.stats().connections, bed.api.calls("GET", NODE).len());
-    let mut work = bed.work(instance);
-    assert!(recover(&mut work).await.unwrap().is_some());
+    let mut scope = bed.scope(instance);
+    assert!(recover(&mut scope).await.unwrap().is_some());
     assert_eq!((bed.host.stats().connections, bed.api.calls("GET", NODE).len()), (before, asked));
     drop(places);
 }
@@ -88,14 +88,14 @@ async fn no_node_is_wiped_undrained_because_it_is_not_on_record_yet() {
         let deleted = json!({"deletionTimestamp": "2026-01-01T00:00:00Z"});
         let instance = bed.instance(&deleted, &spec, &status);
         bed.api.forget("PATCH", NODE).fail("PATCH", NODE, 403, "Forbidden", "no", Value::Null);
-        let mut work = bed.work(instance.clone());
-        let grant = work.instance.spec.grant.clone().unwrap();
-        let error = super::super::remove::run(&mut work, &grant).await.unwrap_err();
+        let mut scope = bed.scope(instance.clone());
+        let grant = scope.instance.spec.grant.clone().unwrap();
+        let error = super::super::remove::run(&mut scope, &grant).await.unwrap_err();
         let (cordons, holds) = (matches!(error, StepError::Drain(_)), matches!(error, StepError::NodeUnproven { .. }));
         assert!(if status.get("provenAddress").is_some() { cordons } else { holds }, "{about}: {error}");
         assert_eq!(bed.host.stats().processes, 0, "{about}: the host was changed");
         // What can be found out is found out first.
-        assert!(is_lost(&bed.work(instance)), "{about}");
+        assert!(is_lost(&bed.scope(instance)), "{about}");
     }
 }
 

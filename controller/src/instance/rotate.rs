@@ -10,8 +10,8 @@ use super::{
     error::StepError,
     identity::prove,
     login::login,
+    scope::{Flow, Scope},
     session::{Login, Session},
-    work::{Flow, Work},
 };
 use crate::{
     events::Level,
@@ -36,44 +36,44 @@ const VERIFY: &str = "VerifyKey";
 const RETIRE: &str = "RetireKey";
 
 /// Whether it is the operation of a host that must stay.
-pub fn is_at_it(work: &Work) -> bool {
-    !work.leaving() && work.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
+pub fn is_at_it(scope: &Scope) -> bool {
+    !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
 }
 
 /// Goes through all of it. It takes seconds, and what an operator before us has done is found done.
-pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
-    work.take_up(grant, CONNECT);
-    let host = work.instance.spec.host.clone();
-    let Some(reference) = host.private_keys.first() else { return Ok(done(work)) };
+pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
+    scope.start_operation(grant, CONNECT);
+    let host = scope.instance.spec.host.clone();
+    let Some(reference) = host.private_keys.first() else { return Ok(done(scope)) };
     let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
-    work.begin(CONNECT, &what).await?;
-    let new = work.cx.hosts.secrets.key(reference).await?;
-    let (keys, _) = work.cx.hosts.secrets.keys(&host.private_keys).await?;
-    let login = login(&work.cx, &work.instance, &work.pool).await?;
-    let mut session = Session::open(&work.cx, &work.instance, &grant.id, login).await?;
+    scope.enter_step(CONNECT, &what).await?;
+    let new = scope.cx.hosts.secrets.key(reference).await?;
+    let (keys, _) = scope.cx.hosts.secrets.keys(&host.private_keys).await?;
+    let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
+    let mut session = Session::open(&scope.cx, &scope.instance, &grant.id, login).await?;
     session.prepare().await?;
     let state = session.look(&[]).await?;
-    prove(work, &mut session, &state, Purpose::Keep)?;
+    prove(scope, &mut session, &state, Purpose::Keep)?;
     session.tidy(&[Verb::Facts]).await?;
-    work.proven(session.connection());
+    scope.record_identity(session.connection());
     let hash = |key: &Key| key.identity.public_key_hash();
-    let taken = work.status.public_key_hash.clone();
+    let taken = scope.status.public_key_hash.clone();
     let is_new = taken.as_ref() == Some(&hash(&new));
-    let retiring = work.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
+    let retiring = scope.status.key_rotation.as_ref().and_then(|k| k.retiring_key_hash.clone());
     let old = if is_new { retiring } else { taken };
     let Some(old) = keys.iter().find(|k| Some(hash(k)) == old && hash(k) != hash(&new)).cloned() else {
         // The operator has replaced none, or it is no longer listed: then it does not belong to the operator.
         session.close().await;
-        return Ok(done(work));
+        return Ok(done(scope));
     };
     let change = Change::new(&new, &old);
     let files = files(session.connection()).await?;
     if !is_new {
-        session = add(work, session, &change, &files, &grant.id).await?;
+        session = add(scope, session, &change, &files, &grant.id).await?;
     }
-    retire(work, &session, &change, &files).await?;
+    retire(scope, &session, &change, &files).await?;
     session.close().await;
-    Ok(done(work))
+    Ok(done(scope))
 }
 
 /// Which key takes the place of which.
@@ -96,7 +96,7 @@ impl Change {
 
 /// Puts the new key beside the old one, and comes back over a connection that was made with it.
 async fn add(
-    work: &mut Work,
+    scope: &mut Scope,
     session: Session,
     change: &Change,
     files: &[String],
@@ -104,10 +104,10 @@ async fn add(
 ) -> Result<Session, StepError> {
     let (new, old) = (&change.new.identity, &change.old.identity);
     // What is to go in the end is known before what is to stay is there.
-    let rotation = work.status.key_rotation.get_or_insert_default();
+    let rotation = scope.status.key_rotation.get_or_insert_default();
     rotation.retiring_key_hash = Some(old.public_key_hash());
     let what = format!("putting the key {} beside {}", new.fingerprint(), old.fingerprint());
-    work.begin(ADD, &what).await?;
+    scope.enter_step(ADD, &what).await?;
     let connection = session.connection();
     let (mut places, mut problem) = (Vec::new(), None);
     for file in files {
@@ -126,12 +126,12 @@ async fn add(
         if let Some(both) = edit(&text, &change.new_line, &change.old_line, Old::Stays) {
             connection.rewrite(file, &bytes(&text), &bytes(&both)).await?;
             let note = format!("the key {} ({}) was added to {file}", new.fingerprint(), new.name());
-            work.cx.events.say(&work.instance, Level::Normal, "KeyAdded", ADD, &note);
+            scope.cx.events.say(&scope.instance, Level::Normal, "KeyAdded", ADD, &note);
         }
     }
     if places.is_empty() {
         // Nothing was added, so that nothing is to be taken out.
-        rotation_over(work);
+        rotation_over(scope);
         let (key, files) = (old.fingerprint(), files.join(", "));
         return Err(problem.map_or(StepError::KeyLineNotFound { key, files }, StepError::Ssh));
     }
@@ -139,28 +139,28 @@ async fn add(
     let check = HostKeyCheck::Pinned(connection.host_key().clone());
     // A host may allow one connection at a time, and so may the limit over all hosts.
     session.close().await;
-    work.begin(VERIFY, &format!("logging in with the key {} alone", new.fingerprint())).await?;
-    let ssh = work.pool.spec.ssh();
+    scope.enter_step(VERIFY, &format!("logging in with the key {} alone", new.fingerprint())).await?;
+    let ssh = scope.pool.spec.ssh();
     let login = Login {
         keys: vec![change.new.clone()],
         check,
         connect_timeout: ssh.connect_timeout(),
         command_timeout: ssh.command_timeout(),
     };
-    let session = Session::open(&work.cx, &work.instance, operation, login).await.map_err(|error| match error {
+    let session = Session::open(&scope.cx, &scope.instance, operation, login).await.map_err(|error| match error {
         StepError::Ssh(SshError::AuthenticationFailed { .. }) => {
             StepError::KeyNotTaken { key: new.fingerprint(), files: places }
         }
         error => error,
     })?;
-    work.proven(session.connection());
+    scope.record_identity(session.connection());
     Ok(session)
 }
 
 /// Takes the old key out. `session` was made with the new one.
-async fn retire(work: &mut Work, session: &Session, change: &Change, files: &[String]) -> Result<(), StepError> {
+async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[String]) -> Result<(), StepError> {
     let old = &change.old.identity;
-    work.begin(RETIRE, &format!("removing the key {}", old.fingerprint())).await?;
+    scope.enter_step(RETIRE, &format!("removing the key {}", old.fingerprint())).await?;
     let connection = session.connection();
     let mut problem = None;
     for file in files {
@@ -174,41 +174,41 @@ async fn retire(work: &mut Work, session: &Session, change: &Change, files: &[St
         if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
             connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
             let note = format!("the key {} ({}) was removed from {file}", old.fingerprint(), old.name());
-            work.cx.events.say(&work.instance, Level::Normal, "KeyRetired", RETIRE, &note);
+            scope.cx.events.say(&scope.instance, Level::Normal, "KeyRetired", RETIRE, &note);
         }
     }
     // In a file that cannot be read there may still be one.
     problem.map_or(Ok(()), |error| Err(StepError::Ssh(error)))
 }
 
-fn done(work: &mut Work) -> Flow {
-    work.status.key_rotation = None;
-    work.end_operation();
+fn done(scope: &mut Scope) -> Flow {
+    scope.status.key_rotation = None;
+    scope.end_operation();
     Flow::Rest
 }
 
 /// Notes that there is no key that is to be taken out.
-fn rotation_over(work: &mut Work) {
-    if let Some(rotation) = &mut work.status.key_rotation {
+fn rotation_over(scope: &mut Scope) {
+    if let Some(rotation) = &mut scope.status.key_rotation {
         rotation.retiring_key_hash = None;
     }
 }
 
 /// Notes a failure. The node continues unchanged, other operations on it proceed, and the key is retried later.
-pub async fn failed(work: &mut Work, error: &StepError) -> Result<std::time::Duration, StepError> {
-    let before = work.status.key_rotation.clone().unwrap_or_default();
-    let (failures, wait) = work.one_more(before.failures.as_ref(), error);
+pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
+    let before = scope.status.key_rotation.clone().unwrap_or_default();
+    let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);
     if error.is_unreachable() && failures.step == CONNECT {
-        work.not_reached(error);
+        scope.mark_unreachable(error);
     }
-    work.note_refusal(error).await;
+    scope.note_refusal(error).await;
     let (reason, step) = (error.reason(), failures.step.clone());
-    work.cx.process.metrics.failed(&reason);
+    scope.cx.process.metrics.failed(&reason);
     let note = format!("{reason}: {step}: {error}");
-    work.cx.events.say(&work.instance, Level::Warning, "KeyRotationFailed", &step, &note);
-    work.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
-    work.status.operation = None;
-    work.save().await?;
+    scope.cx.events.say(&scope.instance, Level::Warning, "KeyRotationFailed", &step, &note);
+    scope.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
+    scope.status.operation = None;
+    scope.save().await?;
     Ok(wait)
 }
 

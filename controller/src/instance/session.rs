@@ -9,7 +9,7 @@ use api::{
 };
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
-use super::{error::StepError, program, told};
+use super::{error::StepError, facts, program};
 use crate::{
     context::Context,
     metrics::Metrics,
@@ -207,7 +207,7 @@ impl Session {
         }
         let bytes = self.answer(&answer_path).await?;
         let bytes = bytes.ok_or_else(|| StepError::no_answer(verb, exit.status, &exit.log))?;
-        told::answer(&bytes, &self.operation, verb)
+        facts::parse_answer(&bytes, &self.operation, verb)
     }
 
     /// The answer, which is there. A program that an operator before us has started may be writing the same one: on Windows there is

@@ -14,7 +14,7 @@ use testbed::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::work::Work;
+use super::scope::Scope;
 use crate::{
     args::Run,
     context::{Caches, Cluster, Context, Process},
@@ -112,10 +112,10 @@ impl Bed {
         serde_json::from_value(instance).unwrap()
     }
 
-    /// Work on it.
-    pub fn work(&self, instance: WindowsInstance) -> Work {
+    /// Scope on it.
+    pub fn scope(&self, instance: WindowsInstance) -> Scope {
         let pool = self.cx.pool_of(&instance).unwrap();
-        Work::new(self.cx.clone(), instance, pool)
+        Scope::new(self.cx.clone(), instance, pool)
     }
 
     /// There is this Node now, with the name of the host.

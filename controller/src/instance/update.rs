@@ -16,14 +16,14 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    drive::{Reached, STAGE, drive, look_and_stage},
+    converge::{Converged, STAGE, converge, look_and_stage},
+    drain::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     error::StepError,
-    evacuate::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     node::{self, ready},
     own::Found,
-    register::dress,
+    register::sync_node_metadata,
+    scope::{Flow, Scope, Target},
     status::Situation,
-    work::{Flow, Target, Work},
 };
 use crate::events::Level;
 use wnp_core::{
@@ -32,194 +32,198 @@ use wnp_core::{
 };
 
 /// Sends the payload of a version ahead. The node continues unchanged.
-pub async fn send_ahead(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
+pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
     let Some(version) = &grant.version else { return Ok(Flow::Rest) };
-    if let Some(wait) = work.waits() {
+    if let Some(wait) = scope.retry_after() {
         return Ok(Flow::After(wait));
     }
-    work.take_up(grant, STAGE);
-    if let Some(operation) = &mut work.status.operation {
+    scope.start_operation(grant, STAGE);
+    if let Some(operation) = &mut scope.status.operation {
         operation.to_version = Some(version.clone());
     }
-    let target = work.target(version).await?;
-    look_and_stage(work, &target, STAGE).await?;
-    work.status.staged_version = Some(version.clone());
-    work.finish_operation();
+    let target = scope.target(version).await?;
+    look_and_stage(scope, &target, STAGE).await?;
+    scope.status.staged_version = Some(version.clone());
+    scope.finish_operation();
     Ok(Flow::Rest)
 }
 
 /// Continues a change, until it is complete or a wait is needed.
-pub async fn run(work: &mut Work, grant: &Grant) -> Result<Flow, StepError> {
-    let begun = work.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| Step::parse(&o.step));
+pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
+    let begun = scope.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| Step::parse(&o.step));
     let fresh = begun.is_none();
-    if let Some(wait) = work.waits() {
+    if let Some(wait) = scope.retry_after() {
         return Ok(Flow::After(wait));
     }
-    let current = work.status.current_version.clone();
-    let operation = work.take_up(grant, "");
+    let current = scope.status.current_version.clone();
+    let operation = scope.start_operation(grant, "");
     if fresh {
         operation.from_version.clone_from(&current);
         operation.to_version = grant.version.clone().or(current);
         let first =
             if drains(operation.type_, operation.disruption.unwrap_or_default()) { Step::Check } else { Step::Host };
         operation.step = first.as_str().into();
-        take_over_cordon(work).await?;
+        take_over_cordon(scope).await?;
     }
-    let begun = begun.or_else(|| work.status.operation.as_ref().map(|o| Step::parse(&o.step)));
+    let begun = begun.or_else(|| scope.status.operation.as_ref().map(|o| Step::parse(&o.step)));
     // A missing version is detected before any disruption.
-    let target = target(work).await?;
-    if let Some(flow) = evacuate(work, begun, &target).await? {
+    let target = target(scope).await?;
+    if let Some(flow) = evacuate(scope, begun, &target).await? {
         return Ok(flow);
     }
-    if work.operation().type_ == GrantType::Repair && work.operation().services.is_empty() {
+    if scope.operation().type_ == GrantType::Repair && scope.operation().services.is_empty() {
         // Which of them does not work is not known.
         let all = target.rendered.services.services.iter().map(|s| s.name.clone()).collect();
-        if let Some(operation) = &mut work.status.operation {
+        if let Some(operation) = &mut scope.status.operation {
             operation.services = all;
         }
     }
     // A change that was seen to work is only watched.
-    let watched = work.operation().step == Step::Verify.as_str() || work.operation().step == Step::Uncordon.as_str();
-    let node = work.cx.node(&work.name());
-    let node = match node.filter(|n| watched && works(work, n, &target)) {
+    let watched = scope.operation().step == Step::Verify.as_str() || scope.operation().step == Step::Uncordon.as_str();
+    let node = scope.cx.node(&scope.name());
+    let node = match node.filter(|n| watched && works(scope, n, &target)) {
         Some(node) => Some(node),
-        None => match drive(work, &target).await? {
-            Reached::Works(node) => node,
-            Reached::Waits(flow) => return Ok(flow),
-            Reached::MustBeEmpty => return empty_first(work).await,
+        None => match converge(scope, &target).await? {
+            Converged::Works(node) => node,
+            Converged::Waits(flow) => return Ok(flow),
+            Converged::MustBeEmpty => return empty_first(scope).await,
             // Only a host that joins is asked.
-            Reached::AlreadyNode(_) => None,
+            Converged::AlreadyNode(_) => None,
         },
     };
-    verify(work, node, &target).await
+    verify(scope, node, &target).await
 }
 
 /// The host has to be restarted, for which its pods must be moved away first.
-async fn empty_first(work: &mut Work) -> Result<Flow, StepError> {
-    let operation = work.operation().clone();
+async fn empty_first(scope: &mut Scope) -> Result<Flow, StepError> {
+    let operation = scope.operation().clone();
     if operation.disruption.unwrap_or_default() == Disruption::None && !operation.applied {
         // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
-        request_restart(work).await?;
-        work.finish_operation();
+        request_restart(scope).await?;
+        scope.finish_operation();
         return Ok(Flow::Rest);
     }
-    if let Some(stored) = &mut work.status.operation {
+    if let Some(stored) = &mut scope.status.operation {
         stored.disruption = Some(Disruption::Reboot);
     }
-    work.begin(Step::Cordon.as_str(), "the host must be restarted: its pods are evicted first").await?;
+    scope.enter_step(Step::Cordon.as_str(), "the host must be restarted: its pods are evicted first").await?;
     Ok(Flow::After(Duration::ZERO))
 }
 
 /// Requests a restart with the Node's annotation, as any client may.
-async fn request_restart(work: &Work) -> Result<(), StepError> {
-    let nodes: Api<Node> = Api::all(work.cx.cluster.client.clone());
+async fn request_restart(scope: &Scope) -> Result<(), StepError> {
+    let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    work.cx.process.metrics.wrote("Node");
-    nodes.patch(&work.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
+    scope.cx.process.metrics.wrote("Node");
+    nodes.patch(&scope.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
     Ok(())
 }
 
 /// Until the node may be disturbed. `None` when it may. A host that cannot be changed is found out while its pods still run.
-async fn evacuate(work: &mut Work, begun: Option<Step>, target: &Target) -> Result<Option<Flow>, StepError> {
+async fn evacuate(scope: &mut Scope, begun: Option<Step>, target: &Target) -> Result<Option<Flow>, StepError> {
     let mut seen = Seen { begun, ..Seen::default() };
-    seen.drains = drains(work.operation().type_, work.operation().disruption.unwrap_or_default());
+    seen.drains = drains(scope.operation().type_, scope.operation().disruption.unwrap_or_default());
     loop {
-        if work.cx.process.stop.is_cancelled() {
+        if scope.cx.process.stop.is_cancelled() {
             return Ok(Some(Flow::Rest));
         }
         let found =
-            if seen.drains && seen.begun < Some(Step::Host) { work.find_node_to_empty().await? } else { Found::None };
-        seen.cordoned = matches!(&found, Found::Node(node) if cordon(work).is_held(node));
+            if seen.drains && seen.begun < Some(Step::Host) { scope.find_node_to_empty().await? } else { Found::None };
+        seen.cordoned = matches!(&found, Found::Node(node) if cordon(scope).is_held(node));
         match (next(seen), found) {
             (Next::Do(Step::Check), _) => {
-                look_and_stage(work, target, Step::Check.as_str()).await?;
+                look_and_stage(scope, target, Step::Check.as_str()).await?;
                 seen.checked = true;
             }
             (Next::Do(Step::Cordon), Found::Node(node)) => {
                 seen.drained = false;
-                take_cordon(work, &node).await?;
+                take_cordon(scope, &node).await?;
             }
-            (Next::Do(Step::Drain), Found::Node(node)) => match pass(work, &node).await? {
+            (Next::Do(Step::Drain), Found::Node(node)) => match pass(scope, &node).await? {
                 None => seen.drained = true,
                 Some(flow) => return Ok(Some(flow)),
             },
-            (Next::Do(Step::Cordon | Step::Drain), Found::Gone) => return left_behind(work).await,
+            (Next::Do(Step::Cordon | Step::Drain), Found::Gone) => return left_behind(scope).await,
             // The host is no node: there is nothing to move away.
             _ => return Ok(None),
         }
     }
 }
 
-async fn target(work: &Work) -> Result<Target, StepError> {
-    let operation = work.operation();
-    work.target(operation.to_version.as_deref().unwrap_or_default()).await
+async fn target(scope: &Scope) -> Result<Target, StepError> {
+    let operation = scope.operation();
+    scope.target(operation.to_version.as_deref().unwrap_or_default()).await
 }
 
 /// Whether a Node is still as it was when the change was seen to work.
-fn works(work: &Work, node: &Node, target: &Target) -> bool {
+fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
     let follows = node.metadata.annotations.as_ref().and_then(|a| a.get(key::VERSION));
-    work.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
+    scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref())
         && ready(node).0
         && follows == Some(&target.version)
 }
 
 /// The node works: it is watched for a while, and then takes pods again.
-async fn verify(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
-    let hold = work.pool.spec.rollout().min_ready();
-    let releasing = work.operation().step == Step::Uncordon.as_str();
+async fn verify(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
+    let hold = scope.pool.spec.rollout().min_ready();
+    let releasing = scope.operation().step == Step::Uncordon.as_str();
     if !releasing && !hold.is_zero() {
-        work.begin(Step::Verify.as_str(), &format!("watching whether the node stays Ready for {} s", hold.as_secs()))
+        scope
+            .enter_step(
+                Step::Verify.as_str(),
+                &format!("watching whether the node stays Ready for {} s", hold.as_secs()),
+            )
             .await?;
     }
     let mut seen = Seen { begun: Some(Step::Verify), works: true, ..Seen::default() };
-    seen.proven = releasing || hold.is_zero() || work.in_step() >= hold;
+    seen.proven = releasing || hold.is_zero() || scope.in_step() >= hold;
     if !seen.proven {
-        return Ok(Flow::After(hold.saturating_sub(work.in_step()).max(Duration::from_millis(200))));
+        return Ok(Flow::After(hold.saturating_sub(scope.in_step()).max(Duration::from_millis(200))));
     }
     // The Node is fetched again: whether it has the operator's cordon must be certain.
-    let operation = work.operation();
+    let operation = scope.operation();
     let drained = drains(operation.type_, operation.disruption.unwrap_or_default());
     let id = operation.id.clone();
     let is_ours = |n: Arc<Node>| node::cordoned_by(&n) == Some(id.as_str());
-    let cordoned = drained || work.cx.node(&work.name()).is_some_and(is_ours);
-    let fresh = if cordoned { work.find_node().await?.node() } else { None };
-    seen.our_cordon = fresh.as_ref().is_some_and(|n| node::cordoned_by(n) == Some(work.operation().id.as_str()));
+    let cordoned = drained || scope.cx.node(&scope.name()).is_some_and(is_ours);
+    let fresh = if cordoned { scope.find_node().await?.node() } else { None };
+    seen.our_cordon = fresh.as_ref().is_some_and(|n| node::cordoned_by(n) == Some(scope.operation().id.as_str()));
     if next(seen) == Next::Do(Step::Uncordon)
         && let Some(fresh) = &fresh
     {
-        work.begin(Step::Uncordon.as_str(), "uncordoning the node").await?;
-        work.cx.process.metrics.wrote("Node");
-        cordon(work).release(&work.cx.cluster.client, fresh).await.map_err(StepError::Drain)?;
+        scope.enter_step(Step::Uncordon.as_str(), "uncordoning the node").await?;
+        scope.cx.process.metrics.wrote("Node");
+        cordon(scope).release(&scope.cx.cluster.client, fresh).await.map_err(StepError::Drain)?;
     }
-    done(work, node, target).await
+    done(scope, node, target).await
 }
 
-async fn done(work: &mut Work, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
-    let operation = work.operation().clone();
-    if work.status.current_version.as_ref() != Some(&target.version) {
-        work.status.previous_version = work.status.current_version.replace(target.version.clone());
+async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
+    let operation = scope.operation().clone();
+    if scope.status.current_version.as_ref() != Some(&target.version) {
+        scope.status.previous_version = scope.status.current_version.replace(target.version.clone());
     }
     if operation.rolling_back {
-        work.status.previous_version = None;
+        scope.status.previous_version = None;
     } else if operation.type_ == GrantType::Update {
-        work.status.failed_version = None;
+        scope.status.failed_version = None;
     }
-    work.status.staged_version = None;
-    work.status.wicd = Some(work.cx.hosts.release.wicd.sha256.clone());
+    scope.status.staged_version = None;
+    scope.status.wicd = Some(scope.cx.hosts.release.wicd.sha256.clone());
     if let Some(node) = &node {
         // Before the operation is forgotten: it knows whether a restart that was asked for in the Node has happened.
-        dress(work, node).await?;
+        sync_node_metadata(scope, node).await?;
     }
-    work.finish_operation();
+    scope.finish_operation();
     if let Some(node) = node {
         let (is_ready, _, says) = ready(&node);
-        let up_to_date = work.up_to_date();
-        work.say(&Situation::Node { ready: is_ready, says: &says, up_to_date });
+        let up_to_date = scope.up_to_date();
+        scope.set_conditions(&Situation::Node { ready: is_ready, says: &says, up_to_date });
     }
-    work.save().await?;
+    scope.save().await?;
     let (reason, level, note) = told(&operation, target);
-    work.cx.events.say(&work.instance, level, reason, operation.type_.as_str(), &note);
+    scope.cx.events.say(&scope.instance, level, reason, operation.type_.as_str(), &note);
     Ok(Flow::Rest)
 }
 
@@ -235,10 +239,10 @@ fn told(operation: &Operation, target: &Target) -> (&'static str, Level, String)
 }
 
 /// What follows from a failure. `true`: there is something to do at once, which is to take the change back.
-pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepError> {
-    let Some(operation) = work.status.operation.clone() else { return Ok(false) };
+pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepError> {
+    let Some(operation) = scope.status.operation.clone() else { return Ok(false) };
     if operation.type_ == GrantType::Stage {
-        give_up(work).await?;
+        abort_operation(scope).await?;
         return Ok(false);
     }
     let failure = Failure {
@@ -253,29 +257,29 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
     match after_failure(failure) {
         AfterFailure::TakeBack => {}
         AfterFailure::GiveUp => {
-            give_up(work).await?;
+            abort_operation(scope).await?;
             return Ok(false);
         }
         AfterFailure::Retry { attempts } => {
-            if let Some(stored) = &mut work.status.operation {
+            if let Some(stored) = &mut scope.status.operation {
                 stored.attempts = attempts;
             }
             return Ok(false);
         }
     }
     let to = operation.to_version.clone().unwrap_or_default();
-    work.status.failed_version = Some(to.clone());
+    scope.status.failed_version = Some(to.clone());
     let way_back = match operation.from_version.as_deref().filter(|from| *from != to) {
-        Some(from) => matches!(work.cx.hosts.versions.get(from).await?.as_deref(), Some(Stored::Ours(_))),
+        Some(from) => matches!(scope.cx.hosts.versions.get(from).await?.as_deref(), Some(Stored::Ours(_))),
         None => false,
     };
     if !way_back {
-        if let Some(stored) = &mut work.status.operation {
+        if let Some(stored) = &mut scope.status.operation {
             stored.attempts = operation.attempts.saturating_add(1);
         }
         return Ok(false);
     }
-    if let Some(stored) = &mut work.status.operation {
+    if let Some(stored) = &mut scope.status.operation {
         stored.rolling_back = true;
         stored.to_version.clone_from(&operation.from_version);
         stored.applied = false;
@@ -284,21 +288,21 @@ pub async fn failed(work: &mut Work, error: &StepError) -> Result<bool, StepErro
         stored.boot_id_to_leave = None;
         stored.step = Step::Host.as_str().into();
     }
-    work.retry_now();
+    scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
     let note = format!("version {to} does not work on this host, which returns to {back}: {error}");
-    work.cx.events.say(&work.instance, Level::Warning, "RollingBack", "Update", &note);
+    scope.cx.events.say(&scope.instance, Level::Warning, "RollingBack", "Update", &note);
     Ok(true)
 }
 
 /// Ends an operation that has changed nothing on the host, or whose grant was revoked before it did.
-pub async fn give_up(work: &mut Work) -> Result<(), StepError> {
-    let Some(operation) = work.status.operation.clone() else { return Ok(()) };
+pub async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> {
+    let Some(operation) = scope.status.operation.clone() else { return Ok(()) };
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
-        && let Some(node) = work.find_node().await?.node()
+        && let Some(node) = scope.find_node().await?.node()
     {
-        cordon(work).release(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        cordon(scope).release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
-    work.status.operation = None;
+    scope.status.operation = None;
     Ok(())
 }

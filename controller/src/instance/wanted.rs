@@ -6,51 +6,51 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{desired_metadata::DesiredNodeMetadata, evacuate::is_legacy_cordon, node::template, work::Work};
+use super::{desired_metadata::DesiredNodeMetadata, drain::is_legacy_cordon, node::template, scope::Scope};
 use crate::{legacy, secrets::Key};
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
-pub async fn wanted_node(work: &Work, node: &Node) -> DesiredNodeMetadata {
-    let mut wanted = template(&work.pool, &work.instance.spec.host);
-    if let Some(version) = work.version_for_wicd() {
+pub async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
+    let mut wanted = template(&scope.pool, &scope.instance.spec.host);
+    if let Some(version) = scope.version_for_wicd() {
         wanted.annotations.insert(key::DESIRED_VERSION.into(), version.to_string());
     }
-    if let Some(host_key) = &work.status.host_key {
+    if let Some(host_key) = &scope.status.host_key {
         wanted.annotations.insert(key::SSH_HOST_KEY.into(), host_key.public_key.clone());
         wanted.annotations.insert(key::SSH_HOST_KEY_TYPE.into(), host_key.key_type.clone());
     }
     // The legacy operator puts it on a node for the time of an upgrade. A leftover one only names the owner of the
     // cordon.
-    if !is_legacy_cordon(work, node) {
+    if !is_legacy_cordon(scope, node) {
         wanted.stale.push(key::UPGRADING);
     }
-    if restarted(work) {
+    if restarted(scope) {
         wanted.stale.push(key::REBOOT_REQUIRED);
     }
-    add_user(&mut wanted, work, node).await;
+    add_user(&mut wanted, scope, node).await;
     wanted
 }
 
 /// The legacy user and key hash. The two go together: a user that no client can decrypt any more would never be found out.
-async fn add_user(wanted: &mut DesiredNodeMetadata, work: &Work, node: &Node) {
-    let host = &work.instance.spec.host;
-    let same_key = node.annotations().get(key::PUB_KEY_HASH) == work.status.public_key_hash.as_ref();
+async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) {
+    let host = &scope.instance.spec.host;
+    let same_key = node.annotations().get(key::PUB_KEY_HASH) == scope.status.public_key_hash.as_ref();
     let annotation = node.annotations().get(key::USERNAME);
-    if let Some(hash) = work.status.public_key_hash.as_ref().filter(|_| same_key || annotation.is_none()) {
+    if let Some(hash) = scope.status.public_key_hash.as_ref().filter(|_| same_key || annotation.is_none()) {
         wanted.annotations.insert(key::PUB_KEY_HASH.into(), hash.clone());
     }
     // The same name has many encrypted forms: which name a form stands for is remembered, not decrypted again and again.
-    wanted.username.clone_from(&work.status.annotated_username);
-    let is_known = work.status.annotated_username.as_ref() == Some(&host.username);
+    wanted.username.clone_from(&scope.status.annotated_username);
+    let is_known = scope.status.annotated_username.as_ref() == Some(&host.username);
     if annotation.is_some() && same_key && is_known {
         return;
     }
-    let keys = match work.cx.hosts.secrets.keys(&host.private_keys).await {
+    let keys = match scope.cx.hosts.secrets.keys(&host.private_keys).await {
         Ok((keys, _)) => keys,
         Err(error) => return tracing::debug!(%error, "the legacy user annotation is written later"),
     };
     let is_taken =
-        |k: &&Arc<Key>| work.status.public_key_hash.as_ref().is_some_and(|h| *h == k.identity.public_key_hash());
+        |k: &&Arc<Key>| scope.status.public_key_hash.as_ref().is_some_and(|h| *h == k.identity.public_key_hash());
     let Some(taken) = keys.iter().find(is_taken) else { return };
     if let Some(annotation) = annotation.filter(|_| same_key)
         && legacy::decrypt_username(annotation, &taken.pem).is_ok_and(|name| name == host.username)
@@ -74,7 +74,7 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, work: &Work, node: &Node) {
 }
 
 /// Whether the restart that was asked for has happened in the operation that is going on.
-fn restarted(work: &Work) -> bool {
-    let left = work.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
-    left.is_some_and(|left| work.status.facts.as_ref().is_some_and(|f| f.boot_id != *left))
+fn restarted(scope: &Scope) -> bool {
+    let left = scope.status.operation.as_ref().and_then(|o| o.boot_id_to_leave.as_ref());
+    left.is_some_and(|left| scope.status.facts.as_ref().is_some_and(|f| f.boot_id != *left))
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::{Commit, Origin, conditions::reason};
 use gitops::hosts::{self, Finding};
 
-use super::{Entry, Trouble};
+use super::{Entry, SourceError};
 
 /// Findings that a message has room for.
 const TOLD: usize = 3;
@@ -38,7 +38,7 @@ pub fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes:
 }
 
 /// A revision of which something is wrong is not used at all.
-pub fn refused(revision: &str, findings: &[Finding]) -> Trouble {
+pub fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let said = |f: &Finding| match (f.file.is_empty(), f.line) {
         (true, _) => f.message.clone(),
         (false, Some(line)) => format!("{}:{line}: {}", f.file, f.message),
@@ -47,7 +47,7 @@ pub fn refused(revision: &str, findings: &[Finding]) -> Trouble {
     let told: Vec<String> = findings.iter().take(TOLD).map(said).collect();
     let more = findings.len().saturating_sub(TOLD);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
-    Trouble {
+    SourceError {
         reason: reason::INVALID_INVENTORY,
         message: format!("{revision} is not used: {}{more}", told.join("; ")),
         stalls: true,

@@ -24,7 +24,7 @@ pub struct Known {
 
 /// An entry that is not used, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Problem {
+pub struct EntryError {
     /// Name of the host.
     pub host: String,
     /// PascalCase.
@@ -41,7 +41,7 @@ pub struct Resolved {
     /// Where their entries stand, by name.
     pub origins: BTreeMap<String, Origin>,
     /// Entries that are not used.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<EntryError>,
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
@@ -71,7 +71,7 @@ pub fn resolve(
     }
     let mut names = BTreeSet::new();
     for Entry { host: entry, origin } in entries {
-        let mut refuse = |reason, message| problems.push(Problem { host: entry.name.clone(), reason, message });
+        let mut refuse = |reason, message| problems.push(EntryError { host: entry.name.clone(), reason, message });
         if !names.insert(entry.name.clone()) {
             refuse("HostConflict", format!("host {} is listed twice; remove one entry", entry.name));
             continue;
@@ -147,7 +147,7 @@ mod tests {
         pool: &str,
         spec: &WindowsNodePoolSpec,
         known: &[Known],
-    ) -> (BTreeMap<String, InstanceHost>, Vec<Problem>) {
+    ) -> (BTreeMap<String, InstanceHost>, Vec<EntryError>) {
         let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
         let resolved = super::resolve(pool, spec, &entries, known, &|name| name == "pinned");
         (resolved.hosts, resolved.problems)

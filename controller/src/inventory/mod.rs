@@ -1,11 +1,11 @@
 //! Where hosts come from. Every source gives the same: a list of entries, each with where it stands, and a list of problems, each
 //! with one entry. What becomes of them is the same for all (`hosts`).
 
-pub mod asking;
 pub mod claims;
 mod files;
 pub mod flux;
 pub mod git;
+pub mod hostname_probe;
 pub mod hosts;
 pub mod naming;
 pub mod removals;
@@ -15,22 +15,22 @@ use std::{collections::BTreeSet, sync::Arc};
 use api::{Host, InventoryStatus, Origin};
 use jiff::Timestamp;
 
-pub use hosts::Problem;
+pub use hosts::EntryError;
 
 use crate::context::Context;
-use asking::Asking;
 use claims::Claims;
 use flux::Flux;
-use git::Gits;
+use git::GitSources;
+use hostname_probe::HostnameProbe;
 
 /// The sources of hosts that are read all the time, and what is known of their lists.
 pub struct Sources {
     /// Which pool lists which hosts.
     pub claims: Claims,
     /// Hosts that are asked for their names.
-    pub asking: Asking,
+    pub names: HostnameProbe,
     /// Git repositories.
-    pub git: Gits,
+    pub git: GitSources,
     /// Artifacts of Flux.
     pub flux: Arc<Flux>,
 }
@@ -38,14 +38,19 @@ pub struct Sources {
 impl Sources {
     /// Begins with nothing read.
     pub fn new(cx: &Context) -> Self {
-        let git = Gits::new(
+        let git = GitSources::new(
             cx.cluster.client.clone(),
             &cx.process.args,
             cx.wake.clone(),
             cx.process.metrics.clone(),
             cx.process.stop.clone(),
         );
-        Self { claims: Claims::default(), asking: Asking::default(), git, flux: Arc::new(Flux::new(&cx.process.args)) }
+        Self {
+            claims: Claims::default(),
+            names: HostnameProbe::default(),
+            git,
+            flux: Arc::new(Flux::new(&cx.process.args)),
+        }
     }
 }
 
@@ -60,15 +65,15 @@ pub struct Entry {
 
 /// A whole list, read and checked without the lists of other pools.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Listing {
+pub struct HostList {
     /// Entries that can be used.
     pub entries: Vec<Entry>,
     /// Those that cannot, where one bad entry stops only itself.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<EntryError>,
     /// Where it comes from. `None` for the pool's own list.
     pub status: Option<InventoryStatus>,
     /// Why something newer is not used, or is not known.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<SourceError>,
     /// Time of the next read of the source. `None`: when it reports a change.
     pub next: Option<Timestamp>,
     /// For Machines: the hosts that leave with them. `None`: the removal of an entry is the sign.
@@ -86,7 +91,7 @@ pub struct Departures {
 
 /// Why a source cannot be read, or not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Trouble {
+pub struct SourceError {
     /// PascalCase.
     pub reason: &'static str,
     /// What is wrong and what to do.
@@ -97,19 +102,19 @@ pub struct Trouble {
 
 /// What came of asking a source.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Asked {
+pub enum SourceOutcome {
     /// This list is in force.
-    Listed(Box<Listing>),
+    Listed(Box<HostList>),
     /// There is no list: present hosts stay unchanged until a person confirms their removal.
-    Missing(Trouble),
+    Missing(SourceError),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
-    Unknown(Trouble, Option<Timestamp>),
+    Unknown(SourceError, Option<Timestamp>),
 }
 
 /// What becomes of asking a source.
-impl Asked {
+impl SourceOutcome {
     /// A list that is in force, with nothing wrong.
     pub fn listed(entries: Vec<Entry>, status: InventoryStatus) -> Self {
-        Self::Listed(Box::new(Listing { entries, status: Some(status), ..Listing::default() }))
+        Self::Listed(Box::new(HostList { entries, status: Some(status), ..HostList::default() }))
     }
 }

@@ -11,7 +11,7 @@ use std::{
 
 use api::{FirstContact, Host};
 
-use super::{Entry, Problem, hosts::canonical};
+use super::{Entry, EntryError, hosts::canonical};
 
 /// Where a host answers: its address in one form for all ways to write it, and its port.
 pub type Place = (String, i32);
@@ -91,7 +91,7 @@ pub struct Named {
     /// Those of them that are to be asked.
     pub to_ask: Vec<Entry>,
     /// Those of them that could not be asked, or have no usable name.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<EntryError>,
 }
 
 /// Where a host answers. `port` holds if it says nothing.
@@ -136,7 +136,7 @@ pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
             None => true,
             Some(Ok(_)) => false,
             Some(Err((reason, message))) => {
-                named.problems.push(Problem { host: entry.host.address.clone(), reason, message });
+                named.problems.push(EntryError { host: entry.host.address.clone(), reason, message });
                 (names.forbidden)(&entry).is_some()
             }
         };

@@ -9,7 +9,7 @@ use kube::{Api, ResourceExt};
 
 use crate::{
     context::Context,
-    inventory::{Asked, Entry, Listing, Problem, Trouble},
+    inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome},
 };
 use gitops::hosts::{Bad, windows_instances};
 
@@ -17,7 +17,7 @@ use gitops::hosts::{Bad, windows_instances};
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// The list in a ConfigMap. Its hosts have no names: each reports its own.
-pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> Listing {
+pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> HostList {
     let (entries, bad) = windows_instances(data);
     let source = format!("ConfigMap {name}");
     let revision = revision.map(str::to_owned);
@@ -26,13 +26,16 @@ pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>)
         host: Host { address, username: Some(username), ..Host::default() },
         origin: Some(origin.clone()),
     };
-    let problem =
-        |bad: Bad| Problem { host: bad.key, reason: "InvalidInventory", message: format!("{source}: {}", bad.message) };
-    Listing {
+    let problem = |bad: Bad| EntryError {
+        host: bad.key,
+        reason: "InvalidInventory",
+        message: format!("{source}: {}", bad.message),
+    };
+    HostList {
         entries: entries.into_iter().map(entry).collect(),
         problems: bad.into_iter().map(problem).collect(),
         status: Some(InventoryStatus { source: source.clone(), revision, ..InventoryStatus::default() }),
-        ..Listing::default()
+        ..HostList::default()
     }
 }
 
@@ -40,24 +43,24 @@ pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>)
 ///
 /// One that is not there takes no hosts away, `windows-instances` neither: a ConfigMap goes for a moment when it is replaced, and for
 /// longer when the operator's namespace is deleted and made again.
-pub async fn ask(name: &str, cx: &Context) -> Asked {
+pub async fn ask(name: &str, cx: &Context) -> SourceOutcome {
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     match api.get_opt(name).await {
         Ok(Some(map)) => {
             let data = map.data.clone().unwrap_or_default();
-            Asked::Listed(Box::new(read(name, &data, map.resource_version().as_deref())))
+            SourceOutcome::Listed(Box::new(read(name, &data, map.resource_version().as_deref())))
         }
         Ok(None) => {
             let message = format!(
                 "the ConfigMap {}/{name} does not exist: create it, or name another in inventory.configMapRef",
                 cx.process.args.namespace
             );
-            Asked::Missing(Trouble { reason: "ConfigMapMissing", message, stalls: true })
+            SourceOutcome::Missing(SourceError { reason: "ConfigMapMissing", message, stalls: true })
         }
         Err(error) => {
             let message = format!("the ConfigMap {name} could not be read: {}", crate::errors::said(&error));
-            let trouble = Trouble { reason: "ApiError", message, stalls: false };
-            Asked::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok())
+            let trouble = SourceError { reason: "ApiError", message, stalls: false };
+            SourceOutcome::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok())
         }
     }
 }

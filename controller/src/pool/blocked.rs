@@ -14,7 +14,8 @@ type Blocked = (&'static str, String);
 
 /// Nodes of the legacy operator that stay as they are, because their change would lose settings.
 pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
-    let is_withheld = |m: &Member| m.slot.withheld && !m.slot.leaving && !m.slot.held && m.slot.change.is_some();
+    let is_withheld =
+        |m: &Member| m.candidate.withheld && !m.candidate.leaving && !m.candidate.held && m.candidate.change.is_some();
     let names = names(members, is_withheld);
     let message = format!(
         "{} not updated, because the change would lose settings of the previous operator: {}. The condition {} of each instance names them and the remedy",
@@ -27,10 +28,12 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
 
 /// Nodes that people have cordoned, and that use up what may be unavailable, so that others wait.
 pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Blocked> {
-    let is_changed = |m: &Member| m.slot.begun || m.slot.grant.is_some_and(GrantType::is_change);
+    let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);
     // A cordoned node that is to be changed goes first, and costs nothing.
-    let stays = |m: &Member| m.slot.change.is_none() || m.slot.withheld || m.slot.failed;
-    let blocks = |m: &Member| m.slot.cordoned && m.slot.joined && !m.slot.held && !m.slot.leaving && stays(m);
+    let stays = |m: &Member| m.candidate.change.is_none() || m.candidate.withheld || m.candidate.failed;
+    let blocks = |m: &Member| {
+        m.candidate.cordoned && m.candidate.joined && !m.candidate.held && !m.candidate.leaving && stays(m)
+    };
     let names = names(members, blocks);
     if names.is_empty() || decision.allowed_disruptions > 0 || members.iter().any(is_changed) {
         return None;
@@ -47,7 +50,7 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Block
 }
 
 fn names(members: &[Member], which: impl Fn(&Member) -> bool) -> Vec<String> {
-    let mut names: Vec<String> = members.iter().filter(|m| which(m)).map(|m| m.slot.name.clone()).collect();
+    let mut names: Vec<String> = members.iter().filter(|m| which(m)).map(|m| m.candidate.name.clone()).collect();
     names.sort();
     names
 }
@@ -63,28 +66,33 @@ mod tests {
     use api::{WindowsInstance, WindowsInstanceSpec};
 
     use super::*;
-    use wnp_core::rollout::grants::{Slot, Wanted};
+    use wnp_core::rollout::grants::{Candidate, PendingChange};
 
-    fn member(name: &str, slot: Slot) -> Member {
+    fn member(name: &str, candidate: Candidate) -> Member {
         let instance = Arc::new(WindowsInstance::new(name, WindowsInstanceSpec::default()));
-        Member { instance, slot: Slot { name: name.into(), joined: true, ready: true, ..slot } }
+        Member { instance, candidate: Candidate { name: name.into(), joined: true, ready: true, ..candidate } }
     }
 
     #[test]
     fn a_cordon_that_blocks_the_budget_is_named() {
-        let change = || Some(Wanted::default());
-        let waits = || member("waits", Slot { available: true, change: change(), ..Slot::default() });
-        let cordoned = |slot| member("x", Slot { cordoned: true, ..slot });
-        let plain = Slot::default();
+        let change = || Some(PendingChange::default());
+        let waits = || member("waits", Candidate { available: true, change: change(), ..Candidate::default() });
+        let cordoned = |candidate| member("x", Candidate { cordoned: true, ..candidate });
+        let plain = Candidate::default();
         for (about, first, allowed, expected) in [
             ("a node that follows its version", cordoned(plain.clone()), 0, true),
             ("there is room", cordoned(plain.clone()), 1, false),
-            ("it is changed first", cordoned(Slot { change: change(), ..plain.clone() }), 0, false),
-            ("it gave up", cordoned(Slot { change: change(), failed: true, ..plain.clone() }), 0, true),
-            ("its change is withheld", cordoned(Slot { change: change(), withheld: true, ..plain.clone() }), 0, true),
-            ("it does not count", cordoned(Slot { held: true, ..plain.clone() }), 0, false),
+            ("it is changed first", cordoned(Candidate { change: change(), ..plain.clone() }), 0, false),
+            ("it gave up", cordoned(Candidate { change: change(), failed: true, ..plain.clone() }), 0, true),
+            (
+                "its change is withheld",
+                cordoned(Candidate { change: change(), withheld: true, ..plain.clone() }),
+                0,
+                true,
+            ),
+            ("it does not count", cordoned(Candidate { held: true, ..plain.clone() }), 0, false),
             ("no client has cordoned it", member("x", plain.clone()), 0, false),
-            ("another is being changed", member("x", Slot { grant: Some(GrantType::Update), ..plain }), 0, false),
+            ("another is being changed", member("x", Candidate { grant: Some(GrantType::Update), ..plain }), 0, false),
         ] {
             let decision =
                 Decision { allowed_disruptions: allowed, waiting: vec!["waits".into()], ..Decision::default() };
@@ -99,10 +107,12 @@ mod tests {
 
     #[test]
     fn nodes_whose_change_loses_something_are_named() {
-        let withheld_slot = Slot { withheld: true, change: Some(Wanted::default()), ..Slot::default() };
-        let (why, message) = withheld(&[member("a", withheld_slot.clone()), member("b", Slot::default())]).unwrap();
+        let withheld_slot =
+            Candidate { withheld: true, change: Some(PendingChange::default()), ..Candidate::default() };
+        let (why, message) =
+            withheld(&[member("a", withheld_slot.clone()), member("b", Candidate::default())]).unwrap();
         assert_eq!(why, "SettingsWouldBeLost");
         assert!(message.starts_with("1 node is not updated") && message.contains("operator: a."), "{message}");
-        assert_eq!(withheld(&[member("a", Slot { leaving: true, ..withheld_slot })]), None);
+        assert_eq!(withheld(&[member("a", Candidate { leaving: true, ..withheld_slot })]), None);
     }
 }

@@ -11,7 +11,7 @@ use super::{
     some,
 };
 use crate::inventory::{
-    Problem,
+    EntryError,
     claims::Unread,
     removals::{self, Change, Hold, Others, Presence, Verdict},
 };
@@ -106,7 +106,7 @@ impl List {
             pools: &unread.names(),
             limit: &limit.map(|l| l.to_string()).unwrap_or_default(),
         };
-        let problem = Problem { host: String::new(), reason: reason_of(hold), message: held.message(hold) };
+        let problem = EntryError { host: String::new(), reason: reason_of(hold), message: held.message(hold) };
         if hold == Hold::Missing {
             self.problems.clear();
         }

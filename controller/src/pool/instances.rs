@@ -21,7 +21,7 @@ use kube::{
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{PoolError, failed, gone_is_fine, letting_go::is_owned_by, list::List, told::Told};
+use super::{PoolError, audit::HostEvent, failed, gone_is_fine, letting_go::is_owned_by, list::List};
 use crate::context::Context;
 use wnp_core::rollout::grants::{Decision, Granting};
 
@@ -222,7 +222,7 @@ enum Write {
         name: String,
         patch: serde_json::Value,
         mark: Option<serde_json::Value>,
-        told: Told,
+        told: HostEvent,
     },
 }
 
@@ -256,7 +256,7 @@ pub async fn apply(
                 let mark = leaving
                     .confirmed
                     .then(|| json!({"metadata": {"uid": instance.uid()}, "spec": {"leaving": leaving}}));
-                let told = Told::Dismissed { why: leaving.why, revision };
+                let told = HostEvent::Dismissed { why: leaving.why, revision };
                 writes.push(Write::Leave { name, patch, mark, told });
             }
             (None, Some(_)) => writes.push(Write::Grant { name, patch }),
@@ -308,7 +308,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             let params = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
             match api.create(&params, &instance).await {
                 Ok(written) => {
-                    cx.tell_of_host(&written, &Told::Admitted);
+                    cx.record_host_event(&written, &HostEvent::Admitted);
                     Ok(())
                 }
                 // Another pool was faster, or the cache is stale: the next reconcile observes it.
@@ -322,11 +322,11 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                 Ok(written) => {
                     if returns {
                         cx.writes.grants.note(&written);
-                        cx.tell_of_host(&written, &Told::Returned);
+                        cx.record_host_event(&written, &HostEvent::Returned);
                     }
                     match moved_to {
-                        Some(to) => cx.tell_of_host(&written, &Told::Moved { to }),
-                        None if changed => cx.tell_of_host(&written, &Told::Changed),
+                        Some(to) => cx.record_host_event(&written, &HostEvent::Moved { to }),
+                        None if changed => cx.record_host_event(&written, &HostEvent::Changed),
                         None => {}
                     }
                     Ok(())
@@ -355,7 +355,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             match written {
                 Ok(written) => {
                     cx.writes.grants.note(&written);
-                    cx.tell_of_host(&written, &told);
+                    cx.record_host_event(&written, &told);
                     Ok(())
                 }
                 other => gone_is_fine(other).map_err(failed("mark an instance as leaving")),

@@ -90,8 +90,8 @@ impl Keys {
         }
         let problems = self.first.values().filter_map(|k| k.as_ref().err());
         let mut standing = Standing { problem: problems.min().cloned(), ..Standing::default() };
-        for Member { instance, slot } in members {
-            if !slot.joined || slot.leaving || !self.of_host.contains_key(&slot.name) {
+        for Member { instance, candidate } in members {
+            if !candidate.joined || candidate.leaving || !self.of_host.contains_key(&candidate.name) {
                 continue;
             }
             standing.total += 1;
@@ -140,14 +140,17 @@ mod tests {
     use api::{Failures, KeyRotation, Origin, WindowsInstanceSpec, WindowsInstanceStatus};
 
     use super::*;
-    use wnp_core::rollout::grants::Slot;
+    use wnp_core::rollout::grants::Candidate;
 
     fn member(name: &str, taken: Option<&str>, rotation: Option<KeyRotation>) -> Member {
         let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
         let public_key_hash = taken.map(str::to_owned);
         instance.status =
             Some(WindowsInstanceStatus { public_key_hash, key_rotation: rotation, ..WindowsInstanceStatus::default() });
-        Member { instance: Arc::new(instance), slot: Slot { name: name.into(), joined: true, ..Slot::default() } }
+        Member {
+            instance: Arc::new(instance),
+            candidate: Candidate { name: name.into(), joined: true, ..Candidate::default() },
+        }
     }
 
     /// The first keys of hosts, each in a Secret of its own.
@@ -194,7 +197,7 @@ mod tests {
             problem: Some("there is no Secret x".into()),
         };
         assert_eq!(known.standing(&members), Some(expected.clone()));
-        members[2].slot.leaving = true;
+        members[2].candidate.leaving = true;
         let without = Standing { total: 3, old: vec!["c".into()], ..expected };
         assert_eq!(known.standing(&members), Some(without));
         assert_eq!(Keys::default().standing(&members), None);

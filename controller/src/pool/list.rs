@@ -16,9 +16,9 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 use super::names::{self, Naming};
 use super::{PoolContext, source};
 use crate::inventory::{
-    Asked, Departures, Entry, Listing, Problem, Trouble,
-    asking::MAX_ASKED,
+    Departures, Entry, EntryError, HostList, SourceError, SourceOutcome,
     claims::{self, Reading},
+    hostname_probe::MAX_ASKED,
     hosts::{self, Known, canonical},
     naming::{self, Place},
     removals::Presence,
@@ -64,7 +64,7 @@ pub(super) struct List {
     /// Where their entries stand, by name.
     pub origins: BTreeMap<String, Origin>,
     /// What is wrong: with the source, which then comes first, and with entries.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<EntryError>,
     /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
     pub unnamed: Vec<(Place, Entry)>,
     /// Those of them that are asked.
@@ -108,12 +108,12 @@ pub(super) async fn list(
     }
     let begun = cx.sources.claims.begin();
     let (list, reading) = match source::ask(pool, cx).await {
-        Asked::Unknown(trouble, next) => {
+        SourceOutcome::Unknown(trouble, next) => {
             let reading = claims::unknown(trouble.reason);
             (List { next, ..unknown(pool, mine, trouble) }, reading)
         }
-        Asked::Missing(trouble) => (missing(pool, mine, &trouble, cx), Reading::Nothing),
-        Asked::Listed(listing) => listed(pool, mine, known, *listing, cx).await,
+        SourceOutcome::Missing(trouble) => (missing(pool, mine, &trouble, cx), Reading::Nothing),
+        SourceOutcome::Listed(listing) => listed(pool, mine, known, *listing, cx).await,
     };
     for waiting in cx.sources.claims.end(pool, begun, reading) {
         cx.wake.pool(&waiting);
@@ -122,7 +122,7 @@ pub(super) async fn list(
 }
 
 /// It is not known what is listed: everything stays as it is. For Machines that is not known to be so unless they can be read.
-fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Trouble) -> List {
+fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: SourceError) -> List {
     let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
     let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
     let stays = |i: &&Arc<WindowsInstance>| !i.is_leaving() || (is_of_machines && !i.is_deleting() && !removes(i));
@@ -138,7 +138,7 @@ fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: Troub
 }
 
 /// There is no list: that is no wish to remove anything.
-fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Trouble, cx: &PoolContext) -> List {
+fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError, cx: &PoolContext) -> List {
     let mut list = List {
         problems: vec![about_source(trouble)],
         contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
@@ -154,7 +154,7 @@ fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &Trou
 
 /// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
 /// started has not looked yet.
-fn is_no_news(trouble: &Trouble) -> bool {
+fn is_no_news(trouble: &SourceError) -> bool {
     [reason::SUSPENDED, reason::FETCHING].contains(&trouble.reason)
 }
 
@@ -163,19 +163,19 @@ fn pool_has_list(pool: &WindowsNodePool) -> bool {
     pool.status.as_ref().is_some_and(|s| s.inventory.is_some())
 }
 
-fn about_source(trouble: &Trouble) -> Problem {
-    Problem { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
+fn about_source(trouble: &SourceError) -> EntryError {
+    EntryError { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
 }
 
 async fn listed(
     pool: &WindowsNodePool,
     mine: &[Arc<WindowsInstance>],
     known: &[Known],
-    listing: Listing,
+    listing: HostList,
     cx: &PoolContext,
 ) -> (List, Reading) {
     let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
-    let Listing { entries, problems, status, trouble, next, departures } = listing;
+    let HostList { entries, problems, status, trouble, next, departures } = listing;
     let is_empty = entries.is_empty();
     let naming = Naming::of(pool, entries, cx).await;
     let (named, owners) = (naming.named, naming.owners);
@@ -215,11 +215,11 @@ async fn listed(
 }
 
 /// Entries of a list without names that cannot be read, and are not those of hosts that are there: each may be any host.
-fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[Problem]) -> Vec<String> {
+fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[EntryError]) -> Vec<String> {
     if pool.spec.inventory.config_map_ref.is_none() {
         return Vec::new();
     }
-    let is_there = |p: &Problem| mine.iter().any(|i| canonical(&i.spec.host.address) == canonical(&p.host));
+    let is_there = |p: &EntryError| mine.iter().any(|i| canonical(&i.spec.host.address) == canonical(&p.host));
     problems.iter().filter(|p| !p.host.is_empty() && !is_there(p)).map(|p| p.host.clone()).collect()
 }
 
@@ -265,7 +265,7 @@ impl List {
             self.to_ask.len(),
             place.0
         );
-        self.problems.push(Problem { host: place.0.clone(), reason: "TooManyUnknownHosts", message });
+        self.problems.push(EntryError { host: place.0.clone(), reason: "TooManyUnknownHosts", message });
         self.to_ask.truncate(MAX_ASKED);
     }
 
@@ -292,7 +292,7 @@ impl List {
                 let message = format!(
                     "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply"
                 );
-                self.problems.push(Problem { host: name.clone(), reason: "HandOverWaits", message });
+                self.problems.push(EntryError { host: name.clone(), reason: "HandOverWaits", message });
             }
             self.moves.insert(name, to);
         }

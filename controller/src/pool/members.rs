@@ -14,7 +14,7 @@ use kube::ResourceExt;
 use crate::{context::Context, drain, instance::node};
 use wnp_core::{
     operation::{backoff::believed, remove::is_past_return},
-    rollout::grants::{Slot, Wanted},
+    rollout::grants::{Candidate, PendingChange},
 };
 
 /// Node label with its zone.
@@ -25,7 +25,7 @@ pub(crate) struct Member {
     /// The instance.
     pub instance: Arc<WindowsInstance>,
     /// What counts of it.
-    pub slot: Slot,
+    pub candidate: Candidate,
 }
 
 /// What the pool wants, as far as it matters for what is seen of a host.
@@ -47,7 +47,7 @@ pub(crate) fn member(
     unwanted: bool,
     node: Option<&Node>,
     wish: &Wish<'_>,
-    change: Option<(Wanted, bool)>,
+    change: Option<(PendingChange, bool)>,
     now: Timestamp,
 ) -> Member {
     let status = instance.status.clone().unwrap_or_default();
@@ -69,7 +69,7 @@ pub(crate) fn member(
     let is_used = |g: &&Grant| g.type_ == GrantType::Remove && status.last_operation.as_ref() == Some(&g.id);
     let grant = instance.spec.grant.as_ref().filter(|g| !is_used(g));
     let retry = |text: &str| text.parse().ok().map(|at| believed(at, now, wish.backoff_max));
-    let slot = Slot {
+    let candidate = Candidate {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
         grant: grant.map(|g| g.type_),
@@ -103,7 +103,7 @@ pub(crate) fn member(
         rotating: joined && status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey),
         key_waits_until: status.key_rotation.and_then(|k| k.failures).and_then(|f| retry(&f.next_retry_time)),
     };
-    Member { instance: instance.clone(), slot }
+    Member { instance: instance.clone(), candidate }
 }
 
 /// When the next node will have been Ready for long enough.
@@ -114,8 +114,11 @@ pub(crate) fn soonest_available(
     cx: &Context,
 ) -> Option<Timestamp> {
     let span = jiff::SignedDuration::try_from(min_ready).ok()?;
-    let waiting = members.iter().filter(|m| m.slot.ready && !m.slot.available);
-    waiting.filter_map(|m| node::ready(&*cx.node(&m.slot.name)?).1?.checked_add(span).ok()).filter(|at| *at > now).min()
+    let waiting = members.iter().filter(|m| m.candidate.ready && !m.candidate.available);
+    waiting
+        .filter_map(|m| node::ready(&*cx.node(&m.candidate.name)?).1?.checked_add(span).ok())
+        .filter(|at| *at > now)
+        .min()
 }
 
 #[cfg(test)]
@@ -140,10 +143,14 @@ mod tests {
         ] {
             let annotations = if asks { json!({key::REBOOT_REQUIRED: ""}) } else { json!({}) };
             let node: Node = serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap();
-            let change = (Wanted { version: "v2".into(), disruption, services: Vec::new() }, true);
-            let slot = member(&instance, false, Some(&node), &wish, Some(change), Timestamp::UNIX_EPOCH).slot;
-            assert_eq!((slot.change.unwrap().disruption, slot.wants_reboot), (expected, asks), "{disruption:?}");
-            let alone = member(&instance, false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).slot;
+            let change = (PendingChange { version: "v2".into(), disruption, services: Vec::new() }, true);
+            let candidate = member(&instance, false, Some(&node), &wish, Some(change), Timestamp::UNIX_EPOCH).candidate;
+            assert_eq!(
+                (candidate.change.unwrap().disruption, candidate.wants_reboot),
+                (expected, asks),
+                "{disruption:?}"
+            );
+            let alone = member(&instance, false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).candidate;
             assert_eq!((alone.change, alone.wants_reboot), (None, asks));
         }
     }

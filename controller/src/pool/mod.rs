@@ -1,23 +1,23 @@
 //! The pool controller: from the inventory to instances, grants, and the pool's status. Works on no host.
 
+mod audit;
 mod blocked;
 mod context;
+mod debouncer;
 mod departing;
+mod desired_state;
 mod instances;
 mod keys;
 mod letting_go;
 mod list;
-mod look;
 mod members;
 mod names;
-mod pace;
 mod preview;
 mod rights;
+mod snapshot;
 mod source;
 mod status;
 mod strays;
-mod told;
-mod wishes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,22 +35,22 @@ use serde_json::json;
 
 use crate::{
     events::Level,
-    inventory::hosts::{Known, Problem},
+    inventory::hosts::{EntryError, Known},
     versions::VersionError,
 };
 use wnp_core::{
     render::RenderError,
-    rollout::grants::{Limits, Slot, decide},
+    rollout::grants::{Candidate, Limits, decide},
 };
 
 pub use context::PoolContext;
-pub use look::{Planned, plan};
-pub use pace::Pace;
+pub use debouncer::Debouncer;
 pub use preview::{is_idle, summary};
+pub use snapshot::{Planned, plan};
 pub use status::refuse;
 
-use look::Look;
 use members::{Member, soonest_available};
+use snapshot::Snapshot;
 
 /// Purpose of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     let all = cx.caches.instances.state();
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     if deleting {
-        cx.sources.asking.forget(&name);
+        cx.sources.names.forget(&name);
     }
     if deleting && mine.is_empty() {
         cx.sources.claims.forget(&name);
@@ -140,7 +140,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
     let is_plan = pool.spec.is_plan() && !deleting;
     let intent = if is_plan { Intent::DryRun } else { Intent::Apply };
-    let look = match Look::at(&pool, mine, &known, intent, &cx, now).await {
+    let look = match Snapshot::observe(&pool, mine, &known, intent, &cx, now).await {
         Ok(look) => look,
         Err(error) if error.reason() == "ApiError" => return Err(error),
         Err(error) => {
@@ -152,7 +152,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     if is_plan {
         cx.disruptions.forget(&name);
         // Names are looked up, and no host is asked.
-        cx.sources.asking.ask(&pool, &[], &cx.shared);
+        cx.sources.names.ask(&pool, &[], &cx.shared);
         let list = look.preview(&pool, &cx);
         let mut status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
         rights::say(&mut status, cx.wicd.rights.problem().as_ref(), true, now);
@@ -160,13 +160,13 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
         record(&name, &look.members, &cx);
         return Ok(Action::await_change());
     }
-    let Look { mine, list, window, wishes, members, limits, keys, .. } = look;
-    let asked_again =
-        cx.sources.asking.ask(&pool, &list.to_ask, &cx.shared).and_then(|wait| now.checked_add(wait).ok());
-    let changes = instances::changes(&list, &mine, &wishes.for_new_hosts(limits.open, &cx), &pool, &cx.caches.pools);
-    let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
+    let Snapshot { mine, list, window, desired, members, limits, keys, .. } = look;
+    let asked_again = cx.sources.names.ask(&pool, &list.to_ask, &cx.shared).and_then(|wait| now.checked_add(wait).ok());
+    let changes = instances::changes(&list, &mine, &desired.for_new_hosts(limits.open, &cx), &pool, &cx.caches.pools);
+    let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
     let cap = cx.process.args.max_disruptions;
-    let decision = cx.disruptions.decide(&name, cap, &all, |others| decide(&slots, &Limits { others, ..limits }, now));
+    let decision =
+        cx.disruptions.decide(&name, cap, &all, |others| decide(&candidates, &Limits { others, ..limits }, now));
 
     // Apply.
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
@@ -190,7 +190,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
         list: &list,
         members: &members,
         decision: &decision,
-        course: &wishes.course,
+        course: &desired.course,
         window: window.as_ref(),
         deleting,
         keys: keys.standing(&members),
@@ -206,12 +206,12 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
     let handed_over = (deleting && !list.moves.is_empty()).then(|| now + jiff::SignedDuration::from_secs(1));
     let certificates =
-        members.iter().filter_map(|m| wishes::wicd_certificate_end(&m.instance)).filter(|at| *at > now).min();
+        members.iter().filter_map(|m| desired_state::wicd_certificate_end(&m.instance)).filter(|at| *at > now).min();
     let wake = [
         decision.next,
         certificates,
         keys_again,
-        wishes.course.next,
+        desired.course.next,
         window_changes,
         soonest,
         asked_again,
@@ -279,7 +279,7 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     }
 }
 
-fn tell_of(problems: &[Problem], pool: &WindowsNodePool, cx: &PoolContext) {
+fn tell_of(problems: &[EntryError], pool: &WindowsNodePool, cx: &PoolContext) {
     for problem in problems {
         cx.events.say(pool, Level::Warning, problem.reason, "ReadInventory", &problem.message);
     }
@@ -372,12 +372,12 @@ fn record(pool: &str, members: &[Member], cx: &PoolContext) {
     use crate::metrics::PoolState;
     let count = |f: &dyn Fn(&&Member) -> bool| i64::try_from(members.iter().filter(f).count()).unwrap_or(i64::MAX);
     for (state, value) in [
-        ("ready", count(&|m| m.slot.ready)),
-        ("available", count(&|m| m.slot.available)),
-        ("joined", count(&|m| m.slot.joined)),
-        ("updated", count(&|m| m.slot.joined && m.slot.change.is_none())),
-        ("leaving", count(&|m| m.slot.leaving)),
-        ("failed", count(&|m| m.slot.waits_until.is_some() || m.slot.failed)),
+        ("ready", count(&|m| m.candidate.ready)),
+        ("available", count(&|m| m.candidate.available)),
+        ("joined", count(&|m| m.candidate.joined)),
+        ("updated", count(&|m| m.candidate.joined && m.candidate.change.is_none())),
+        ("leaving", count(&|m| m.candidate.leaving)),
+        ("failed", count(&|m| m.candidate.waits_until.is_some() || m.candidate.failed)),
         ("total", count(&|_| true)),
     ] {
         cx.process.metrics.nodes.get_or_create(&PoolState { pool: pool.into(), state }).set(value);

@@ -14,8 +14,8 @@ use kube::{Api, ResourceExt, runtime::reflector::ObjectRef};
 use super::PoolContext;
 use crate::{
     inventory::{
-        Entry, Problem,
-        asking::host_key_of,
+        Entry, EntryError,
+        hostname_probe::host_key_of,
         hosts::{Resolved, canonical},
         naming::{self, Existing, Identity, Named, Names, Place},
     },
@@ -56,7 +56,7 @@ impl Naming {
             cx.caches.instances.state().iter().map(|i| existing(i, &name, !said.is_empty())).collect();
         if cx.process.looks_once {
             let all = places.iter().chain(existing.iter().map(|e| &e.place)).map(|(address, _)| address.clone());
-            cx.sources.asking.look_up(all.filter(|a| a.parse::<std::net::IpAddr>().is_err()).collect()).await;
+            cx.sources.names.look_up(all.filter(|a| a.parse::<std::net::IpAddr>().is_err()).collect()).await;
         }
         let owners = Owners::of(&said, cx).await;
         let nodes =
@@ -64,17 +64,17 @@ impl Naming {
         let names = Names {
             existing: &existing,
             nodes_at: &|address| nodes.0.get(address).cloned().unwrap_or_default(),
-            resolved: &|dns| cx.sources.asking.addresses(&name, dns),
+            resolved: &|dns| cx.sources.names.addresses(&name, dns),
             forbidden: &|entry| {
                 let stored = stored.iter().find(|c| at(c) == naming::place(&entry.host, port));
                 host_key_of(entry, stored, pool).err().map(|problem| (problem.reason(), problem.to_string()))
             },
             contact: &|place| stored.iter().find(|c| at(c) == *place).cloned(),
-            failure: &|place| cx.sources.asking.failure(&name, place),
+            failure: &|place| cx.sources.names.failure(&name, place),
             owner: &|host| owners.owner(host),
         };
         let named = naming::name(entries, port, &names);
-        Self { named, contacts: cx.sources.asking.contacts(&name, &stored, &places), owners }
+        Self { named, contacts: cx.sources.names.contacts(&name, &stored, &places), owners }
     }
 }
 
@@ -89,13 +89,13 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
     }
     let is_name = |address: &&String| address.parse::<std::net::IpAddr>().is_err();
     if cx.process.looks_once {
-        cx.sources.asking.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
+        cx.sources.names.look_up(new.iter().map(|(_, address)| address).filter(is_name).cloned().collect()).await;
     }
     let nodes = NodesByAddress::of(&cx.caches.nodes.state(), &|node| cx.caches.instances.get(&ObjectRef::new(node)));
     let mut next = None;
     for (name, address) in new {
         let addresses =
-            if is_name(&&address) { cx.sources.asking.addresses(pool, &address) } else { Some(vec![address.clone()]) };
+            if is_name(&&address) { cx.sources.names.addresses(pool, &address) } else { Some(vec![address.clone()]) };
         match second_node(&name, addresses.as_deref(), &nodes, &has_instance) {
             Second::No => continue,
             Second::Unknown => {}
@@ -103,7 +103,7 @@ pub(super) async fn keep_second_nodes_out(pool: &str, resolved: &mut Resolved, c
                 let message = format!(
                     "host {name}: its address {address} belongs to the Node {node}, which an operator created for it: name the entry {node}, or delete that Node if it is a leftover"
                 );
-                resolved.problems.push(Problem { host: name.clone(), reason: "HostConflict", message });
+                resolved.problems.push(EntryError { host: name.clone(), reason: "HostConflict", message });
                 next = Timestamp::now().checked_add(ASK_AGAIN).ok();
             }
         }

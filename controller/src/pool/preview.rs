@@ -31,7 +31,7 @@ pub(crate) fn preview(
     limits: &Limits,
     sights: &Sights<'_>,
 ) -> Vec<PlannedHost> {
-    let known: BTreeMap<&str, &Member> = members.iter().map(|m| (m.slot.name.as_str(), m)).collect();
+    let known: BTreeMap<&str, &Member> = members.iter().map(|m| (m.candidate.name.as_str(), m)).collect();
     let mut list = Vec::new();
     for (name, host) in hosts {
         match known.get(name.as_str()) {
@@ -45,8 +45,8 @@ pub(crate) fn preview(
                     planned(name, "Adopt", Disruption::None, format!("it is a node of another operator; {withheld}"))
                 }
             }),
-            Some(m) if m.slot.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
-            Some(m) if m.slot.leaving => {
+            Some(m) if m.candidate.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
+            Some(m) if m.candidate.leaving => {
                 list.push(planned(
                     name,
                     "Remove",
@@ -54,19 +54,19 @@ pub(crate) fn preview(
                     "its instance is being deleted; it joins again".into(),
                 ));
             }
-            Some(m) if !m.slot.joined => {
+            Some(m) if !m.candidate.joined => {
                 list.push(planned(name, "Join", Disruption::None, "has not joined yet".into()));
             }
             Some(m) => list.extend(of_node(m, limits, sights, (sights.beside)(m, host))),
         }
     }
-    for member in members.iter().filter(|m| !hosts.contains_key(&m.slot.name)) {
-        let (action, disruption) = match (limits.orphan, member.slot.joined) {
+    for member in members.iter().filter(|m| !hosts.contains_key(&m.candidate.name)) {
+        let (action, disruption) = match (limits.orphan, member.candidate.joined) {
             (true, _) => ("Orphan", Disruption::None),
             (false, true) => ("Remove", Disruption::Drain),
             (false, false) => ("Remove", Disruption::None),
         };
-        list.push(planned(&member.slot.name, action, disruption, "no longer in the inventory".into()));
+        list.push(planned(&member.candidate.name, action, disruption, "no longer in the inventory".into()));
     }
     list.sort_by(|a, b| a.host.cmp(&b.host));
     list
@@ -78,23 +78,23 @@ fn planned(host: &str, action: &str, disruption: Disruption, why: String) -> Pla
 
 /// What would be done with a node of the pool.
 fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<String>) -> Option<PlannedHost> {
-    let slot = &member.slot;
-    let planned = |action, disruption, why| Some(planned(&slot.name, action, disruption, why));
-    if slot.failed {
+    let candidate = &member.candidate;
+    let planned = |action, disruption, why| Some(planned(&candidate.name, action, disruption, why));
+    if candidate.failed {
         return planned(NOTHING, Disruption::None, "the version failed on this host and is not retried".into());
     }
-    if slot.withheld {
+    if candidate.withheld {
         let why: Vec<String> = beside.into_iter().chain([(sights.why)(member)]).collect();
         return planned(WITHHELD, Disruption::None, why.join(", "));
     }
-    if let Some(change) = &slot.change {
+    if let Some(change) = &candidate.change {
         let why: Vec<String> = [(sights.why)(member)].into_iter().chain(beside).collect();
         return planned("Update", change.disruption, why.join(", "));
     }
-    if slot.wants_reboot {
+    if candidate.wants_reboot {
         return planned("Reboot", Disruption::Reboot, "the host requests a restart".into());
     }
-    if slot.down_since.is_some() && limits.remediation != RemediationType::None {
+    if candidate.down_since.is_some() && limits.remediation != RemediationType::None {
         let why = format!("not Ready, if it stays so for {} s", limits.unreachable_after.as_secs());
         let restarts = limits.remediation == RemediationType::Reboot;
         return planned("Repair", if restarts { Disruption::Reboot } else { Disruption::None }, why);
@@ -102,7 +102,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
     if !beside.is_empty() {
         return planned("Update", Disruption::None, beside.join(", "));
     }
-    if slot.wants_key {
+    if candidate.wants_key {
         return planned("RotateKey", Disruption::None, "it accepts another SSH key than the first of its list".into());
     }
     None
@@ -148,8 +148,8 @@ mod tests {
 
     use super::*;
     use wnp_core::rollout::{
-        grants::{Slot, Wanted},
-        progress::Gate,
+        grants::{Candidate, PendingChange},
+        progress::UpdateLimit,
     };
 
     fn limits(orphan: bool, remediation: RemediationType) -> Limits {
@@ -161,7 +161,7 @@ mod tests {
             open: true,
             order: Order::Name,
             ignore_lost_after: None,
-            gate: Gate::default(),
+            gate: UpdateLimit::default(),
             remediation,
             unreachable_after: Duration::from_mins(10),
             max_unhealthy: IntOrPercent::Percent(20),
@@ -171,18 +171,21 @@ mod tests {
 
     #[test]
     fn one_host() {
-        let free = Slot { name: "w".into(), joined: true, ready: true, ..Slot::default() };
-        let change = |disruption| Slot { change: Some(Wanted { disruption, ..Wanted::default() }), ..free.clone() };
+        let free = Candidate { name: "w".into(), joined: true, ready: true, ..Candidate::default() };
+        let change = |disruption| Candidate {
+            change: Some(PendingChange { disruption, ..PendingChange::default() }),
+            ..free.clone()
+        };
         let (none, heal) = (RemediationType::None, RemediationType::Reconfigure);
-        let down = Slot { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
+        let down = Candidate { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
         // Whether it is in the inventory, what is known of it, what changes beside the version, whether hosts are let go.
-        for (about, listed, slot, beside, orphan, remediation, expected) in [
+        for (about, listed, candidate, beside, orphan, remediation, expected) in [
             ("in its desired state", true, Some(free.clone()), "", false, heal, None),
             ("new", true, None, "", false, heal, Some(("Join", "None", "new in the inventory"))),
             (
                 "not there yet",
                 true,
-                Some(Slot { joined: false, ..free.clone() }),
+                Some(Candidate { joined: false, ..free.clone() }),
                 "",
                 false,
                 heal,
@@ -209,7 +212,7 @@ mod tests {
             (
                 "a change and a restart",
                 true,
-                Some(Slot { wants_reboot: true, ..change(Disruption::Reboot) }),
+                Some(Candidate { wants_reboot: true, ..change(Disruption::Reboot) }),
                 "",
                 false,
                 heal,
@@ -219,7 +222,7 @@ mod tests {
             (
                 "a restart",
                 true,
-                Some(Slot { wants_reboot: true, ..free.clone() }),
+                Some(Candidate { wants_reboot: true, ..free.clone() }),
                 "",
                 false,
                 heal,
@@ -228,7 +231,7 @@ mod tests {
             (
                 "another key",
                 true,
-                Some(Slot { wants_key: true, ..free.clone() }),
+                Some(Candidate { wants_key: true, ..free.clone() }),
                 "",
                 false,
                 heal,
@@ -237,7 +240,7 @@ mod tests {
             (
                 "a change that loses something",
                 true,
-                Some(Slot { withheld: true, ..change(Disruption::Drain) }),
+                Some(Candidate { withheld: true, ..change(Disruption::Drain) }),
                 "labels (a)",
                 false,
                 heal,
@@ -246,7 +249,7 @@ mod tests {
             (
                 "on hold",
                 true,
-                Some(Slot { held: true, ..change(Disruption::Drain) }),
+                Some(Candidate { held: true, ..change(Disruption::Drain) }),
                 "",
                 false,
                 heal,
@@ -255,7 +258,7 @@ mod tests {
             (
                 "it failed",
                 true,
-                Some(Slot { failed: true, ..change(Disruption::Drain) }),
+                Some(Candidate { failed: true, ..change(Disruption::Drain) }),
                 "",
                 false,
                 heal,
@@ -274,7 +277,7 @@ mod tests {
             (
                 "deleted by hand",
                 true,
-                Some(Slot { leaving: true, ..free.clone() }),
+                Some(Candidate { leaving: true, ..free.clone() }),
                 "",
                 false,
                 heal,
@@ -292,7 +295,7 @@ mod tests {
             (
                 "gone before it joined",
                 false,
-                Some(Slot { joined: false, ..free.clone() }),
+                Some(Candidate { joined: false, ..free.clone() }),
                 "",
                 false,
                 heal,
@@ -311,7 +314,7 @@ mod tests {
             let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
             let instance = Arc::new(WindowsInstance::new("w", WindowsInstanceSpec::default()));
             let members: Vec<Member> =
-                slot.into_iter().map(|slot| Member { instance: instance.clone(), slot }).collect();
+                candidate.into_iter().map(|candidate| Member { instance: instance.clone(), candidate }).collect();
             let sights = Sights {
                 why: &|_| "because".to_owned(),
                 adoptable: &BTreeMap::new(),

@@ -4,16 +4,16 @@ use api::WindowsNodePool;
 
 use super::PoolContext;
 use crate::{
-    inventory::{Asked, Entry, Listing, Trouble},
+    inventory::{Entry, HostList, SourceError, SourceOutcome},
     legacy_sources::{config_map, machines},
 };
 
 /// The list that is in force for a pool.
-pub async fn ask(pool: &WindowsNodePool, cx: &PoolContext) -> Asked {
+pub async fn ask(pool: &WindowsNodePool, cx: &PoolContext) -> SourceOutcome {
     let inventory = &pool.spec.inventory;
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
-        return Asked::Listed(Box::new(Listing { entries, ..Listing::default() }));
+        return SourceOutcome::Listed(Box::new(HostList { entries, ..HostList::default() }));
     }
     if let Some(map) = &inventory.config_map_ref {
         return config_map::ask(&map.name, cx).await;
@@ -27,10 +27,10 @@ pub async fn ask(pool: &WindowsNodePool, cx: &PoolContext) -> Asked {
     if let Some(from) = &inventory.source_ref {
         return cx.sources.flux.ask(pool, from, &cx.cluster.client).await;
     }
-    let trouble = Trouble {
+    let trouble = SourceError {
         reason: "SourceNotSupported",
         message: "this operator does not know the pool's source of hosts: update the operator".into(),
         stalls: true,
     };
-    Asked::Unknown(trouble, None)
+    SourceOutcome::Unknown(trouble, None)
 }

@@ -11,11 +11,11 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{Member, blocked, keys::Standing, list::List, some};
-use crate::inventory::hosts::Problem;
+use crate::inventory::hosts::EntryError;
 use wnp_core::rollout::{
     grants::Decision,
     maintenance_window::{WindowError, Windows},
-    progress::{Course, Hold},
+    progress::{BlockedBy, Progress},
 };
 
 /// The observed state of the pool.
@@ -29,7 +29,7 @@ pub(crate) struct Seen<'a> {
     /// What the plan decided.
     pub decision: &'a Decision,
     /// How far the change to another version may have got.
-    pub course: &'a Course,
+    pub course: &'a Progress,
     /// Whether changes may begin now.
     pub window: Result<&'a Windows, &'a WindowError>,
     /// Whether the pool is being deleted.
@@ -46,10 +46,10 @@ fn count(n: usize) -> i32 {
 fn failure(member: &Member) -> Option<String> {
     let status = member.instance.status.as_ref()?;
     if let (None, Some(version)) = (&status.failures, &status.failed_version) {
-        return Some(format!("{}: version {version} did not work and was rolled back", member.slot.name));
+        return Some(format!("{}: version {version} did not work and was rolled back", member.candidate.name));
     }
     let failures = status.failures.as_ref()?;
-    Some(format!("{}: {}: {}", member.slot.name, failures.step, failures.last_message))
+    Some(format!("{}: {}: {}", member.candidate.name, failures.step, failures.last_message))
 }
 
 /// The status that follows from what was seen.
@@ -62,7 +62,7 @@ pub(crate) fn next(
     let before = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation;
     let names = |f: &dyn Fn(&&Member) -> bool| -> Vec<String> {
-        let mut names: Vec<String> = seen.members.iter().filter(f).map(|m| m.slot.name.clone()).collect();
+        let mut names: Vec<String> = seen.members.iter().filter(f).map(|m| m.candidate.name.clone()).collect();
         names.sort();
         names
     };
@@ -71,26 +71,30 @@ pub(crate) fn next(
     // A host counts as failed until an attempt succeeds: the numbers must not dance with every retry.
     let fails = |m: &Member| m.instance.status.as_ref().is_some_and(|s| s.failures.is_some());
     let version = seen.course.target.as_str();
-    let failing = names(&|m| !m.slot.joined && !m.slot.leaving && fails(m));
-    let stuck = names(&|m| m.slot.leaving && m.instance.status.as_ref().is_some_and(|s| s.failures.is_some()));
+    let failing = names(&|m| !m.candidate.joined && !m.candidate.leaving && fails(m));
+    let stuck = names(&|m| m.candidate.leaving && m.instance.status.as_ref().is_some_and(|s| s.failures.is_some()));
     // Of a node that is being changed it is expected.
-    let not_ready = names(&|m| m.slot.joined && !m.slot.ready && !m.slot.leaving && !m.slot.begun);
-    let joining = names(&|m| !m.slot.joined && !m.slot.leaving && !fails(m) && phase(m) == Some(Phase::Joining));
-    let waiting = names(&|m| !m.slot.joined && !m.slot.leaving && !fails(m) && phase(m) != Some(Phase::Joining));
-    let leaving = names(&|m| m.slot.leaving);
-    let ready = names(&|m| m.slot.ready && !m.slot.leaving);
-    let updating = names(&|m| m.slot.grant.is_some_and(GrantType::is_change) && !m.slot.leaving);
-    let staging = names(&|m| m.slot.grant == Some(GrantType::Stage) && !m.slot.staged && !m.slot.leaving);
+    let not_ready = names(&|m| m.candidate.joined && !m.candidate.ready && !m.candidate.leaving && !m.candidate.begun);
+    let joining =
+        names(&|m| !m.candidate.joined && !m.candidate.leaving && !fails(m) && phase(m) == Some(Phase::Joining));
+    let waiting =
+        names(&|m| !m.candidate.joined && !m.candidate.leaving && !fails(m) && phase(m) != Some(Phase::Joining));
+    let leaving = names(&|m| m.candidate.leaving);
+    let ready = names(&|m| m.candidate.ready && !m.candidate.leaving);
+    let updating = names(&|m| m.candidate.grant.is_some_and(GrantType::is_change) && !m.candidate.leaving);
+    let staging =
+        names(&|m| m.candidate.grant == Some(GrantType::Stage) && !m.candidate.staged && !m.candidate.leaving);
     // Also during a rollback of all nodes: a person must know that the version was tried and failed.
     let tried = seen.course.status.as_ref().map(|r| r.to_version.as_str());
     let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
-    let taken_back = names(&|m| tried.is_some() && gave_up(m) && !m.slot.leaving);
-    let update_fails = names(&|m| m.slot.joined && fails(m) && !m.slot.leaving && (m.slot.begun || is_kept_waiting(m)));
+    let taken_back = names(&|m| tried.is_some() && gave_up(m) && !m.candidate.leaving);
+    let update_fails =
+        names(&|m| m.candidate.joined && fails(m) && !m.candidate.leaving && (m.candidate.begun || is_kept_waiting(m)));
     let rollout = seen.course.status.as_ref();
     let overdue = names(&|m| is_overdue(m, pool, rollout, now));
-    let outdated = names(&|m| m.slot.joined && !m.slot.leaving && m.slot.change.is_some());
+    let outdated = names(&|m| m.candidate.joined && !m.candidate.leaving && m.candidate.change.is_some());
     // Hosts of the inventory that have no instance yet: it is made after this was seen.
-    let new = seen.list.hosts.len().saturating_sub(names(&|m| !m.slot.leaving).len());
+    let new = seen.list.hosts.len().saturating_sub(names(&|m| !m.candidate.leaving).len());
     let mut failed: Vec<String> =
         failing.iter().chain(&stuck).chain(&taken_back).chain(&update_fails).cloned().collect();
     failed.sort();
@@ -100,11 +104,11 @@ pub(crate) fn next(
         observed_generation: generation,
         nodes: count(seen.list.hosts.len()),
         ready_nodes: count(ready.len()),
-        available_nodes: count(names(&|m| m.slot.available && !m.slot.leaving).len()),
+        available_nodes: count(names(&|m| m.candidate.available && !m.candidate.leaving).len()),
         up_to_date_nodes: count(
-            names(&|m| m.slot.ready && !m.slot.leaving && current(m).as_deref() == Some(version)).len(),
+            names(&|m| m.candidate.ready && !m.candidate.leaving && current(m).as_deref() == Some(version)).len(),
         ),
-        unavailable_nodes: count(names(&|m| m.slot.joined && !m.slot.available).len()),
+        unavailable_nodes: count(names(&|m| m.candidate.joined && !m.candidate.available).len()),
         joining_nodes: count(joining.len()),
         removing_nodes: count(leaving.len()),
         failed_nodes: count(failed.len()),
@@ -153,7 +157,7 @@ pub(crate) fn next(
 
     // What is wrong, the worst first.
     let told = |names: &[String]| {
-        let first = seen.members.iter().find(|m| Some(&m.slot.name) == names.first());
+        let first = seen.members.iter().find(|m| Some(&m.candidate.name) == names.first());
         first.and_then(failure).unwrap_or_default()
     };
     let more = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
@@ -174,7 +178,7 @@ pub(crate) fn next(
     } else {
         let blocked = seen.members.iter().find_map(|m| {
             let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
-            (!drain.blockers.is_empty()).then(|| format!("{}: {}", m.slot.name, drain.blockers.join("; ")))
+            (!drain.blockers.is_empty()).then(|| format!("{}: {}", m.candidate.name, drain.blockers.join("; ")))
         });
         blocked.map(|text| (reason::DRAIN_BLOCKED.to_string(), text))
     };
@@ -358,7 +362,7 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
     let waiting = &seen.decision.waiting;
     let held = |reason, message, passes, stalls| Some(Held { reason, message, passes, stalls });
     let version = &seen.course.target;
-    if let Hold::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
+    if let BlockedBy::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
         let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
         let (what, todo) = if *rolled_back {
             ("all nodes return to their previous version", "Change the template or the operator".to_string())
@@ -388,13 +392,13 @@ fn held(seen: &Seen<'_>, paused: bool) -> Option<Held> {
         return held(reason::WAITING_FOR_WINDOW, message, false, false);
     }
     match &seen.course.gate.hold {
-        Hold::Approval { .. } => {
+        BlockedBy::Approval { .. } => {
             let message = format!(
                 "{n} to be updated wait until version {version} is approved: set rollout.approvedVersion to it"
             );
             held(reason::WAITING_FOR_APPROVAL, message, false, false)
         }
-        Hold::Soaking { until } => {
+        BlockedBy::Soaking { until } => {
             let message = format!("{n} to be updated wait until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
             held(reason::SOAKING, message, true, false)
         }
@@ -422,7 +426,7 @@ fn number(n: u32, of: &str) -> String {
 
 /// What is being done with a node, in its own words.
 fn step_of(members: &[Member], name: &str) -> Option<String> {
-    let status = members.iter().find(|m| m.slot.name == name)?.instance.status.as_ref()?;
+    let status = members.iter().find(|m| m.candidate.name == name)?.instance.status.as_ref()?;
     let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;
     let draining = operation.drain.as_ref().filter(|_| operation.step == "Drain");
     let pods = draining.map(|d| format!(", {} left", number(d.remaining.unsigned_abs(), "pod")));
@@ -444,7 +448,7 @@ pub(crate) fn planned(
     list: &[PlannedHost],
     hosts: usize,
     members: &[Member],
-    problems: &[Problem],
+    problems: &[EntryError],
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
@@ -453,9 +457,9 @@ pub(crate) fn planned(
     status.nodes = count(hosts);
     // The state of nodes is still reported; operations on them stop.
     let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
-    status.ready_nodes = of(&|m| m.slot.ready && !m.slot.leaving);
-    status.available_nodes = of(&|m| m.slot.available && !m.slot.leaving);
-    status.unavailable_nodes = of(&|m| m.slot.joined && !m.slot.available);
+    status.ready_nodes = of(&|m| m.candidate.ready && !m.candidate.leaving);
+    status.available_nodes = of(&|m| m.candidate.available && !m.candidate.leaving);
+    status.unavailable_nodes = of(&|m| m.candidate.joined && !m.candidate.available);
     status.effective = Some(pool.spec.effective());
     let plan = super::preview::status_of(list, hosts);
     let mut put = |type_, s: Status, why: &str, message: &str| {
@@ -487,9 +491,14 @@ fn told_or_names(names: &[String], told: &dyn Fn(&[String]) -> String) -> String
 /// Whether a node that works has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or
 /// is not fit for it. Nothing is being done with it for most of the time, and nothing of it is to be seen in the Node.
 fn is_kept_waiting(member: &Member) -> bool {
-    let slot = &member.slot;
+    let candidate = &member.candidate;
     let fails = member.instance.status.as_ref().is_some_and(|s| s.failures.is_some());
-    fails && slot.joined && slot.ready && !slot.leaving && !slot.held && (slot.change.is_some() || slot.wants_reboot)
+    fails
+        && candidate.joined
+        && candidate.ready
+        && !candidate.leaving
+        && !candidate.held
+        && (candidate.change.is_some() || candidate.wants_reboot)
 }
 
 /// Whether a host has been on its way for longer than the pool allows.
@@ -498,13 +507,14 @@ fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutS
     let since = |text: &str| text.parse::<Timestamp>().ok();
     let status = member.instance.status.as_ref();
     let failures = status.and_then(|s| s.failures.as_ref());
-    let operation = status.and_then(|s| s.operation.as_ref()).filter(|o| member.slot.leaving || o.type_.is_change());
+    let operation =
+        status.and_then(|s| s.operation.as_ref()).filter(|o| member.candidate.leaving || o.type_.is_change());
     let under_way = operation.and_then(|o| since(&o.start_time));
     let failing = if is_kept_waiting(member) {
         // Operations that fail before a disruption are short: the clock is that of the first failure in this rollout.
         let first = failures.and_then(|f| since(f.first_time.as_ref()?));
         first.max(rollout.and_then(|r| since(&r.start_time)))
-    } else if member.slot.joined || member.slot.leaving {
+    } else if member.candidate.joined || member.candidate.leaving {
         None
     } else {
         // The same for a host that joins, which has been on its way since it was first wanted.

@@ -12,8 +12,8 @@ use super::*;
 use api::Disruption;
 
 use wnp_core::rollout::{
-    grants::{Slot, Wanted},
-    progress::Gate,
+    grants::{Candidate, PendingChange},
+    progress::UpdateLimit,
 };
 
 const VERSION: &str = "1-a";
@@ -54,22 +54,22 @@ fn member(name: &str, phase: Phase) -> Member {
     instance.status = Some(status);
     let ready = phase == Phase::Ready;
     let leaving = phase == Phase::Removing;
-    let slot = Slot { name: name.into(), joined, ready, available: ready, leaving, ..Slot::default() };
-    Member { instance: Arc::new(instance), slot }
+    let candidate = Candidate { name: name.into(), joined, ready, available: ready, leaving, ..Candidate::default() };
+    Member { instance: Arc::new(instance), candidate }
 }
 
 /// A rollout that nothing holds up, to the version that all follow.
-fn course(hold: Hold) -> Course {
-    Course { status: None, target: VERSION.into(), gate: Gate { limit: None, hold }, next: None }
+fn course(hold: BlockedBy) -> Progress {
+    Progress { status: None, target: VERSION.into(), gate: UpdateLimit { limit: None, hold }, next: None }
 }
 
 const OPEN: Windows = Windows { open: true, closes: None, opens: None };
 
-fn described(pool: &WindowsNodePool, members: &[Member], problems: &[Problem]) -> WindowsNodePoolStatus {
-    described_in(pool, members, problems, &Decision::default(), &course(Hold::None), Ok(&OPEN), now())
+fn described(pool: &WindowsNodePool, members: &[Member], problems: &[EntryError]) -> WindowsNodePoolStatus {
+    described_in(pool, members, problems, &Decision::default(), &course(BlockedBy::None), Ok(&OPEN), now())
 }
 
-fn listed(hosts: usize, problems: &[Problem]) -> List {
+fn listed(hosts: usize, problems: &[EntryError]) -> List {
     let hosts = (0..hosts).map(|n| (format!("h{n}"), api::InstanceHost::default())).collect();
     List { hosts, problems: problems.to_vec(), ..List::default() }
 }
@@ -77,9 +77,9 @@ fn listed(hosts: usize, problems: &[Problem]) -> List {
 fn described_in(
     pool: &WindowsNodePool,
     members: &[Member],
-    problems: &[Problem],
+    problems: &[EntryError],
     decision: &Decision,
-    course: &Course,
+    course: &Progress,
     window: Result<&Windows, &WindowError>,
     now: Timestamp,
 ) -> WindowsNodePoolStatus {
@@ -107,8 +107,8 @@ fn kstatus(pool: &WindowsNodePool, status: &WindowsNodePoolStatus) -> &'static s
     }
 }
 
-fn conflict() -> Problem {
-    Problem {
+fn conflict() -> EntryError {
+    EntryError {
         host: "h1".into(),
         reason: "HostConflict",
         message: "host h1: address 10.0.0.0 port 22 already belongs to h0".into(),
@@ -206,7 +206,7 @@ fn saying_it_twice_changes_nothing() {
     let first = described(&pool, &members, &[]);
     pool.status = Some(first.clone());
     let later = Timestamp::from_second(1_000_500).unwrap();
-    let again = described_in(&pool, &members, &[], &Decision::default(), &course(Hold::None), Ok(&OPEN), later);
+    let again = described_in(&pool, &members, &[], &Decision::default(), &course(BlockedBy::None), Ok(&OPEN), later);
     assert_eq!(again, first);
 }
 
@@ -286,8 +286,8 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     let mut pool = pool(1);
     pool.spec.inventory = Inventory { git: Some(api::GitSource::default()), ..Inventory::default() };
     let members = [member("h0", Phase::Ready)];
-    let (decision, course) = (Decision::default(), course(Hold::None));
-    let problem = |reason| Problem { host: String::new(), reason, message: "no answer".into() };
+    let (decision, course) = (Decision::default(), course(BlockedBy::None));
+    let problem = |reason| EntryError { host: String::new(), reason, message: "no answer".into() };
     for (about, problems, mends_itself, ready, of_kstatus) in [
         ("all is well", vec![], false, "True", "Current"),
         ("it is asked again", vec![problem("GitOperationFailed")], true, "False", "InProgress"),
@@ -317,7 +317,7 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
 #[test]
 fn the_status_says_who_has_signed_the_list() {
     let mut pool = pool(1);
-    let (decision, course) = (Decision::default(), course(Hold::None));
+    let (decision, course) = (Decision::default(), course(BlockedBy::None));
     let verify = api::GitVerify { secret_ref: api::SecretRef { name: "keys".into() }, ..api::GitVerify::default() };
     for (asks, verdict, expected) in [
         (true, Verdict::Verified, Some("True")),
@@ -350,7 +350,7 @@ fn the_status_says_who_has_signed_the_list() {
 fn a_warning_is_beside_everything_else() {
     let pool = pool(1);
     let members = [member("h0", Phase::Ready)];
-    let (decision, course) = (Decision::default(), course(Hold::None));
+    let (decision, course) = (Decision::default(), course(BlockedBy::None));
     let seen = Seen {
         strays: &["left".to_string()],
         list: &listed(1, &[]),
@@ -372,7 +372,7 @@ fn a_warning_is_beside_everything_else() {
 #[test]
 fn old_keys_are_told_beside_everything_else() {
     let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];
-    let (decision, course, list) = (Decision::default(), course(Hold::None), listed(2, &[]));
+    let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(2, &[]));
     let mut pool = pool(2);
     let old = Standing { total: 2, old: vec!["h0".into(), "h1".into()], ..Standing::default() };
     let failed = Standing { failed: vec![("h1".into(), "AddKey: read-only".into())], ..old.clone() };
@@ -417,13 +417,14 @@ fn old_keys_are_told_beside_everything_else() {
 fn half_way(moves: bool) -> (Vec<Member>, Decision) {
     let mut members = vec![member("h0", Phase::Ready), member("h1", Phase::Ready), member("h2", Phase::Ready)];
     for m in &mut members[1..] {
-        m.slot.change = Some(Wanted { version: VERSION.into(), disruption: Disruption::Drain, services: Vec::new() });
+        m.candidate.change =
+            Some(PendingChange { version: VERSION.into(), disruption: Disruption::Drain, services: Vec::new() });
     }
     let mut waiting = vec!["h1".to_string(), "h2".to_string()];
     if moves {
-        members[1].slot.grant = Some(GrantType::Update);
-        members[1].slot.begun = true;
-        members[1].slot.ready = false;
+        members[1].candidate.grant = Some(GrantType::Update);
+        members[1].candidate.begun = true;
+        members[1].candidate.ready = false;
         let operation = Operation {
             type_: GrantType::Update,
             step: "Drain".into(),
@@ -445,26 +446,26 @@ fn what_a_rollout_waits_for() {
         now(),
     )
     .unwrap_err();
-    let limit = |rolled_back| Hold::FailureLimit { failed: 1, rolled_back };
-    let approval = Hold::Approval { version: VERSION.into() };
+    let limit = |rolled_back| BlockedBy::FailureLimit { failed: 1, rolled_back };
+    let approval = BlockedBy::Approval { version: VERSION.into() };
     // Name, being changed, what holds, window; then Ready, its reason, Updated's reason, kstatus.
     for (name, moves, hold, window, ready, why, updated, read_as) in [
-        ("on its way", true, Hold::None, Ok(&OPEN), "Unknown", "Progressing", "RollingOut", "InProgress"),
+        ("on its way", true, BlockedBy::None, Ok(&OPEN), "Unknown", "Progressing", "RollingOut", "InProgress"),
         (
             "the next one has its turn",
             false,
-            Hold::None,
+            BlockedBy::None,
             Ok(&OPEN),
             "Unknown",
             "Progressing",
             "RollingOut",
             "InProgress",
         ),
-        ("closed", false, Hold::None, Ok(&closed), "True", "WaitingForWindow", "WaitingForWindow", "Current"),
+        ("closed", false, BlockedBy::None, Ok(&closed), "True", "WaitingForWindow", "WaitingForWindow", "Current"),
         (
             "closed, one is finished",
             true,
-            Hold::None,
+            BlockedBy::None,
             Ok(&closed),
             "Unknown",
             "Progressing",
@@ -475,7 +476,7 @@ fn what_a_rollout_waits_for() {
         (
             "soaking",
             false,
-            Hold::Soaking { until: now() },
+            BlockedBy::Soaking { until: now() },
             Ok(&OPEN),
             "Unknown",
             "Progressing",
@@ -487,7 +488,7 @@ fn what_a_rollout_waits_for() {
         (
             "a window that means nothing",
             false,
-            Hold::None,
+            BlockedBy::None,
             Err(&wrong),
             "False",
             "InvalidWindow",
@@ -508,7 +509,7 @@ fn what_a_rollout_waits_for() {
 #[test]
 fn a_rollout_tells_what_it_does() {
     let (members, decision) = half_way(true);
-    let s = described_in(&pool(3), &members, &[], &decision, &course(Hold::None), Ok(&OPEN), now());
+    let s = described_in(&pool(3), &members, &[], &decision, &course(BlockedBy::None), Ok(&OPEN), now());
     let expected = "2 of 3 nodes Ready, 1 updated; h1: Drain, 2 pods left; 1 updating: h1; 1 to be updated: h2";
     assert_eq!(find(&s.conditions, kind::READY).unwrap().message, expected);
     assert_eq!(s.versions, [VersionCount { version: VERSION.into(), nodes: 3 }]);
@@ -518,10 +519,10 @@ fn a_rollout_tells_what_it_does() {
 fn too_many_that_are_not_ready_need_a_person() {
     let decision = Decision { too_many_unhealthy: true, ..Decision::default() };
     let members = [member("h0", Phase::NotReady), member("h1", Phase::Ready)];
-    let s = described_in(&pool(2), &members, &[], &decision, &course(Hold::None), Ok(&OPEN), now());
+    let s = described_in(&pool(2), &members, &[], &decision, &course(BlockedBy::None), Ok(&OPEN), now());
     assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "TooManyUnhealthy");
     let decision = Decision { lost: vec!["h0".into()], ..Decision::default() };
-    let s = described_in(&pool(2), &members, &[], &decision, &course(Hold::None), Ok(&OPEN), now());
+    let s = described_in(&pool(2), &members, &[], &decision, &course(BlockedBy::None), Ok(&OPEN), now());
     assert_eq!(find(&s.conditions, kind::DEGRADED).unwrap().reason, "NodesLost");
 }
 
@@ -533,11 +534,11 @@ fn who_gave_up_is_told_until_another_version_is_wanted() {
     gave_up.instance = Arc::new(instance);
     let members = [gave_up, member("h1", Phase::Ready)];
     for (to, hold, failed, degraded) in [
-        ("2-b", Hold::FailureLimit { failed: 1, rolled_back: true }, &["h0"][..], "True"),
-        ("3-c", Hold::None, &[], "False"),
+        ("2-b", BlockedBy::FailureLimit { failed: 1, rolled_back: true }, &["h0"][..], "True"),
+        ("3-c", BlockedBy::None, &[], "False"),
     ] {
         let rollout = RolloutStatus { to_version: to.into(), ..RolloutStatus::default() };
-        let course = Course { status: Some(rollout), ..course(hold) };
+        let course = Progress { status: Some(rollout), ..course(hold) };
         let status = described_in(&pool(2), &members, &[], &Decision::default(), &course, Ok(&OPEN), now());
         assert_eq!(status.failed_node_names, failed, "{to}");
         assert_eq!(find(&status.conditions, kind::DEGRADED).unwrap().status, degraded, "{to}");
@@ -559,12 +560,12 @@ fn a_node_whose_host_cannot_be_sent_the_next_version_is_told_of() {
             last_message: "10.0.0.1 port 22 refuses connections".into(),
             ..Failures::default()
         });
-        m.slot.change = change.then(|| Wanted { version: "2-b".into(), ..Wanted::default() });
+        m.candidate.change = change.then(|| PendingChange { version: "2-b".into(), ..PendingChange::default() });
         m
     };
-    let begun = |age: i64| Course {
+    let begun = |age: i64| Progress {
         status: Some(RolloutStatus { start_time: at(age), to_version: "2-b".into(), ..RolloutStatus::default() }),
-        ..course(Hold::None)
+        ..course(BlockedBy::None)
     };
     for (about, member, began, failed, stalled) in [
         ("it has just failed", failing(10, true), 80, 1, false),
@@ -573,7 +574,7 @@ fn a_node_whose_host_cannot_be_sent_the_next_version_is_told_of() {
         ("there is nothing to be sent any more", failing(500, false), 800, 0, false),
         (
             "it is held",
-            Member { slot: Slot { held: true, ..failing(500, true).slot }, ..failing(500, true) },
+            Member { candidate: Candidate { held: true, ..failing(500, true).candidate }, ..failing(500, true) },
             800,
             0,
             false,

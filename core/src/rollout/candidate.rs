@@ -8,7 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 /// What counts of one host of a pool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent flag")]
-pub struct Slot {
+pub struct Candidate {
     /// Name of the instance.
     pub name: String,
     /// Zone of its Node; empty if it has none.
@@ -44,7 +44,7 @@ pub struct Slot {
     /// Whether a person put the host on hold. It counts neither as one of the pool nor as unavailable.
     pub held: bool,
     /// What it takes to follow the target; `None`: it does.
-    pub change: Option<Wanted>,
+    pub change: Option<PendingChange>,
     /// Whether the change would lose settings of the legacy operator's, which are not accepted. The adopted node stays
     /// unchanged.
     pub withheld: bool,
@@ -73,7 +73,7 @@ pub struct Slot {
 
 /// What it takes for a node to follow the target.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub struct PendingChange {
     /// The target.
     pub version: String,
     /// How disruptive going there is.
@@ -92,10 +92,10 @@ pub struct Lost {
 }
 
 /// Which nodes are lost: not Ready, on hosts that do not answer either, for longer than `after`.
-pub fn lost(slots: &[Slot], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
-    let gone = |s: &Slot| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
-    let names: BTreeSet<String> = slots.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect();
-    let too_many = count(slots, gone) > max_unhealthy.of(count(slots, |s| s.joined && !s.held));
+pub fn lost(candidates: &[Candidate], after: Option<Duration>, max_unhealthy: IntOrPercent, now: Timestamp) -> Lost {
+    let gone = |s: &Candidate| is_silent(s) && later(s.down_since, after).is_some_and(|at| at <= now);
+    let names: BTreeSet<String> = candidates.iter().filter(|s| gone(s)).map(|s| s.name.clone()).collect();
+    let too_many = count(candidates, gone) > max_unhealthy.of(count(candidates, |s| s.joined && !s.held));
     Lost { names: if too_many { BTreeSet::new() } else { names }, too_many }
 }
 
@@ -109,63 +109,69 @@ pub(super) fn disturbs(grant: Option<GrantType>, disruption: Option<Disruption>)
 }
 
 /// Whether the operator disturbs a node, or may at any moment.
-pub(super) fn is_disturbed(slot: &Slot) -> bool {
-    slot.begun || slot.removing || disturbs(slot.grant, slot.grant_disruption)
+pub(super) fn is_disturbed(candidate: &Candidate) -> bool {
+    candidate.begun || candidate.removing || disturbs(candidate.grant, candidate.grant_disruption)
 }
 
 /// Whether a node takes one of those that may be unavailable.
-pub(super) fn is_busy(slot: &Slot) -> bool {
-    !slot.available || is_disturbed(slot)
+pub(super) fn is_busy(candidate: &Candidate) -> bool {
+    !candidate.available || is_disturbed(candidate)
 }
 
 /// Whether its pods depend on what the operator does with it: a node that is not Ready, or that a person has cordoned, has none to lose.
-pub(super) fn has_pods(slot: &Slot) -> bool {
-    slot.joined && slot.ready && !slot.cordoned
+pub(super) fn has_pods(candidate: &Candidate) -> bool {
+    candidate.joined && candidate.ready && !candidate.cordoned
 }
 
 /// Whether the operator disturbs it, and can still leave off and lift the cordon.
-pub(super) fn is_revocable(slot: &Slot) -> bool {
-    match slot.grant {
-        Some(GrantType::Remove) => slot.leaving && !slot.deconfiguring,
-        Some(GrantType::Update | GrantType::Reboot) => !slot.past_return && disturbs(slot.grant, slot.grant_disruption),
+pub(super) fn is_revocable(candidate: &Candidate) -> bool {
+    match candidate.grant {
+        Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
+        Some(GrantType::Update | GrantType::Reboot) => {
+            !candidate.past_return && disturbs(candidate.grant, candidate.grant_disruption)
+        }
         _ => false,
     }
 }
 
 /// Whether it does so only because of a grant that can still be revoked, or replaced.
-pub(super) fn is_seated(slot: &Slot) -> bool {
-    slot.available && !slot.begun && !slot.removing && slot.grant != Some(GrantType::Remove) && is_busy(slot)
+pub(super) fn is_seated(candidate: &Candidate) -> bool {
+    candidate.available
+        && !candidate.begun
+        && !candidate.removing
+        && candidate.grant != Some(GrantType::Remove)
+        && is_busy(candidate)
 }
 
 /// Whether it is being changed without being disturbed.
-pub(super) fn is_quiet_change(slot: &Slot) -> bool {
-    slot.grant == Some(GrantType::Update) && !disturbs(slot.grant, slot.grant_disruption)
+pub(super) fn is_quiet_change(candidate: &Candidate) -> bool {
+    candidate.grant == Some(GrantType::Update) && !disturbs(candidate.grant, candidate.grant_disruption)
 }
 
 /// Whether it is being changed while it is unavailable.
-pub(super) fn is_dead_change(slot: &Slot) -> bool {
-    let changes = matches!(slot.grant, Some(GrantType::Update | GrantType::Reboot));
-    slot.joined && !slot.available && changes && disturbs(slot.grant, slot.grant_disruption)
+pub(super) fn is_dead_change(candidate: &Candidate) -> bool {
+    let changes = matches!(candidate.grant, Some(GrantType::Update | GrantType::Reboot));
+    candidate.joined && !candidate.available && changes && disturbs(candidate.grant, candidate.grant_disruption)
 }
 
 /// Whether it waits after a failure.
-pub(super) fn waits(slot: &Slot, now: Timestamp) -> bool {
-    slot.waits_until.is_some_and(|until| until > now)
+pub(super) fn waits(candidate: &Candidate, now: Timestamp) -> bool {
+    candidate.waits_until.is_some_and(|until| until > now)
 }
 
 /// Whether neither the Node nor the host is heard of.
-pub(super) fn is_silent(slot: &Slot) -> bool {
-    slot.joined && !slot.held && !slot.ready && !slot.available && slot.unreachable
+pub(super) fn is_silent(candidate: &Candidate) -> bool {
+    candidate.joined && !candidate.held && !candidate.ready && !candidate.available && candidate.unreachable
 }
 
 /// Whether it has this grant for the wanted version.
-pub(super) fn has(slot: &Slot, type_: GrantType, wanted: &Wanted) -> bool {
-    slot.grant == Some(type_) && slot.grant_version.as_ref() == Some(&wanted.version)
+pub(super) fn has(candidate: &Candidate, type_: GrantType, wanted: &PendingChange) -> bool {
+    candidate.grant == Some(type_) && candidate.grant_version.as_ref() == Some(&wanted.version)
 }
 
 /// Whether it has the grant for the wanted change.
-pub(super) fn is_granted(slot: &Slot, wanted: &Wanted) -> bool {
-    has(slot, GrantType::Update, wanted) && slot.grant_disruption.is_none_or(|d| d == wanted.disruption)
+pub(super) fn is_granted(candidate: &Candidate, wanted: &PendingChange) -> bool {
+    has(candidate, GrantType::Update, wanted) && candidate.grant_disruption.is_none_or(|d| d == wanted.disruption)
 }
 
 /// So much later; `None`: never.
@@ -174,6 +180,6 @@ pub(super) fn later(since: Option<Timestamp>, by: Option<Duration>) -> Option<Ti
 }
 
 /// Number of candidates that match the predicate.
-pub(super) fn count(slots: &[Slot], which: impl Fn(&Slot) -> bool) -> u32 {
-    u32::try_from(slots.iter().filter(|s| which(s)).count()).unwrap_or(u32::MAX)
+pub(super) fn count(candidates: &[Candidate], which: impl Fn(&Candidate) -> bool) -> u32 {
+    u32::try_from(candidates.iter().filter(|s| which(s)).count()).unwrap_or(u32::MAX)
 }

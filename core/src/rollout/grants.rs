@@ -1,6 +1,6 @@
 //! Decides which hosts get a grant.
 //!
-//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
+//! A grant is a candidate: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
 //! no node and is bounded by `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update,
 //! a restart or its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs
 //! nothing of it.
@@ -22,10 +22,10 @@ use super::{
         count, disturbs, has, has_pods, is_busy, is_dead_change, is_disturbed, is_granted, is_quiet_change,
         is_revocable, is_seated, is_silent, later, waits,
     },
-    progress::{Gate, Hold},
+    progress::{BlockedBy, UpdateLimit},
 };
 
-pub use super::candidate::{Lost, Slot, Wanted, lost};
+pub use super::candidate::{Candidate, Lost, PendingChange, lost};
 
 /// Limits of a pool.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct Limits {
     /// When a lost node is no longer waited for; `None`: it always is.
     pub ignore_lost_after: Option<Duration>,
     /// How many nodes may have been changed by now.
-    pub gate: Gate,
+    pub gate: UpdateLimit,
     /// What is done with nodes that have not been Ready for long.
     pub remediation: RemediationType,
     /// How long that is.
@@ -94,13 +94,13 @@ pub struct Decision {
     pub waiting: Vec<String>,
 }
 
-/// Decides. The same state gives the same decision, whatever the order of `slots`.
-pub fn decide(slots: &[Slot], limits: &Limits, now: Timestamp) -> Decision {
-    if slots.iter().any(|s| s.vanishing) {
-        let rest: Vec<Slot> = slots.iter().filter(|s| !s.vanishing).cloned().collect();
+/// Decides. The same state gives the same decision, whatever the order of `candidates`.
+pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Decision {
+    if candidates.iter().any(|s| s.vanishing) {
+        let rest: Vec<Candidate> = candidates.iter().filter(|s| !s.vanishing).cloned().collect();
         return decide(&rest, limits, now);
     }
-    let mut plan = Plan::new(slots, limits, now);
+    let mut plan = Plan::new(candidates, limits, now);
     plan.join();
     plan.leave();
     plan.update();
@@ -123,7 +123,7 @@ struct Plan<'a> {
     limits: &'a Limits,
     now: Timestamp,
     /// By name.
-    slots: Vec<&'a Slot>,
+    candidates: Vec<&'a Candidate>,
     lost: Lost,
     /// Whether so many nodes are down that the cause must be elsewhere.
     too_many_down: bool,
@@ -146,26 +146,26 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(slots: &'a [Slot], limits: &'a Limits, now: Timestamp) -> Self {
-        let lost = lost(slots, limits.ignore_lost_after, limits.max_unhealthy, now);
-        let base = |s: &Slot| s.joined && !s.held && !lost.names.contains(&s.name);
-        let cap = limits.max_unavailable.of(count(slots, base));
+    fn new(candidates: &'a [Candidate], limits: &'a Limits, now: Timestamp) -> Self {
+        let lost = lost(candidates, limits.ignore_lost_after, limits.max_unhealthy, now);
+        let base = |s: &Candidate| s.joined && !s.held && !lost.names.contains(&s.name);
+        let cap = limits.max_unavailable.of(count(candidates, base));
         // A hold in the middle of an operation takes back neither the cordon nor its price.
-        let pays = |s: &Slot| base(s) || (s.joined && s.held && is_disturbed(s));
-        let busy = count(slots, |s| pays(s) && is_busy(s));
-        let fixed = count(slots, |s| pays(s) && is_busy(s) && !is_seated(s));
-        let (hands, revived) = disturbed(slots, cap);
+        let pays = |s: &Candidate| base(s) || (s.joined && s.held && is_disturbed(s));
+        let busy = count(candidates, |s| pays(s) && is_busy(s));
+        let fixed = count(candidates, |s| pays(s) && is_busy(s) && !is_seated(s));
+        let (hands, revived) = disturbed(candidates, cap);
         let budget = cap.saturating_sub(busy).min(limits.others.unwrap_or(u32::MAX));
         // When so many are down at once, they may all come back at any moment: no more are in the middle of a change then than
         // might be if they worked.
-        let too_many_down = is_too_many_down(slots, limits.max_unhealthy);
+        let too_many_down = is_too_many_down(candidates, limits.max_unhealthy);
         let dead = if too_many_down { limits.max_concurrent.min(cap) } else { limits.max_concurrent };
-        let mut sorted: Vec<&Slot> = slots.iter().collect();
+        let mut sorted: Vec<&Candidate> = candidates.iter().collect();
         sorted.sort_by(|a, b| a.name.cmp(&b.name));
         let mut plan = Self {
             limits,
             now,
-            slots: sorted,
+            candidates: sorted,
             verdicts: BTreeMap::new(),
             admitted: BTreeSet::new(),
             cap,
@@ -174,26 +174,30 @@ impl<'a> Plan<'a> {
             hands,
             revived,
             too_many_down,
-            dead: dead.saturating_sub(count(slots, |s| is_dead_change(s) && !waits(s, now))),
-            quiet: limits.max_concurrent.saturating_sub(count(slots, |s| is_quiet_change(s) && !waits(s, now))),
+            dead: dead.saturating_sub(count(candidates, |s| is_dead_change(s) && !waits(s, now))),
+            quiet: limits.max_concurrent.saturating_sub(count(candidates, |s| is_quiet_change(s) && !waits(s, now))),
             lost,
         };
         // What has begun goes on to its end: a node must not be left half changed. As long as nothing on its host was changed it can be
         // given up, which lifts the cordon. One that leaves is not finished first, and one that is to stay again is not removed, until
         // its host is being deconfigured.
-        for slot in plan.slots.clone() {
-            let changes = slot.begun
-                && !slot.leaving
-                && !matches!(slot.grant, Some(GrantType::Remove | GrantType::Orphan))
-                && !plan.is_given_up(slot);
-            if slot.grant.is_some() && (changes || (slot.leaving && slot.deconfiguring)) {
-                plan.keep(slot);
+        for candidate in plan.candidates.clone() {
+            let changes = candidate.begun
+                && !candidate.leaving
+                && !matches!(candidate.grant, Some(GrantType::Remove | GrantType::Orphan))
+                && !plan.is_given_up(candidate);
+            if candidate.grant.is_some() && (changes || (candidate.leaving && candidate.deconfiguring)) {
+                plan.keep(candidate);
             }
         }
         // It takes seconds, and the next host gets its turn when it is over.
-        for slot in plan.slots.clone() {
-            if slot.rotating && slot.grant == Some(GrantType::RotateKey) && slot.joined && !slot.leaving {
-                plan.keep(slot);
+        for candidate in plan.candidates.clone() {
+            if candidate.rotating
+                && candidate.grant == Some(GrantType::RotateKey)
+                && candidate.joined
+                && !candidate.leaving
+            {
+                plan.keep(candidate);
             }
         }
         plan
@@ -201,36 +205,36 @@ impl<'a> Plan<'a> {
 
     /// Whether a change that has not changed anything on its host yet is given up: a person holds the node or pauses the pool, no window
     /// is open any more, the version has failed elsewhere, or the change is not wanted any more.
-    fn is_given_up(&self, slot: &Slot) -> bool {
-        let is_wanted = match slot.grant {
+    fn is_given_up(&self, candidate: &Candidate) -> bool {
+        let is_wanted = match candidate.grant {
             Some(GrantType::Update) => {
-                let same = |w: &Wanted| slot.grant_version.as_ref() == Some(&w.version);
-                !slot.failed && slot.change.as_ref().is_some_and(same)
+                let same = |w: &PendingChange| candidate.grant_version.as_ref() == Some(&w.version);
+                !candidate.failed && candidate.change.as_ref().is_some_and(same)
             }
-            Some(GrantType::Reboot) => slot.wants_reboot,
+            Some(GrantType::Reboot) => candidate.wants_reboot,
             _ => return false,
         };
-        let is_stopped = slot.grant == Some(GrantType::Update)
-            && matches!(self.limits.gate.hold, Hold::FailureLimit { rolled_back: false, .. });
-        let goes_on = is_wanted && !is_stopped && self.may_change() && !slot.held && !slot.withheld;
-        !slot.past_return && !slot.leaving && (!goes_on || self.is_revived(slot))
+        let is_stopped = candidate.grant == Some(GrantType::Update)
+            && matches!(self.limits.gate.hold, BlockedBy::FailureLimit { rolled_back: false, .. });
+        let goes_on = is_wanted && !is_stopped && self.may_change() && !candidate.held && !candidate.withheld;
+        !candidate.past_return && !candidate.leaving && (!goes_on || self.is_revived(candidate))
     }
 
-    fn is_revived(&self, slot: &Slot) -> bool {
-        self.revived.contains(slot.name.as_str())
+    fn is_revived(&self, candidate: &Candidate) -> bool {
+        self.revived.contains(candidate.name.as_str())
     }
 
-    fn is_base(&self, slot: &Slot) -> bool {
-        slot.joined && !slot.held && !self.lost.names.contains(&slot.name)
+    fn is_base(&self, candidate: &Candidate) -> bool {
+        candidate.joined && !candidate.held && !self.lost.names.contains(&candidate.name)
     }
 
     /// Whether a node may be one of the first to be changed. A lost one would keep the place of one that shows something.
-    fn can_be_first(&self, slot: &Slot) -> bool {
-        self.limits.gate.limit.is_none() || !self.lost.names.contains(&slot.name)
+    fn can_be_first(&self, candidate: &Candidate) -> bool {
+        self.limits.gate.limit.is_none() || !self.lost.names.contains(&candidate.name)
     }
 
-    fn waits(&self, slot: &Slot) -> bool {
-        waits(slot, self.now)
+    fn waits(&self, candidate: &Candidate) -> bool {
+        waits(candidate, self.now)
     }
 
     fn may_change(&self) -> bool {
@@ -238,38 +242,38 @@ impl<'a> Plan<'a> {
     }
 
     /// Whether an operation may begin on this node, if there is reason and room for one.
-    fn is_free(&self, slot: &Slot) -> bool {
-        slot.joined
-            && !slot.leaving
-            && !slot.held
-            && !self.waits(slot)
-            && !self.verdicts.contains_key(slot.name.as_str())
+    fn is_free(&self, candidate: &Candidate) -> bool {
+        candidate.joined
+            && !candidate.leaving
+            && !candidate.held
+            && !self.waits(candidate)
+            && !self.verdicts.contains_key(candidate.name.as_str())
     }
 
-    fn keep(&mut self, slot: &'a Slot) {
-        self.verdicts.insert(&slot.name, Verdict::Keep);
+    fn keep(&mut self, candidate: &'a Candidate) {
+        self.verdicts.insert(&candidate.name, Verdict::Keep);
     }
 
-    fn give(&mut self, slot: &'a Slot, grant: impl Into<Granting>) {
+    fn give(&mut self, candidate: &'a Candidate, grant: impl Into<Granting>) {
         let grant = grant.into();
-        let same = slot.grant == Some(grant.type_)
-            && slot.grant_version == grant.version
-            && (slot.grant_disruption.is_none() || slot.grant_disruption == grant.disruption);
-        self.verdicts.insert(&slot.name, if same { Verdict::Keep } else { Verdict::Give(grant) });
+        let same = candidate.grant == Some(grant.type_)
+            && candidate.grant_version == grant.version
+            && (candidate.grant_disruption.is_none() || candidate.grant_disruption == grant.disruption);
+        self.verdicts.insert(&candidate.name, if same { Verdict::Keep } else { Verdict::Give(grant) });
     }
 
     /// Takes what disturbing this node costs.
-    fn pay(&mut self, slot: &Slot, disruption: Disruption) -> bool {
+    fn pay(&mut self, candidate: &Candidate, disruption: Disruption) -> bool {
         if disruption < Disruption::Restart {
-            return is_quiet_change(slot) || take(&mut self.quiet);
+            return is_quiet_change(candidate) || take(&mut self.quiet);
         }
-        let takes_hand = takes_hand(slot);
-        if self.is_revived(slot) || (takes_hand && self.hands == 0) {
+        let takes_hand = takes_hand(candidate);
+        if self.is_revived(candidate) || (takes_hand && self.hands == 0) {
             return false;
         }
-        let paid = if !slot.available {
-            is_dead_change(slot) || take(&mut self.dead)
-        } else if is_seated(slot) {
+        let paid = if !candidate.available {
+            is_dead_change(candidate) || take(&mut self.dead)
+        } else if is_seated(candidate) {
             take(&mut self.seats)
         } else {
             take(&mut self.budget)
@@ -280,20 +284,20 @@ impl<'a> Plan<'a> {
         paid
     }
 
-    /// Joining: a host that waits after a failure gives its slot to the next one, and gets another after those that were never tried.
+    /// Joining: a host that waits after a failure gives its candidate to the next one, and gets another after those that were never tried.
     fn join(&mut self) {
         let mut free = self.limits.max_concurrent;
-        let mut new: Vec<&'a Slot> = self.slots.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
+        let mut new: Vec<&'a Candidate> = self.candidates.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
         new.sort_by_key(|s| s.waits_until);
-        for slot in new.iter().filter(|s| s.grant == Some(GrantType::Provision)) {
-            if slot.begun || (!self.waits(slot) && !slot.held) {
-                self.keep(slot);
+        for candidate in new.iter().filter(|s| s.grant == Some(GrantType::Provision)) {
+            if candidate.begun || (!self.waits(candidate) && !candidate.held) {
+                self.keep(candidate);
                 take(&mut free);
             }
         }
-        for slot in new.iter().filter(|s| s.grant.is_none() && !s.held) {
-            if !self.limits.paused && !self.waits(slot) && take(&mut free) {
-                self.give(slot, GrantType::Provision);
+        for candidate in new.iter().filter(|s| s.grant.is_none() && !s.held) {
+            if !self.limits.paused && !self.waits(candidate) && take(&mut free) {
+                self.give(candidate, GrantType::Provision);
             }
         }
     }
@@ -302,28 +306,32 @@ impl<'a> Plan<'a> {
     /// is: Orphan means orphan. The place of a change that has begun is that of the removal.
     fn leave(&mut self) {
         // A failed host keeps its grant, and blocks no other host until its retry.
-        let removing = |s: &&&Slot| s.leaving && s.grant == Some(GrantType::Remove) && !s.available && !self.waits(s);
-        let removing = u32::try_from(self.slots.iter().filter(removing).count()).unwrap_or(u32::MAX);
+        let removing =
+            |s: &&&Candidate| s.leaving && s.grant == Some(GrantType::Remove) && !s.available && !self.waits(s);
+        let removing = u32::try_from(self.candidates.iter().filter(removing).count()).unwrap_or(u32::MAX);
         let mut undisturbed = self.limits.max_concurrent.saturating_sub(removing);
-        for slot in self.slots.clone().into_iter().filter(|s| s.leaving) {
-            if self.verdicts.contains_key(slot.name.as_str()) {
+        for candidate in self.candidates.clone().into_iter().filter(|s| s.leaving) {
+            if self.verdicts.contains_key(candidate.name.as_str()) {
                 continue;
             }
-            let orphan = self.limits.orphan || slot.let_go;
+            let orphan = self.limits.orphan || candidate.let_go;
             let wanted = if orphan { GrantType::Orphan } else { GrantType::Remove };
-            let held = (slot.held || self.is_revived(slot)) && !orphan;
-            if !held && slot.grant == Some(wanted) {
-                self.keep(slot);
+            let held = (candidate.held || self.is_revived(candidate)) && !orphan;
+            if !held && candidate.grant == Some(wanted) {
+                self.keep(candidate);
                 continue;
             }
             let may = if orphan {
                 true
             } else if self.limits.paused || held {
                 false
-            } else if slot.joined && slot.available && !(slot.begun && disturbs(slot.grant, slot.grant_disruption)) {
-                self.pay(slot, Disruption::Drain)
+            } else if candidate.joined
+                && candidate.available
+                && !(candidate.begun && disturbs(candidate.grant, candidate.grant_disruption))
+            {
+                self.pay(candidate, Disruption::Drain)
             } else {
-                let takes_hand = takes_hand(slot);
+                let takes_hand = takes_hand(candidate);
                 let may = (!takes_hand || self.hands > 0) && take(&mut undisturbed);
                 if may && takes_hand {
                     take(&mut self.hands);
@@ -331,47 +339,47 @@ impl<'a> Plan<'a> {
                 may
             };
             if may {
-                self.give(slot, wanted);
-            } else if slot.begun && slot.grant.is_some() && !self.is_revived(slot) {
-                self.keep(slot);
+                self.give(candidate, wanted);
+            } else if candidate.begun && candidate.grant.is_some() && !self.is_revived(candidate) {
+                self.keep(candidate);
             }
         }
     }
 
     /// Updates, and sending ahead what they need.
     fn update(&mut self) {
-        let mut candidates: Vec<(&'a Slot, &'a Wanted)> = self
-            .slots
+        let mut candidates: Vec<(&'a Candidate, &'a PendingChange)> = self
+            .candidates
             .iter()
             .filter(|s| self.is_free(s) && !s.failed && !s.withheld && self.can_be_first(s))
             .filter_map(|s| Some((*s, s.change.as_ref()?)))
             .collect();
-        candidates.sort_by_cached_key(|(slot, _)| self.rank(slot));
+        candidates.sort_by_cached_key(|(candidate, _)| self.rank(candidate));
         if !self.may_change() {
             // The continuation of a transfer is not disruptive.
-            for (slot, wanted) in candidates {
-                if !self.is_repaired_first(slot) && has(slot, GrantType::Stage, wanted) {
-                    self.keep(slot);
+            for (candidate, wanted) in candidates {
+                if !self.is_repaired_first(candidate) && has(candidate, GrantType::Stage, wanted) {
+                    self.keep(candidate);
                 }
             }
             return;
         }
 
-        let settled = |s: &&&Slot| {
+        let settled = |s: &&&Candidate| {
             let on_its_way = |w| s.begun && has(s, GrantType::Update, w);
             self.is_base(s) && !s.leaving && (s.failed || s.change.as_ref().is_none_or(on_its_way))
         };
-        let settled = u32::try_from(self.slots.iter().filter(settled).count()).unwrap_or(u32::MAX);
+        let settled = u32::try_from(self.candidates.iter().filter(settled).count()).unwrap_or(u32::MAX);
         let mut room = self.limits.gate.limit.map_or(u32::MAX, |limit| limit.saturating_sub(settled));
 
         // Who has the grant goes first, so that grants do not move about.
         for granted in [true, false] {
-            for (slot, wanted) in &candidates {
-                let fits = if granted { is_granted(slot, wanted) } else { slot.staged };
-                if fits && room > 0 && self.is_free(slot) && self.pay(slot, wanted.disruption) {
+            for (candidate, wanted) in &candidates {
+                let fits = if granted { is_granted(candidate, wanted) } else { candidate.staged };
+                if fits && room > 0 && self.is_free(candidate) && self.pay(candidate, wanted.disruption) {
                     room -= 1;
                     self.give(
-                        slot,
+                        candidate,
                         Granting {
                             version: Some(wanted.version.clone()),
                             disruption: Some(wanted.disruption),
@@ -382,25 +390,29 @@ impl<'a> Plan<'a> {
                 }
             }
         }
-        candidates.retain(|(slot, _)| self.is_free(slot));
+        candidates.retain(|(candidate, _)| self.is_free(candidate));
 
         let ahead = self.cap.saturating_mul(2).saturating_add(self.limits.max_concurrent);
         let staging = candidates.iter().filter(|(s, w)| !s.staged && has(s, GrantType::Stage, w)).count();
         let mut free = ahead.saturating_sub(u32::try_from(staging).unwrap_or(u32::MAX));
-        for (place, (slot, wanted)) in (0..room).zip(&candidates) {
-            self.admitted.insert(&slot.name);
-            if place < ahead && !slot.staged && !has(slot, GrantType::Stage, wanted) && !self.is_repaired_first(slot) {
+        for (place, (candidate, wanted)) in (0..room).zip(&candidates) {
+            self.admitted.insert(&candidate.name);
+            if place < ahead
+                && !candidate.staged
+                && !has(candidate, GrantType::Stage, wanted)
+                && !self.is_repaired_first(candidate)
+            {
                 if !take(&mut free) {
                     continue;
                 }
                 let version = Some(wanted.version.clone());
-                self.give(slot, Granting { version, ..GrantType::Stage.into() });
+                self.give(candidate, Granting { version, ..GrantType::Stage.into() });
             }
         }
         // Those that are at it, or wait for their turn with all that they need, stay.
-        for (slot, wanted) in candidates {
-            if room > 0 && has(slot, GrantType::Stage, wanted) && !self.is_repaired_first(slot) {
-                self.keep(slot);
+        for (candidate, wanted) in candidates {
+            if room > 0 && has(candidate, GrantType::Stage, wanted) && !self.is_repaired_first(candidate) {
+                self.keep(candidate);
             }
         }
     }
@@ -410,13 +422,14 @@ impl<'a> Plan<'a> {
         if !self.may_change() {
             return;
         }
-        let asks =
-            |s: &&'a Slot| s.wants_reboot && !s.withheld && self.is_free(s) && !self.admitted.contains(s.name.as_str());
-        let mut candidates: Vec<&'a Slot> = self.slots.iter().copied().filter(asks).collect();
+        let asks = |s: &&'a Candidate| {
+            s.wants_reboot && !s.withheld && self.is_free(s) && !self.admitted.contains(s.name.as_str())
+        };
+        let mut candidates: Vec<&'a Candidate> = self.candidates.iter().copied().filter(asks).collect();
         candidates.sort_by_cached_key(|s| (s.grant != Some(GrantType::Reboot), self.rank(s)));
-        for slot in candidates {
-            if self.pay(slot, Disruption::Reboot) {
-                self.give(slot, GrantType::Reboot);
+        for candidate in candidates {
+            if self.pay(candidate, Disruption::Reboot) {
+                self.give(candidate, GrantType::Reboot);
             }
         }
     }
@@ -424,17 +437,17 @@ impl<'a> Plan<'a> {
     /// Nodes that have not been Ready for long, those for the longest time first. One that was tried in vain makes way for those that
     /// have not had their turn: a few that never come back must not keep the others down.
     fn repair(&mut self) {
-        let begun = |s: &&&Slot| s.grant == Some(GrantType::Repair) && s.begun && !self.waits(s);
-        let begun = u32::try_from(self.slots.iter().filter(begun).count()).unwrap_or(u32::MAX);
+        let begun = |s: &&&Candidate| s.grant == Some(GrantType::Repair) && s.begun && !self.waits(s);
+        let begun = u32::try_from(self.candidates.iter().filter(begun).count()).unwrap_or(u32::MAX);
         let mut free = self.limits.max_concurrent.saturating_sub(begun);
-        let mut candidates: Vec<&'a Slot> =
-            self.slots.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
+        let mut candidates: Vec<&'a Candidate> =
+            self.candidates.iter().copied().filter(|s| self.is_free(s) && self.is_to_be_repaired(s)).collect();
         candidates.sort_by_key(|s| (s.grant != Some(GrantType::Repair), s.waits_until, s.down_since));
         let restarts = self.limits.remediation == RemediationType::Reboot;
         let disruption = restarts.then_some(Disruption::Reboot);
-        for slot in candidates {
+        for candidate in candidates {
             if take(&mut free) {
-                self.give(slot, Granting { disruption, ..GrantType::Repair.into() });
+                self.give(candidate, Granting { disruption, ..GrantType::Repair.into() });
             }
         }
     }
@@ -443,75 +456,75 @@ impl<'a> Plan<'a> {
     /// that no window and no budget is asked.
     fn rotate_key(&mut self) {
         // A leaving host gives its turn back, even in the middle of a rotation.
-        if self.limits.paused || self.slots.iter().any(|s| s.rotating && !s.leaving) {
+        if self.limits.paused || self.candidates.iter().any(|s| s.rotating && !s.leaving) {
             return;
         }
         // Who has been sent what it needs may wait for its turn for days, and needs no grant for that.
-        let idles = |s: &Slot| s.staged && s.grant == Some(GrantType::Stage) && self.is_kept(s);
-        let free = |s: &Slot| self.is_free(s) || (idles(s) && !self.waits(s) && !s.held && !s.leaving && s.joined);
-        let waits = |s: &Slot| s.key_waits_until.is_some_and(|until| until > self.now);
-        let has = |s: &Slot| s.grant == Some(GrantType::RotateKey);
-        let taken = self.slots.iter().any(|s| has(s));
-        let wants = |s: &&'a Slot| s.wants_key && s.ready && has(s) == taken && !waits(s) && free(s);
+        let idles = |s: &Candidate| s.staged && s.grant == Some(GrantType::Stage) && self.is_kept(s);
+        let free = |s: &Candidate| self.is_free(s) || (idles(s) && !self.waits(s) && !s.held && !s.leaving && s.joined);
+        let waits = |s: &Candidate| s.key_waits_until.is_some_and(|until| until > self.now);
+        let has = |s: &Candidate| s.grant == Some(GrantType::RotateKey);
+        let taken = self.candidates.iter().any(|s| has(s));
+        let wants = |s: &&'a Candidate| s.wants_key && s.ready && has(s) == taken && !waits(s) && free(s);
         // Those that have failed are not in the way of the others.
-        let next = self.slots.iter().copied().filter(wants).min_by_key(|s| (s.key_waits_until.is_some(), &s.name));
-        if let Some(slot) = next {
-            self.give(slot, GrantType::RotateKey);
+        let next = self.candidates.iter().copied().filter(wants).min_by_key(|s| (s.key_waits_until.is_some(), &s.name));
+        if let Some(candidate) = next {
+            self.give(candidate, GrantType::RotateKey);
         }
     }
 
-    fn is_kept(&self, slot: &Slot) -> bool {
-        matches!(self.verdicts.get(slot.name.as_str()), Some(Verdict::Keep))
+    fn is_kept(&self, candidate: &Candidate) -> bool {
+        matches!(self.verdicts.get(candidate.name.as_str()), Some(Verdict::Keep))
     }
 
-    fn is_to_be_repaired(&self, slot: &Slot) -> bool {
+    fn is_to_be_repaired(&self, candidate: &Candidate) -> bool {
         !self.limits.paused
             && !self.too_many_down
-            && self.is_repairable(slot)
-            && later(slot.down_since, Some(self.limits.unreachable_after)).is_some_and(|at| at <= self.now)
+            && self.is_repairable(candidate)
+            && later(candidate.down_since, Some(self.limits.unreachable_after)).is_some_and(|at| at <= self.now)
     }
 
-    fn is_repairable(&self, slot: &Slot) -> bool {
+    fn is_repairable(&self, candidate: &Candidate) -> bool {
         // What would put a node right is of the version that it has to go to.
-        let is_ours = slot.joined && !slot.held && !slot.leaving && !slot.withheld;
-        self.limits.remediation != RemediationType::None && is_ours && !slot.ready
+        let is_ours = candidate.joined && !candidate.held && !candidate.leaving && !candidate.withheld;
+        self.limits.remediation != RemediationType::None && is_ours && !candidate.ready
     }
 
     /// Repairing a node goes before sending it another version, unless that has been tried: perhaps only the other version
     /// can put it right.
-    fn is_repaired_first(&self, slot: &Slot) -> bool {
-        slot.waits_until.is_none() && self.is_to_be_repaired(slot)
+    fn is_repaired_first(&self, candidate: &Candidate) -> bool {
+        candidate.waits_until.is_none() && self.is_to_be_repaired(candidate)
     }
 
     /// Nodes that an abandoned rollout has left go first, so that no more versions are in use than need be; then those that are
     /// unavailable, which have nothing to lose. Those that were tried in vain, and lost ones, go last: they would only take the
     /// others' time.
-    fn rank(&self, slot: &Slot) -> impl Ord + use<> {
-        let place = match slot {
-            _ if self.lost.names.contains(&slot.name) => 4,
-            Slot { waits_until: Some(_), .. } => 3,
-            Slot { astray: true, .. } => 0,
-            Slot { available: false, .. } => 1,
+    fn rank(&self, candidate: &Candidate) -> impl Ord + use<> {
+        let place = match candidate {
+            _ if self.lost.names.contains(&candidate.name) => 4,
+            Candidate { waits_until: Some(_), .. } => 3,
+            Candidate { astray: true, .. } => 0,
+            Candidate { available: false, .. } => 1,
             _ => 2,
         };
         // Names often follow the role of hosts, so that neighbours by name would change together; the hash spreads
         // them, differently for each version.
-        let version = slot.change.as_ref().map_or("", |w| w.version.as_str());
+        let version = candidate.change.as_ref().map_or("", |w| w.version.as_str());
         let (zone, spread) = match self.limits.order {
-            Order::Zone => (slot.zone.clone(), Sha256::digest(format!("{}{version}", slot.name)).to_vec()),
+            Order::Zone => (candidate.zone.clone(), Sha256::digest(format!("{}{version}", candidate.name)).to_vec()),
             Order::Name => (String::new(), Vec::new()),
         };
-        (place, zone, spread, slot.name.clone())
+        (place, zone, spread, candidate.name.clone())
     }
 
     fn next(&self) -> Option<Timestamp> {
-        let of = |s: &&Slot| {
+        let of = |s: &&Candidate| {
             let repair = later(s.down_since, Some(self.limits.unreachable_after)).filter(|_| self.is_repairable(s));
             let lost = later(s.down_since, self.limits.ignore_lost_after).filter(|_| is_silent(s));
             let key = s.key_waits_until.filter(|_| s.wants_key);
             [s.waits_until, repair, lost, key].into_iter().flatten().filter(|at| *at > self.now).min()
         };
-        self.slots.iter().filter_map(of).min()
+        self.candidates.iter().filter_map(of).min()
     }
 
     fn decision(self) -> Decision {
@@ -521,26 +534,32 @@ impl<'a> Plan<'a> {
             too_many_unhealthy: self.lost.too_many || self.too_many_down,
             ..Decision::default()
         };
-        let mut waiting: Vec<&Slot> = Vec::new();
-        for slot in &self.slots {
-            let verdict = self.verdicts.get(slot.name.as_str());
+        let mut waiting: Vec<&Candidate> = Vec::new();
+        for candidate in &self.candidates {
+            let verdict = self.verdicts.get(candidate.name.as_str());
             let (type_, disruption) = match verdict {
                 None => (None, None),
-                Some(Verdict::Keep) => (slot.grant, slot.grant_disruption),
+                Some(Verdict::Keep) => (candidate.grant, candidate.grant_disruption),
                 Some(Verdict::Give(grant)) => (Some(grant.type_), grant.disruption),
             };
-            let disturbs = disturbs(slot.grant, slot.grant_disruption) || disturbs(type_, disruption);
-            if slot.joined && (slot.begun || (slot.available && disturbs)) {
+            let disturbs = disturbs(candidate.grant, candidate.grant_disruption) || disturbs(type_, disruption);
+            if candidate.joined && (candidate.begun || (candidate.available && disturbs)) {
                 decision.disrupting += 1;
             }
-            let wants =
-                slot.joined && !slot.leaving && !slot.held && !slot.failed && !slot.withheld && slot.change.is_some();
+            let wants = candidate.joined
+                && !candidate.leaving
+                && !candidate.held
+                && !candidate.failed
+                && !candidate.withheld
+                && candidate.change.is_some();
             if wants && type_ != Some(GrantType::Update) {
-                waiting.push(slot);
+                waiting.push(candidate);
             }
             match verdict {
-                None if slot.grant.is_some() => drop(decision.changes.insert(slot.name.clone(), None)),
-                Some(Verdict::Give(grant)) => drop(decision.changes.insert(slot.name.clone(), Some(grant.clone()))),
+                None if candidate.grant.is_some() => drop(decision.changes.insert(candidate.name.clone(), None)),
+                Some(Verdict::Give(grant)) => {
+                    drop(decision.changes.insert(candidate.name.clone(), Some(grant.clone())));
+                }
                 None | Some(Verdict::Keep) => {}
             }
         }
@@ -552,17 +571,18 @@ impl<'a> Plan<'a> {
 }
 
 /// Nodes that are down because of an operation are no sign of a fault of the others.
-fn is_too_many_down(slots: &[Slot], max_unhealthy: IntOrPercent) -> bool {
-    let joined = |s: &Slot| s.joined && !s.held;
-    let down = count(slots, |s| joined(s) && !s.leaving && !s.ready && !s.begun);
-    down > max_unhealthy.of(count(slots, joined))
+fn is_too_many_down(candidates: &[Candidate], max_unhealthy: IntOrPercent) -> bool {
+    let joined = |s: &Candidate| s.joined && !s.held;
+    let down = count(candidates, |s| joined(s) && !s.leaving && !s.ready && !s.begun);
+    down > max_unhealthy.of(count(candidates, joined))
 }
 
 /// Of the nodes with pods that may be disturbed: how many more, and which are too many. What was granted to a node while it was not Ready
 /// cost nothing, and it may have become Ready since: then it is uncordoned, and waits for its turn.
-fn disturbed(slots: &[Slot], cap: u32) -> (u32, BTreeSet<&str>) {
-    let counts = |s: &&Slot| has_pods(s) && is_disturbed(s) && !is_seated(s) && !is_quiet_change(s);
-    let (mut revocable, fixed): (Vec<&Slot>, Vec<&Slot>) = slots.iter().filter(counts).partition(|s| is_revocable(s));
+fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
+    let counts = |s: &&Candidate| has_pods(s) && is_disturbed(s) && !is_seated(s) && !is_quiet_change(s);
+    let (mut revocable, fixed): (Vec<&Candidate>, Vec<&Candidate>) =
+        candidates.iter().filter(counts).partition(|s| is_revocable(s));
     let left = (cap as usize).saturating_sub(fixed.len());
     // What has not begun is taken back first.
     revocable.sort_by_key(|s| (!(s.begun || s.removing), &s.name));
@@ -572,8 +592,8 @@ fn disturbed(slots: &[Slot], cap: u32) -> (u32, BTreeSet<&str>) {
 }
 
 /// Whether to disturb a node takes one of the nodes with pods that may be disturbed: if it is not one of them already.
-fn takes_hand(slot: &Slot) -> bool {
-    has_pods(slot) && (!is_disturbed(slot) || is_seated(slot) || is_quiet_change(slot))
+fn takes_hand(candidate: &Candidate) -> bool {
+    has_pods(candidate) && (!is_disturbed(candidate) || is_seated(candidate) || is_quiet_change(candidate))
 }
 
 fn take(of: &mut u32) -> bool {

@@ -5,9 +5,9 @@ use super::*;
 #[test]
 fn keys_one_host_at_a_time() {
     use GrantType::{Reboot, Remove, Repair, RotateKey, Stage, Update};
-    let keyless = |slot| Slot { wants_key: true, ..slot };
-    let at_it = |slot| Slot { rotating: true, ..granted(keyless(slot), RotateKey) };
-    let failed = |s, slot| Slot { key_waits_until: at(s), ..keyless(slot) };
+    let keyless = |candidate| Candidate { wants_key: true, ..candidate };
+    let at_it = |candidate| Candidate { rotating: true, ..granted(keyless(candidate), RotateKey) };
+    let failed = |s, candidate| Candidate { key_waits_until: at(s), ..keyless(candidate) };
     let paused = Limits { paused: true, ..limits() };
     let closed = Limits { open: false, ..limits() };
     let spent = Limits { max_unavailable: IntOrPercent::Int(0), others: Some(0), ..limits() };
@@ -58,7 +58,7 @@ fn keys_one_host_at_a_time() {
         ("nor a change that is under way", vec![keyless(begun(to(V2, Update, ready_to_go("a"))))], limits(), vec![]),
         (
             "a restart goes first",
-            vec![Slot { wants_reboot: true, ..keyless(node("a")) }],
+            vec![Candidate { wants_reboot: true, ..keyless(node("a")) }],
             limits(),
             vec![("a", Some(Reboot))],
         ),
@@ -75,8 +75,8 @@ fn keys_one_host_at_a_time() {
             vec![("a", Some(Repair)), ("b", Some(RotateKey))],
         ),
     ]);
-    let next = |slot| decide(&[slot], &limits(), NOW).next;
+    let next = |candidate| decide(&[candidate], &limits(), NOW).next;
     assert_eq!(next(failed(60, node("a"))), at(60));
-    assert_eq!(next(Slot { wants_key: false, ..failed(60, node("a")) }), None);
+    assert_eq!(next(Candidate { wants_key: false, ..failed(60, node("a")) }), None);
     assert_eq!(decide(&[at_it(node("a"))], &limits(), NOW).disrupting, 0);
 }

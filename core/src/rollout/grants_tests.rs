@@ -14,7 +14,7 @@ pub(super) fn limits() -> Limits {
         open: true,
         order: Order::Name,
         ignore_lost_after: None,
-        gate: Gate::default(),
+        gate: UpdateLimit::default(),
         remediation: RemediationType::Reconfigure,
         unreachable_after: Duration::from_mins(10),
         max_unhealthy: IntOrPercent::Percent(50),
@@ -25,81 +25,84 @@ pub(super) fn limits() -> Limits {
 fn at(second: i64) -> Option<Timestamp> {
     Timestamp::from_second(second).ok()
 }
-fn new(name: &str) -> Slot {
-    Slot { name: name.into(), ..Slot::default() }
+fn new(name: &str) -> Candidate {
+    Candidate { name: name.into(), ..Candidate::default() }
 }
-fn node(name: &str) -> Slot {
-    Slot { joined: true, ready: true, available: true, ..new(name) }
+fn node(name: &str) -> Candidate {
+    Candidate { joined: true, ready: true, available: true, ..new(name) }
 }
-fn leaving(slot: Slot) -> Slot {
-    Slot { leaving: true, ..slot }
+fn leaving(candidate: Candidate) -> Candidate {
+    Candidate { leaving: true, ..candidate }
 }
-fn granted(slot: Slot, grant: GrantType) -> Slot {
-    Slot { grant: Some(grant), ..slot }
+fn granted(candidate: Candidate, grant: GrantType) -> Candidate {
+    Candidate { grant: Some(grant), ..candidate }
 }
-fn waiting(slot: Slot) -> Slot {
-    Slot { waits_until: at(60), ..slot }
+fn waiting(candidate: Candidate) -> Candidate {
+    Candidate { waits_until: at(60), ..candidate }
 }
-fn dead(name: &str) -> Slot {
-    Slot { ready: false, available: false, down_since: at(-100), ..node(name) }
+fn dead(name: &str) -> Candidate {
+    Candidate { ready: false, available: false, down_since: at(-100), ..node(name) }
 }
-fn long_dead(name: &str) -> Slot {
-    Slot { down_since: at(-600), ..dead(name) }
+fn long_dead(name: &str) -> Candidate {
+    Candidate { down_since: at(-600), ..dead(name) }
 }
-fn dead_for(seconds: i64, name: &str) -> Slot {
-    Slot { down_since: at(-seconds), ..dead(name) }
+fn dead_for(seconds: i64, name: &str) -> Candidate {
+    Candidate { down_since: at(-seconds), ..dead(name) }
 }
 /// It has failed, and may be tried again.
-fn tried(slot: Slot) -> Slot {
-    Slot { waits_until: at(-1), ..slot }
+fn tried(candidate: Candidate) -> Candidate {
+    Candidate { waits_until: at(-1), ..candidate }
 }
-fn silent(name: &str) -> Slot {
-    Slot { down_since: at(-3600), unreachable: true, ..dead(name) }
+fn silent(name: &str) -> Candidate {
+    Candidate { down_since: at(-3600), unreachable: true, ..dead(name) }
 }
-fn held(slot: Slot) -> Slot {
-    Slot { held: true, ..slot }
+fn held(candidate: Candidate) -> Candidate {
+    Candidate { held: true, ..candidate }
 }
-fn begun(slot: Slot) -> Slot {
-    Slot { begun: true, ..slot }
+fn begun(candidate: Candidate) -> Candidate {
+    Candidate { begun: true, ..candidate }
 }
 /// It has, and something on the host was changed.
-fn changed(slot: Slot) -> Slot {
-    Slot { past_return: true, ..begun(slot) }
+fn changed(candidate: Candidate) -> Candidate {
+    Candidate { past_return: true, ..begun(candidate) }
 }
-fn changed_by(disruption: Disruption, slot: Slot) -> Slot {
-    Slot { change: Some(Wanted { version: V2.into(), disruption, services: vec!["kubelet".into()] }), ..slot }
+fn changed_by(disruption: Disruption, candidate: Candidate) -> Candidate {
+    Candidate {
+        change: Some(PendingChange { version: V2.into(), disruption, services: vec!["kubelet".into()] }),
+        ..candidate
+    }
 }
 /// A node that is to be changed.
-fn old(slot: Slot) -> Slot {
-    changed_by(Disruption::Drain, slot)
+fn old(candidate: Candidate) -> Candidate {
+    changed_by(Disruption::Drain, candidate)
 }
 /// The same, and all is there.
-fn staged(slot: Slot) -> Slot {
-    Slot { staged: true, ..slot }
+fn staged(candidate: Candidate) -> Candidate {
+    Candidate { staged: true, ..candidate }
 }
-fn ready_to_go(name: &str) -> Slot {
+fn ready_to_go(name: &str) -> Candidate {
     staged(old(node(name)))
 }
 /// A grant to go to a version.
-fn to(version: &str, grant: GrantType, slot: Slot) -> Slot {
+fn to(version: &str, grant: GrantType, candidate: Candidate) -> Candidate {
     let grant_disruption = (grant == GrantType::Update).then_some(Disruption::Drain);
-    Slot { grant_version: Some(version.into()), grant_disruption, ..granted(slot, grant) }
+    Candidate { grant_version: Some(version.into()), grant_disruption, ..granted(candidate, grant) }
 }
 fn gated(limit: u32) -> Limits {
-    Limits { gate: Gate { limit: Some(limit), ..Gate::default() }, ..limits() }
+    Limits { gate: UpdateLimit { limit: Some(limit), ..UpdateLimit::default() }, ..limits() }
 }
 
-fn changes(slots: &[Slot], limits: &Limits) -> Vec<(String, Option<GrantType>)> {
-    let decision = decide(slots, limits, NOW);
+fn changes(candidates: &[Candidate], limits: &Limits) -> Vec<(String, Option<GrantType>)> {
+    let decision = decide(candidates, limits, NOW);
     decision.changes.into_iter().map(|(n, c)| (n, c.map(|g| g.type_))).collect()
 }
 
-type Case = (&'static str, Vec<Slot>, Limits, Vec<(&'static str, Option<GrantType>)>);
+type Case = (&'static str, Vec<Candidate>, Limits, Vec<(&'static str, Option<GrantType>)>);
 
 fn check(cases: Vec<Case>) {
-    for (name, slots, limits, expected) in cases {
+    for (name, candidates, limits, expected) in cases {
         let expected: Vec<_> = expected.into_iter().map(|(n, g)| (n.to_string(), g)).collect();
-        assert_eq!(changes(&slots, &limits), expected, "{name}");
+        assert_eq!(changes(&candidates, &limits), expected, "{name}");
     }
 }
 
@@ -117,7 +120,7 @@ fn joining_and_leaving() {
             vec![("a", Some(Provision)), ("b", Some(Provision))],
         ),
         (
-            "a slot that is taken counts",
+            "a candidate that is taken counts",
             vec![granted(new("a"), Provision), new("b"), new("c")],
             limits(),
             vec![("b", Some(Provision))],
@@ -129,13 +132,13 @@ fn joining_and_leaving() {
             vec![("b", Some(Provision)), ("c", Some(Provision))],
         ),
         (
-            "who waits gives its slot away",
+            "who waits gives its candidate away",
             vec![waiting(granted(new("a"), Provision)), new("b"), new("c")],
             limits(),
             vec![("a", None), ("b", Some(Provision)), ("c", Some(Provision))],
         ),
         ("who waits is not taken", vec![waiting(new("a"))], limits(), vec![]),
-        ("who has joined gives its slot back", vec![granted(node("a"), Provision)], limits(), vec![("a", None)]),
+        ("who has joined gives its candidate back", vec![granted(node("a"), Provision)], limits(), vec![("a", None)]),
         ("nothing to do", vec![node("a"), node("b")], limits(), vec![]),
         ("paused: nothing new", vec![new("a"), leaving(node("b"))], paused.clone(), vec![]),
         (
@@ -201,19 +204,19 @@ fn joining_and_leaving() {
         ),
         (
             "what is being deconfigured is finished",
-            vec![held(Slot { deconfiguring: true, ..granted(leaving(dead("a")), Remove) })],
+            vec![held(Candidate { deconfiguring: true, ..granted(leaving(dead("a")), Remove) })],
             orphan,
             vec![],
         ),
         (
             "one without a deletion by a user is released, in a pool that deconfigures",
-            vec![held(leaving(Slot { let_go: true, ..node("a") })), leaving(node("b")), node("c")],
+            vec![held(leaving(Candidate { let_go: true, ..node("a") })), leaving(node("b")), node("c")],
             limits(),
             vec![("a", Some(Orphan)), ("b", Some(Remove))],
         ),
         (
             "one that vanishes is ignored, and blocks no other host",
-            vec![leaving(Slot { vanishing: true, ..granted(dead("a"), Update) }), leaving(node("b")), node("c")],
+            vec![leaving(Candidate { vanishing: true, ..granted(dead("a"), Update) }), leaving(node("b")), node("c")],
             limits(),
             vec![("b", Some(Remove))],
         ),
@@ -226,7 +229,7 @@ fn joining_and_leaving() {
         ("who is to stay is not removed", vec![granted(node("a"), Remove)], limits(), vec![("a", None)]),
         (
             "nor who was drained for it",
-            vec![granted(Slot { available: false, ..node("a") }, Remove)],
+            vec![granted(Candidate { available: false, ..node("a") }, Remove)],
             limits(),
             vec![("a", None)],
         ),
@@ -251,7 +254,10 @@ fn joining_and_leaving() {
         (
             "leaving during a change that is not disruptive, which has no place",
             vec![
-                Slot { grant_disruption: Some(Disruption::None), ..leaving(begun(to(V2, Update, old(node("a"))))) },
+                Candidate {
+                    grant_disruption: Some(Disruption::None),
+                    ..leaving(begun(to(V2, Update, old(node("a")))))
+                },
                 dead("b"),
             ],
             limits(),
@@ -269,7 +275,7 @@ fn updates() {
     let two = Limits { max_unavailable: IntOrPercent::Int(2), ..limits() };
     let capped = |n| Limits { others: Some(n), max_unavailable: IntOrPercent::Int(2), ..limits() };
     let none = |name| staged(changed_by(Disruption::None, node(name)));
-    let quiet = |name| Slot { grant_disruption: Some(Disruption::None), ..to(V2, Update, none(name)) };
+    let quiet = |name| Candidate { grant_disruption: Some(Disruption::None), ..to(V2, Update, none(name)) };
     check(vec![
         (
             "what is needed is sent first, only so far ahead",
@@ -369,7 +375,7 @@ fn updates() {
         ("so many at once", vec![quiet("a"), none("b"), none("c")], limits(), vec![("b", Some(Update))]),
         (
             "it turns out to be disruptive",
-            vec![dead("x"), Slot { change: ready_to_go("a").change, ..quiet("a") }],
+            vec![dead("x"), Candidate { change: ready_to_go("a").change, ..quiet("a") }],
             limits(),
             vec![("a", None)],
         ),
@@ -406,10 +412,10 @@ fn updates() {
             limits(),
             vec![("a", None)],
         ),
-        ("who gave up is not tried again", vec![Slot { failed: true, ..ready_to_go("a") }], limits(), vec![]),
+        ("who gave up is not tried again", vec![Candidate { failed: true, ..ready_to_go("a") }], limits(), vec![]),
         (
             "and blocks no other host",
-            vec![Slot { failed: true, ..to(V2, Update, ready_to_go("a")) }, ready_to_go("b")],
+            vec![Candidate { failed: true, ..to(V2, Update, ready_to_go("a")) }, ready_to_go("b")],
             two,
             vec![("a", None), ("b", Some(Update))],
         ),
@@ -437,16 +443,16 @@ fn updates() {
 }
 
 /// It has been cordoned by the operator: Ready, and not available.
-fn cordoned(slot: Slot) -> Slot {
-    Slot { ready: true, available: false, down_since: None, ..slot }
+fn cordoned(candidate: Candidate) -> Candidate {
+    Candidate { ready: true, available: false, down_since: None, ..candidate }
 }
 
 #[test]
 fn nodes_that_come_back_in_the_middle_are_not_too_many() {
     use GrantType::{Remove, Update};
-    let drains = |name: &str| Slot { removing: true, ..granted(leaving(cordoned(node(name))), Remove) };
+    let drains = |name: &str| Candidate { removing: true, ..granted(leaving(cordoned(node(name))), Remove) };
     let update = |name: &str| begun(to(V2, Update, cordoned(ready_to_go(name))));
-    let wiped = |name: &str| Slot { deconfiguring: true, ..drains(name) };
+    let wiped = |name: &str| Candidate { deconfiguring: true, ..drains(name) };
     check(vec![
         (
             "of two that are drained at once, one is let alone",
@@ -478,7 +484,7 @@ fn a_hold_does_not_make_room() {
     use GrantType::{Remove, Update};
     let held_change = held(changed(to(V2, Update, cordoned(ready_to_go("a")))));
     let held_removal = held(granted(leaving(node("a")), Remove));
-    let being_removed_as = |name| Slot { removing: true, ..leaving(node(name)) };
+    let being_removed_as = |name| Candidate { removing: true, ..leaving(node(name)) };
     let being_removed = being_removed_as("a");
     check(vec![
         ("a change goes on under its hold", vec![held_change, ready_to_go("b")], limits(), vec![]),
@@ -491,14 +497,14 @@ fn a_hold_does_not_make_room() {
 #[test]
 fn the_gate() {
     use GrantType::{Reboot, Stage, Update};
-    let wants = |slot| Slot { wants_reboot: true, ..slot };
+    let wants = |candidate| Candidate { wants_reboot: true, ..candidate };
     check(vec![
         ("as many as it lets pass", vec![old(node("a")), old(node("b"))], gated(1), vec![("a", Some(Stage))]),
         ("no node", vec![to(V2, Update, ready_to_go("a")), to(V2, Stage, old(node("b"))), old(node("c"))], gated(0), {
             vec![("a", None), ("b", None)]
         }),
         ("who follows counts", vec![node("a"), ready_to_go("b")], gated(1), vec![]),
-        ("who gave up counts", vec![Slot { failed: true, ..old(node("a")) }, ready_to_go("b")], gated(1), vec![]),
+        ("who gave up counts", vec![Candidate { failed: true, ..old(node("a")) }, ready_to_go("b")], gated(1), vec![]),
         ("who is on its way counts", vec![begun(to(V2, Update, old(node("a")))), old(node("b"))], gated(1), vec![]),
         (
             "who is granted goes before who would be first",
@@ -534,9 +540,9 @@ fn the_gate() {
 #[test]
 fn repairs_and_lost_nodes() {
     use GrantType::{Reboot, Remove, Repair, Stage, Update};
-    let four = |mut slots: Vec<Slot>| {
-        slots.extend(["w", "x", "y", "z"].map(node));
-        slots
+    let four = |mut candidates: Vec<Candidate>| {
+        candidates.extend(["w", "x", "y", "z"].map(node));
+        candidates
     };
     let never = Limits { remediation: RemediationType::None, ..limits() };
     let paused = Limits { paused: true, ..limits() };
@@ -593,7 +599,7 @@ fn repairs_and_lost_nodes() {
         ("but not for ever", four(vec![silent("a"), ready_to_go("b")]), lost.clone(), vec![("b", Some(Update))]),
         (
             "unless the host answers",
-            four(vec![Slot { unreachable: false, ..silent("a") }, ready_to_go("b")]),
+            four(vec![Candidate { unreachable: false, ..silent("a") }, ready_to_go("b")]),
             lost.clone(),
             vec![],
         ),
@@ -626,33 +632,33 @@ fn what_is_granted_says_what_to_do() {
 
 #[test]
 fn unavailable_nodes_first_then_zone_after_zone_and_lost_ones_last() {
-    let zoned = |zone: &str, slot| Slot { zone: zone.into(), ..old(slot) };
-    let mut slots = vec![zoned("z1", silent("gone")), zoned("z9", dead("down"))];
-    slots.extend((0..6).map(|n| zoned("z1", node(&format!("a{n}")))));
-    slots.extend((0..6).map(|n| zoned("z0", node(&format!("b{n}")))));
+    let zoned = |zone: &str, candidate| Candidate { zone: zone.into(), ..old(candidate) };
+    let mut candidates = vec![zoned("z1", silent("gone")), zoned("z9", dead("down"))];
+    candidates.extend((0..6).map(|n| zoned("z1", node(&format!("a{n}")))));
+    candidates.extend((0..6).map(|n| zoned("z0", node(&format!("b{n}")))));
     let zones = Limits { order: Order::Zone, ignore_lost_after: Some(Duration::from_mins(1)), ..limits() };
-    let waiting = |slots: &[Slot], limits: &Limits| decide(slots, limits, NOW).waiting;
-    let order = waiting(&slots, &zones);
+    let waiting = |candidates: &[Candidate], limits: &Limits| decide(candidates, limits, NOW).waiting;
+    let order = waiting(&candidates, &zones);
     assert_eq!((order[0].as_str(), order[13].as_str()), ("down", "gone"));
     assert!(order[1..7].iter().all(|n| n.starts_with('b')) && order[7..13].iter().all(|n| n.starts_with('a')));
     // Neighbours by name do not go together, and another version begins with others.
     assert!(!order[1..7].is_sorted());
-    for slot in &mut slots {
-        slot.change = Some(Wanted { version: "3-c".into(), ..Wanted::default() });
+    for candidate in &mut candidates {
+        candidate.change = Some(PendingChange { version: "3-c".into(), ..PendingChange::default() });
     }
-    assert_ne!(waiting(&slots, &zones)[1..7], order[1..7]);
+    assert_ne!(waiting(&candidates, &zones)[1..7], order[1..7]);
 
-    let by_name = waiting(&slots, &Limits { order: Order::Name, ..zones });
+    let by_name = waiting(&candidates, &Limits { order: Order::Name, ..zones });
     assert!(by_name[1..13].is_sorted());
 }
 
 #[test]
 fn looks_again_when_something_changes_by_itself() {
-    let wait = |s, slot| Slot { waits_until: at(s), ..slot };
+    let wait = |s, candidate| Candidate { waits_until: at(s), ..candidate };
     let lost = Limits { ignore_lost_after: Some(Duration::from_secs(150)), ..limits() };
     let never = Limits { remediation: RemediationType::None, ..lost.clone() };
-    let unreachable = Slot { unreachable: true, ..dead("a") };
-    for (name, slots, limits, expected) in [
+    let unreachable = Candidate { unreachable: true, ..dead("a") };
+    for (name, candidates, limits, expected) in [
         ("nothing", vec![node("a")], limits(), None),
         ("the first wait", vec![wait(90, new("a")), wait(60, new("b")), wait(-5, new("c"))], limits(), at(60)),
         ("a repair", vec![dead("a"), wait(900, new("b"))], limits(), at(500)),
@@ -661,7 +667,7 @@ fn looks_again_when_something_changes_by_itself() {
         ("lost", vec![unreachable.clone()], never, at(50)),
         ("lost before it is repaired", vec![unreachable], lost, at(50)),
     ] {
-        assert_eq!(decide(&slots, &limits, NOW).next, expected, "{name}");
+        assert_eq!(decide(&candidates, &limits, NOW).next, expected, "{name}");
     }
 }
 
@@ -670,8 +676,8 @@ fn a_repair_restarts_the_host_if_the_pool_says_so() {
     use RemediationType::{Reboot, Reconfigure};
     for (remediation, expected) in [(Reconfigure, None), (Reboot, Some(Disruption::Reboot))] {
         let limits = Limits { remediation, ..limits() };
-        let slots = [long_dead("a"), node("b"), node("c"), node("d")];
-        let granting = decide(&slots, &limits, NOW).changes.remove("a").flatten().unwrap();
+        let candidates = [long_dead("a"), node("b"), node("c"), node("d")];
+        let granting = decide(&candidates, &limits, NOW).changes.remove("a").flatten().unwrap();
         assert_eq!((granting.type_, granting.disruption), (GrantType::Repair, expected));
     }
 }
@@ -681,23 +687,23 @@ mod keys;
 
 #[test]
 fn a_node_that_would_lose_settings_is_left_as_it_is() {
-    let withheld = |slot: Slot| Slot { withheld: true, ..slot };
+    let withheld = |candidate: Candidate| Candidate { withheld: true, ..candidate };
     let limits = Limits { remediation: RemediationType::Reboot, ..limits() };
-    let asks = |slot: Slot| Slot { wants_reboot: true, ..slot };
-    for slot in [
+    let asks = |candidate: Candidate| Candidate { wants_reboot: true, ..candidate };
+    for candidate in [
         ready_to_go("a"),
         old(node("a")),
         asks(ready_to_go("a")),
         staged(old(long_dead("a"))),
         granted(ready_to_go("a"), GrantType::Stage),
     ] {
-        let decision = decide(&[withheld(slot.clone()), ready_to_go("b")], &limits, NOW);
-        assert!(!matches!(decision.changes.get("a"), Some(Some(_))), "{slot:?}: {decision:?}");
-        assert!(!decision.waiting.contains(&"a".to_string()), "{slot:?}: {decision:?}");
+        let decision = decide(&[withheld(candidate.clone()), ready_to_go("b")], &limits, NOW);
+        assert!(!matches!(decision.changes.get("a"), Some(Some(_))), "{candidate:?}: {decision:?}");
+        assert!(!decision.waiting.contains(&"a".to_string()), "{candidate:?}: {decision:?}");
         // One that is down uses up the budget, withheld or not.
-        assert!(!slot.available || decision.changes.contains_key("b"), "the others go on: {decision:?}");
+        assert!(!candidate.available || decision.changes.contains_key("b"), "the others go on: {decision:?}");
     }
-    let key = withheld(Slot { wants_key: true, ..ready_to_go("a") });
+    let key = withheld(Candidate { wants_key: true, ..ready_to_go("a") });
     let given = decide(&[key], &limits, NOW).changes.remove("a").flatten().map(|g| g.type_);
     assert_eq!(given, Some(GrantType::RotateKey));
     let leaves = decide(&[leaving(withheld(ready_to_go("a")))], &limits, NOW).changes.remove("a").flatten();
@@ -707,17 +713,21 @@ fn a_node_that_would_lose_settings_is_left_as_it_is() {
 #[test]
 fn a_change_that_has_changed_nothing_is_given_up() {
     use GrantType::{Reboot, Stage, Update};
-    let draining = |slot: Slot| begun(Slot { available: false, ..to(V2, Update, slot) });
+    let draining = |candidate: Candidate| begun(Candidate { available: false, ..to(V2, Update, candidate) });
     let blocked = || draining(ready_to_go("a"));
     let paused = || Limits { paused: true, ..limits() };
     let closed = || Limits { open: false, ..limits() };
     let failed = |rolled_back: bool| Limits {
-        gate: Gate { limit: (!rolled_back).then_some(0), hold: Hold::FailureLimit { failed: 1, rolled_back } },
+        gate: UpdateLimit {
+            limit: (!rolled_back).then_some(0),
+            hold: BlockedBy::FailureLimit { failed: 1, rolled_back },
+        },
         ..limits()
     };
-    let restart = |slot: Slot| begun(granted(Slot { wants_reboot: true, available: false, ..slot }, Reboot));
-    let back = |slot: Slot| Slot { change: None, ..slot };
-    let other = |slot: Slot| to("1-a", Update, slot);
+    let restart =
+        |candidate: Candidate| begun(granted(Candidate { wants_reboot: true, available: false, ..candidate }, Reboot));
+    let back = |candidate: Candidate| Candidate { change: None, ..candidate };
+    let other = |candidate: Candidate| to("1-a", Update, candidate);
     check(vec![
         ("a drain goes on", vec![blocked()], limits(), vec![]),
         ("the node is held", vec![held(blocked())], limits(), vec![("a", None)]),
@@ -727,7 +737,7 @@ fn a_change_that_has_changed_nothing_is_given_up() {
         ("it follows another version now, which is there", vec![other(blocked())], limits(), vec![("a", Some(Update))]),
         (
             "and one that has to be sent first",
-            vec![Slot { staged: false, ..other(blocked()) }],
+            vec![Candidate { staged: false, ..other(blocked()) }],
             limits(),
             vec![("a", Some(Stage))],
         ),
@@ -739,7 +749,7 @@ fn a_change_that_has_changed_nothing_is_given_up() {
         ("a restart is given up", vec![restart(node("a"))], paused(), vec![("a", None)]),
         (
             "no change needs it any more",
-            vec![Slot { wants_reboot: false, ..restart(node("a")) }],
+            vec![Candidate { wants_reboot: false, ..restart(node("a")) }],
             limits(),
             vec![("a", None)],
         ),
@@ -750,7 +760,7 @@ fn a_change_that_has_changed_nothing_is_given_up() {
 #[test]
 fn the_slot_of_a_host_that_fails_goes_to_another() {
     use GrantType::Update;
-    let waits = |slot: Slot| Slot { waits_until: at(60), ..slot };
+    let waits = |candidate: Candidate| Candidate { waits_until: at(60), ..candidate };
     check(vec![
         (
             "at once",
@@ -770,7 +780,7 @@ fn the_slot_of_a_host_that_fails_goes_to_another() {
 
 #[test]
 fn nodes_of_an_abandoned_rollout_go_first() {
-    let astray = |slot: Slot| Slot { astray: true, ..slot };
+    let astray = |candidate: Candidate| Candidate { astray: true, ..candidate };
     check(vec![
         (
             "before all others",

@@ -9,7 +9,7 @@ use crate::rollout::progress::{Seen, Settings, course};
 /// What is seen of one host, and what is not.
 #[derive(Clone, Debug)]
 struct Host {
-    slot: Slot,
+    candidate: Candidate,
     follows: String,
     has: Option<String>,
     gave_up: Option<String>,
@@ -43,102 +43,106 @@ fn time(second: i64) -> Timestamp {
 impl Host {
     fn look(&mut self, target: &str) {
         let wanted =
-            || Wanted { version: target.into(), disruption: self.disruption, services: vec!["kubelet".into()] };
-        self.slot.change = (self.slot.joined && self.follows != target).then(wanted);
-        self.slot.staged = self.has.as_deref() == Some(target);
-        self.slot.failed = self.gave_up.as_deref() == Some(target);
+            || PendingChange { version: target.into(), disruption: self.disruption, services: vec!["kubelet".into()] };
+        self.candidate.change = (self.candidate.joined && self.follows != target).then(wanted);
+        self.candidate.staged = self.has.as_deref() == Some(target);
+        self.candidate.failed = self.gave_up.as_deref() == Some(target);
     }
 
     fn is_down(&mut self, now: i64) {
-        (self.slot.ready, self.slot.available) = (false, false);
-        self.slot.down_since = self.slot.down_since.or(Some(time(now)));
+        (self.candidate.ready, self.candidate.available) = (false, false);
+        self.candidate.down_since = self.candidate.down_since.or(Some(time(now)));
     }
 
     fn is_up(&mut self) {
-        (self.slot.ready, self.slot.available, self.slot.unreachable) = (self.slot.joined, self.slot.joined, false);
-        (self.slot.down_since, self.broken) = (None, false);
+        (self.candidate.ready, self.candidate.available, self.candidate.unreachable) =
+            (self.candidate.joined, self.candidate.joined, false);
+        (self.candidate.down_since, self.broken) = (None, false);
     }
 
     fn is_gone(&mut self) {
-        self.slot = Slot { name: self.slot.name.clone(), ..Slot::default() };
+        self.candidate = Candidate { name: self.candidate.name.clone(), ..Candidate::default() };
     }
 
     /// A person takes it out of the list, or puts it back.
     fn is_wanted_or_not(&mut self) {
-        self.slot.leaving ^= !self.slot.deconfiguring;
+        self.candidate.leaving ^= !self.candidate.deconfiguring;
     }
 
     /// Performs the next granted operation.
     fn act(&mut self, event: Event, target: &str, now: i64) {
-        let waits = self.slot.waits_until.is_some_and(|until| until > time(now));
+        let waits = self.candidate.waits_until.is_some_and(|until| until > time(now));
         let event = if self.broken && event == Event::GoesOn { Event::Fails } else { event };
-        match (event, self.slot.grant) {
-            (Event::Dies, _) if self.slot.joined => {
+        match (event, self.candidate.grant) {
+            (Event::Dies, _) if self.candidate.joined => {
                 self.is_down(now);
-                self.slot.unreachable = true;
+                self.candidate.unreachable = true;
             }
-            (Event::Recovers, _) if !self.slot.begun => self.is_up(),
-            (Event::Fails, Some(GrantType::Update)) if self.slot.begun && !self.broken => {
+            (Event::Recovers, _) if !self.candidate.begun => self.is_up(),
+            (Event::Fails, Some(GrantType::Update)) if self.candidate.begun && !self.broken => {
                 // It went back to the version before.
-                (self.slot.begun, self.slot.past_return) = (false, false);
-                self.gave_up.clone_from(&self.slot.grant_version);
+                (self.candidate.begun, self.candidate.past_return) = (false, false);
+                self.gave_up.clone_from(&self.candidate.grant_version);
                 self.is_up();
             }
             (Event::Fails, Some(GrantType::RotateKey)) => {
-                self.slot.rotating = false;
-                self.slot.key_waits_until = Some(time(now + 60));
+                self.candidate.rotating = false;
+                self.candidate.key_waits_until = Some(time(now + 60));
             }
             (Event::Fails, Some(_)) => {
-                self.slot.waits_until = Some(time(now + 60));
-                self.slot.unreachable = self.broken;
+                self.candidate.waits_until = Some(time(now + 60));
+                self.candidate.unreachable = self.broken;
             }
-            (Event::GoesOn, _) if self.slot.vanishing => self.is_gone(),
+            (Event::GoesOn, _) if self.candidate.vanishing => self.is_gone(),
             (Event::GoesOn, Some(grant)) if !waits => self.proceed(grant, target, now),
             _ => {}
         }
     }
 
     fn proceed(&mut self, grant: GrantType, target: &str, now: i64) {
-        self.slot.unreachable = false;
+        self.candidate.unreachable = false;
         match grant {
-            GrantType::Provision if !self.slot.joined => {
-                (self.slot.joined, self.follows) = (true, target.into());
+            GrantType::Provision if !self.candidate.joined => {
+                (self.candidate.joined, self.follows) = (true, target.into());
                 self.is_up();
             }
             GrantType::Stage => {
-                self.has.clone_from(&self.slot.grant_version);
-                self.slot.waits_until = None;
+                self.has.clone_from(&self.candidate.grant_version);
+                self.candidate.waits_until = None;
             }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.slot.begun => {
-                self.slot.begun = true;
-                if self.slot.grant_disruption.is_none_or(|d| d >= Disruption::Drain) {
-                    self.slot.available = false;
+            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.candidate.begun => {
+                self.candidate.begun = true;
+                if self.candidate.grant_disruption.is_none_or(|d| d >= Disruption::Drain) {
+                    self.candidate.available = false;
                 }
-                if grant == GrantType::Reboot || self.slot.grant_disruption == Some(Disruption::Reboot) {
+                if grant == GrantType::Reboot || self.candidate.grant_disruption == Some(Disruption::Reboot) {
                     self.is_down(now);
                 }
             }
-            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.slot.past_return => {
-                self.slot.past_return = true;
+            GrantType::Update | GrantType::Reboot | GrantType::Repair if !self.candidate.past_return => {
+                self.candidate.past_return = true;
             }
             GrantType::Update | GrantType::Reboot | GrantType::Repair => {
-                (self.slot.begun, self.slot.past_return) = (false, false);
-                self.slot.waits_until = None;
-                if let (GrantType::Update, Some(version)) = (grant, &self.slot.grant_version) {
+                (self.candidate.begun, self.candidate.past_return) = (false, false);
+                self.candidate.waits_until = None;
+                if let (GrantType::Update, Some(version)) = (grant, &self.candidate.grant_version) {
                     self.follows.clone_from(version);
                 }
-                if grant == GrantType::Reboot || self.slot.grant_disruption == Some(Disruption::Reboot) {
-                    self.slot.wants_reboot = false;
+                if grant == GrantType::Reboot || self.candidate.grant_disruption == Some(Disruption::Reboot) {
+                    self.candidate.wants_reboot = false;
                 }
                 self.is_up();
             }
             // Until it is being deconfigured, it is only cordoned and drained.
-            GrantType::Remove if self.slot.available => self.slot.available = false,
-            GrantType::Remove if self.slot.joined && !self.slot.deconfiguring => self.slot.deconfiguring = true,
+            GrantType::Remove if self.candidate.available => self.candidate.available = false,
+            GrantType::Remove if self.candidate.joined && !self.candidate.deconfiguring => {
+                self.candidate.deconfiguring = true;
+            }
             GrantType::Remove | GrantType::Orphan => self.is_gone(),
-            GrantType::RotateKey if !self.slot.rotating => self.slot.rotating = self.slot.joined,
+            GrantType::RotateKey if !self.candidate.rotating => self.candidate.rotating = self.candidate.joined,
             GrantType::RotateKey => {
-                (self.slot.rotating, self.slot.wants_key, self.slot.key_waits_until) = (false, false, None);
+                (self.candidate.rotating, self.candidate.wants_key, self.candidate.key_waits_until) =
+                    (false, false, None);
             }
             GrantType::Provision => {}
         }
@@ -146,20 +150,20 @@ impl Host {
 }
 
 impl World {
-    fn slots(&mut self) -> Vec<Slot> {
+    fn candidates(&mut self) -> Vec<Candidate> {
         for host in &mut self.hosts {
             host.look(&self.target);
         }
-        self.hosts.iter().map(|h| h.slot.clone()).collect()
+        self.hosts.iter().map(|h| h.candidate.clone()).collect()
     }
 
     fn write(&mut self, decision: &Decision) {
         for host in &mut self.hosts {
-            if let Some(change) = decision.changes.get(&host.slot.name) {
-                let removed = leaves(host.slot.grant);
-                write(&mut host.slot, change.as_ref());
+            if let Some(change) = decision.changes.get(&host.candidate.name) {
+                let removed = leaves(host.candidate.grant);
+                write(&mut host.candidate, change.as_ref());
                 // Its removal is taken back: the cordon is lifted.
-                host.slot.available |= removed && !leaves(host.slot.grant) && host.slot.ready;
+                host.candidate.available |= removed && !leaves(host.candidate.grant) && host.candidate.ready;
             }
         }
     }
@@ -169,81 +173,86 @@ fn leaves(grant: Option<GrantType>) -> bool {
     matches!(grant, Some(GrantType::Remove | GrantType::Orphan))
 }
 
-fn write(slot: &mut Slot, change: Option<&Granting>) {
-    let gives_up = slot.begun && !slot.past_return && !slot.leaving;
-    if slot.grant != change.map(|g| g.type_) || gives_up {
+fn write(candidate: &mut Candidate, change: Option<&Granting>) {
+    let gives_up = candidate.begun && !candidate.past_return && !candidate.leaving;
+    if candidate.grant != change.map(|g| g.type_) || gives_up {
         // The cordon is lifted.
-        slot.available |= gives_up && slot.ready;
-        (slot.begun, slot.past_return) = (false, false);
+        candidate.available |= gives_up && candidate.ready;
+        (candidate.begun, candidate.past_return) = (false, false);
     }
-    slot.grant = change.map(|g| g.type_);
-    slot.grant_version = change.and_then(|g| g.version.clone());
-    slot.grant_disruption = change.and_then(|g| g.disruption);
+    candidate.grant = change.map(|g| g.type_);
+    candidate.grant_version = change.and_then(|g| g.version.clone());
+    candidate.grant_disruption = change.and_then(|g| g.disruption);
 }
 
 /// Whether a node takes one of those that may be unavailable, computed again.
-fn takes_one(slot: &Slot) -> bool {
-    let granted = match slot.grant {
-        Some(GrantType::Update) => slot.grant_disruption != Some(Disruption::None),
+fn takes_one(candidate: &Candidate) -> bool {
+    let granted = match candidate.grant {
+        Some(GrantType::Update) => candidate.grant_disruption != Some(Disruption::None),
         Some(grant) => matches!(grant, GrantType::Reboot | GrantType::Repair | GrantType::Remove),
         None => false,
     };
-    !slot.available || slot.begun || granted
+    !candidate.available || candidate.begun || granted
 }
 
 /// Whether what was granted is held up by a person or a window, or is not what its node needs any more.
-fn is_unwanted(slot: &Slot, limits: &Limits) -> bool {
-    let wanted = match slot.grant {
+fn is_unwanted(candidate: &Candidate, limits: &Limits) -> bool {
+    let wanted = match candidate.grant {
         Some(GrantType::Update) => {
-            !slot.failed && slot.change.as_ref().is_some_and(|w| Some(&w.version) == slot.grant_version.as_ref())
+            !candidate.failed
+                && candidate.change.as_ref().is_some_and(|w| Some(&w.version) == candidate.grant_version.as_ref())
         }
-        Some(GrantType::Reboot) => slot.wants_reboot,
+        Some(GrantType::Reboot) => candidate.wants_reboot,
         _ => true,
     };
-    slot.held || slot.withheld || limits.paused || !limits.open || !wanted
+    candidate.held || candidate.withheld || limits.paused || !limits.open || !wanted
 }
 
 /// Whether the operator disturbs the pods of a node, or may.
-fn loses_pods(slot: &Slot) -> bool {
-    let quiet = slot.grant == Some(GrantType::Update) && slot.grant_disruption == Some(Disruption::None);
-    let changes = slot.begun
-        || slot.removing
-        || matches!(slot.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove));
-    slot.joined && slot.ready && !slot.cordoned && !slot.vanishing && changes && !quiet
+fn loses_pods(candidate: &Candidate) -> bool {
+    let quiet = candidate.grant == Some(GrantType::Update) && candidate.grant_disruption == Some(Disruption::None);
+    let changes = candidate.begun
+        || candidate.removing
+        || matches!(
+            candidate.grant,
+            Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove)
+        );
+    candidate.joined && candidate.ready && !candidate.cordoned && !candidate.vanishing && changes && !quiet
 }
 
 /// Whether nothing on its host was changed, so that the cordon can be lifted.
-fn can_be_taken_back(slot: &Slot) -> bool {
-    match slot.grant {
-        Some(GrantType::Remove) => slot.leaving && !slot.deconfiguring,
-        Some(GrantType::Update | GrantType::Reboot) => !slot.past_return,
+fn can_be_taken_back(candidate: &Candidate) -> bool {
+    match candidate.grant {
+        Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
+        Some(GrantType::Update | GrantType::Reboot) => !candidate.past_return,
         _ => false,
     }
 }
 
 /// Invariants of every decision.
-fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
-    let decision = decide(slots, limits, now);
-    let base = |s: &&Slot| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);
-    let cap = limits.max_unavailable.of(u32::try_from(slots.iter().filter(base).count()).unwrap()) as usize;
+fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
+    let decision = decide(candidates, limits, now);
+    let base = |s: &&Candidate| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);
+    let cap = limits.max_unavailable.of(u32::try_from(candidates.iter().filter(base).count()).unwrap()) as usize;
     // A hold does not make a node available that is being worked on.
-    let pays = |s: &&Slot| base(s) || (s.held && loses_pods(s));
-    let before = slots.iter().filter(pays).filter(|s| takes_one(s)).count();
-    let mut after = slots.to_vec();
-    for slot in &mut after {
-        if let Some(change) = decision.changes.get(&slot.name) {
-            write(slot, change.as_ref());
+    let pays = |s: &&Candidate| base(s) || (s.held && loses_pods(s));
+    let before = candidates.iter().filter(pays).filter(|s| takes_one(s)).count();
+    let mut after = candidates.to_vec();
+    for candidate in &mut after {
+        if let Some(change) = decision.changes.get(&candidate.name) {
+            write(candidate, change.as_ref());
         }
     }
-    let pairs = || slots.iter().zip(&after);
+    let pairs = || candidates.iter().zip(&after);
     let new = pairs().filter(|(old, new)| base(new) && takes_one(new) && !takes_one(old)).count();
     prop_assert!(new == 0 || before + new <= cap, "{new} more than {before}: {decision:?}");
     prop_assert!(limits.others.is_none_or(|others| new <= others as usize), "{decision:?}");
 
     // A node that was down when its operation was granted may be up again: no more than may be disturbed are, whatever they were.
-    let losing = |slots: &[Slot]| slots.iter().filter(|s| loses_pods(s)).count();
-    let too_many = losing(slots) > cap;
-    let goes_on = |(old, new): (&Slot, &Slot)| loses_pods(new) && (!loses_pods(old) || can_be_taken_back(old));
+    let losing = |candidates: &[Candidate]| candidates.iter().filter(|s| loses_pods(s)).count();
+    let too_many = losing(candidates) > cap;
+    let goes_on =
+        |(old, new): (&Candidate, &Candidate)| loses_pods(new) && (!loses_pods(old) || can_be_taken_back(old));
     prop_assert!(
         losing(&after) <= cap || !pairs().any(goes_on),
         "{} of {cap} lose their pods: {decision:?}",
@@ -258,7 +267,7 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         prop_assert!(is_left_alone || !orphan || new.grant == Some(GrantType::Orphan), "Orphan is not orphan: {new:?}");
     }
     // An operation that is not wanted any more is aborted, as long as the host is unchanged.
-    let is_reversible = |old: &Slot| old.begun && !old.past_return && !old.leaving && !old.vanishing;
+    let is_reversible = |old: &Candidate| old.begun && !old.past_return && !old.leaving && !old.vanishing;
     for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
         let is_change = matches!(old.grant, Some(GrantType::Update | GrantType::Reboot));
         let is_kept = !decision.changes.contains_key(&old.name) && new.grant == old.grant;
@@ -303,26 +312,26 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
 
     // None of the other limits is exceeded by what is new.
     let many = limits.max_concurrent as usize;
-    let joins = |s: &Slot| !s.joined && s.grant == Some(GrantType::Provision);
-    let tries = |s: &Slot| s.waits_until.is_none_or(|until| until <= now);
+    let joins = |s: &Candidate| !s.joined && s.grant == Some(GrantType::Provision);
+    let tries = |s: &Candidate| s.waits_until.is_none_or(|until| until <= now);
     let quiet =
-        |s: &Slot| tries(s) && s.grant == Some(GrantType::Update) && s.grant_disruption == Some(Disruption::None);
-    let dead = |s: &Slot| {
+        |s: &Candidate| tries(s) && s.grant == Some(GrantType::Update) && s.grant_disruption == Some(Disruption::None);
+    let dead = |s: &Candidate| {
         let changes = matches!(s.grant, Some(GrantType::Update | GrantType::Reboot));
         tries(s) && s.joined && !s.available && changes && !quiet(s)
     };
-    let repair = |s: &Slot| tries(s) && s.grant == Some(GrantType::Repair);
-    let rotates = |s: &Slot| (s.rotating && !s.leaving) || s.grant == Some(GrantType::RotateKey);
-    let sends = |s: &Slot| s.grant == Some(GrantType::Stage) && !s.staged;
+    let repair = |s: &Candidate| tries(s) && s.grant == Some(GrantType::Repair);
+    let rotates = |s: &Candidate| (s.rotating && !s.leaving) || s.grant == Some(GrantType::RotateKey);
+    let sends = |s: &Candidate| s.grant == Some(GrantType::Stage) && !s.staged;
     let limit = limits.gate.limit.map_or(usize::MAX, |l| l as usize);
-    let counts = |s: &Slot| {
+    let counts = |s: &Candidate| {
         let follows = s
             .change
             .as_ref()
             .is_none_or(|w| s.grant == Some(GrantType::Update) && s.grant_version.as_ref() == Some(&w.version));
         base(&s) && !s.leaving && (s.failed || follows)
     };
-    type Kind<'a> = (&'a str, usize, &'a dyn Fn(&Slot) -> bool);
+    type Kind<'a> = (&'a str, usize, &'a dyn Fn(&Candidate) -> bool);
     let kinds: [Kind<'_>; 7] = [
         ("rotates", 1, &rotates),
         ("joins", many, &joins),
@@ -333,11 +342,11 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
         ("gate", limit, &counts),
     ];
     for (name, limit, which) in kinds {
-        let count = |slots: &[Slot]| slots.iter().filter(|s| !s.vanishing && which(s)).count();
-        prop_assert!(count(&after) <= limit.max(count(slots)), "{}: {} {:?}", name, limit, decision);
+        let count = |candidates: &[Candidate]| candidates.iter().filter(|s| !s.vanishing && which(s)).count();
+        prop_assert!(count(&after) <= limit.max(count(candidates)), "{}: {} {:?}", name, limit, decision);
     }
 
-    let mut other = slots.to_vec();
+    let mut other = candidates.to_vec();
     other.reverse();
     let middle = other.len() / 3;
     other.rotate_left(middle);
@@ -347,9 +356,9 @@ fn check(slots: &[Slot], limits: &Limits, now: Timestamp) -> Result<Decision, Te
     let limits = &Limits { others: limits.others.map(|_| 0), ..limits.clone() };
     let mut next = decide(&after, limits, now);
     for _ in 0..3 {
-        for slot in &mut after {
-            if let Some(change) = next.changes.get(&slot.name) {
-                write(slot, change.as_ref());
+        for candidate in &mut after {
+            if let Some(change) = next.changes.get(&candidate.name) {
+                write(candidate, change.as_ref());
             }
         }
         next = decide(&after, limits, now);
@@ -394,7 +403,7 @@ prop_compose! {
         let names_version = matches!(grant, Some(GrantType::Stage | GrantType::Update));
         let begun = begun && joined && matches!(grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair | GrantType::Remove));
         let has_begun = begun && grant != Some(GrantType::Remove);
-        let slot = Slot {
+        let candidate = Candidate {
             zone,
             grant,
             grant_version: names_version.then_some(granted),
@@ -417,9 +426,9 @@ prop_compose! {
             wants_key: joined && key.0,
             rotating: joined && key.1 && grant == Some(GrantType::RotateKey),
             key_waits_until: key.2.map(time),
-            ..Slot::default()
+            ..Candidate::default()
         };
-        Host { slot, follows, has, gave_up, disruption: disruptions.1, broken: false }
+        Host { candidate, follows, has, gave_up, disruption: disruptions.1, broken: false }
     }
 }
 
@@ -441,7 +450,7 @@ prop_compose! {
             open,
             order: if by_name { Order::Name } else { Order::Zone },
             ignore_lost_after: ignores_lost.then_some(Duration::from_mins(25)),
-            gate: Gate { limit, ..Gate::default() },
+            gate: UpdateLimit { limit, ..UpdateLimit::default() },
             remediation: if repairs { RemediationType::Reconfigure } else { RemediationType::None },
             unreachable_after: Duration::from_mins(10),
             max_unhealthy,
@@ -454,7 +463,7 @@ prop_compose! {
     fn any_world()(hosts in proptest::collection::vec(any_host(), 1..14), limits in any_limits()) -> World {
         let mut hosts = hosts;
         for (n, host) in hosts.iter_mut().enumerate() {
-            host.slot.name = format!("h{n}");
+            host.candidate.name = format!("h{n}");
         }
         World { now: 0, target: "v2".into(), hosts, limits }
     }
@@ -474,7 +483,7 @@ proptest! {
     #[test]
     fn every_decision_keeps_to_the_limits(world in any_world()) {
         let mut world = world;
-        check(&world.slots(), &world.limits.clone(), time(0))?;
+        check(&world.candidates(), &world.limits.clone(), time(0))?;
     }
 
     /// Hosts get on, fail, die and come back, and people pause, close, hold, take hosts out, put them
@@ -491,18 +500,18 @@ proptest! {
             match whim {
                 0 => world.limits.paused ^= true,
                 1 => world.limits.open ^= true,
-                2 => world.hosts[who].slot.held ^= true,
+                2 => world.hosts[who].candidate.held ^= true,
                 3 => world.hosts[who].is_wanted_or_not(),
-                9 => world.hosts[who].slot.vanishing ^= true,
-                10 => world.hosts[who].slot.withheld ^= true,
-                4 => world.hosts[who].slot.wants_reboot = world.hosts[who].slot.joined,
-                8 => world.hosts[who].slot.wants_key = world.hosts[who].slot.joined,
+                9 => world.hosts[who].candidate.vanishing ^= true,
+                10 => world.hosts[who].candidate.withheld ^= true,
+                4 => world.hosts[who].candidate.wants_reboot = world.hosts[who].candidate.joined,
+                8 => world.hosts[who].candidate.wants_key = world.hosts[who].candidate.joined,
                 5 => world.target = format!("v{passed}"),
                 6 => world.limits.gate.limit = None,
                 7 => world.limits.gate.limit = Some(3),
                 _ => {}
             }
-            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
             world.write(&decision);
             let (target, now) = (world.target.clone(), world.now);
             for (host, event) in world.hosts.iter_mut().zip(events) {
@@ -521,8 +530,8 @@ proptest! {
     ) {
         let mut world = world;
         for host in &mut world.hosts {
-            let Slot { name, zone, wants_reboot, .. } = host.slot.clone();
-            host.slot = Slot { name, zone, wants_reboot, joined: true, ready: true, available: true, ..Slot::default() };
+            let Candidate { name, zone, wants_reboot, .. } = host.candidate.clone();
+            host.candidate = Candidate { name, zone, wants_reboot, joined: true, ready: true, available: true, ..Candidate::default() };
         }
         (world.limits.open, world.limits.paused) = (true, false);
         for (events, passed, whim) in rounds {
@@ -530,7 +539,7 @@ proptest! {
             if whim == 0 {
                 world.target = format!("v{passed}");
             }
-            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
             world.write(&decision);
             let (target, now) = (world.target.clone(), world.now);
             for (host, event) in world.hosts.iter_mut().zip(events) {
@@ -540,33 +549,33 @@ proptest! {
         match stop {
             0 => world.limits.paused = true,
             1 => world.limits.open = false,
-            2 => world.hosts.iter_mut().for_each(|h| h.slot.held = true),
+            2 => world.hosts.iter_mut().for_each(|h| h.candidate.held = true),
             _ => for host in &mut world.hosts {
-                (host.follows, host.slot.wants_reboot) = (world.target.clone(), false);
+                (host.follows, host.candidate.wants_reboot) = (world.target.clone(), false);
             },
         }
         world.limits.remediation = RemediationType::None;
         for round in 0..6 {
-            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
             world.write(&decision);
-            let begun = world.hosts.iter().filter(|h| h.slot.begun && !h.slot.past_return && h.slot.grant != Some(GrantType::Repair)).count();
+            let begun = world.hosts.iter().filter(|h| h.candidate.begun && !h.candidate.past_return && h.candidate.grant != Some(GrantType::Repair)).count();
             prop_assert!(begun == 0, "round {}: {:?}", round, world);
             world.now += 100;
             let (target, now) = (world.target.clone(), world.now);
             for host in &mut world.hosts {
                 host.broken = false;
                 host.act(Event::GoesOn, &target, now);
-                if host.slot.down_since.is_some() && !host.slot.begun {
+                if host.candidate.down_since.is_some() && !host.candidate.begun {
                     host.is_up();
                 }
-                if stop == 3 && !host.slot.begun {
+                if stop == 3 && !host.candidate.begun {
                     // What was past return may have ended at an earlier target.
                     host.follows.clone_from(&target);
                 }
             }
         }
         for host in &world.hosts {
-            prop_assert!(host.slot.available && !host.slot.begun, "{:?}", host);
+            prop_assert!(host.candidate.available && !host.candidate.begun, "{:?}", host);
         }
     }
 
@@ -580,8 +589,8 @@ proptest! {
         let mut world = world;
         let many = world.hosts.len();
         for host in &mut world.hosts {
-            let Slot { name, zone, wants_reboot, wants_key, leaving, .. } = host.slot.clone();
-            host.slot = Slot { name, zone, wants_reboot, wants_key, leaving, joined: true, ready: true, available: true, ..Slot::default() };
+            let Candidate { name, zone, wants_reboot, wants_key, leaving, .. } = host.candidate.clone();
+            host.candidate = Candidate { name, zone, wants_reboot, wants_key, leaving, joined: true, ready: true, available: true, ..Candidate::default() };
         }
         let total = u32::try_from(world.hosts.len()).unwrap();
         let cap = world.limits.max_unavailable.of(total) as usize;
@@ -594,16 +603,16 @@ proptest! {
                 1..=4 => world.hosts[usize::try_from(passed).unwrap() % many].is_wanted_or_not(),
                 _ => {}
             }
-            let decision = check(&world.slots(), &world.limits.clone(), time(world.now))?;
+            let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
             world.write(&decision);
             let (target, now) = (world.target.clone(), world.now);
             for (host, event) in world.hosts.iter_mut().zip(events) {
-                let removes = host.slot.grant == Some(GrantType::Remove) && !host.slot.available;
+                let removes = host.candidate.grant == Some(GrantType::Remove) && !host.candidate.available;
                 if event != Event::Dies && !removes {
                     host.act(event, &target, now);
                 }
             }
-            let unavailable = world.hosts.iter().filter(|h| !h.slot.available || h.slot.begun && h.slot.grant_disruption != Some(Disruption::None)).count();
+            let unavailable = world.hosts.iter().filter(|h| !h.candidate.available || h.candidate.begun && h.candidate.grant_disruption != Some(Disruption::None)).count();
             prop_assert!(unavailable <= cap, "{} of {}: {:?}", unavailable, cap, world);
         }
     }
@@ -620,29 +629,29 @@ proptest! {
         let percent = IntOrPercent::Percent(100);
         world.limits = Limits { paused: false, open: true, orphan: false, ignore_lost_after: Some(Duration::from_mins(25)), max_unhealthy: percent, others: None, ..world.limits };
         for (host, broken) in world.hosts.iter_mut().zip(broken) {
-            (host.slot.held, host.gave_up, host.slot.vanishing, host.slot.withheld) = (false, None, false, false);
-            let dead = host.slot.joined && !host.slot.ready;
+            (host.candidate.held, host.gave_up, host.candidate.vanishing, host.candidate.withheld) = (false, None, false, false);
+            let dead = host.candidate.joined && !host.candidate.ready;
             // A node that is down for ever without repair has to be one that cannot be reached either.
             if dead && (broken || world.limits.remediation == RemediationType::None) {
-                (host.broken, host.slot.unreachable) = (true, true);
+                (host.broken, host.candidate.unreachable) = (true, true);
             }
             // Only a person uncordons a node that was cordoned before; that is the test's part.
-            host.slot.available |= host.slot.ready && !host.slot.begun;
+            host.candidate.available |= host.candidate.ready && !host.candidate.begun;
         }
         let steps: Vec<Step> = steps.into_iter().map(|(p, s)| Step { nodes: IntOrPercent::Percent(p), pause_seconds: Some(s), approval: None }).collect();
         let settings = Settings { steps: &steps, approved: &[], max_failures: percent, action: FailureAction::Pause };
         let mut status: Option<RolloutStatus> = None;
-        let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.slot.joined && h.follows == "v2" && h.slot.available && h.slot.grant.is_none() && !h.slot.wants_reboot && !h.slot.wants_key));
+        let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.candidate.joined && h.follows == "v2" && h.candidate.available && h.candidate.grant.is_none() && !h.candidate.wants_reboot && !h.candidate.wants_key));
         for _ in 0..400 {
-            let slots = world.slots();
+            let candidates = world.candidates();
             let now = time(world.now);
-            let gone = lost(&slots, world.limits.ignore_lost_after, percent, now);
-            let base: Vec<&Host> = world.hosts.iter().filter(|h| h.slot.joined && !h.slot.leaving && !gone.names.contains(&h.slot.name)).collect();
+            let gone = lost(&candidates, world.limits.ignore_lost_after, percent, now);
+            let base: Vec<&Host> = world.hosts.iter().filter(|h| h.candidate.joined && !h.candidate.leaving && !gone.names.contains(&h.candidate.name)).collect();
             let count = |f: &dyn Fn(&Host) -> bool| u32::try_from(base.iter().filter(|h| f(h)).count()).unwrap();
             let follows = |h: &Host| h.follows == "v2";
             let seen = Seen {
                 total: count(&|_| true),
-                changed: count(&|h| follows(h) && h.slot.available),
+                changed: count(&|h| follows(h) && h.candidate.available),
                 following: count(&follows),
                 failed: 0,
                 current: base.first().map(|h| h.follows.clone()),
@@ -651,7 +660,7 @@ proptest! {
             let course = course(status.as_ref(), "v2", &seen, settings, now);
             status.clone_from(&course.status);
             world.limits.gate = course.gate;
-            let decision = check(&slots, &world.limits.clone(), now)?;
+            let decision = check(&candidates, &world.limits.clone(), now)?;
             world.write(&decision);
             // A rollout without nodes makes no progress.
             let nobody = world.hosts.iter().all(|h| h.broken);
@@ -661,9 +670,9 @@ proptest! {
             world.now += 100;
             let now = world.now;
             for host in &mut world.hosts {
-                if host.slot.leaving && !host.slot.joined {
+                if host.candidate.leaving && !host.candidate.joined {
                     // It is deleted; the next one of that name joins again.
-                    host.slot.leaving = false;
+                    host.candidate.leaving = false;
                 }
                 host.act(Event::GoesOn, "v2", now);
             }

@@ -38,16 +38,16 @@ pub struct Settings<'a> {
 
 /// How many nodes may have been changed by now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Gate {
+pub struct UpdateLimit {
     /// Nodes that follow the target, are on their way there, or gave up; `None`: all may.
     pub limit: Option<u32>,
     /// Why there are no more.
-    pub hold: Hold,
+    pub hold: BlockedBy,
 }
 
 /// Why no more nodes are changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Hold {
+pub enum BlockedBy {
     /// Nothing holds the rollout up.
     #[default]
     None,
@@ -72,18 +72,18 @@ pub enum Hold {
 
 /// Progress of the rollout.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Course {
+pub struct Progress {
     /// What is to be remembered.
     pub status: Option<RolloutStatus>,
     /// Version that nodes must follow, including those that join.
     pub target: String,
     /// How many may.
-    pub gate: Gate,
+    pub gate: UpdateLimit,
     /// Time of the next reconcile without an event.
     pub next: Option<Timestamp>,
 }
 
-impl Course {
+impl Progress {
     /// The version that is in force: the one that joining hosts must follow, if this operator has its files. That is
     /// the target only as soon as all nodes may follow it: what waits for its trial, for a person or for a window, or
     /// has failed, is not given to a host because it is new, or was rebuilt.
@@ -107,7 +107,7 @@ pub fn course(
     seen: &Seen,
     settings: Settings<'_>,
     now: Timestamp,
-) -> Course {
+) -> Progress {
     let mut status = match before {
         Some(before) if before.to_version == rendered_version => before.clone(),
         _ => begin(before, rendered_version, seen, now),
@@ -129,9 +129,9 @@ pub fn course(
         status.rolled_back = true;
     }
     if let (true, Some(from)) = (status.rolled_back, from) {
-        let hold = Hold::FailureLimit { failed: seen.failed, rolled_back: true };
+        let hold = BlockedBy::FailureLimit { failed: seen.failed, rolled_back: true };
         // The way back is known to work: it is as free as the budget lets it be.
-        return Course { status: Some(status), target: from, gate: Gate { limit: None, hold }, next: None };
+        return Progress { status: Some(status), target: from, gate: UpdateLimit { limit: None, hold }, next: None };
     }
 
     if !stops && seen.total > 0 && seen.following.saturating_add(seen.failed) >= seen.total {
@@ -141,10 +141,11 @@ pub fn course(
         status.step = all;
         status.step_reached_time = None;
     }
-    let mut course = Course { target: status.to_version.clone(), status: None, gate: Gate::default(), next: None };
+    let mut course =
+        Progress { target: status.to_version.clone(), status: None, gate: UpdateLimit::default(), next: None };
     if stops {
-        let hold = Hold::FailureLimit { failed: seen.failed, rolled_back: false };
-        course.gate = Gate { limit: Some(0), hold };
+        let hold = BlockedBy::FailureLimit { failed: seen.failed, rolled_back: false };
+        course.gate = UpdateLimit { limit: Some(0), hold };
     } else if !status.completed {
         (course.gate, course.next) = pass_steps(&mut status, seen, settings, now);
     }
@@ -176,9 +177,9 @@ fn pass_steps(
     seen: &Seen,
     settings: Settings<'_>,
     now: Timestamp,
-) -> (Gate, Option<Timestamp>) {
+) -> (UpdateLimit, Option<Timestamp>) {
     let mut index = usize::try_from(status.step).unwrap_or(0);
-    let mut gate = Gate::default();
+    let mut gate = UpdateLimit::default();
     let mut next = None;
     while let Some(step) = settings.steps.get(index) {
         let nodes = step.nodes.of(seen.total).max(1);
@@ -191,14 +192,14 @@ fn pass_steps(
         status.step_reached_time = Some(text(reached));
         if step.approval == Some(true) {
             if !settings.approved.contains(&status.to_version.as_str()) {
-                gate.hold = Hold::Approval { version: status.to_version.clone() };
+                gate.hold = BlockedBy::Approval { version: status.to_version.clone() };
                 break;
             }
         } else {
             let pause = SignedDuration::from_secs(step.pause_seconds.unwrap_or(0).into());
             let until = reached.checked_add(pause).unwrap_or(Timestamp::MAX);
             if until > now {
-                gate.hold = Hold::Soaking { until };
+                gate.hold = BlockedBy::Soaking { until };
                 next = Some(until);
                 break;
             }

@@ -93,13 +93,13 @@ fn begins() {
 
 #[test]
 fn passes_steps() {
-    let soaking = |s| Hold::Soaking { until: at(s) };
-    let approval = || Hold::Approval { version: "v2".into() };
+    let soaking = |s| BlockedBy::Soaking { until: at(s) };
+    let approval = || BlockedBy::Approval { version: "v2".into() };
     for (name, before, seen, approved, step, reached, limit, hold) in [
-        ("no node yet", on_its_way(0, None), seen(0, 0), vec![], 0, None, Some(1), Hold::None),
+        ("no node yet", on_its_way(0, None), seen(0, 0), vec![], 0, None, Some(1), BlockedBy::None),
         ("the first is there", on_its_way(0, None), seen(1, 0), vec![], 0, Some(1000), Some(1), soaking(1900)),
         ("its pause goes on", on_its_way(0, Some(101)), seen(1, 0), vec![], 0, Some(101), Some(1), soaking(1001)),
-        ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), vec![], 1, None, Some(10), Hold::None),
+        ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), vec![], 1, None, Some(10), BlockedBy::None),
         (
             "the pause is over, but it is gone",
             on_its_way(0, Some(100)),
@@ -108,9 +108,9 @@ fn passes_steps() {
             0,
             Some(100),
             Some(1),
-            Hold::None,
+            BlockedBy::None,
         ),
-        ("it gave up: another is tried", on_its_way(0, None), seen(0, 1), vec![], 0, None, Some(2), Hold::None),
+        ("it gave up: another is tried", on_its_way(0, None), seen(0, 1), vec![], 0, None, Some(2), BlockedBy::None),
         (
             "an approval does not end a pause",
             on_its_way(0, None),
@@ -132,11 +132,20 @@ fn passes_steps() {
             Some(10),
             approval(),
         ),
-        ("is approved", on_its_way(1, Some(1)), seen(10, 0), vec!["v2"], 2, None, None, Hold::None),
-        ("approved before they are there", on_its_way(1, None), seen(9, 0), vec!["v2"], 1, None, Some(10), Hold::None),
-        ("both at once", on_its_way(0, Some(100)), seen(10, 0), vec!["v2"], 2, None, None, Hold::None),
-        ("after the last", on_its_way(2, None), seen(50, 1), vec![], 2, None, None, Hold::None),
-        ("steps were taken away", on_its_way(7, None), seen(50, 1), vec![], 2, None, None, Hold::None),
+        ("is approved", on_its_way(1, Some(1)), seen(10, 0), vec!["v2"], 2, None, None, BlockedBy::None),
+        (
+            "approved before they are there",
+            on_its_way(1, None),
+            seen(9, 0),
+            vec!["v2"],
+            1,
+            None,
+            Some(10),
+            BlockedBy::None,
+        ),
+        ("both at once", on_its_way(0, Some(100)), seen(10, 0), vec!["v2"], 2, None, None, BlockedBy::None),
+        ("after the last", on_its_way(2, None), seen(50, 1), vec![], 2, None, None, BlockedBy::None),
+        ("steps were taken away", on_its_way(7, None), seen(50, 1), vec![], 2, None, None, BlockedBy::None),
         (
             "a small pool: fewer nodes than the step wants, and one gave up",
             on_its_way(0, None),
@@ -145,7 +154,7 @@ fn passes_steps() {
             2,
             None,
             None,
-            Hold::None,
+            BlockedBy::None,
         ),
         (
             "an unreadable time counts from now",
@@ -162,8 +171,8 @@ fn passes_steps() {
         let course = course(Some(&before), "v2", &seen, settings(&steps, &approved, FailureAction::Pause), at(1000));
         let status = course.status.unwrap();
         assert_eq!((status.step, status.step_reached_time), (step, reached.map(|s| text(at(s)))), "{name}");
-        let next = if let Hold::Soaking { until } = hold { Some(until) } else { None };
-        assert_eq!((course.gate, course.next), (Gate { limit, hold }, next), "{name}");
+        let next = if let BlockedBy::Soaking { until } = hold { Some(until) } else { None };
+        assert_eq!((course.gate, course.next), (UpdateLimit { limit, hold }, next), "{name}");
     }
 }
 
@@ -199,15 +208,15 @@ fn is_completed_when_all_follow() {
 #[test]
 fn failures() {
     use FailureAction::{Continue, Pause, Rollback};
-    let limit = |failed, rolled_back| Hold::FailureLimit { failed, rolled_back };
+    let limit = |failed, rolled_back| BlockedBy::FailureLimit { failed, rolled_back };
     let rolled_back = RolloutStatus { rolled_back: true, ..on_its_way(2, None) };
     let first = RolloutStatus { from_version: None, ..on_its_way(2, None) };
     let back = RolloutStatus { from_version: Some("v2".into()), ..on_its_way(2, None) };
     for (name, before, failed, action, target, gate) in [
-        ("one less than too many", on_its_way(2, None), 1, Rollback, "v2", (None, Hold::None)),
+        ("one less than too many", on_its_way(2, None), 1, Rollback, "v2", (None, BlockedBy::None)),
         ("stop", on_its_way(2, None), 2, Pause, "v2", (Some(0), limit(2, false))),
         ("go back", on_its_way(2, None), 2, Rollback, "v1", (None, limit(2, true))),
-        ("go on", on_its_way(2, None), 9, Continue, "v2", (None, Hold::None)),
+        ("go on", on_its_way(2, None), 9, Continue, "v2", (None, BlockedBy::None)),
         ("stays gone back", rolled_back.clone(), 0, Pause, "v1", (None, limit(0, true))),
         ("there is nothing to go back to", first, 2, Rollback, "v2", (Some(0), limit(2, false))),
         ("it was the way back", back, 2, Rollback, "v2", (Some(0), limit(2, false))),
@@ -263,11 +272,11 @@ proptest! {
             if let Some(step) = steps.get(after) {
                 if seen.changed >= step.nodes.of(20).min(20 - failed) {
                     reached_at[after].get_or_insert(now);
-                    prop_assert!(course.gate.hold != Hold::None);
+                    prop_assert!(course.gate.hold != BlockedBy::None);
                 }
                 prop_assert_eq!(course.gate.limit, Some(step.nodes.of(20) + failed));
             } else {
-                prop_assert_eq!(&course.gate, &Gate::default());
+                prop_assert_eq!(&course.gate, &UpdateLimit::default());
             }
             prop_assert!(course.next.is_none_or(|next| next > at(now)));
             // The same look once more changes nothing.
@@ -327,7 +336,7 @@ fn who_is_astray() {
     let at_v3 = RolloutStatus { to_version: "v3".into(), ..on_its_way(0, None) };
     let course = course(Some(&at_v3), "v3", &seen(0, 0), settings(&steps, &[], FailureAction::Pause), at(1000));
     assert_eq!(["v1", "v2", "v3"].map(|v| course.is_astray(v)), [false, true, false]);
-    let first = Course { status: Some(RolloutStatus { from_version: None, ..at_v3 }), ..course };
+    let first = Progress { status: Some(RolloutStatus { from_version: None, ..at_v3 }), ..course };
     assert!(!first.is_astray("v1"), "of nodes that were there before nothing is known");
 }
 

@@ -17,7 +17,7 @@ use kube::{Client, ResourceExt};
 use reqwest::Url;
 
 use super::{
-    Asked, Listing, Trouble,
+    HostList, SourceError, SourceOutcome,
     files::{Changes, placed, refused},
 };
 use crate::args::Run;
@@ -57,14 +57,14 @@ struct Kept {
 #[derive(Clone)]
 struct InUse {
     digest: String,
-    listing: Arc<Listing>,
+    listing: Arc<HostList>,
 }
 
 /// An artifact that could not be used.
 #[derive(Clone, Debug)]
 struct Refused {
     artifact: Artifact,
-    trouble: Trouble,
+    trouble: SourceError,
     failures: u32,
     /// When it is tried again. `None`: what is wrong with its content stays wrong.
     again: Option<Timestamp>,
@@ -76,7 +76,7 @@ enum Step {
     /// It is in use.
     Keep,
     /// It was tried, and it is not time to try it again.
-    Wait(Trouble, Option<Timestamp>),
+    Wait(SourceError, Option<Timestamp>),
     /// It is fetched, after so many failures.
     Fetch(u32),
 }
@@ -89,7 +89,7 @@ impl Flux {
     }
 
     /// The list that is in force for a pool.
-    pub async fn ask(&self, pool: &WindowsNodePool, from: &SourceRef, client: &Client) -> Asked {
+    pub async fn ask(&self, pool: &WindowsNodePool, from: &SourceRef, client: &Client) -> SourceOutcome {
         let name = pool.name_any();
         let mut kept = self.lock().get(&name).filter(|k| k.from == *from).cloned().unwrap_or_default();
         kept.from = from.clone();
@@ -121,12 +121,12 @@ impl Flux {
 
 impl Kept {
     /// Reads the object, and fetches its artifact if it is new.
-    async fn look(&mut self, object: &Object, servers: &Servers) -> Asked {
+    async fn look(&mut self, object: &Object, servers: &Servers) -> SourceOutcome {
         let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
             Ok(artifact) => artifact,
             Err(refusal) => return self.told(Some(refusal), after(INTERVAL)),
         };
-        let refuse = |trouble: Trouble| Some((trouble, Some(artifact.revision.clone())));
+        let refuse = |trouble: SourceError| Some((trouble, Some(artifact.revision.clone())));
         match self.step(artifact, Timestamp::now()) {
             Step::Keep => {
                 self.refused = None;
@@ -174,19 +174,19 @@ impl Kept {
     }
 
     /// Report for the pool: the revision in use, and why no newer one is.
-    fn told(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> Asked {
+    fn told(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> SourceOutcome {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
             // There is no artifact that can be used without something being said of it.
-            let nothing = || Trouble { reason: "ArtifactMissing", message: String::new(), stalls: false };
-            return Asked::Unknown(trouble.unwrap_or_else(nothing), next);
+            let nothing = || SourceError { reason: "ArtifactMissing", message: String::new(), stalls: false };
+            return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
-        let mut listing = Listing::clone(&in_use.listing);
+        let mut listing = HostList::clone(&in_use.listing);
         (listing.next, listing.trouble) = (next, trouble);
         if let Some(status) = &mut listing.status {
             status.refused_revision = revision.flatten();
         }
-        Asked::Listed(Box::new(listing))
+        SourceOutcome::Listed(Box::new(listing))
     }
 }
 
@@ -199,7 +199,7 @@ fn backoff(failures: u32) -> Duration {
 }
 
 /// The list in an artifact.
-async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Result<Listing, Trouble> {
+async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Result<HostList, SourceError> {
     let refuse = |why| failed(format!("the artifact of {} is not fetched: {why}", source(from)));
     let url = servers.url(&artifact.url).map_err(refuse)?;
     let (task, path) = (artifact.clone(), from.path().to_owned());
@@ -218,15 +218,15 @@ async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Resu
     };
     // An artifact has no history: the commit that last changed an entry is unknown.
     let entries = placed(entries, &status.source, &artifact.revision, &Changes::new());
-    Ok(Listing { entries, status: Some(status), ..Listing::default() })
+    Ok(HostList { entries, status: Some(status), ..HostList::default() })
 }
 
-fn failed(message: String) -> Trouble {
-    Trouble { reason: "ArtifactNotReadable", message, stalls: false }
+fn failed(message: String) -> SourceError {
+    SourceError { reason: "ArtifactNotReadable", message, stalls: false }
 }
 
 /// Fetches the artifact, checks its digest and unpacks it.
-fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::File>, Trouble> {
+fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::File>, SourceError> {
     let limits = Limits::default();
     let place = shown(url.as_str());
     let said = |what: &str| failed(format!("the artifact at {place} {what}"));
@@ -244,7 +244,7 @@ fn download(artifact: &Artifact, url: Url, path: &str) -> Result<Vec<gitops::Fil
     if !answer.status().is_success() {
         return Err(said(&format!("could not be fetched: {}", answer.status())));
     }
-    artifact::unpack(digest.check(answer), path, &limits).map_err(|e| Trouble {
+    artifact::unpack(digest.check(answer), path, &limits).map_err(|e| SourceError {
         reason: e.reason(),
         message: said(&format!("is not used: {e}")).message,
         stalls: e.stalls(),

@@ -8,7 +8,7 @@ use kube::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::inventory::Trouble;
+use crate::inventory::SourceError;
 
 /// How much of Flux's words goes into a message.
 const WORDS: usize = 600;
@@ -47,7 +47,7 @@ struct Condition {
 }
 
 /// Why an artifact is not used, and its revision if it has one.
-pub type Refusal = (Trouble, Option<String>);
+pub type Refusal = (SourceError, Option<String>);
 
 /// What the source is called in a pool's status.
 pub fn source(from: &SourceRef) -> String {
@@ -66,8 +66,8 @@ pub fn resource(kind: SourceKind) -> ApiResource {
 }
 
 /// The object as it is now.
-pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, Trouble> {
-    let trouble = |reason, message| Trouble { reason, message, stalls: false };
+pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, SourceError> {
+    let trouble = |reason, message| SourceError { reason, message, stalls: false };
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &from.namespace, &resource(from.kind));
     match api.get_opt(&from.name).await {
         Ok(Some(object)) => Ok(Object::read(&object.data)),
@@ -116,7 +116,7 @@ impl Object {
                 None => String::new(),
             };
             let message = format!("{} has no artifact yet{why}", source(from));
-            return Err((Trouble { reason: "ArtifactMissing", message, stalls: false }, None));
+            return Err((SourceError { reason: "ArtifactMissing", message, stalls: false }, None));
         };
         let verified = self.condition("SourceVerified");
         if from.require_verified != Some(true) || verified.is_some_and(|c| c.status == "True") {
@@ -134,14 +134,14 @@ impl Object {
         } else {
             (format!("{revision} of {of} is not used: {why}"), Some(revision.clone()))
         };
-        Err((Trouble { reason: "VerificationError", message, stalls: true }, refused))
+        Err((SourceError { reason: "VerificationError", message, stalls: true }, refused))
     }
 
     /// Why nothing newer comes. Who has suspended it knows.
-    pub fn unready(&self, from: &SourceRef) -> Option<Trouble> {
+    pub fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);
-        Some(Trouble { reason: "SourceNotReady", message, stalls: false })
+        Some(SourceError { reason: "SourceNotReady", message, stalls: false })
     }
 }
 

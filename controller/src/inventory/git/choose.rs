@@ -2,7 +2,7 @@
 
 use std::cmp::Ordering;
 
-use crate::inventory::Trouble;
+use crate::inventory::SourceError;
 
 /// What is known of the newest revision.
 #[derive(Clone, Debug)]
@@ -22,18 +22,18 @@ pub struct Newest<'a> {
 }
 
 /// Why the newest revision is not used. `None`: it is.
-pub fn objection(newest: &Newest<'_>) -> Option<Trouble> {
+pub fn objection(newest: &Newest<'_>) -> Option<SourceError> {
     let Newest { revision, before, follows, version, may_jump, distrust } = newest;
     if let Some(why) = distrust {
         let message = format!("{revision} is not used: {why}");
-        return Some(Trouble { reason: "VerificationError", message, stalls: true });
+        return Some(SourceError { reason: "VerificationError", message, stalls: true });
     }
     let before = before.filter(|b| b != revision)?;
     if *version == Some(Ordering::Less) && !may_jump {
         let message = format!(
             "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag was deleted, or the server hides it. To use it, set inventory.git.allowNonFastForward, or a range that ends below"
         );
-        return Some(Trouble { reason: "VersionRolledBack", message, stalls: true });
+        return Some(SourceError { reason: "VersionRolledBack", message, stalls: true });
     }
     // The same version under another name is no newer one.
     if !same_reference(before, revision) && *version != Some(Ordering::Equal) {
@@ -47,7 +47,7 @@ pub fn objection(newest: &Newest<'_>) -> Option<Trouble> {
             "it is unknown whether it descends from {before}, which is in use: that revision is no longer in the repository, or too far back"
         ),
     };
-    Some(Trouble {
+    Some(SourceError {
         reason: "HistoryRewritten",
         message: format!("{revision} is not used: {why}. To use it, set inventory.git.allowNonFastForward"),
         stalls: true,

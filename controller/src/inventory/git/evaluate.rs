@@ -12,7 +12,7 @@ use gitops::{
 
 use super::choose::{Newest, commit, name, objection};
 use crate::inventory::{
-    Listing, Trouble,
+    HostList, SourceError,
     files::{placed, refused},
 };
 
@@ -29,7 +29,7 @@ pub struct Task {
 }
 
 /// The list at the head, or why it is not used.
-pub fn evaluate(repository: &Repository, task: &Task) -> Result<Listing, Trouble> {
+pub fn evaluate(repository: &Repository, task: &Task) -> Result<HostList, SourceError> {
     let Task { git, head, before, keys } = task;
     let signer = match keys {
         None => Ok(None),
@@ -63,7 +63,7 @@ pub fn read(
     revision: &str,
     commit: &str,
     signer: Option<String>,
-) -> Result<Listing, Trouble> {
+) -> Result<HostList, SourceError> {
     let limits = Limits::default();
     let files = repository.files(commit, git.path(), &limits).map_err(|e| trouble(&e))?;
     let entries = hosts::read(&files).map_err(|findings: Vec<Finding>| refused(revision, &findings))?;
@@ -83,7 +83,7 @@ pub fn read(
         held_removals: Vec::new(),
     };
     let entries = placed(entries, &source, revision, &changes);
-    Ok(Listing { entries, status: Some(status), ..Listing::default() })
+    Ok(HostList { entries, status: Some(status), ..HostList::default() })
 }
 
 /// What the pool's status calls the source.
@@ -131,6 +131,6 @@ enum Distrust {
 }
 
 /// What a person reads of an error.
-pub fn trouble(error: &GitError) -> Trouble {
-    Trouble { reason: error.reason(), message: error.to_string(), stalls: error.stalls() }
+pub fn trouble(error: &GitError) -> SourceError {
+    SourceError { reason: error.reason(), message: error.to_string(), stalls: error.stalls() }
 }

@@ -27,7 +27,7 @@ use kube::{Api, Client, ResourceExt};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{Asked, Listing, Trouble, flux::server::shown};
+use super::{HostList, SourceError, SourceOutcome, flux::server::shown};
 use crate::{
     args::Run,
     metrics::Metrics,
@@ -40,14 +40,14 @@ use evaluate::{Task, evaluate, source, trouble};
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
 /// All repositories that pools name.
-pub struct Gits {
+pub struct GitSources {
     client: Client,
     namespace: String,
     dir: PathBuf,
     wake: ReconcileTrigger,
     metrics: Arc<Metrics>,
     stop: CancellationToken,
-    known: Mutex<HashMap<Key, Arc<Remote>>>,
+    known: Mutex<HashMap<Key, Arc<CachedRepository>>>,
 }
 
 /// Key under which pools share a repository.
@@ -72,7 +72,7 @@ impl Key {
 
 /// One repository, and what was seen of it.
 #[derive(Default)]
-struct Remote {
+struct CachedRepository {
     state: Mutex<State>,
     /// Lock for readers and writers of the directory.
     disk: tokio::sync::Mutex<Option<Arc<Repository>>>,
@@ -86,7 +86,7 @@ struct State {
     /// Counts looks, so that each is evaluated once for each pool.
     looks: u64,
     head: Option<Head>,
-    trouble: Option<Trouble>,
+    trouble: Option<SourceError>,
     failures: u32,
     next: Option<Timestamp>,
     /// When the last look was over.
@@ -104,12 +104,12 @@ struct State {
 struct List {
     looks: u64,
     settings: GitSource,
-    in_force: Option<Arc<Listing>>,
-    trouble: Option<Trouble>,
+    in_force: Option<Arc<HostList>>,
+    trouble: Option<SourceError>,
     refused: Option<String>,
 }
 
-impl Gits {
+impl GitSources {
     /// Keeps repositories below `dir`.
     pub fn new(
         client: Client,
@@ -123,7 +123,7 @@ impl Gits {
     }
 
     /// The list that is in force for a pool. With `waits` it is waited for if it is not known yet.
-    pub async fn ask(&self, pool: &WindowsNodePool, git: &GitSource, waits: bool) -> Asked {
+    pub async fn ask(&self, pool: &WindowsNodePool, git: &GitSource, waits: bool) -> SourceOutcome {
         let (name, key) = (pool.name_any(), Key::of(git));
         let remote = self.remote(&name, &key);
         let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
@@ -148,7 +148,7 @@ impl Gits {
     }
 
     /// Fetches a repository at once, after a push. Returns the number of matching repositories.
-    pub fn pushed(&self, is_it: impl Fn(&str) -> bool) -> usize {
+    pub fn on_push(&self, is_it: impl Fn(&str) -> bool) -> usize {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
         for (_, remote) in known.iter().filter(|(key, _)| is_it(&key.url)) {
@@ -162,7 +162,7 @@ impl Gits {
         count
     }
 
-    fn remote(&self, pool: &str, key: &Key) -> Arc<Remote> {
+    fn remote(&self, pool: &str, key: &Key) -> Arc<CachedRepository> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         // A pool that names another one now needs the first one no more.
         known.retain(|k, remote| {
@@ -192,7 +192,7 @@ impl Gits {
     async fn evaluate(
         &self,
         pool: &str,
-        remote: &Arc<Remote>,
+        remote: &Arc<CachedRepository>,
         git: &GitSource,
         known: Option<InventoryStatus>,
         looks: u64,
@@ -246,7 +246,12 @@ impl Gits {
 
     /// The list at a revision that was in force when this process began, if it is still there to be read. The signer at
     /// that time has signed it still.
-    async fn again(&self, remote: &Arc<Remote>, git: &GitSource, known: InventoryStatus) -> Option<Arc<Listing>> {
+    async fn again(
+        &self,
+        remote: &Arc<CachedRepository>,
+        git: &GitSource,
+        known: InventoryStatus,
+    ) -> Option<Arc<HostList>> {
         let revision = known.revision?;
         let commit = choose::commit(&revision)?.to_owned();
         let (settings, signer) = (git.clone(), known.signer);
@@ -254,13 +259,13 @@ impl Gits {
         on_disk(remote, &self.dir, &Key::of(git), read).await.ok().map(Arc::new)
     }
 
-    async fn secret(&self, name: &str) -> Result<BTreeMap<String, Vec<u8>>, Trouble> {
+    async fn secret(&self, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
         secret(&Api::namespaced(self.client.clone(), &self.namespace), name).await
     }
 }
 
 /// Report for a pool.
-fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> Asked {
+fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> SourceOutcome {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let (reason, message) = if suspended {
@@ -268,19 +273,19 @@ fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> Asked {
         } else {
             (reason::FETCHING, "the repository is being fetched for the first time")
         };
-        let nothing_yet = || Trouble { reason, message: message.into(), stalls: false };
-        return Asked::Unknown(trouble.unwrap_or_else(nothing_yet), next);
+        let nothing_yet = || SourceError { reason, message: message.into(), stalls: false };
+        return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing_yet), next);
     };
-    let mut listing = Listing::clone(&listing);
+    let mut listing = HostList::clone(&listing);
     listing.trouble = trouble;
     listing.next = next;
     if let Some(status) = &mut listing.status {
         status.refused_revision = refused;
     }
-    Asked::Listed(Box::new(listing))
+    SourceOutcome::Listed(Box::new(listing))
 }
 
-impl Remote {
+impl CachedRepository {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -323,10 +328,10 @@ struct Looker {
 }
 
 /// Fetches from a server once, and triggers the pools.
-async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
-    let result = catch(fetch(&looker, &key, &remote, &git))
-        .await
-        .unwrap_or_else(|fault| Err(Trouble { reason: Panicked::REASON, message: fault.to_string(), stalls: false }));
+async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>, git: GitSource) {
+    let result = catch(fetch(&looker, &key, &remote, &git)).await.unwrap_or_else(|fault| {
+        Err(SourceError { reason: Panicked::REASON, message: fault.to_string(), stalls: false })
+    });
     let now = Timestamp::now();
     let pools = {
         let mut state = remote.lock();
@@ -362,7 +367,12 @@ async fn look(looker: Looker, key: Key, remote: Arc<Remote>, git: GitSource) {
     }
 }
 
-async fn fetch(looker: &Looker, key: &Key, remote: &Arc<Remote>, git: &GitSource) -> Result<Head, Trouble> {
+async fn fetch(
+    looker: &Looker,
+    key: &Key,
+    remote: &Arc<CachedRepository>,
+    git: &GitSource,
+) -> Result<Head, SourceError> {
     let mut access = match &git.secret_ref {
         None => Access::default(),
         Some(s) => {
@@ -396,11 +406,11 @@ async fn fetch(looker: &Looker, key: &Key, remote: &Arc<Remote>, git: &GitSource
 
 /// Does something with the repository on disk, which is opened first if it is not. One at a time.
 async fn on_disk<T: Send + 'static>(
-    remote: &Arc<Remote>,
+    remote: &Arc<CachedRepository>,
     dir: &Path,
     key: &Key,
-    work: impl FnOnce(&Repository) -> Result<T, Trouble> + Send + 'static,
-) -> Result<T, Trouble> {
+    work: impl FnOnce(&Repository) -> Result<T, SourceError> + Send + 'static,
+) -> Result<T, SourceError> {
     let mut disk = remote.disk.lock().await;
     let there = disk.clone();
     let dir = dir.join(&hex::encode(Sha256::digest(format!("{key:?}")))[..16]);
@@ -418,7 +428,7 @@ async fn on_disk<T: Send + 'static>(
             result
         }
         Ok(Err(trouble)) => Err(trouble),
-        Err(_) => Err(Trouble {
+        Err(_) => Err(SourceError {
             reason: "GitOperationFailed",
             message: "the repository could not be read: see the operator's log".into(),
             stalls: false,
@@ -426,14 +436,14 @@ async fn on_disk<T: Send + 'static>(
     }
 }
 
-async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, Trouble> {
+async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
     let reason = reason::CREDENTIALS_UNAVAILABLE;
-    let found = secrets.get_opt(name).await.map_err(|error| Trouble {
+    let found = secrets.get_opt(name).await.map_err(|error| SourceError {
         reason,
         message: format!("the Secret {name} could not be read: {}", crate::errors::said(&error)),
         stalls: false,
     })?;
-    let secret = found.ok_or_else(|| Trouble {
+    let secret = found.ok_or_else(|| SourceError {
         reason,
         message: format!(
             "the Secret {name} does not exist in the operator's namespace; create it, or name another in inventory.git"
@@ -443,9 +453,9 @@ async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Ve
     Ok(secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect())
 }
 
-fn credentials(secret: &str, error: &impl std::fmt::Display) -> Trouble {
+fn credentials(secret: &str, error: &impl std::fmt::Display) -> SourceError {
     let message = format!("the Secret {secret} cannot be used: {error}");
-    Trouble { reason: reason::CREDENTIALS_UNAVAILABLE, message, stalls: false }
+    SourceError { reason: reason::CREDENTIALS_UNAVAILABLE, message, stalls: false }
 }
 
 /// A twentieth more or less, so that many pools do not look all at once.
@@ -463,7 +473,7 @@ mod tests {
     async fn a_fetch_that_the_end_of_the_process_interrupts_is_no_failure_of_the_source() {
         for stops in [false, true] {
             let (files, stop, remote) =
-                (tempfile::tempdir().unwrap(), CancellationToken::new(), Arc::new(Remote::default()));
+                (tempfile::tempdir().unwrap(), CancellationToken::new(), Arc::new(CachedRepository::default()));
             let looker = Looker {
                 secrets: Api::namespaced(FakeApi::new().client(), "operator"),
                 dir: files.path().to_owned(),

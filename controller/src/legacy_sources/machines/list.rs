@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use api::{Host, InventoryStatus, MachineGroup, Origin};
 
-use crate::inventory::{Departures, Entry, Listing, Problem};
+use crate::inventory::{Departures, Entry, EntryError, HostList};
 use crate::machines::read::{Machine, Source};
 use wnp_core::render::Platform;
 
@@ -23,10 +23,10 @@ pub struct Beside {
 ///
 /// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays
 /// listed in any other state: a person must check a failed Machine.
-pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
-    let mut listing = Listing {
+pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
+    let mut listing = HostList {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
-        ..Listing::default()
+        ..HostList::default()
     };
     let ours = |m: &&Machine| m.source.as_ref() == Some(source) && m.windows && !m.ignored;
     for machine in machines.iter().filter(ours) {
@@ -37,7 +37,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Listing {
         }
         let name = instance.cloned().unwrap_or_else(|| name(machine, beside.platform));
         let mut refuse = |reason, message| {
-            listing.problems.push(Problem { host: name.clone(), reason, message });
+            listing.problems.push(EntryError { host: name.clone(), reason, message });
         };
         let Some(address) = address(machine) else {
             refuse(

@@ -19,7 +19,7 @@ pub(super) use watching::run;
 
 use crate::{
     context::Context,
-    inventory::{Asked, Listing, Trouble},
+    inventory::{HostList, SourceError, SourceOutcome},
     machines::{
         read::{Machine, Source},
         served,
@@ -31,7 +31,7 @@ use list::{Beside, departures, list};
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Asks for the hosts of a pool that names Machines. Without the watch, as at the start and in the command `plan`, they are listed.
-pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> Asked {
+pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> SourceOutcome {
     let source = Source::of(reference);
     let machines = if cx.caches.machines.of(source.group).is_some() {
         cx.caches.machines.machines(source.group)
@@ -42,12 +42,15 @@ pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context
                 let message = format!(
                     "{source} cannot be read because this cluster has no such API: name another source, or install it; present hosts stay"
                 );
-                return Asked::Unknown(Trouble { reason: "MachineApiMissing", message, stalls: true }, None);
+                return SourceOutcome::Unknown(
+                    SourceError { reason: "MachineApiMissing", message, stalls: true },
+                    None,
+                );
             }
             Err(error) => {
                 let message = format!("{source} could not be read: {}", crate::errors::said(&error));
-                let trouble = Trouble { reason: "ApiError", message, stalls: false };
-                return Asked::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok());
+                let trouble = SourceError { reason: "ApiError", message, stalls: false };
+                return SourceOutcome::Unknown(trouble, Timestamp::now().checked_add(RETRY).ok());
             }
         }
     };
@@ -65,7 +68,7 @@ pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context
         instances: mine.filter_map(|i| of_machine(i)).collect(),
     };
     let departures = Some(departures(source.group, &machines, &here));
-    Asked::Listed(Box::new(Listing { departures, ..list(&source, &machines, &beside) }))
+    SourceOutcome::Listed(Box::new(HostList { departures, ..list(&source, &machines, &beside) }))
 }
 
 async fn listed(client: &Client, source: &Source) -> kube::Result<Option<Vec<Machine>>> {

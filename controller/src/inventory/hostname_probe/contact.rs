@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::{Ask, host_key_of};
 use crate::{
     context::Context,
-    instance::{Session, StepError, check_host_key, credentials, told::short},
+    instance::{Session, StepError, check_host_key, credentials, facts::short},
     ssh::{HostKeyCheck, SshError},
 };
 

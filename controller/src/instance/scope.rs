@@ -35,7 +35,7 @@ use wnp_core::{
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// One instance that is being worked on.
-pub struct Work {
+pub struct Scope {
     /// What all share.
     pub cx: Arc<Context>,
     /// The instance, as it was read when the work began.
@@ -68,7 +68,7 @@ pub enum Flow {
     After(std::time::Duration),
 }
 
-impl Work {
+impl Scope {
     /// Takes an instance up.
     pub fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {
         let status = instance.status.clone().unwrap_or_default();
@@ -104,12 +104,12 @@ impl Work {
     }
 
     /// Whether the operation of this grant may be worked on. What has begun is finished.
-    pub fn may_take_up(&self, grant: &Grant) -> bool {
+    pub fn may_start(&self, grant: &Grant) -> bool {
         !self.is_plan() || self.status.operation.as_ref().is_some_and(|o| o.id == grant.id)
     }
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
-    pub fn take_up(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
+    pub fn start_operation(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
         let (epoch, now) = (self.cx.process.epoch, Timestamp::now().to_string());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
         self.begins = stored.is_none();
@@ -177,7 +177,7 @@ impl Work {
     }
 
     /// Stores that a step begins, before its first side effect.
-    pub async fn begin(&mut self, step: &str, what: &str) -> Result<(), StepError> {
+    pub async fn enter_step(&mut self, step: &str, what: &str) -> Result<(), StepError> {
         let before = self.status.operation.as_ref().map(|o| o.step.clone()).filter(|s| s != step);
         if let Some(before) = before {
             self.observe_step(&before);
@@ -188,7 +188,7 @@ impl Work {
         }
         tracing::info!(instance = self.name(), step, "{what}");
         let type_ = self.status.operation.as_ref().map_or(GrantType::Provision, |o| o.type_);
-        self.say(&Situation::Working { type_, step, what });
+        self.set_conditions(&Situation::Working { type_, step, what });
         self.save().await
     }
 
@@ -229,7 +229,7 @@ impl Work {
     }
 
     /// Brings conditions in line.
-    pub fn say(&mut self, situation: &Situation<'_>) {
+    pub fn set_conditions(&mut self, situation: &Situation<'_>) {
         describe(&mut self.status, situation, self.instance.metadata.generation, Timestamp::now());
     }
 
@@ -242,12 +242,12 @@ impl Work {
     }
 
     /// Notes that the host answered.
-    pub fn reached(&mut self) {
+    pub fn mark_reachable(&mut self) {
         reached(&mut self.status, Ok(()), self.instance.metadata.generation, Timestamp::now());
     }
 
     /// Notes what both sides have proven: which host this is, and which key it takes.
-    pub fn proven(&mut self, connection: &Connection) {
+    pub fn record_identity(&mut self, connection: &Connection) {
         let host_key = connection.host_key();
         self.status.host_key = Some(PinnedHostKey {
             key_type: host_key.key_type.clone(),
@@ -261,7 +261,7 @@ impl Work {
         }
         self.status.public_key_hash = taken;
         self.status.key_refusal = None;
-        self.reached();
+        self.mark_reachable();
     }
 
     /// Notes that the host refuses every key of its list, if it does. It might take one that cannot be had now.
@@ -274,13 +274,13 @@ impl Work {
     }
 
     /// Notes that the host did not answer.
-    pub fn not_reached(&mut self, error: &StepError) {
+    pub fn mark_unreachable(&mut self, error: &StepError) {
         let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
         reached(&mut self.status, Err((&reason, &message)), generation, Timestamp::now());
     }
 
     /// A failure after others, and how long the next attempt waits.
-    pub fn one_more(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
+    pub fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
         let now = Timestamp::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
@@ -306,11 +306,11 @@ impl Work {
 
     /// Notes a failure, and when the next attempt is made.
     pub async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
-        let (failures, wait) = self.one_more(self.status.failures.as_ref(), error);
+        let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
         let Failures { last_reason: reason, last_message: message, step, .. } = failures.clone();
         self.status.failures = Some(failures);
         if error.is_unreachable() {
-            self.not_reached(error);
+            self.mark_unreachable(error);
         }
         self.note_refusal(error).await;
         let leaving = self.removes();
@@ -321,7 +321,7 @@ impl Work {
             _ => false,
         });
         if leaving || !is_quiet {
-            self.say(&Situation::Failed { leaving });
+            self.set_conditions(&Situation::Failed { leaving });
         }
         self.cx.process.metrics.failed(&reason);
         let note = format!("{step}: {message}");
@@ -340,7 +340,7 @@ impl Work {
     }
 
     /// Until when the next attempt waits, if it does. A person ends the wait by asking for a retry, or by allowing a host key.
-    pub fn waits(&mut self) -> Option<std::time::Duration> {
+    pub fn retry_after(&mut self) -> Option<std::time::Duration> {
         let asked: Vec<&str> = [key::RETRY, key::TRUST_HOST_KEY]
             .iter()
             .filter_map(|k| self.instance.annotations().get(*k))
@@ -391,7 +391,9 @@ impl Work {
             self.cx.process.metrics.wrote("WindowsInstance");
             match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
                 Ok(written) => break written,
-                Err(kube::Error::Api(status)) if status.is_conflict() && !self.begins => self.see_again(&api).await?,
+                Err(kube::Error::Api(status)) if status.is_conflict() && !self.begins => {
+                    self.refresh_resource_version(&api).await?;
+                }
                 Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => {
                     return Err(StepError::Outdated);
                 }
@@ -406,7 +408,7 @@ impl Work {
     }
 
     /// The instance has changed. If its status has, another operator works on the host.
-    async fn see_again(&mut self, api: &Api<WindowsInstance>) -> Result<(), StepError> {
+    async fn refresh_resource_version(&mut self, api: &Api<WindowsInstance>) -> Result<(), StepError> {
         let fresh = api.get_opt(&self.name()).await.map_err(StepError::api("get the instance"))?;
         let fresh = fresh.filter(|f| f.uid() == self.instance.uid()).ok_or(StepError::Outdated)?;
         // As JSON, in which times have the same precision on both sides.
@@ -447,5 +449,5 @@ pub fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time:
 }
 
 #[cfg(test)]
-#[path = "work_tests.rs"]
+#[path = "scope_tests.rs"]
 mod tests;

@@ -27,7 +27,7 @@ fn contact(hostname: Option<&str>) -> FirstContact {
 }
 
 /// Begins what is next, as far as it is a contact.
-fn begun(asking: &Asking) -> Option<Arc<Ask>> {
+fn begun(asking: &HostnameProbe) -> Option<Arc<Ask>> {
     let mut state = asking.lock();
     let (pool, task) = state.queue.next()?;
     state.queue.done(&pool, &task);
@@ -39,7 +39,7 @@ fn begun(asking: &Asking) -> Option<Arc<Ask>> {
 
 #[test]
 fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
-    let asking = Asking::default();
+    let asking = HostnameProbe::default();
     let (hosts, now) = ([host("10.0.0.1")], Instant::now());
     let places = BTreeSet::from([hosts[0].0.clone()]);
     asking.queue(&pool(vec![], None), &hosts, now);
@@ -62,7 +62,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
 
     // Its name is refused: it is asked again, seldom, and another operator does as this one.
     let stored = pool(vec![contact(Some("win"))], None);
-    for asking in [&asking, &Asking::default()] {
+    for asking in [&asking, &HostnameProbe::default()] {
         assert_eq!(asking.queue(&stored, &hosts, now), Some(FIRST_REVISIT));
         assert!(begun(asking).is_none());
         let mut at = now;
@@ -82,7 +82,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
 
 #[test]
 fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_told() {
-    let asking = Asking::default();
+    let asking = HostnameProbe::default();
     let (hosts, pool, mut now) = ([host("10.0.0.1")], pool(vec![], None), Instant::now());
     asking.queue(&pool, &hosts, now);
     for wait in [10, 20, 40, 80, 160, 300, 300] {
@@ -99,7 +99,7 @@ fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_told()
 
 #[test]
 fn strict_without_a_declared_key_asks_nobody() {
-    let asking = Asking::default();
+    let asking = HostnameProbe::default();
     let strict = pool(vec![], Some(HostKeyPolicy::Strict));
     let mut declared = host("10.0.0.2");
     declared.1.host.host_key = Some(KEY.into());
@@ -110,7 +110,7 @@ fn strict_without_a_declared_key_asks_nobody() {
 
 #[test]
 fn of_a_list_without_end_so_many_are_asked_and_no_more() {
-    let asking = Asking::default();
+    let asking = HostnameProbe::default();
     let hosts: Vec<_> = (0..MAX_ASKED + 500).map(|n| host(&format!("host-{n}"))).collect();
     asking.queue(&pool(vec![], None), &hosts, Instant::now());
     assert_eq!(std::iter::from_fn(|| begun(&asking)).count(), MAX_ASKED);

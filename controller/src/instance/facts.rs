@@ -17,7 +17,7 @@ const MAX_ADDRESSES: usize = 64;
 const MINUTE_MS: i64 = 60_000;
 
 /// Reads what wicd answered to `verb` of `operation`. An answer that it failed is an error.
-pub fn answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, StepError> {
+pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, StepError> {
     let bad = || StepError::BadAnswer { verb: verb.as_str() };
     let answer: Answer = serde_json::from_slice(bytes).map_err(|_| bad())?;
     if answer.protocol != PROTOCOL || answer.operation != operation {
@@ -30,7 +30,7 @@ pub fn answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, StepE
 }
 
 /// The facts of a host for its status. `named` is the address that a person gave it, `peer` the one that was reached.
-pub fn facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, StepError> {
+pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, StepError> {
     let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(MAX_ADDRESSES).collect();
     let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());
     let ip = node_ip(named, Some(peer), &has, default).ok_or(StepError::NoAddress)?;
@@ -95,7 +95,7 @@ mod tests {
     fn an_answer_is_that_of_the_question() {
         let read = |protocol: u32, operation: &str, outcome: &str| {
             let text = format!(r#"{{"protocol":{protocol},"operation":"{operation}","outcome":{outcome}}}"#);
-            answer(text.as_bytes(), "join-1", Verb::Apply).map(|a| a.operation).map_err(|e| e.reason())
+            parse_answer(text.as_bytes(), "join-1", Verb::Apply).map(|a| a.operation).map_err(|e| e.reason())
         };
         let failed = r#"{"failed":{"reason":"DiskFull","message":"no room"}}"#;
         for (protocol, operation, outcome, expected) in [
@@ -116,7 +116,7 @@ mod tests {
         fn no_clock_is_too_strange(clock_ms: i64, uptime_ms: i64, now in -1_000_000_000_i64..4_000_000_000) {
             let now = Timestamp::from_second(now).unwrap();
             let peer = IpAddr::from([10, 0, 0, 1]);
-            prop_assert!(facts(&machine(clock_ms, uptime_ms), "win-1", peer, now).is_ok());
+            prop_assert!(parse_facts(&machine(clock_ms, uptime_ms), "win-1", peer, now).is_ok());
         }
     }
 }

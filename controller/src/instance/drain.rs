@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Node;
 use super::{
     drain_options::options,
     error::StepError,
-    work::{Flow, Work},
+    scope::{Flow, Scope},
 };
 use crate::{
     drain::{self, Cordon, Drain, State},
@@ -25,8 +25,8 @@ const CORDON: &str = "Cordon";
 const DRAIN: &str = "Drain";
 
 /// The cordon of the operation that is going on.
-pub fn cordon(work: &Work) -> Cordon {
-    let operation = work.status.operation.as_ref();
+pub fn cordon(scope: &Scope) -> Cordon {
+    let operation = scope.status.operation.as_ref();
     Cordon {
         operation_id: operation.map(|o| o.id.clone()).unwrap_or_default(),
         pre_cordoned: operation.is_some_and(|o| o.pre_cordoned),
@@ -34,100 +34,100 @@ pub fn cordon(work: &Work) -> Cordon {
 }
 
 /// Whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
-pub fn is_legacy_cordon(work: &Work, node: &Node) -> bool {
-    work.status.wicd.is_none() && drain::is_cordon_of_the_legacy_operator(node)
+pub fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
+    scope.status.wicd.is_none() && drain::is_cordon_of_the_legacy_operator(node)
 }
 
 /// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
-pub async fn take_over_cordon(work: &mut Work) -> Result<(), StepError> {
-    if !work.cx.node(&work.name()).is_some_and(|n| is_legacy_cordon(work, &n)) {
+pub async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError> {
+    if !scope.cx.node(&scope.name()).is_some_and(|n| is_legacy_cordon(scope, &n)) {
         return Ok(());
     }
-    if let Some(node) = work.find_node().await?.node().filter(|n| is_legacy_cordon(work, n)) {
-        work.cx.process.metrics.wrote("Node");
-        cordon(work).take_over(&work.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+    if let Some(node) = scope.find_node().await?.node().filter(|n| is_legacy_cordon(scope, n)) {
+        scope.cx.process.metrics.wrote("Node");
+        cordon(scope).take_over(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
 }
 
 /// Keeps new pods away.
-pub async fn take_cordon(work: &mut Work, node: &Node) -> Result<(), StepError> {
-    match &mut work.status.operation {
+pub async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
+    match &mut scope.status.operation {
         // A drain begins only on a cordoned node.
-        Some(operation) if operation.drain.is_some() => lifted(work, Timestamp::now()),
+        Some(operation) if operation.drain.is_some() => lifted(scope, Timestamp::now()),
         // Whether another client had cordoned it is stored first, so that a restart does not treat that cordon as the
         // operator's.
         Some(operation) => operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned,
         None => {}
     }
-    work.begin(CORDON, "cordoning the node").await?;
-    work.cx.process.metrics.wrote("Node");
-    cordon(work).take(&work.cx.cluster.client, node).await.map_err(StepError::Drain)?;
+    scope.enter_step(CORDON, "cordoning the node").await?;
+    scope.cx.process.metrics.wrote("Node");
+    cordon(scope).take(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
     Ok(())
 }
 
 /// Another client lifted the cordon during the drain. Whatever its owner, the new cordon is the operator's, and the
 /// scheduler gets time to see it.
-fn lifted(work: &mut Work, now: Timestamp) {
-    if let Some(operation) = &mut work.status.operation {
+fn lifted(scope: &mut Scope, now: Timestamp) {
+    if let Some(operation) = &mut scope.status.operation {
         operation.pre_cordoned = false;
         if let Some(drain) = &mut operation.drain {
             drain.cordoned_time = Some(now.to_string());
         }
     }
     let note = "another client uncordoned the node during the drain; the operator cordoned it again";
-    work.cx.events.say(&work.instance, Level::Warning, "ExternalUncordon", "Drain", note);
+    scope.cx.events.say(&scope.instance, Level::Warning, "ExternalUncordon", "Drain", note);
 }
 
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
 /// removes them, or the Node is made again and drained.
-pub async fn left_behind(work: &mut Work) -> Result<Option<Flow>, StepError> {
-    let options = options(&work.pool.spec.drain())?;
-    let name = work.name();
-    let pods = drain::left_behind(&work.cx.hosts.drainer, &name, Timestamp::now(), &options);
+pub async fn left_behind(scope: &mut Scope) -> Result<Option<Flow>, StepError> {
+    let options = options(&scope.pool.spec.drain())?;
+    let name = scope.name();
+    let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, Timestamp::now(), &options);
     let pods = pods.await.map_err(StepError::Drain)?;
     let Some(first) = pods.first() else { return Ok(None) };
     let what = format!(
         "the Node was deleted, and {} pods are still bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
         pods.len()
     );
-    work.begin(DRAIN, &what).await?;
+    scope.enter_step(DRAIN, &what).await?;
     Ok(Some(Flow::After(LEFT_BEHIND_POLL)))
 }
 
 /// One pass of the drain. `None` when the node is empty.
-pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepError> {
+pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Flow>, StepError> {
     let now = Timestamp::now();
-    let cordon = cordon(work);
-    let stored = work.status.operation.as_ref().and_then(|o| o.drain.clone());
+    let cordon = cordon(scope);
+    let stored = scope.status.operation.as_ref().and_then(|o| o.drain.clone());
     let (started, fresh) = match stored.as_ref().and_then(|d| d.start_time.parse::<Timestamp>().ok()) {
         Some(started) => (started, false),
         None => (now, true),
     };
     if fresh {
-        if let Some(operation) = &mut work.status.operation {
+        if let Some(operation) = &mut scope.status.operation {
             operation.drain = Some(DrainStatus { start_time: started.to_string(), ..DrainStatus::default() });
         }
-        work.begin(DRAIN, "evicting pods").await?;
+        scope.enter_step(DRAIN, "evicting pods").await?;
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
-    let options = options(&work.pool.spec.drain())?;
+    let options = options(&scope.pool.spec.drain())?;
     let drain = Drain { node, cordon: &cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
-    let progress = drain::pass(&work.cx.hosts.drainer, &drain).await.map_err(StepError::Drain)?;
-    if let Some(status) = work.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
+    let progress = drain::pass(&scope.cx.hosts.drainer, &drain).await.map_err(StepError::Drain)?;
+    if let Some(status) = scope.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
         status.remaining = progress.remaining;
         status.blockers.clone_from(&progress.blockers);
     }
     if progress.recordoned {
-        lifted(work, now);
+        lifted(scope, now);
     }
     for warning in by_text(&progress.warnings) {
-        work.cx.events.say(&work.instance, Level::Warning, "DrainWarning", "Drain", &warning);
+        scope.cx.events.say(&scope.instance, Level::Warning, "DrainWarning", "Drain", &warning);
     }
     for forced in &progress.forced {
-        work.cx.events.say(
-            &work.instance,
+        scope.cx.events.say(
+            &scope.instance,
             Level::Warning,
             "DrainForced",
             "Drain",
@@ -142,8 +142,8 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
-            cordon.release(&work.cx.cluster.client, node).await.map_err(StepError::Drain)?;
-            if let Some(operation) = &mut work.status.operation {
+            cordon.release(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
+            if let Some(operation) = &mut scope.status.operation {
                 operation.drain = None;
             }
             return Err(StepError::DrainTimedOut { blockers });
@@ -159,9 +159,9 @@ pub async fn pass(work: &mut Work, node: &Node) -> Result<Option<Flow>, StepErro
     // The same blockers are reported once; the number of remaining pods would make each pass a new event.
     if !blockers.is_empty() {
         let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
-        work.cx.events.say(&work.instance, Level::Warning, "DrainBlocked", "Drain", &format!("{blockers}{overdue}"));
+        scope.cx.events.say(&scope.instance, Level::Warning, "DrainBlocked", "Drain", &format!("{blockers}{overdue}"));
     }
-    work.begin(DRAIN, &what).await?;
+    scope.enter_step(DRAIN, &what).await?;
     let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };
     Ok(Some(Flow::After(wait.max(Duration::from_millis(500)))))
 }

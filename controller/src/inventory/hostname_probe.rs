@@ -44,7 +44,7 @@ const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// What is under way, and what has come of it and is not stored yet.
 #[derive(Clone, Default)]
-pub struct Asking(Arc<Mutex<State>>);
+pub struct HostnameProbe(Arc<Mutex<State>>);
 
 type Key = (String, Place);
 
@@ -108,7 +108,7 @@ pub fn host_key_of(
     host_key_source(&known, &pool.spec.ssh())
 }
 
-impl Asking {
+impl HostnameProbe {
     /// Why the host at a place of this pool could not be asked.
     pub fn failure(&self, pool: &str, place: &Place) -> Option<Why> {
         self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
@@ -275,7 +275,7 @@ fn is_at(contact: &FirstContact, place: &Place) -> bool {
 
 /// A task that is under way. However it ends, the next one begins.
 struct Turn {
-    asking: Asking,
+    asking: HostnameProbe,
     cx: Arc<Context>,
     pool: String,
     task: Task,
@@ -313,5 +313,5 @@ async fn work(turn: Turn, ask: Option<Arc<Ask>>) {
 }
 
 #[cfg(test)]
-#[path = "asking/tests.rs"]
+#[path = "hostname_probe/tests.rs"]
 mod tests;

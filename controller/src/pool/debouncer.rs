@@ -19,9 +19,9 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// When something of each pool has changed last.
 #[derive(Debug, Default)]
-pub struct Pace(Mutex<HashMap<String, Instant>>);
+pub struct Debouncer(Mutex<HashMap<String, Instant>>);
 
-impl Pace {
+impl Debouncer {
     /// Something of a pool has changed.
     pub fn changed(&self, pool: &str, now: Instant) {
         let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn a_look_waits_for_quiet_and_not_for_ever() {
-        let (pace, start) = (Pace::default(), Instant::now());
+        let (pace, start) = (Debouncer::default(), Instant::now());
         assert_eq!(pace.next("a", start), None);
         pace.changed("a", start);
         assert_eq!(pace.next("a", start), Some(start + QUIET));

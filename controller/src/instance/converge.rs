@@ -16,13 +16,12 @@ use kube::ResourceExt;
 
 use super::{
     error::StepError,
-    identity,
+    facts, identity,
     login::login,
     node::{boot_id, ready},
-    register::{dress, own_node, record_template, register},
+    register::{own_node, record_template, register, sync_node_metadata},
+    scope::{Flow, Scope, Target},
     session::Session,
-    told,
-    work::{Flow, Target, Work},
 };
 use crate::{csr, events::Level};
 use wnp_core::{
@@ -43,7 +42,7 @@ const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
 /// How far it got.
-pub enum Reached {
+pub enum Converged {
     /// The host follows the target completely and its Node is Ready.
     Works(Option<Arc<Node>>),
     /// The host is a node already, of this version, which an operator before us has made.
@@ -64,24 +63,24 @@ pub struct FoundNode {
 
 /// Brings the host closer to the target, until it is reached or a wait is needed. The operation has been
 /// taken up.
-pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepError> {
-    let cx = work.cx.clone();
-    let operation = work.status.operation.clone().unwrap_or_default();
+pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, StepError> {
+    let cx = scope.cx.clone();
+    let operation = scope.status.operation.clone().unwrap_or_default();
     let joins = operation.type_ == GrantType::Provision;
     // A host whose status was lost, as after the cluster's objects were restored from a backup: what it is, it is found to be.
-    let restored = joins && work.status.facts.is_none() && work.status.node_ref.is_none();
-    let mut registering = operation.step == Step::Register.as_str() && work.status.facts.is_some();
+    let restored = joins && scope.status.facts.is_none() && scope.status.node_ref.is_none();
+    let mut registering = operation.step == Step::Register.as_str() && scope.status.facts.is_some();
     let mut session: Option<Session> = None;
     let mut seen: Option<HostSeen> = None;
     loop {
         if cx.process.stop.is_cancelled() {
-            return Ok(Reached::Waits(Flow::Rest));
+            return Ok(Converged::Waits(Flow::Rest));
         }
-        let wanted = wanted(work, target)?;
-        let node = if !joins || registering || seen.is_some() { own_node(work)? } else { None };
-        if !joins && node.is_none() && seen.is_none() && work.status.node_ref.take().is_some() {
+        let wanted = wanted(scope, target)?;
+        let node = if !joins || registering || seen.is_some() { own_node(scope)? } else { None };
+        if !joins && node.is_none() && seen.is_none() && scope.status.node_ref.take().is_some() {
             // It was deleted: kubelet registers only when it starts, and what it registers then under this name is the host's.
-            work.status.holds_node_name = true;
+            scope.status.holds_node_name = true;
             registering = false;
         }
         let node_seen = node.as_ref().map(|n| NodeSeen {
@@ -95,70 +94,70 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
                 if let Some(session) = session {
                     session.close().await;
                 }
-                return Ok(Reached::Works(node));
+                return Ok(Converged::Works(node));
             }
             Next::Do(step) => step,
         };
         match (step, session.as_ref(), seen.as_mut()) {
-            (Step::Connect, ..) => match connect(work, target, Step::Connect.as_str()).await {
+            (Step::Connect, ..) => match connect(scope, target, Step::Connect.as_str()).await {
                 Ok((open, state)) => {
-                    let node = work.cx.node(&work.name());
+                    let node = scope.cx.node(&scope.name());
                     if joins && let Some(node) = already_node(node.as_deref(), &state, &target.version, restored) {
                         // What is left there is removed by the next operation. This one must not be forgotten for it.
                         let _ = open.tidy(&[Verb::Facts]).await;
                         open.close().await;
-                        return Ok(Reached::AlreadyNode(node));
+                        return Ok(Converged::AlreadyNode(node));
                     }
-                    note_placed(work, target, &state)?;
-                    if state.reboot_required.is_some() && has_pods(work.operation()) {
+                    note_placed(scope, target, &state)?;
+                    if state.reboot_required.is_some() && has_pods(scope.operation()) {
                         open.close().await;
-                        return Ok(Reached::MustBeEmpty);
+                        return Ok(Converged::MustBeEmpty);
                     }
                     session = Some(open);
                     seen = Some(HostSeen { state, ..HostSeen::default() });
                 }
-                Err(error) => return restarting(work, error).map(Reached::Waits),
+                Err(error) => return restarting(scope, error).map(Converged::Waits),
             },
             (Step::Register, ..) => {
                 if let Some(session) = session {
                     session.close().await;
                 }
-                return register(work, node.as_deref(), &wanted).await.map(Reached::Waits);
+                return register(scope, node.as_deref(), &wanted).await.map(Converged::Waits);
             }
             (Step::Upload, Some(session), Some(seen)) => {
-                seen.state = upload(work, session, target, &seen.state, Step::Upload.as_str()).await?;
+                seen.state = upload(scope, session, target, &seen.state, Step::Upload.as_str()).await?;
             }
             (Step::Configure, Some(session), Some(seen)) => {
-                configure(work, session, target, seen).await?;
+                configure(scope, session, target, seen).await?;
                 // wicd has been stopped, or is not there yet. When it starts, and that may be with the host, the Node must not
                 // report the version before.
                 if let Some(node) = &node {
-                    dress(work, node).await?;
+                    sync_node_metadata(scope, node).await?;
                 }
             }
-            (Step::Reboot, ..) if has_pods(work.operation()) => {
+            (Step::Reboot, ..) if has_pods(scope.operation()) => {
                 if let Some(session) = session {
                     session.close().await;
                 }
-                return Ok(Reached::MustBeEmpty);
+                return Ok(Converged::MustBeEmpty);
             }
             (Step::Reboot, None, _) => {
-                let boot_id = work.status.facts.as_ref().map(|f| f.boot_id.clone());
-                if let Some(operation) = &mut work.status.operation {
+                let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
+                if let Some(operation) = &mut scope.status.operation {
                     operation.boot_id_to_leave = boot_id;
                 }
                 registering = false;
             }
             (Step::Reboot, Some(session), Some(seen)) => {
-                return reboot(work, session, &seen.state).await.map(Reached::Waits);
+                return reboot(scope, session, &seen.state).await.map(Converged::Waits);
             }
-            (Step::Certify, _, Some(seen)) => certify(work, seen).await?,
+            (Step::Certify, _, Some(seen)) => certify(scope, seen).await?,
             (Step::Start, Some(session), Some(seen)) => {
                 // Where there is a Node, its annotation names the version for wicd: it must not name an older one.
                 if let Some(node) = &node {
-                    dress(work, node).await?;
+                    sync_node_metadata(scope, node).await?;
                 }
-                start(work, session, seen, node.is_none()).await?;
+                start(scope, session, seen, node.is_none()).await?;
             }
             // Every other step is chosen only with an open connection.
             (_, _, _) => return Err(StepError::NoAddress),
@@ -168,9 +167,9 @@ pub async fn drive(work: &mut Work, target: &Target) -> Result<Reached, StepErro
 
 /// An operator that died may have placed everything, and not have stored that. The services that start next are the new ones
 /// all the same.
-fn note_placed(work: &mut Work, target: &Target, state: &HostState) -> Result<(), StepError> {
-    let placed = is_placed(&wanted(work, target)?, state);
-    if let Some(operation) = work.status.operation.as_mut().filter(|_| placed) {
+fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<(), StepError> {
+    let placed = is_placed(&wanted(scope, target)?, state);
+    if let Some(operation) = scope.status.operation.as_mut().filter(|_| placed) {
         operation.applied = true;
     }
     Ok(())
@@ -201,10 +200,10 @@ fn already_node(node: Option<&Node>, state: &HostState, target: &str, restored: 
 }
 
 /// Connects, checks that the host can be changed, sends the missing files of the target, and makes no other change.
-pub async fn look_and_stage(work: &mut Work, target: &Target, step: &str) -> Result<(), StepError> {
-    let (session, state) = connect(work, target, step).await?;
+pub async fn look_and_stage(scope: &mut Scope, target: &Target, step: &str) -> Result<(), StepError> {
+    let (session, state) = connect(scope, target, step).await?;
     if !state.missing.is_empty() {
-        upload(work, &session, target, &state, step).await?;
+        upload(scope, &session, target, &state, step).await?;
     }
     session.tidy(&[Verb::Facts, Verb::Stage]).await?;
     session.close().await;
@@ -214,108 +213,109 @@ pub async fn look_and_stage(work: &mut Work, target: &Target, step: &str) -> Res
 /// The step of sending ahead, as the status shows it.
 pub const STAGE: &str = "Stage";
 
-fn wanted(work: &Work, target: &Target) -> Result<Wanted, StepError> {
+fn wanted(scope: &Scope, target: &Target) -> Result<Wanted, StepError> {
     // As long as the host is not proven, its address is not known and nothing is compared with this.
     let configs =
-        if work.status.facts.is_some() { host::configs_digest(&configs(work, target)?) } else { String::new() };
-    let operation = work.status.operation.as_ref();
+        if scope.status.facts.is_some() { host::configs_digest(&configs(scope, target)?) } else { String::new() };
+    let operation = scope.status.operation.as_ref();
     Ok(Wanted {
-        cluster_id: work.cx.cluster.id.clone(),
-        node_name: work.name(),
+        cluster_id: scope.cx.cluster.id.clone(),
+        node_name: scope.name(),
         version: target.version.clone(),
         payload: target.rendered.payload_digest(),
         configs,
-        wicd: work.cx.hosts.release.wicd.sha256.clone(),
+        wicd: scope.cx.hosts.release.wicd.sha256.clone(),
         restarts: operation.is_some_and(|o| !o.services.is_empty()),
         leaves_boot: operation.and_then(|o| o.boot_id_to_leave.clone()),
     })
 }
 
-fn configs(work: &Work, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
-    let node_ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
-    let host = HostParams { node_name: work.name(), node_ip, taints: work.pool.spec.taints() };
-    target.rendered.configs(&work.cx.hosts.release.cluster, &host).map_err(StepError::Render)
+fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
+    let node_ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
+    let host = HostParams { node_name: scope.name(), node_ip, taints: scope.pool.spec.taints() };
+    target.rendered.configs(&scope.cx.hosts.release.cluster, &host).map_err(StepError::Render)
 }
 
 /// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
-async fn connect(work: &mut Work, target: &Target, step: &str) -> Result<(Session, HostState), StepError> {
-    let host = work.instance.spec.host.clone();
-    let rebooting = work.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
+async fn connect(scope: &mut Scope, target: &Target, step: &str) -> Result<(Session, HostState), StepError> {
+    let host = scope.instance.spec.host.clone();
+    let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     if !rebooting {
         let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
-        work.begin(step, &what).await?;
+        scope.enter_step(step, &what).await?;
     }
-    let operation = work.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
-    let login = login(&work.cx, &work.instance, &work.pool).await?;
-    let mut session = Session::open(&work.cx, &work.instance, &operation, login).await?;
-    work.reached();
+    let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
+    let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
+    let mut session = Session::open(&scope.cx, &scope.instance, &operation, login).await?;
+    scope.mark_reachable();
     // A host gets nothing as long as its name may be another's.
-    work.claim_name(Some(session.connection().peer_address())).await?;
+    scope.claim_name(Some(session.connection().peer_address())).await?;
     // The first key is stored before anything is done to the host: what was trusted once is trusted for good. Another one only when
     // the host is proven: it may be that of another host.
-    if work.status.host_key.is_none() {
-        work.proven(session.connection());
-        work.save().await?;
+    if scope.status.host_key.is_none() {
+        scope.record_identity(session.connection());
+        scope.save().await?;
     }
     session.prepare().await?;
     let state = session.look(target.rendered.files()).await?;
-    check(work, &mut session, &state)?;
-    work.proven(session.connection());
-    note_wicd_certificate(work, &state);
-    note_boot(work, &state);
-    if let Some(before) = work.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
+    check(scope, &mut session, &state)?;
+    scope.record_identity(session.connection());
+    note_wicd_certificate(scope, &state);
+    note_boot(scope, &state);
+    if let Some(before) = scope.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
         if before == state.machine.boot_id {
             // An operator that died may have stored that it asks for the restart, and not have asked. Asking twice does no
             // harm: wicd restarts nothing that has another boot id by then.
-            if work.in_step() > REBOOT_ASK_AGAIN {
+            if scope.in_step() > REBOOT_ASK_AGAIN {
                 let _ = session.ask(Body::Reboot(host::Reboot { boot_id: before })).await;
             }
-            return Err(StepError::NotRestarted { minutes: work.cx.process.args.reboot_timeout.as_secs() / 60 });
+            return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
         }
-        if let Some(operation) = &mut work.status.operation {
+        if let Some(operation) = &mut scope.status.operation {
             operation.boot_id_before = None;
         }
     }
-    work.cx.wicd.proven.notify_one();
+    scope.cx.wicd.proven.notify_one();
     Ok((session, state))
 }
 
 /// When wicd's certificate ends, as the host shows it.
-fn note_wicd_certificate(work: &mut Work, state: &HostState) {
+fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
     let end = state.certificates.get(&CertificateKind::Wicd).and_then(|end| Timestamp::from_second(*end).ok());
     if let Some(end) = end {
-        work.note_wicd_certificate(end);
+        scope.note_wicd_certificate(end);
     }
 }
 
 /// An operation that is to restart the host stores, before it does, which run of the host is to end.
-fn note_boot(work: &mut Work, state: &HostState) {
-    let boot_id = work.status.facts.as_ref().map(|f| f.boot_id.clone());
-    if let Some(operation) = work.status.operation.as_mut().filter(|o| o.must_restart() && o.boot_id_to_leave.is_none())
+fn note_boot(scope: &mut Scope, state: &HostState) {
+    let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
+    if let Some(operation) =
+        scope.status.operation.as_mut().filter(|o| o.must_restart() && o.boot_id_to_leave.is_none())
     {
         operation.boot_id_to_leave = boot_id.or_else(|| Some(state.machine.boot_id.clone()));
     }
 }
 
 /// Checks the facts that the host reports before the operator trusts them, and before the first change of the host.
-fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<(), StepError> {
+fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<(), StepError> {
     let machine = &state.machine;
-    let host = work.instance.spec.host.clone();
+    let host = scope.instance.spec.host.clone();
     let now = Timestamp::now();
-    let facts = told::facts(machine, &host.address, session.connection().peer_address(), now)?;
-    let purpose = identity::purpose(work);
-    identity::prove(work, session, state, purpose)?;
-    let name = work.name();
+    let facts = facts::parse_facts(machine, &host.address, session.connection().peer_address(), now)?;
+    let purpose = identity::purpose(scope);
+    identity::prove(scope, session, state, purpose)?;
+    let name = scope.name();
     if !machine.is_admin {
         return Err(StepError::NotAdministrator { user: host.username.clone() });
     }
-    let skew_ms = told::clock_skew_ms(machine, now);
+    let skew_ms = facts::clock_skew_ms(machine, now);
     if skew_ms.unsigned_abs() > u64::try_from(MAX_CLOCK_SKEW.as_millis()).unwrap_or(u64::MAX) {
         let direction = if skew_ms > 0 { "ahead" } else { "behind" };
         return Err(StepError::ClockSkew { seconds: skew_ms.unsigned_abs() / 1000, direction });
     }
     if !state.foreign_services.is_empty() {
-        let names = told::short(&state.foreign_services.join(", "), 200);
+        let names = facts::short(&state.foreign_services.join(", "), 200);
         return Err(StepError::ForeignServices { names });
     }
     if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
@@ -325,28 +325,28 @@ fn check(work: &mut Work, session: &mut Session, state: &HostState) -> Result<()
             "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
             facts.hostname
         );
-        work.cx.events.say(&work.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
+        scope.cx.events.say(&scope.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
     }
-    work.status.facts = Some(facts);
+    scope.status.facts = Some(facts);
     Ok(())
 }
 
 /// An error while a host restarts on our behalf is expected; only taking too long is one.
-fn restarting(work: &mut Work, error: StepError) -> Result<Flow, StepError> {
-    let rebooting = work.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
+fn restarting(scope: &mut Scope, error: StepError) -> Result<Flow, StepError> {
+    let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     // A host that goes down may take the question with it.
     let expected = error.is_unreachable() || matches!(error, StepError::NoAnswer { .. });
     if !rebooting || !expected {
         return Err(error);
     }
-    if work.in_step() > work.cx.process.args.reboot_timeout {
-        return Err(StepError::NotRestarted { minutes: work.cx.process.args.reboot_timeout.as_secs() / 60 });
+    if scope.in_step() > scope.cx.process.args.reboot_timeout {
+        return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
     }
     Ok(Flow::After(REBOOT_POLL))
 }
 
 async fn upload(
-    work: &mut Work,
+    scope: &mut Scope,
     session: &Session,
     target: &Target,
     state: &HostState,
@@ -360,53 +360,58 @@ async fn upload(
         return Err(StepError::DiskFull { free_mib: state.machine.disk_free >> 20, needed_mib: (needed >> 20) + 1 });
     }
     let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
-    work.begin(step, &what).await?;
+    scope.enter_step(step, &what).await?;
     session.upload(files, &state.missing).await
 }
 
 /// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
 /// the grant was revoked in the meantime.
-fn pass_return(work: &mut Work) {
-    if let Some(operation) = &mut work.status.operation {
+fn pass_return(scope: &mut Scope) {
+    if let Some(operation) = &mut scope.status.operation {
         operation.changed = true;
     }
 }
 
-async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &mut HostSeen) -> Result<(), StepError> {
-    record_template(work);
-    pass_return(work);
-    work.begin(Step::Configure.as_str(), "placing files, writing configuration, making keys").await?;
-    let (release, rendered) = (&work.cx.hosts.release, &target.rendered);
-    let ip = work.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
+async fn configure(
+    scope: &mut Scope,
+    session: &Session,
+    target: &Target,
+    seen: &mut HostSeen,
+) -> Result<(), StepError> {
+    record_template(scope);
+    pass_return(scope);
+    scope.enter_step(Step::Configure.as_str(), "placing files, writing configuration, making keys").await?;
+    let (release, rendered) = (&scope.cx.hosts.release, &target.rendered);
+    let ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
     let apply = host::Apply {
         desired: host::Desired {
-            cluster_id: work.cx.cluster.id.clone(),
-            node_name: work.name(),
+            cluster_id: scope.cx.cluster.id.clone(),
+            node_name: scope.name(),
             node_ip: ip.clone(),
-            pool: work.pool.name_any(),
-            namespace: work.cx.process.args.namespace.clone(),
+            pool: scope.pool.name_any(),
+            namespace: scope.cx.process.args.namespace.clone(),
             version: target.version.clone(),
             services: rendered.services.clone(),
             payload: rendered.payload_digest(),
             trusted_ca: release.cluster.trusted_ca.clone().unwrap_or_default(),
             logs: rendered.shared.logs,
-            drift: work.pool.spec.remediation().drift.unwrap_or_default(),
+            drift: scope.pool.spec.remediation().drift.unwrap_or_default(),
         },
         files: rendered.files().to_vec(),
-        configs: configs(work, target)?,
+        configs: configs(scope, target)?,
         certificates: vec![CertificateKind::Kubelet, CertificateKind::Wicd],
         wicd_sha256: release.wicd.sha256.clone(),
     };
     let answer = session.ask(Body::Apply(Box::new(apply))).await?;
     for warning in answer.warnings.iter().take(10) {
         let warning = StepError::host("Warning", warning).to_string();
-        work.cx.events.say(&work.instance, Level::Warning, "HostWarning", Step::Configure.as_str(), &warning);
+        scope.cx.events.say(&scope.instance, Level::Warning, "HostWarning", Step::Configure.as_str(), &warning);
     }
     let mut state = answer.state.ok_or(StepError::BadAnswer { verb: Verb::Apply.as_str() })?;
     if let Outcome::RebootRequired { why } = answer.outcome {
         state.reboot_required.get_or_insert(why);
     }
-    let digest = host::configs_digest(&configs(work, target)?);
+    let digest = host::configs_digest(&configs(scope, target)?);
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
         // It reported success; a retry would repeat for ever.
@@ -414,23 +419,23 @@ async fn configure(work: &mut Work, session: &Session, target: &Target, seen: &m
     }
     seen.requests = answer.requests;
     seen.state = state;
-    if let Some(operation) = &mut work.status.operation {
+    if let Some(operation) = &mut scope.status.operation {
         operation.applied = true;
     }
     Ok(())
 }
 
-async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result<Flow, StepError> {
-    pass_return(work);
+async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Flow, StepError> {
+    pass_return(scope);
     let boot_id = state.machine.boot_id.clone();
-    if let Some(operation) = &mut work.status.operation {
+    if let Some(operation) = &mut scope.status.operation {
         operation.boot_id_before = Some(boot_id.clone());
     }
     let why =
         StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("a restart was requested")).to_string();
-    work.begin(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
-    work.cx.events.say(
-        &work.instance,
+    scope.enter_step(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
+    scope.cx.events.say(
+        &scope.instance,
         Level::Normal,
         "Rebooting",
         Step::Reboot.as_str(),
@@ -443,17 +448,17 @@ async fn reboot(work: &mut Work, session: &Session, state: &HostState) -> Result
     }
 }
 
-async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> {
-    work.begin(Step::Certify.as_str(), "requesting certificates").await?;
-    work.claim_name(None).await?;
-    let claim = super::claims::claim(&work.instance, &work.status, &work.cx);
+async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
+    scope.enter_step(Step::Certify.as_str(), "requesting certificates").await?;
+    scope.claim_name(None).await?;
+    let claim = super::claims::claim(&scope.instance, &scope.status, &scope.cx);
     // Without the policies that hold wicd its identity could change every Node.
     if seen.requests.contains_key(&CertificateKind::Wicd)
-        && let Some(problem) = work.cx.wicd.rights.problem()
+        && let Some(problem) = scope.cx.wicd.rights.problem()
     {
         return Err(StepError::Rights(problem));
     }
-    let cx = &work.cx;
+    let cx = &scope.cx;
     let issue = |kind: CertificateKind, pem: String| {
         let claim = &claim;
         async move {
@@ -472,21 +477,21 @@ async fn certify(work: &mut Work, seen: &mut HostSeen) -> Result<(), StepError> 
     Ok(())
 }
 
-async fn start(work: &mut Work, session: &Session, seen: &mut HostSeen, no_node: bool) -> Result<(), StepError> {
-    pass_return(work);
-    work.begin(Step::Start.as_str(), "starting the services").await?;
-    let asked = work.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
+async fn start(scope: &mut Scope, session: &Session, seen: &mut HostSeen, no_node: bool) -> Result<(), StepError> {
+    pass_return(scope);
+    scope.enter_step(Step::Start.as_str(), "starting the services").await?;
+    let asked = scope.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
     let restart = services_to_restart(asked, &seen.state, no_node);
     let body = host::Start {
         certificates: std::mem::take(&mut seen.issued),
-        wicd_sha256: work.cx.hosts.release.wicd.sha256.clone(),
-        certificate_seconds: i32::try_from(work.cx.process.args.wicd_certificate_lifetime.as_secs())
+        wicd_sha256: scope.cx.hosts.release.wicd.sha256.clone(),
+        certificate_seconds: i32::try_from(scope.cx.process.args.wicd_certificate_lifetime.as_secs())
             .unwrap_or(i32::MAX),
         restart,
     };
     let answer = session.ask(Body::Start(body)).await?;
     seen.state = answer.state.ok_or(StepError::BadAnswer { verb: Verb::Start.as_str() })?;
-    note_wicd_certificate(work, &seen.state);
+    note_wicd_certificate(scope, &seen.state);
     seen.requests = BTreeMap::new();
     seen.started = true;
     session.tidy(&[Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start]).await

@@ -23,19 +23,19 @@ use crate::{
 use wnp_core::{
     render::{Rendered, Stored, version_for},
     rollout::{
-        grants::{Slot, Wanted, lost},
+        grants::{Candidate, PendingChange, lost},
         lost_settings::{Loss, message},
-        progress::{Course, Gate, Seen, Settings, course},
+        progress::{Progress, Seen, Settings, UpdateLimit, course},
         version_diff::{self, Change},
     },
 };
 
 /// What a pool wants.
-pub(super) struct Wishes {
+pub(super) struct DesiredState {
     /// Version that its template renders to.
     rendered: String,
     /// How far the change to it may have got.
-    pub course: Course,
+    pub course: Progress,
     wicd: String,
     min_ready: Duration,
     looks: bool,
@@ -47,7 +47,7 @@ pub(super) struct Wishes {
     from: Option<Arc<Rendered>>,
 }
 
-impl Wishes {
+impl DesiredState {
     /// Renders, stores what is new if it is to be used, and finds out where its nodes stand.
     pub async fn of(
         pool: &WindowsNodePool,
@@ -95,12 +95,12 @@ impl Wishes {
         let legacies = Legacies::read(adopted, pool, cx).await;
         let bare = |i| {
             let mut member = member(i, false, cx.node(&i.name_any()).as_deref(), &wish, None, now);
-            member.slot.withheld = !legacies.losses_of(i, &fresh.services).is_empty();
+            member.candidate.withheld = !legacies.losses_of(i, &fresh.services).is_empty();
             member
         };
         let members: Vec<Member> = mine.iter().map(bare).collect();
-        let slots: Vec<Slot> = members.iter().map(|m| m.slot.clone()).collect();
-        let lost = lost(&slots, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
+        let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
+        let lost = lost(&candidates, rollout.ignore_lost_after(), remediation.max_unhealthy(), now);
         let mut seen = seen(&members, &rendered, &lost.names);
         if let Some(current) = &seen.current {
             seen.foreign =
@@ -133,7 +133,8 @@ impl Wishes {
     /// A pool that is being deleted wants nothing of its hosts any more, and what it wanted may mean nothing.
     fn of_nothing(before: Option<&RolloutStatus>, legacies: Legacies, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
-        let course = Course { status: before.cloned(), target: rendered.clone(), gate: Gate::default(), next: None };
+        let course =
+            Progress { status: before.cloned(), target: rendered.clone(), gate: UpdateLimit::default(), next: None };
         let wicd = cx.hosts.release.wicd.sha256.clone();
         let (changes, min_ready) = (HashMap::new(), Duration::ZERO);
         Self { rendered, course, wicd, min_ready, looks: true, changes, target: None, legacies, from: None }
@@ -164,15 +165,16 @@ impl Wishes {
         let node = cx.node(&instance.name_any());
         let mut member = member(instance, unwanted, node.as_deref(), &wish, self.change(instance), now);
         let follows = instance.status.as_ref().and_then(|s| s.current_version.as_deref());
-        let slot = &mut member.slot;
-        if slot.change.is_none() && slot.ready && wicd_certificate_end(instance).is_some_and(|end| end <= now) {
+        let candidate = &mut member.candidate;
+        if candidate.change.is_none() && candidate.ready && wicd_certificate_end(instance).is_some_and(|end| end <= now)
+        {
             // It was off when wicd would have renewed it, and only the operator can bring another. No other change is
             // made.
-            slot.change = Some(Wanted { version: self.course.target.clone(), ..Wanted::default() });
-            slot.staged = true;
+            candidate.change = Some(PendingChange { version: self.course.target.clone(), ..PendingChange::default() });
+            candidate.staged = true;
         }
-        slot.astray = follows.is_some_and(|version| self.course.is_astray(version));
-        slot.withheld = !self.losses(instance).is_empty();
+        candidate.astray = follows.is_some_and(|version| self.course.is_astray(version));
+        candidate.withheld = !self.losses(instance).is_empty();
         member
     }
 
@@ -187,18 +189,18 @@ impl Wishes {
     }
 
     /// What it takes on a node that does not follow the target, and whether everything for it is on the host.
-    fn change(&self, instance: &WindowsInstance) -> Option<(Wanted, bool)> {
+    fn change(&self, instance: &WindowsInstance) -> Option<(PendingChange, bool)> {
         let status = instance.status.as_ref()?;
         let current = status.current_version.as_ref()?;
         let version = self.course.target.clone();
         if *current == version {
             // wicd is replaced while all other services continue to run.
             let other = status.wicd.as_ref() != Some(&self.wicd);
-            return other.then(|| (Wanted { version, ..Wanted::default() }, true));
+            return other.then(|| (PendingChange { version, ..PendingChange::default() }, true));
         }
         let (change, sent) = self.changes.get(current)?;
         let services = change.services.iter().cloned().collect();
-        Some((Wanted { version, disruption: change.disruption, services }, *sent))
+        Some((PendingChange { version, disruption: change.disruption, services }, *sent))
     }
 
     /// Why a node has to change, in words.
@@ -239,18 +241,18 @@ fn has_all(from: &Stored, to: &Rendered) -> bool {
 fn seen(members: &[Member], version: &str, lost: &BTreeSet<String>) -> Seen {
     let mut seen = Seen::default();
     let mut versions: HashMap<String, u32> = HashMap::new();
-    for Member { instance, slot } in members {
+    for Member { instance, candidate } in members {
         let status = instance.status.clone().unwrap_or_default();
-        let Some(current) = status.current_version.filter(|_| !slot.leaving) else { continue };
+        let Some(current) = status.current_version.filter(|_| !candidate.leaving) else { continue };
         *versions.entry(current.clone()).or_default() += 1;
-        if slot.held || slot.withheld || lost.contains(&slot.name) {
+        if candidate.held || candidate.withheld || lost.contains(&candidate.name) {
             continue;
         }
         let follows = current == version;
         // A node that a person has cordoned is as good as any other.
-        let works = slot.ready && !slot.begun;
+        let works = candidate.ready && !candidate.begun;
         seen.total += 1;
-        seen.failed += u32::from(slot.failed);
+        seen.failed += u32::from(candidate.failed);
         seen.following += u32::from(follows);
         seen.changed += u32::from(follows && works);
     }

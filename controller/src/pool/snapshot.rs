@@ -12,17 +12,17 @@ use kube::ResourceExt;
 
 use super::{
     Intent, PoolContext, PoolError,
+    desired_state::DesiredState,
     keys::Keys,
     known,
     letting_go::{self, Going},
     list::{List, list},
     members::Member,
     preview::{Sights, preview},
-    wishes::Wishes,
 };
 use crate::{
     instance::{applied::Applied, node},
-    inventory::hosts::{Known, Problem},
+    inventory::hosts::{EntryError, Known},
     withheld::Legacies,
 };
 use wnp_core::rollout::{
@@ -31,7 +31,7 @@ use wnp_core::rollout::{
 };
 
 /// What is seen of a pool.
-pub(super) struct Look {
+pub(super) struct Snapshot {
     /// Its instances.
     pub mine: Vec<Arc<WindowsInstance>>,
     /// Its desired hosts.
@@ -39,7 +39,7 @@ pub(super) struct Look {
     /// Whether changes may begin now.
     pub window: Result<Windows, WindowError>,
     /// What it wants.
-    pub wishes: Wishes,
+    pub desired: DesiredState,
     /// Its instances, with what counts of them.
     pub members: Vec<Member>,
     /// Its limits, without that over all pools.
@@ -50,9 +50,9 @@ pub(super) struct Look {
     adoptable: BTreeMap<String, Option<String>>,
 }
 
-impl Look {
+impl Snapshot {
     /// Observes a pool with these instances. `known` are the hosts of all pools.
-    pub async fn at(
+    pub async fn observe(
         pool: &WindowsNodePool,
         mine: Vec<Arc<WindowsInstance>>,
         known: &[Known],
@@ -63,15 +63,15 @@ impl Look {
         let list = list(pool, &mine, known, cx).await;
         let rollout = pool.spec.rollout();
         let window = maintenance_window::look(rollout.windows(), now);
-        let wishes = Wishes::of(pool, &mine, intent, cx, now).await?;
+        let desired = DesiredState::of(pool, &mine, intent, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
-        let mut members: Vec<Member> = mine.iter().map(|i| wishes.member(i, !stays(&i.name_any()), cx, now)).collect();
+        let mut members: Vec<Member> = mine.iter().map(|i| desired.member(i, !stays(&i.name_any()), cx, now)).collect();
         let keys = Keys::read(&list.hosts, cx).await;
         let going = if intent == Intent::Apply { letting_go::going(pool, &mine, cx).await? } else { Going::default() };
         for member in &mut members {
-            member.slot.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
-            member.slot.vanishing = list.vanishing.contains(&member.slot.name);
-            member.slot.let_go = letting_go::is_let_go(pool, &member.instance, going);
+            member.candidate.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
+            member.candidate.vanishing = list.vanishing.contains(&member.candidate.name);
+            member.candidate.let_go = letting_go::is_let_go(pool, &member.instance, going);
         }
         let remediation = pool.spec.remediation();
         let limits = Limits {
@@ -82,7 +82,7 @@ impl Look {
             open: window.as_ref().is_ok_and(|w| w.open),
             order: rollout.order(),
             ignore_lost_after: rollout.ignore_lost_after(),
-            gate: wishes.course.gate.clone(),
+            gate: desired.course.gate.clone(),
             remediation: remediation.type_.unwrap_or_default(),
             unreachable_after: remediation.unreachable_after(),
             max_unhealthy: remediation.max_unhealthy(),
@@ -100,16 +100,16 @@ impl Look {
                 list.hosts.keys().filter(is_new).filter_map(|n| Some((n.clone(), version(n)?))).collect();
             let versions = nodes.iter().map(|(_, version)| version.clone()).collect();
             let legacies = Legacies::read(versions, pool, cx).await;
-            let lost = |version: &str| wishes.lost_with(version, &legacies);
+            let lost = |version: &str| desired.lost_with(version, &legacies);
             adoptable.extend(nodes.into_iter().map(|(name, version)| (name, lost(&version))));
         }
-        Ok(Self { mine, list, window, wishes, members, limits, keys, adoptable })
+        Ok(Self { mine, list, window, desired, members, limits, keys, adoptable })
     }
 
     /// What would be done with each host that something would be done with.
     pub fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
-            let (host, node) = (self.list.hosts.get(&m.slot.name)?, cx.node(&m.slot.name)?);
+            let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
             let recorded = m.instance.status.as_ref().and_then(|s| s.template_applied.as_ref());
             node::patch(&node, &node::template(pool, host), &Applied::on(&node, recorded))
         };
@@ -118,7 +118,7 @@ impl Look {
             &self.members,
             &self.limits,
             &Sights {
-                why: &|m| self.wishes.why(&m.instance),
+                why: &|m| self.desired.why(&m.instance),
                 adoptable: &self.adoptable,
                 beside: &|m, host| {
                     let mut beside = on_node(m).map(|patch| node::told(&patch)).unwrap_or_default();
@@ -150,7 +150,7 @@ pub struct Planned {
     /// Names and places of the hosts that it would use.
     pub hosts: Vec<Known>,
     /// Entries of the inventory that would not be used.
-    pub problems: Vec<Problem>,
+    pub problems: Vec<EntryError>,
 }
 
 /// Returns what the operator would do for a pool, without a write. `others` are hosts of pools that are not in the
@@ -169,7 +169,7 @@ pub async fn plan(
     let mut there: Vec<Known> = all.iter().map(|i| known(i)).collect();
     let more: Vec<Known> = others.iter().filter(|o| !there.iter().any(|k| k.name == o.name)).cloned().collect();
     there.extend(more);
-    let look = Look::at(pool, mine, &there, Intent::DryRun, cx, now).await?;
+    let look = Snapshot::observe(pool, mine, &there, Intent::DryRun, cx, now).await?;
     let of = |host: &InstanceHost| Known {
         name: host.name.clone(),
         address: host.address.clone(),
@@ -178,7 +178,7 @@ pub async fn plan(
     };
     Ok(Planned {
         list: look.preview(pool, cx),
-        version: look.wishes.course.target.clone(),
+        version: look.desired.course.target.clone(),
         hosts: look.list.hosts.values().map(of).collect(),
         problems: look.list.problems,
     })

@@ -35,18 +35,18 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
         bed.api.forget("PATCH", &patch).on("PATCH", &patch, 409, conflict()).on("PATCH", &patch, 200, json!(changed));
         bed.api.forget("GET", INSTANCE).on("GET", INSTANCE, 200, json!(changed));
 
-        let mut work = bed.work(instance.clone());
-        let begun = work.begin(step, "moving pods away").await;
+        let mut scope = bed.scope(instance.clone());
+        let begun = scope.enter_step(step, "moving pods away").await;
         assert_eq!(begun.is_ok(), goes_on, "{about}: {begun:?}");
         assert!(goes_on || matches!(begun, Err(StepError::Outdated)), "{about}: {begun:?}");
 
         // That it was taken back can be stored in any case.
         bed.api.forget("PATCH", &patch).on("PATCH", &patch, 409, conflict()).on("PATCH", &patch, 200, json!(changed));
-        let mut work = bed.work(instance);
-        if let Some(operation) = &mut work.status.operation {
+        let mut scope = bed.scope(instance);
+        if let Some(operation) = &mut scope.status.operation {
             operation.type_ = GrantType::Update;
         }
-        work.save().await.unwrap();
+        scope.save().await.unwrap();
     }
 }
 

@@ -8,7 +8,7 @@ use crate::{context::Context, events::Level};
 
 /// What became of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum HostEvent {
     /// It is in the pool from now on.
     Admitted,
     /// Its entry has changed.
@@ -29,7 +29,7 @@ pub enum Told {
     },
 }
 
-impl Told {
+impl HostEvent {
     /// PascalCase; also the reason of the event.
     fn reason(&self) -> &'static str {
         match self {
@@ -78,7 +78,7 @@ pub fn place(origin: &Origin) -> String {
 
 impl Context {
     /// Records an event of a host.
-    pub(super) fn tell_of_host(&self, instance: &WindowsInstance, told: &Told) {
+    pub(super) fn record_host_event(&self, instance: &WindowsInstance, told: &HostEvent) {
         let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
         let note = told.note(origin);
         self.events.say(instance, Level::Normal, told.reason(), "ReadInventory", &note);
@@ -120,12 +120,12 @@ mod tests {
         let at = "git https://git.example.com/hosts at main@sha1:0a, hall-b.yaml:7";
         let why = || "no longer listed at main@sha1:0b".to_owned();
         for (told, origin, expected) in [
-            (Told::Admitted, Some(&git), format!("listed by {at}")),
-            (Told::Admitted, None, "listed by the pool's own list".into()),
-            (Told::Changed, Some(&git), format!("its entry was changed by {at}")),
-            (Told::Dismissed { why: why(), revision: None }, Some(&git), why()),
-            (Told::Returned, None, "its removal was revoked, and it stays a node".into()),
-            (Told::Moved { to: "q".into() }, None, "pool q lists it now; it stays a node".into()),
+            (HostEvent::Admitted, Some(&git), format!("listed by {at}")),
+            (HostEvent::Admitted, None, "listed by the pool's own list".into()),
+            (HostEvent::Changed, Some(&git), format!("its entry was changed by {at}")),
+            (HostEvent::Dismissed { why: why(), revision: None }, Some(&git), why()),
+            (HostEvent::Returned, None, "its removal was revoked, and it stays a node".into()),
+            (HostEvent::Moved { to: "q".into() }, None, "pool q lists it now; it stays a node".into()),
         ] {
             assert_eq!(told.note(origin), expected);
         }
