@@ -12,7 +12,7 @@ use api::{
 use futures::future::try_join_all;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
+use kube::{ResourceExt, runtime::controller::Action};
 
 use super::{
     error::StepError,
@@ -20,7 +20,7 @@ use super::{
     login::login,
     node::{boot_id, ready},
     register::{own_node, record_template, register, sync_node_metadata},
-    scope::{Flow, Scope, Target},
+    scope::{Scope, Target},
     session::Session,
 };
 use crate::{csr, events::Level};
@@ -50,7 +50,7 @@ pub enum Converged {
     /// The host has to be restarted, and there may be pods on it, because the change itself needs no drain.
     MustBeEmpty,
     /// There is something to wait for.
-    Waits(Flow),
+    Waits(Action),
 }
 
 /// A node that was found.
@@ -74,7 +74,7 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
     let mut seen: Option<HostSeen> = None;
     loop {
         if cx.process.stop.is_cancelled() {
-            return Ok(Converged::Waits(Flow::Rest));
+            return Ok(Converged::Waits(Action::await_change()));
         }
         let wanted = wanted(scope, target)?;
         let node = if !joins || registering || seen.is_some() { own_node(scope)? } else { None };
@@ -332,7 +332,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
 }
 
 /// An error while a host restarts on our behalf is expected; only taking too long is one.
-fn restarting(scope: &mut Scope, error: StepError) -> Result<Flow, StepError> {
+fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     // A host that goes down may take the question with it.
     let expected = error.is_unreachable() || matches!(error, StepError::NoAnswer { .. });
@@ -342,7 +342,7 @@ fn restarting(scope: &mut Scope, error: StepError) -> Result<Flow, StepError> {
     if scope.in_step() > scope.cx.process.args.reboot_timeout {
         return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
     }
-    Ok(Flow::After(REBOOT_POLL))
+    Ok(Action::requeue(REBOOT_POLL))
 }
 
 async fn upload(
@@ -425,7 +425,7 @@ async fn configure(
     Ok(())
 }
 
-async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Flow, StepError> {
+async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
     pass_return(scope);
     let boot_id = state.machine.boot_id.clone();
     if let Some(operation) = &mut scope.status.operation {
@@ -443,7 +443,7 @@ async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Resu
     );
     match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
         // The connection breaking is how a restart looks from here.
-        Ok(_) | Err(StepError::Ssh(_) | StepError::NoAnswer { .. }) => Ok(Flow::After(REBOOT_POLL)),
+        Ok(_) | Err(StepError::Ssh(_) | StepError::NoAnswer { .. }) => Ok(Action::requeue(REBOOT_POLL)),
         Err(error) => Err(error),
     }
 }

@@ -6,11 +6,9 @@ use api::DrainStatus;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
-use super::{
-    drain_options::options,
-    error::StepError,
-    scope::{Flow, Scope},
-};
+use kube::runtime::controller::Action;
+
+use super::{drain_options::options, error::StepError, scope::Scope};
 use crate::{
     drain::{self, Cordon, Drain, State},
     events::Level,
@@ -81,7 +79,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
 
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
 /// removes them, or the Node is made again and drained.
-pub async fn left_behind(scope: &mut Scope) -> Result<Option<Flow>, StepError> {
+pub async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = options(&scope.pool.spec.drain())?;
     let name = scope.name();
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, Timestamp::now(), &options);
@@ -92,11 +90,11 @@ pub async fn left_behind(scope: &mut Scope) -> Result<Option<Flow>, StepError> {
         pods.len()
     );
     scope.enter_step(DRAIN, &what).await?;
-    Ok(Some(Flow::After(LEFT_BEHIND_POLL)))
+    Ok(Some(Action::requeue(LEFT_BEHIND_POLL)))
 }
 
 /// One pass of the drain. `None` when the node is empty.
-pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Flow>, StepError> {
+pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
     let now = Timestamp::now();
     let cordon = cordon(scope);
     let stored = scope.status.operation.as_ref().and_then(|o| o.drain.clone());
@@ -163,7 +161,7 @@ pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Flow>, StepEr
     }
     scope.enter_step(DRAIN, &what).await?;
     let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };
-    Ok(Some(Flow::After(wait.max(Duration::from_millis(500)))))
+    Ok(Some(Action::requeue(wait.max(Duration::from_millis(500)))))
 }
 
 /// Pods that one event names.

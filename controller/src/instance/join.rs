@@ -3,44 +3,46 @@
 use api::Grant;
 use k8s_openapi::api::core::v1::Node;
 
+use kube::runtime::controller::Action;
+
 use super::{
     converge::{Converged, FoundNode, converge},
     drain::take_over_cordon,
     error::StepError,
     node::ready,
     register::sync_node_metadata,
-    scope::{Flow, Scope, Target},
+    scope::{Scope, Target},
     status::Situation,
 };
 use crate::events::Level;
 use wnp_core::operation::join::Step;
 
 /// Continues the join of a host, until it is a node or a wait is needed.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
+pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect.as_str());
     let version = scope.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default();
     let target = scope.target(&version).await?;
     match converge(scope, &target).await? {
-        Converged::Waits(flow) => Ok(flow),
+        Converged::Waits(action) => Ok(action),
         Converged::Works(node) => joined(scope, node.as_deref(), &target).await,
         Converged::AlreadyNode(node) => adopted(scope, node).await,
         // Only a node that changes is asked.
-        Converged::MustBeEmpty => Ok(Flow::Rest),
+        Converged::MustBeEmpty => Ok(Action::await_change()),
     }
 }
 
-async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Result<Flow, StepError> {
+async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Result<Action, StepError> {
     take_over_cordon(scope).await?;
     scope.status.wicd = Some(scope.cx.hosts.release.wicd.sha256.clone());
     is_node(scope, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", target.version);
     scope.cx.events.say(&scope.instance, Level::Normal, "Joined", "Join", &note);
-    Ok(Flow::Rest)
+    Ok(Action::await_change())
 }
 
 /// The host was a node of another operator. It stays one unchanged, and gets this operator's version like any other
 /// node: in its turn, and drained if that is needed.
-async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Flow, StepError> {
+async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepError> {
     let FoundNode { version, wicd } = found;
     scope.status.wicd = wicd;
     let node = scope.cx.node(&scope.name());
@@ -48,7 +50,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Flow, StepError>
     is_node(scope, node.as_deref(), version.clone()).await?;
     let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
     scope.cx.events.say(&scope.instance, Level::Normal, "Adopted", "Join", &note);
-    Ok(Flow::Rest)
+    Ok(Action::await_change())
 }
 
 async fn is_node(scope: &mut Scope, node: Option<&Node>, version: String) -> Result<(), StepError> {

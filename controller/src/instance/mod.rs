@@ -47,7 +47,7 @@ use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
 pub use login::{check as check_host_key, credentials};
-use scope::{Flow, Scope};
+use scope::Scope;
 pub use session::Session;
 use status::Situation;
 
@@ -74,18 +74,14 @@ const PLANNED: &str = "waits because its pool is in mode Plan: no operation begi
 pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
     let stop = cx.process.stop.clone();
     // Ending in the middle is no different from a crash, which is allowed at any point.
-    let flow = tokio::select! {
-        flow = look(&instance, &cx) => match flow {
+    tokio::select! {
+        action = reconcile_instance(&instance, &cx) => match action {
             // The instance was changed meanwhile, which triggers another reconcile, or is gone.
-            Err(StepError::Outdated) => Flow::Rest,
-            flow => flow?,
+            Err(StepError::Outdated) => Ok(Action::await_change()),
+            action => action,
         },
-        () = stop.cancelled() => Flow::Rest,
-    };
-    Ok(match flow {
-        Flow::Rest => Action::await_change(),
-        Flow::After(time) => Action::requeue(time),
-    })
+        () = stop.cancelled() => Ok(Action::await_change()),
+    }
 }
 
 /// What to do after an error that could not be stored as the instance's own.
@@ -95,24 +91,24 @@ pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<C
     Action::requeue(API_RETRY)
 }
 
-async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
+async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Action, StepError> {
     // What is acted upon must have our own last write. If it has not, that write is about to bring us here again.
     if !cx.writes.instances.is_caught_up(cached) {
-        return Ok(Flow::Rest);
+        return Ok(Action::await_change());
     }
     // Without its pool nothing is known about how to reach the host. The pool's finalizer keeps it while it has instances, unless a person
     // takes that away.
-    let Some(pool) = cx.pool_of(cached) else { return poolless::look(cached, cx).await };
+    let Some(pool) = cx.pool_of(cached) else { return poolless::reconcile(cached, cx).await };
     let mut scope = Scope::new(cx.clone(), cached.clone(), pool);
     let result = act(&mut scope).await;
     match result {
-        Ok(flow) => {
+        Ok(action) => {
             scope.save().await?;
-            Ok(flow)
+            Ok(action)
         }
         Err(StepError::Outdated) => Err(StepError::Outdated),
         Err(error @ StepError::Api { .. }) if scope.status.operation.is_none() => Err(error),
-        Err(error) if rotate::is_at_it(&scope) => rotate::failed(&mut scope, &error).await.map(Flow::After),
+        Err(error) if rotate::is_at_it(&scope) => rotate::failed(&mut scope, &error).await.map(Action::requeue),
         Err(error) => {
             let type_ = scope.status.operation.as_ref().map(|o| o.type_);
             let is_change = type_.is_some_and(|t| t != GrantType::Provision);
@@ -127,12 +123,12 @@ async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepE
                 }
                 scope.save().await?;
             }
-            Ok(Flow::After(if at_once { Duration::ZERO } else { wait }))
+            Ok(Action::requeue(if at_once { Duration::ZERO } else { wait }))
         }
     }
 }
 
-async fn act(scope: &mut Scope) -> Result<Flow, StepError> {
+async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     let grant = scope.instance.spec.grant.clone().filter(|g| scope.may_start(g));
     if scope.leaving() {
         return leave(scope, grant).await;
@@ -145,11 +141,11 @@ async fn act(scope: &mut Scope) -> Result<Flow, StepError> {
         return node(scope, grant).await;
     }
     if let Some(wait) = scope.retry_after() {
-        return Ok(Flow::After(wait));
+        return Ok(Action::requeue(wait));
     }
     match grant.filter(|g| g.type_ == GrantType::Provision) {
         Some(grant) => join::run(scope, &grant).await,
-        None if scope.status.failures.is_some() => Ok(Flow::Rest),
+        None if scope.status.failures.is_some() => Ok(Action::await_change()),
         None => {
             let why = if scope.is_plan() {
                 PLANNED
@@ -159,20 +155,20 @@ async fn act(scope: &mut Scope) -> Result<Flow, StepError> {
                 "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)"
             };
             scope.set_conditions(&Situation::Waiting { leaving: false, why });
-            Ok(Flow::Rest)
+            Ok(Action::await_change())
         }
     }
 }
 
 /// A host that is to leave. Until its turn has come it stays the node that it is.
-async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepError> {
+async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let grant = grant.filter(|g| scope.status.last_operation.as_ref() != Some(&g.id));
     if remove::is_abandoned(&scope.instance) {
         return remove::abandon(scope).await;
     }
     if remove::is_past_return(scope) {
         if let Some(wait) = scope.retry_after() {
-            return Ok(Flow::After(wait));
+            return Ok(Action::requeue(wait));
         }
         let begun = scope.operation().as_grant();
         return remove::run(scope, &begun).await;
@@ -188,15 +184,15 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepErro
     let lets_go = orphan || grant.as_ref().is_some_and(|g| g.type_ == GrantType::Orphan);
     if !lets_go && restored::is_lost(scope) {
         if let Some(wait) = scope.retry_after() {
-            return Ok(Flow::After(wait));
+            return Ok(Action::requeue(wait));
         }
         if let Some(wait) = restored::recover(scope).await? {
-            return Ok(Flow::After(wait));
+            return Ok(Action::requeue(wait));
         }
         if let Some(grant) = grant.as_ref().filter(|_| scope.status.current_version.is_some()) {
             // It was given to a host of which nothing was known. That it is a node may be more than the budget has room for.
             scope.status.last_operation = Some(grant.id.clone());
-            return Ok(Flow::Rest);
+            return Ok(Action::await_change());
         }
     }
     match &grant {
@@ -204,7 +200,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepErro
         Some(grant) if grant.type_ == GrantType::Orphan => return remove::let_go(scope, grant).await,
         Some(grant) if grant.type_ == GrantType::Remove => {
             if let Some(wait) = scope.retry_after() {
-                return Ok(Flow::After(wait));
+                return Ok(Action::requeue(wait));
             }
             return remove::run(scope, grant).await;
         }
@@ -212,9 +208,9 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepErro
     }
     if scope.status.current_version.is_some() {
         let begun = scope.status.operation.as_ref().map(|o| o.id.clone());
-        let flow = node(scope, grant.filter(|g| g.type_.is_change() && Some(&g.id) == begun.as_ref())).await?;
+        let action = node(scope, grant.filter(|g| g.type_.is_change() && Some(&g.id) == begun.as_ref())).await?;
         if scope.status.operation.is_some() {
-            return Ok(flow);
+            return Ok(action);
         }
     }
     let why = if scope.is_plan() {
@@ -226,11 +222,11 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepErro
     };
     scope.set_conditions(&Situation::Waiting { leaving: true, why });
     // No watch reports the deletion of a Machine whose Node was deleted before.
-    Ok(if machine.is_some() { Flow::After(MACHINE_POLL) } else { Flow::Rest })
+    Ok(if machine.is_some() { Action::requeue(MACHINE_POLL) } else { Action::await_change() })
 }
 
 /// A host that is a node: it is changed as far as its pool has granted, and otherwise kept in its state.
-async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Flow, StepError> {
+async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let stored = scope.status.operation.clone();
     if stored.is_none() {
         adopt_reported_version(scope).await;
@@ -286,7 +282,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
 }
 
 /// A node without an operation: its Node keeps its desired metadata, and its health is reported.
-async fn sync_idle_node(scope: &mut Scope) -> Result<Flow, StepError> {
+async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
     // A person may request another attempt of a failed version.
     let _ = scope.retry_after();
     let name = scope.name();
@@ -299,13 +295,13 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Flow, StepError> {
         scope.status.holds_node_name |= scope.status.node_ref.take().is_some();
         let why = "its Node was deleted; the operator has the host register again";
         say_of_node(scope, &Situation::Waiting { leaving: false, why });
-        return Ok(Flow::Rest);
+        return Ok(Action::await_change());
     };
     // A host may get another address; its Node is still the one that it made.
     if let Whose::Others(why) = whose(Some(&node), &scope.evidence()) {
         let says = format!("the Node of this name no longer belongs to this host: {why}");
         say_of_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
-        return Ok(Flow::Rest);
+        return Ok(Action::await_change());
     }
     scope.status.node_ref = Some(node::reference(&node));
     if let Some(operation) = node::cordoned_by(&node) {
@@ -327,9 +323,9 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Flow, StepError> {
     }
     say_of_node(scope, &Situation::Node { ready, says: &says, up_to_date });
     if scope.is_plan() {
-        return Ok(Flow::Rest);
+        return Ok(Action::await_change());
     }
-    Ok(address::verify(scope).await?.map_or(Flow::Rest, Flow::After))
+    Ok(address::verify(scope).await?.map_or_else(Action::await_change, Action::requeue))
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.

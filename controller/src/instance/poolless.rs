@@ -6,38 +6,32 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{GrantType, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, names::key};
-use kube::Api;
+use kube::{Api, runtime::controller::Action};
 
-use super::{
-    error::StepError,
-    remove,
-    scope::{Flow, Scope},
-    status::Situation,
-    update,
-};
+use super::{error::StepError, remove, scope::Scope, status::Situation, update};
 use crate::context::Context;
 
 /// A pool that was only just made is seen a moment later.
 const AGAIN: Duration = Duration::from_secs(1);
 
 /// Reconciles an instance without a pool.
-pub async fn look(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Flow, StepError> {
+pub async fn reconcile(cached: &WindowsInstance, cx: &Arc<Context>) -> Result<Action, StepError> {
     let name = &cached.spec.pool_ref.name;
     let pools: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     match pools.get_opt(name).await {
-        Ok(Some(_)) => return Ok(Flow::After(AGAIN)),
+        Ok(Some(_)) => return Ok(Action::requeue(AGAIN)),
         Ok(None) => {}
         Err(error) => return Err(StepError::api("get the pool")(error)),
     }
     // It stands for the one that is not there: nothing is read of it but its name.
     let stand_in = WindowsNodePool::new(name, WindowsNodePoolSpec::default());
     let mut scope = Scope::new(cx.clone(), cached.clone(), Arc::new(stand_in));
-    let flow = act(&mut scope).await?;
+    let action = act(&mut scope).await?;
     scope.save().await?;
-    Ok(flow)
+    Ok(action)
 }
 
-async fn act(scope: &mut Scope) -> Result<Flow, StepError> {
+async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     if remove::is_abandoned(&scope.instance) {
         return remove::abandon(scope).await;
     }
@@ -49,7 +43,7 @@ async fn act(scope: &mut Scope) -> Result<Flow, StepError> {
     }
     let text = message(&scope.name(), &scope.instance, remove::is_past_return(scope));
     scope.set_conditions(&Situation::Poolless { message: &text });
-    Ok(Flow::Rest)
+    Ok(Action::await_change())
 }
 
 fn message(name: &str, instance: &WindowsInstance, deconfiguring: bool) -> String {

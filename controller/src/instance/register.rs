@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
     api::{Patch, PatchParams},
+    runtime::controller::Action,
 };
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
     error::StepError,
     login::login,
     node::{patch, ready, reference, template},
-    scope::{Flow, Scope},
+    scope::Scope,
     session::Session,
     wanted::wanted_node,
 };
@@ -40,7 +41,7 @@ pub fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
 }
 
 /// Waits for the Node, and puts on it what belongs there. wicd follows the version that is written here.
-pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -> Result<Flow, StepError> {
+pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -> Result<Action, StepError> {
     if node.is_none() {
         // What is seen all the time are Windows Nodes. One of another system would be waited for in vain.
         scope.claim_name(None).await?;
@@ -71,7 +72,7 @@ pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -
             limit.as_secs()
         )));
     }
-    Ok(Flow::After(REGISTER_POLL.min(limit)))
+    Ok(Action::requeue(REGISTER_POLL.min(limit)))
 }
 
 /// Logs in once, before the version is blamed: a host that is off, or that the network does not reach, proves nothing about its version.

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
+    runtime::controller::Action,
 };
 use serde_json::json;
 
@@ -23,7 +24,7 @@ use super::{
     identity::prove,
     login::login,
     own::Found,
-    scope::{Flow, Scope},
+    scope::Scope,
     session::Session,
 };
 use crate::events::Level;
@@ -37,7 +38,7 @@ use wnp_core::operation::{
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Continues the removal of the host, until it is complete or a wait is needed.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
+pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     // A user who hands hosts back sets this policy last: it takes precedence over a grant that was given under another.
     if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && !is_past_return(scope) {
         return let_go(scope, grant).await;
@@ -51,7 +52,7 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
     let mut seen = Seen { begun, touched: scope.status.host_key.is_some(), ..Seen::default() };
     loop {
         if cx.process.stop.is_cancelled() {
-            return Ok(Flow::Rest);
+            return Ok(Action::await_change());
         }
         let past_drain = seen.begun >= Some(Step::Deconfigure);
         let found = if past_drain { scope.find_node().await? } else { scope.find_node_to_empty().await? };
@@ -63,11 +64,11 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
         match (next(seen), node) {
             (Next::Gone, _) => return gone(scope).await,
             (Next::Delete, _) => {
-                if is_gone && let Some(flow) = left_behind(scope).await? {
-                    return Ok(flow);
+                if is_gone && let Some(action) = left_behind(scope).await? {
+                    return Ok(action);
                 }
                 if let Some(wait) = settles(scope) {
-                    return Ok(Flow::After(wait));
+                    return Ok(Action::requeue(wait));
                 }
                 delete(scope, |i| leaves_with(i, grant)).await?;
             }
@@ -77,14 +78,14 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
             }
             (Next::Do(Step::Drain), Some(node)) => match pass(scope, &node).await? {
                 None => seen.drained = true,
-                Some(flow) => return Ok(flow),
+                Some(action) => return Ok(action),
             },
             (Next::Do(Step::Deconfigure), _) => {
                 if is_gone
                     && !past_drain
-                    && let Some(flow) = left_behind(scope).await?
+                    && let Some(action) = left_behind(scope).await?
                 {
-                    return Ok(flow);
+                    return Ok(action);
                 }
                 deconfigure(scope).await?;
                 (seen.clean, seen.begun) = (true, Some(Step::Deconfigure));
@@ -169,7 +170,7 @@ pub async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
 }
 
 /// Lets the host go as it is: nothing is drained, and nothing on the host is touched. Of what had begun, only our cordon is lifted.
-pub async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
+pub async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     lift_cordon(scope).await?;
     let half = scope.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
         let to = o.to_version.as_deref().unwrap_or_default();
@@ -256,7 +257,7 @@ async fn delete_node(scope: &Scope, node: &Node) -> Result<(), StepError> {
     }
 }
 
-async fn gone(scope: &mut Scope) -> Result<Flow, StepError> {
+async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     let note = if scope.status.host_key.is_some() {
         "the host is no longer a node, and clean"
     } else {
@@ -267,7 +268,7 @@ async fn gone(scope: &mut Scope) -> Result<Flow, StepError> {
 }
 
 /// Releases a host whose Machine is deleted: nothing is left to drain, to reach or to clean.
-pub async fn vanished(scope: &mut Scope) -> Result<Flow, StepError> {
+pub async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     if let Some(node) = scope.find_node().await?.node() {
         delete_node(scope, &node).await?;
     }
@@ -278,7 +279,7 @@ pub async fn vanished(scope: &mut Scope) -> Result<Flow, StepError> {
 }
 
 /// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
-pub async fn abandon(scope: &mut Scope) -> Result<Flow, StepError> {
+pub async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, is_abandoned).await?;
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
@@ -345,10 +346,10 @@ async fn write_unclean(scope: &Scope, change: impl FnOnce(&mut Vec<UncleanHost>)
 }
 
 /// Lets the instance go.
-async fn finish(scope: &mut Scope) -> Result<Flow, StepError> {
+async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let finalizers = scope.instance.finalizers();
     if !finalizers.iter().any(|f| f == FINALIZER_INSTANCE) {
-        return Ok(Flow::Rest);
+        return Ok(Action::await_change());
     }
     let left: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER_INSTANCE).collect();
     let patch = json!({"metadata": {"finalizers": left, "uid": scope.instance.uid()}});
@@ -357,9 +358,9 @@ async fn finish(scope: &mut Scope) -> Result<Flow, StepError> {
     match instances.patch(&scope.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(written) => {
             scope.cx.writes.instances.note(&written);
-            Ok(Flow::Rest)
+            Ok(Action::await_change())
         }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Flow::Rest),
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(Action::await_change()),
         Err(error) => Err(StepError::api("release the instance")(error)),
     }
 }

@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use api::{Grant, GrantType, KeyRotation, host::Verb};
 
+use kube::runtime::controller::Action;
+
 use super::{
     error::StepError,
     identity::prove,
     login::login,
-    scope::{Flow, Scope},
+    scope::Scope,
     session::{Login, Session},
 };
 use crate::{
@@ -41,7 +43,7 @@ pub fn is_at_it(scope: &Scope) -> bool {
 }
 
 /// Goes through all of it. It takes seconds, and what an operator before us has done is found done.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
+pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, CONNECT);
     let host = scope.instance.spec.host.clone();
     let Some(reference) = host.private_keys.first() else { return Ok(done(scope)) };
@@ -181,10 +183,10 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
     problem.map_or(Ok(()), |error| Err(StepError::Ssh(error)))
 }
 
-fn done(scope: &mut Scope) -> Flow {
+fn done(scope: &mut Scope) -> Action {
     scope.status.key_rotation = None;
     scope.end_operation();
-    Flow::Rest
+    Action::await_change()
 }
 
 /// Notes that there is no key that is to be taken out.

@@ -59,15 +59,6 @@ pub struct Target {
     pub rendered: Arc<Rendered>,
 }
 
-/// How a piece of work ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flow {
-    /// There is nothing to do until something changes.
-    Rest,
-    /// Time after which it is reconciled again, unless a change triggers that before.
-    After(std::time::Duration),
-}
-
 impl Scope {
     /// Takes an instance up.
     pub fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {

@@ -12,6 +12,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api,
     api::{Patch, PatchParams},
+    runtime::controller::Action,
 };
 use serde_json::json;
 
@@ -22,7 +23,7 @@ use super::{
     node::{self, ready},
     own::Found,
     register::sync_node_metadata,
-    scope::{Flow, Scope, Target},
+    scope::{Scope, Target},
     status::Situation,
 };
 use crate::events::Level;
@@ -32,10 +33,10 @@ use wnp_core::{
 };
 
 /// Sends the payload of a version ahead. The node continues unchanged.
-pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
-    let Some(version) = &grant.version else { return Ok(Flow::Rest) };
+pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+    let Some(version) = &grant.version else { return Ok(Action::await_change()) };
     if let Some(wait) = scope.retry_after() {
-        return Ok(Flow::After(wait));
+        return Ok(Action::requeue(wait));
     }
     scope.start_operation(grant, STAGE);
     if let Some(operation) = &mut scope.status.operation {
@@ -45,15 +46,15 @@ pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepEr
     look_and_stage(scope, &target, STAGE).await?;
     scope.status.staged_version = Some(version.clone());
     scope.finish_operation();
-    Ok(Flow::Rest)
+    Ok(Action::await_change())
 }
 
 /// Continues a change, until it is complete or a wait is needed.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
+pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     let begun = scope.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| Step::parse(&o.step));
     let fresh = begun.is_none();
     if let Some(wait) = scope.retry_after() {
-        return Ok(Flow::After(wait));
+        return Ok(Action::requeue(wait));
     }
     let current = scope.status.current_version.clone();
     let operation = scope.start_operation(grant, "");
@@ -68,8 +69,8 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
     let begun = begun.or_else(|| scope.status.operation.as_ref().map(|o| Step::parse(&o.step)));
     // A missing version is detected before any disruption.
     let target = target(scope).await?;
-    if let Some(flow) = evacuate(scope, begun, &target).await? {
-        return Ok(flow);
+    if let Some(action) = evacuate(scope, begun, &target).await? {
+        return Ok(action);
     }
     if scope.operation().type_ == GrantType::Repair && scope.operation().services.is_empty() {
         // Which of them does not work is not known.
@@ -85,7 +86,7 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
         Some(node) => Some(node),
         None => match converge(scope, &target).await? {
             Converged::Works(node) => node,
-            Converged::Waits(flow) => return Ok(flow),
+            Converged::Waits(action) => return Ok(action),
             Converged::MustBeEmpty => return empty_first(scope).await,
             // Only a host that joins is asked.
             Converged::AlreadyNode(_) => None,
@@ -95,19 +96,19 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Flow, StepError> {
 }
 
 /// The host has to be restarted, for which its pods must be moved away first.
-async fn empty_first(scope: &mut Scope) -> Result<Flow, StepError> {
+async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     let operation = scope.operation().clone();
     if operation.disruption.unwrap_or_default() == Disruption::None && !operation.applied {
         // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
         request_restart(scope).await?;
         scope.finish_operation();
-        return Ok(Flow::Rest);
+        return Ok(Action::await_change());
     }
     if let Some(stored) = &mut scope.status.operation {
         stored.disruption = Some(Disruption::Reboot);
     }
     scope.enter_step(Step::Cordon.as_str(), "the host must be restarted: its pods are evicted first").await?;
-    Ok(Flow::After(Duration::ZERO))
+    Ok(Action::requeue(Duration::ZERO))
 }
 
 /// Requests a restart with the Node's annotation, as any client may.
@@ -121,12 +122,12 @@ async fn request_restart(scope: &Scope) -> Result<(), StepError> {
 }
 
 /// Until the node may be disturbed. `None` when it may. A host that cannot be changed is found out while its pods still run.
-async fn evacuate(scope: &mut Scope, begun: Option<Step>, target: &Target) -> Result<Option<Flow>, StepError> {
+async fn evacuate(scope: &mut Scope, begun: Option<Step>, target: &Target) -> Result<Option<Action>, StepError> {
     let mut seen = Seen { begun, ..Seen::default() };
     seen.drains = drains(scope.operation().type_, scope.operation().disruption.unwrap_or_default());
     loop {
         if scope.cx.process.stop.is_cancelled() {
-            return Ok(Some(Flow::Rest));
+            return Ok(Some(Action::await_change()));
         }
         let found =
             if seen.drains && seen.begun < Some(Step::Host) { scope.find_node_to_empty().await? } else { Found::None };
@@ -142,7 +143,7 @@ async fn evacuate(scope: &mut Scope, begun: Option<Step>, target: &Target) -> Re
             }
             (Next::Do(Step::Drain), Found::Node(node)) => match pass(scope, &node).await? {
                 None => seen.drained = true,
-                Some(flow) => return Ok(Some(flow)),
+                Some(action) => return Ok(Some(action)),
             },
             (Next::Do(Step::Cordon | Step::Drain), Found::Gone) => return left_behind(scope).await,
             // The host is no node: there is nothing to move away.
@@ -165,7 +166,7 @@ fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
 }
 
 /// The node works: it is watched for a while, and then takes pods again.
-async fn verify(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
+async fn verify(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Action, StepError> {
     let hold = scope.pool.spec.rollout().min_ready();
     let releasing = scope.operation().step == Step::Uncordon.as_str();
     if !releasing && !hold.is_zero() {
@@ -179,7 +180,7 @@ async fn verify(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> 
     let mut seen = Seen { begun: Some(Step::Verify), works: true, ..Seen::default() };
     seen.proven = releasing || hold.is_zero() || scope.in_step() >= hold;
     if !seen.proven {
-        return Ok(Flow::After(hold.saturating_sub(scope.in_step()).max(Duration::from_millis(200))));
+        return Ok(Action::requeue(hold.saturating_sub(scope.in_step()).max(Duration::from_millis(200))));
     }
     // The Node is fetched again: whether it has the operator's cordon must be certain.
     let operation = scope.operation();
@@ -199,7 +200,7 @@ async fn verify(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> 
     done(scope, node, target).await
 }
 
-async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Flow, StepError> {
+async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Action, StepError> {
     let operation = scope.operation().clone();
     if scope.status.current_version.as_ref() != Some(&target.version) {
         scope.status.previous_version = scope.status.current_version.replace(target.version.clone());
@@ -224,7 +225,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     scope.save().await?;
     let (reason, level, note) = told(&operation, target);
     scope.cx.events.say(&scope.instance, level, reason, operation.type_.as_str(), &note);
-    Ok(Flow::Rest)
+    Ok(Action::await_change())
 }
 
 fn told(operation: &Operation, target: &Target) -> (&'static str, Level, String) {
