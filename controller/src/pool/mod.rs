@@ -185,7 +185,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     }
 
     // Status.
-    let seen = status::Seen {
+    let seen = status::ObservedPool {
         strays: &strays_of(&pool, &list, &all, &cx),
         list: &list,
         members: &members,

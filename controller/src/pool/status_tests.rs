@@ -3,17 +3,15 @@
 use std::sync::Arc;
 
 use api::{
-    Failures, Host, Inventory, Operation, Phase, Rollout, RolloutStatus, WindowsInstance, WindowsInstanceSpec,
-    WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
+    Disruption, Failures, GrantType, Host, Inventory, Operation, Phase, Rollout, RolloutStatus, Verdict,
+    WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use api::Disruption;
-
 use wnp_core::rollout::{
     grants::{Candidate, PendingChange},
-    progress::UpdateLimit,
+    progress::{BlockedBy, UpdateLimit},
 };
 
 const VERSION: &str = "1-a";
@@ -85,7 +83,8 @@ fn described_in(
 ) -> WindowsNodePoolStatus {
     let hosts = pool.spec.hosts().len();
     let list = listed(hosts, problems);
-    let seen = Seen { strays: &[], list: &list, members, decision, course, window, deleting: false, keys: None };
+    let seen =
+        ObservedPool { strays: &[], list: &list, members, decision, course, window, deleting: false, keys: None };
     next(pool, &seen, None, now)
 }
 
@@ -295,7 +294,7 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
         let (members, window) = (&members[..], Ok(&OPEN));
-        let seen = Seen {
+        let seen = ObservedPool {
             strays: &[],
             list: &list,
             members,
@@ -329,7 +328,7 @@ fn the_status_says_who_has_signed_the_list() {
         let status = api::InventoryStatus { verdict, signer: Some("SSH SHA256:x".into()), ..Default::default() };
         let list = List { status: Some(status.clone()), ..listed(0, &[]) };
         let (members, window) = (&[][..], Ok(&OPEN));
-        let seen = Seen {
+        let seen = ObservedPool {
             strays: &[],
             list: &list,
             members,
@@ -351,7 +350,7 @@ fn a_warning_is_beside_everything_else() {
     let pool = pool(1);
     let members = [member("h0", Phase::Ready)];
     let (decision, course) = (Decision::default(), course(BlockedBy::None));
-    let seen = Seen {
+    let seen = ObservedPool {
         strays: &["left".to_string()],
         list: &listed(1, &[]),
         members: &members,
@@ -393,7 +392,7 @@ fn old_keys_are_told_beside_everything_else() {
     ] {
         pool.spec.rollout = Some(Rollout { paused: Some(paused), ..Rollout::default() });
         let window = Ok(&OPEN);
-        let seen = Seen {
+        let seen = ObservedPool {
             strays: &[],
             list: &list,
             members: &members,
