@@ -1,6 +1,6 @@
 //! Decides which hosts get a grant.
 //!
-//! A grant is a candidate: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
+//! A grant is a slot: it is written on the instance, so that it can be counted, observed and revoked. Joining disrupts
 //! no node and is bounded by `provisioning.maxConcurrent` alone. A disruption of a working node, for example an update,
 //! a restart or its removal, is bounded by `rollout.maxUnavailable`; the same on a node that does not work costs
 //! nothing of it.
@@ -284,7 +284,7 @@ impl<'a> Plan<'a> {
         paid
     }
 
-    /// Joining: a host that waits after a failure gives its candidate to the next one, and gets another after those that were never tried.
+    /// Joining: a host that waits after a failure gives its place to the next one, and gets another after those that were never tried.
     fn join(&mut self) {
         let mut free = self.limits.max_concurrent;
         let mut new: Vec<&'a Candidate> = self.candidates.iter().copied().filter(|s| !s.leaving && !s.joined).collect();
@@ -316,7 +316,10 @@ impl<'a> Plan<'a> {
             }
             let orphan = self.limits.orphan || candidate.let_go;
             let wanted = if orphan { GrantType::Orphan } else { GrantType::Remove };
-            let held = (candidate.held || self.is_revived(candidate)) && !orphan;
+            // A node that works and was not cordoned yet, because its host cannot be reached or proven: its place is another's until its
+            // next attempt.
+            let is_in_vain = self.waits(candidate) && candidate.available && !candidate.removing;
+            let held = (candidate.held || self.is_revived(candidate) || is_in_vain) && !orphan;
             if !held && candidate.grant == Some(wanted) {
                 self.keep(candidate);
                 continue;

@@ -166,6 +166,27 @@ fn joining_and_leaving() {
             vec![],
         ),
         ("a dead node takes the budget of the others", vec![dead("a"), leaving(node("b"))], limits(), vec![]),
+        (
+            "a node whose removal could not begin gives its place to others",
+            vec![waiting(granted(leaving(node("a")), Remove)), leaving(node("b"))],
+            limits(),
+            vec![("a", None)],
+        ),
+        (
+            "until its next attempt",
+            vec![waiting(leaving(node("a"))), leaving(node("b"))],
+            limits(),
+            vec![("b", Some(Remove))],
+        ),
+        (
+            "and keeps it once it is cordoned",
+            vec![
+                Candidate { removing: true, ..waiting(granted(leaving(cordoned(node("a"))), Remove)) },
+                leaving(node("b")),
+            ],
+            limits(),
+            vec![],
+        ),
         ("but is itself removed for nothing", vec![leaving(dead("a")), node("b")], limits(), vec![("a", Some(Remove))]),
         (
             "who never joined is removed for nothing",
