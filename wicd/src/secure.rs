@@ -11,8 +11,7 @@
 
 use api::host::path;
 
-use crate::access;
-use crate::access::Guard;
+use crate::access::{self, Guard};
 use crate::files;
 use crate::host::{Host, HostError, Kind, Place};
 

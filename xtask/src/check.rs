@@ -30,7 +30,7 @@ const FAST: &[Step] = &[
     ("format of the fuzz targets", || cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])),
     ("words", || words::run(&words::Args {})),
     ("links", || links::run(&links::Args {})),
-    ("modules", || modules::run(&modules::Args { paths: false })),
+    ("modules", || modules::run(&modules::Args {})),
     ("unused dependencies", || unused::run(&unused::Args {})),
     ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];

@@ -14,9 +14,6 @@
 //!
 //! What this does not see: names that only macros make, methods and fields (which need no path), and two siblings that reach each other only
 //! through functions of their parent.
-//!
-//! [`ALLOWED`] lists the cycles that are still there. A cycle that is not in the list is an error, and so is an entry that is no cycle any more, so that
-//! the list only becomes shorter.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -29,22 +26,15 @@ use devenv::workspace_root;
 
 use crate::source::{self, Mention, Module};
 
-/// The cycles that are still there: the parent of the modules, and the modules, sorted.
-const ALLOWED: &[(&str, &[&str])] = &[];
-
 /// Most steps from a name through imports and re-exports to its definition.
 const STEPS: usize = 32;
 
-/// Finds cycles between the modules of each crate. Fails if there is a cycle that the list in xtask/src/modules.rs does not have, or the other way round.
+/// Finds cycles between the modules of each crate of the workspace. Fails if there is one.
 #[derive(clap::Args)]
-pub struct Args {
-    /// Print the paths that make the cycles of the list, too.
-    #[arg(long)]
-    pub paths: bool,
-}
+pub struct Args {}
 
-/// Finds the cycles of all crates of the workspace, and compares them with [`ALLOWED`].
-pub fn run(args: &Args) -> Result<()> {
+/// Finds the cycles of all crates of the workspace.
+pub fn run(_: &Args) -> Result<()> {
     let mut cycles = Vec::new();
     let mut count = 0;
     for (name, root) in roots()? {
@@ -58,15 +48,13 @@ pub fn run(args: &Args) -> Result<()> {
         count += modules.modules.len();
         cycles.extend(modules.cycles());
     }
-    println!("{count} modules, {} cycles between siblings, {} in the list", cycles.len(), ALLOWED.len());
-    for cycle in &cycles {
-        let listed = ALLOWED.iter().any(|allowed| cycle.is(allowed));
-        if args.paths || !listed {
-            println!("{}{cycle}", if listed { "" } else { "NOT IN THE LIST: " });
-        }
-    }
-    let problems = compare(&cycles, ALLOWED);
-    ensure!(problems.is_empty(), "cycles between modules:\n  {}", problems.join("\n  "));
+    println!("{count} modules, {} cycles between siblings", cycles.len());
+    let problems: Vec<String> = cycles.iter().map(ToString::to_string).collect();
+    ensure!(
+        problems.is_empty(),
+        "modules import each other; move what they share below both, or into the parent:\n  {}",
+        problems.join("\n  ")
+    );
     Ok(())
 }
 
@@ -99,16 +87,6 @@ struct Cycle {
     modules: Vec<String>,
     /// For each edge a path that makes it.
     paths: Vec<String>,
-}
-
-impl Cycle {
-    fn is(&self, (parent, modules): &(&str, &[&str])) -> bool {
-        self.parent == *parent && self.modules == *modules
-    }
-
-    fn is_part_of(&self, (parent, modules): &(&str, &[&str])) -> bool {
-        self.parent == *parent && self.modules.iter().all(|module| modules.contains(&module.as_str()))
-    }
 }
 
 impl std::fmt::Display for Cycle {
@@ -259,30 +237,6 @@ fn groups<'a>(edges: impl Iterator<Item = &'a (String, String)>) -> Vec<Vec<Stri
     groups
 }
 
-/// What is wrong: cycles that are not in the list, and entries of the list that are no cycles.
-fn compare(cycles: &[Cycle], allowed: &[(&str, &[&str])]) -> Vec<String> {
-    let mut problems = Vec::new();
-    for cycle in cycles.iter().filter(|cycle| !allowed.iter().any(|entry| cycle.is(entry))) {
-        let modules = cycle.modules.join(", ");
-        problems.push(if allowed.iter().any(|entry| cycle.is_part_of(entry)) {
-            format!(
-                "{} has a smaller cycle than the list says: write {modules} in ALLOWED in xtask/src/modules.rs",
-                cycle.parent
-            )
-        } else {
-            format!("{} has a new cycle: {modules}; move what they share below both, or into the parent", cycle.parent)
-        });
-    }
-    for entry in allowed.iter().filter(|entry| !cycles.iter().any(|cycle| cycle.is_part_of(entry))) {
-        let (parent, modules) = entry;
-        problems.push(format!(
-            "{parent} has no cycle of {} any more: remove it from ALLOWED in xtask/src/modules.rs",
-            modules.join(", ")
-        ));
-    }
-    problems
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -421,26 +375,5 @@ mod tests {
     fn a_file_that_is_missing_is_an_error() {
         let read = |path: &str| Ok((path == "src/lib.rs").then(|| "mod gone;".to_owned()));
         assert!(source::read_crate("src/lib.rs", &read).is_err());
-    }
-
-    #[test]
-    fn the_list_can_only_become_shorter() {
-        let cycle = |modules: &[&str]| Cycle {
-            parent: "x".into(),
-            modules: modules.iter().map(ToString::to_string).collect(),
-            paths: Vec::new(),
-        };
-        let list: &[(&str, &[&str])] = &[("x", &["a", "b", "c"])];
-        for (found, expected) in [
-            (vec![cycle(&["a", "b", "c"])], &[][..]),
-            (vec![cycle(&["a", "b", "c"]), cycle(&["d", "e"])], &["new cycle: d, e"]),
-            (vec![cycle(&["a", "b", "c", "d"])], &["new cycle: a, b, c, d", "no cycle of a, b, c any more"]),
-            (vec![cycle(&["a", "b"])], &["smaller cycle than the list says: write a, b"]),
-            (Vec::new(), &["no cycle of a, b, c any more"]),
-        ] {
-            let problems = compare(&found, list);
-            assert_eq!(problems.len(), expected.len(), "{problems:?}");
-            assert!(problems.iter().zip(expected).all(|(problem, part)| problem.contains(part)), "{problems:?}");
-        }
     }
 }

@@ -23,7 +23,7 @@ pub fn place(cx: &Context) -> Result<SemaphorePermit<'_>, Duration> {
     cx.hosts.looks.try_acquire().map_err(|_| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
 }
 
-/// Logs in. `granted`: it takes one of the places of work that was granted; else the caller holds a [`place`].
+/// Logs in. `granted`: it takes one of the places of granted work; otherwise the caller holds a [`place`].
 pub async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
     let host = &scope.instance.spec.host;
     let id = hex::encode(Sha256::digest(format!("{} {} {}", scope.name(), host.address, host.port)));

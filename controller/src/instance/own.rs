@@ -70,7 +70,7 @@ impl Scope {
         evidence(&self.instance, &self.status, &self.cx.caches.machines)
     }
 
-    /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One that is
+    /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One of
     /// another owner is an error; a missing one leaves the name to the host. `reached` is the address of the
     /// connection, if it is not on record yet.
     pub async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {

@@ -30,8 +30,7 @@ use std::path::{Path, PathBuf};
 
 use api::host::{Machine, ServiceState};
 
-use crate::access::AccessList;
-use crate::access::Guard;
+use crate::access::{AccessList, Guard};
 use crate::host::{Adapter, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
 /// containerd's shims go on when containerd stops.
