@@ -31,6 +31,7 @@ fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
 }
 
 /// The examples. They are values of the API types, so they always match the API.
+#[expect(clippy::too_many_lines, reason = "one example after the other")]
 pub fn examples() -> Vec<Example> {
     vec![
         Example {

@@ -295,6 +295,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn the_filter() {
         let evict = |warnings: &[&'static str]| Verdict::Evict { order: 0, warnings: warnings.to_vec() };
         let facts = Facts {

@@ -170,6 +170,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn one_host() {
         let free = Candidate { name: "w".into(), joined: true, ready: true, ..Candidate::default() };
         let change = |disruption| Candidate {

@@ -114,6 +114,7 @@ async fn alice(control_plane: &ControlPlane) -> Result<Client> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn no_attack_is_approved_and_every_right_request_is() -> Result<()> {
     let control_plane = shared().await?;
     let alice = alice(control_plane).await?;

@@ -415,6 +415,7 @@ impl Walk {
     }
 
     /// Something that a person does, or that happens.
+    #[expect(clippy::too_many_lines, reason = "one act after the other")]
     async fn act(&mut self) -> Result<String> {
         let host = self.rng.random_range(0..self.hosts.len());
         let pool = self.rng.random_range(0..2);

@@ -176,6 +176,7 @@ fn right_requests_are_approved() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn wrong_requests_of_ours_are_denied() {
     let p = |forged: Forged| forged.pem();
     let one = || node("win-1");

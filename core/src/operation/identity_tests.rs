@@ -67,6 +67,7 @@ impl Case {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn which_host_it_is() {
     let case = Case::default;
     let ours = || Some(of(HERE, "win-1"));

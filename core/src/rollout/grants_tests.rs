@@ -107,6 +107,7 @@ fn check(cases: Vec<Case>) {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn joining_and_leaving() {
     use GrantType::{Orphan, Provision, Remove, Update};
     let paused = Limits { paused: true, ..limits() };
@@ -289,6 +290,7 @@ fn joining_and_leaving() {
 }
 
 #[test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 fn updates() {
     use GrantType::{Reboot, Remove, Stage, Update};
     let paused = Limits { paused: true, ..limits() };

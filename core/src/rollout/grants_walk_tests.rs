@@ -230,6 +230,7 @@ fn can_be_taken_back(candidate: &Candidate) -> bool {
 }
 
 /// Invariants of every decision.
+#[expect(clippy::too_many_lines, reason = "one act after the other")]
 fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<Decision, TestCaseError> {
     let decision = decide(candidates, limits, now);
     let base = |s: &&Candidate| s.joined && !s.held && !s.vanishing && !decision.lost.contains(&s.name);

@@ -283,6 +283,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
     fn table() {
         let c = wanted("containerd", &[]);
         let k = wanted("kubelet", &["containerd"]);
