@@ -101,7 +101,7 @@ async fn push(State(receiver): State<Receiver>, headers: HeaderMap, body: Bytes)
     if !is_signed(&receiver.token.0, &body, signature) {
         return (StatusCode::FORBIDDEN, "X-Hub-Signature-256 is missing or wrong\n");
     }
-    let Some(pushed) = on_push(&body) else {
+    let Some(pushed) = pushed(&body) else {
         return (StatusCode::BAD_REQUEST, "the body is not JSON\n");
     };
     let found = receiver.cx.sources.git.on_push(|url| place(url).is_some_and(|p| pushed.contains(&p)));
@@ -126,7 +126,7 @@ pub fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
 }
 
 /// The repository that the body names, in every way in which it does, each as host and path. `None` if it is no JSON.
-pub fn on_push(body: &[u8]) -> Option<Vec<String>> {
+pub fn pushed(body: &[u8]) -> Option<Vec<String>> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(urls(&body).into_iter().filter_map(|url| place(&url)).collect())
 }
@@ -198,8 +198,8 @@ mod tests {
         assert_eq!(urls(&body), ["a", "b"]);
         assert!(urls(&serde_json::json!([])).is_empty());
         let body = br#"{"repository": {"clone_url": "https://git.example.com/a/b.git", "url": 3, "ssh_url": "no"}}"#;
-        assert_eq!(on_push(body), Some(vec!["git.example.com/a/b".to_string()]));
-        assert_eq!(on_push(b"{"), None);
+        assert_eq!(pushed(body), Some(vec!["git.example.com/a/b".to_string()]));
+        assert_eq!(pushed(b"{"), None);
     }
 
     proptest! {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use api::host::{Answer, Verb};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use controller::instance::{StepError, told};
+use controller::instance::{StepError, facts};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
@@ -21,7 +21,8 @@ const NODE: &str = "win-1";
 
 /// From the bytes on a host to what becomes of them.
 pub fn answer(data: &[u8]) {
-    let Answer { state: Some(state), requests, warnings, .. } = (match told::answer(data, OPERATION, Verb::Apply) {
+    let Answer { state: Some(state), requests, warnings, .. } = (match facts::parse_answer(data, OPERATION, Verb::Apply)
+    {
         Ok(answer) => answer,
         Err(error) => return fit(&error),
     }) else {
@@ -29,7 +30,7 @@ pub fn answer(data: &[u8]) {
     };
     warnings.iter().for_each(|warning| fit(&StepError::host("Warning", warning)));
     let peer = IpAddr::from([10, 0, 0, 1]);
-    match told::facts(&state.machine, "10.0.0.1", peer, Timestamp::UNIX_EPOCH) {
+    match facts::parse_facts(&state.machine, "10.0.0.1", peer, Timestamp::UNIX_EPOCH) {
         Ok(facts) => {
             for text in [&facts.hostname, &facts.machine_id, &facts.os_build, &facts.os_name, &facts.boot_id] {
                 crate::assert_fit_for_people(text, 128);
