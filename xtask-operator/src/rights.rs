@@ -71,10 +71,11 @@ pub fn run(args: &Args) -> Result<()> {
     for right in &unused {
         println!("not used: {right}");
     }
-    for refused in &seen.forbidden {
-        println!("forbidden: {refused}");
+    let refused = seen.refused(&rights);
+    for Request { verb, group, resource, namespace, name } in &refused {
+        println!("forbidden: {verb} {group:?} {resource} {namespace}/{name}");
     }
-    ensure!(seen.forbidden.is_empty(), "the operator asked for what its roles in deploy/ do not grant");
+    ensure!(refused.is_empty(), "the operator asked for what its roles in deploy/ do not grant");
     if !unused.is_empty() && !args.partial {
         bail!(
             "roles in deploy/ grant what no test uses: take it out, test it, or say in xtask-operator/src/rights.rs why it is there"
@@ -198,7 +199,7 @@ struct Request {
 #[derive(Default)]
 struct Seen {
     requests: BTreeSet<Request>,
-    forbidden: BTreeSet<String>,
+    forbidden: BTreeSet<Request>,
 }
 
 impl Seen {
@@ -211,11 +212,11 @@ impl Seen {
         let Object { resource, subresource, namespace, name, api_group: group } = event.object_ref;
         let resource = if subresource.is_empty() { resource } else { format!("{resource}/{subresource}") };
         let verb = event.verb;
+        let request = Request { namespace, group, resource, verb, name };
         if event.annotations.get("authorization.k8s.io/decision").is_some_and(|d| d == "forbid") {
-            self.forbidden.insert(format!("{verb} {group:?} {resource} {namespace}/{name}"));
+            self.forbidden.insert(request);
             return;
         }
-        let request = Request { namespace, group, resource, verb, name };
         // An apply that makes the object takes both rights.
         if request.verb == "patch" && event.response_status.code == 201 {
             self.requests.insert(Request { verb: "create".into(), ..request.clone() });
@@ -224,12 +225,20 @@ impl Seen {
     }
 
     fn uses(&self, right: &Right) -> bool {
-        self.requests.iter().any(|request| {
-            let same =
-                (&request.group, &request.resource, &request.verb) == (&right.group, &right.resource, &right.verb);
-            same && right.namespace.as_ref().is_none_or(|n| *n == request.namespace)
-                && (right.names.is_empty() || right.names.contains(&request.name))
-        })
+        self.requests.iter().any(|request| right.covers(request))
+    }
+
+    /// What was forbidden and no right covers. An API server that is starting has not read its roles yet, and forbids everything.
+    fn refused(&self, rights: &[Right]) -> Vec<&Request> {
+        self.forbidden.iter().filter(|request| !rights.iter().any(|right| right.covers(request))).collect()
+    }
+}
+
+impl Right {
+    fn covers(&self, request: &Request) -> bool {
+        (&request.group, &request.resource, &request.verb) == (&self.group, &self.resource, &self.verb)
+            && self.namespace.as_ref().is_none_or(|n| *n == request.namespace)
+            && (self.names.is_empty() || self.names.contains(&request.name))
     }
 }
 
@@ -288,6 +297,8 @@ mod tests {
         seen.note(event("list", json!({"resource": "secrets"}), 403, "forbid", "g"));
         assert_eq!(seen.forbidden.len(), 1);
         assert_eq!(seen.requests.len(), 1);
+        assert_eq!(seen.refused(&[right("list", "nodes", None, &[])]).len(), 1);
+        assert!(seen.refused(&[right("list", "secrets", None, &[])]).is_empty(), "the server was starting");
     }
 
     #[test]
