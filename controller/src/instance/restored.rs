@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use api::names::key;
+use api::names::{UNKNOWN_VERSION, key};
 use kube::ResourceExt;
 
 use super::{error::StepError, look, node::reference, scope::Scope};
@@ -37,16 +37,19 @@ pub async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
         return Err(StepError::NodeUnproven { name: scope.name(), why });
     }
     let (identity, state, facts) = look::ask(scope, &mut session, Purpose::Remove).await?;
-    if let (Identity::Meant | Identity::Supersedes(_), Some(marker)) = (identity, &state.marker) {
+    // A node of another operator has no record of this one on its host: its Node is enough, which the host was reached at.
+    let version = node.as_ref().and_then(|n| n.annotations().get(key::VERSION)).filter(|v| !v.is_empty()).cloned();
+    let version = version.or_else(|| state.marker.as_ref().map(|m| m.version.clone()));
+    let is_a_node = node.is_some() || state.marker.is_some();
+    if is_a_node && matches!(identity, Identity::Meant | Identity::Supersedes(_)) {
         scope.record_identity(session.connection());
         scope.status.facts = Some(facts);
         // One that was deleted in the meantime may have left pods behind.
         scope.status.holds_node_name |= node.is_none();
-        let follows = node.as_ref().and_then(|n| n.annotations().get(key::VERSION)).filter(|v| !v.is_empty());
-        scope.status.current_version = Some(follows.unwrap_or(&marker.version).clone());
+        scope.status.current_version = Some(version.unwrap_or_else(|| UNKNOWN_VERSION.to_owned()));
         scope.status.node_ref = node.as_ref().map(reference);
         scope.status.failures = None;
-        let note = "the instance had no stored state; the host's own record and its Node show that it is the same node as before";
+        let note = "the instance had no stored state of a node; its host and its Node show that it is one";
         scope.cx.events.say(&scope.instance, Level::Normal, "Recovered", "Connect", note);
     }
     session.close().await;
