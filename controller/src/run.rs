@@ -390,7 +390,7 @@ async fn approve(cx: Arc<Context>) {
             () = cx.process.stop.cancelled() => return,
         }
     };
-    let told = cx.clone();
+    let shared = cx.clone();
     let on_verdict =
         move |verdict: &csr::Verdict, request: &k8s_openapi::api::certificates::v1::CertificateSigningRequest| {
             let (label, event) = match verdict {
@@ -400,18 +400,18 @@ async fn approve(cx: Arc<Context>) {
                 csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
             };
             if matches!(verdict, csr::Verdict::Approve(csr::Kind::WicdClient)) {
-                told.wicd.renewals.note(request, Timestamp::now());
+                shared.wicd.renewals.note(request, Timestamp::now());
             }
-            told.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
+            shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
             if matches!(verdict, csr::Verdict::Deny { .. }) {
-                told.process.metrics.wrote("CertificateSigningRequest");
+                shared.process.metrics.wrote("CertificateSigningRequest");
             }
             if let Some((reason, message)) = event {
                 let (level, action) = match verdict {
                     csr::Verdict::Deny { .. } => (Level::Warning, "Deny"),
                     _ => (Level::Normal, "Approve"),
                 };
-                told.events.say(request, level, reason, action, &message);
+                shared.events.say(request, level, reason, action, &message);
             }
         };
     let held = cx.clone();

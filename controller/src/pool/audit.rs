@@ -78,21 +78,21 @@ pub fn place(origin: &Origin) -> String {
 
 impl Context {
     /// Records an event of a host.
-    pub(super) fn record_host_event(&self, instance: &WindowsInstance, told: &HostEvent) {
+    pub(super) fn record_host_event(&self, instance: &WindowsInstance, event: &HostEvent) {
         let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
-        let note = told.note(origin);
-        self.events.say(instance, Level::Normal, told.reason(), "ReadInventory", &note);
+        let note = event.note(origin);
+        self.events.say(instance, Level::Normal, event.reason(), "ReadInventory", &note);
         let commit = origin.and_then(|o| o.commit.as_ref());
         tracing::info!(
             target: "audit",
-            event = told.reason(),
+            event = event.reason(),
             host = instance.name_any(),
             pool = instance.spec.pool_ref.name,
             address = host.address,
             port = host.port,
             username = host.username,
             source = origin.map(|o| o.source.as_str()),
-            revision = told.revision().or_else(|| origin.and_then(|o| o.revision.as_deref())),
+            revision = event.revision().or_else(|| origin.and_then(|o| o.revision.as_deref())),
             file = origin.and_then(|o| o.file.as_deref()),
             line = origin.and_then(|o| o.line),
             machine = origin.and_then(|o| o.machine.as_deref()),
@@ -119,7 +119,7 @@ mod tests {
         };
         let at = "git https://git.example.com/hosts at main@sha1:0a, hall-b.yaml:7";
         let why = || "no longer listed at main@sha1:0b".to_owned();
-        for (told, origin, expected) in [
+        for (event, origin, expected) in [
             (HostEvent::Admitted, Some(&git), format!("listed by {at}")),
             (HostEvent::Admitted, None, "listed by the pool's own list".into()),
             (HostEvent::Changed, Some(&git), format!("its entry was changed by {at}")),
@@ -127,7 +127,7 @@ mod tests {
             (HostEvent::Returned, None, "its removal was revoked, and it stays a node".into()),
             (HostEvent::Moved { to: "q".into() }, None, "pool q lists it now; it stays a node".into()),
         ] {
-            assert_eq!(told.note(origin), expected);
+            assert_eq!(event.note(origin), expected);
         }
     }
 }

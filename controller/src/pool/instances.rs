@@ -222,7 +222,7 @@ enum Write {
         name: String,
         patch: serde_json::Value,
         mark: Option<serde_json::Value>,
-        told: HostEvent,
+        event: HostEvent,
     },
 }
 
@@ -256,8 +256,8 @@ pub async fn apply(
                 let mark = leaving
                     .confirmed
                     .then(|| json!({"metadata": {"uid": instance.uid()}, "spec": {"leaving": leaving}}));
-                let told = HostEvent::Dismissed { why: leaving.why, revision };
-                writes.push(Write::Leave { name, patch, mark, told });
+                let event = HostEvent::Dismissed { why: leaving.why, revision };
+                writes.push(Write::Leave { name, patch, mark, event });
             }
             (None, Some(_)) => writes.push(Write::Grant { name, patch }),
             (None, None) => {}
@@ -344,7 +344,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
                 other => gone_is_fine(other).map_err(failed("grant an operation")),
             }
         }
-        Write::Leave { name, patch, mark, told } => {
+        Write::Leave { name, patch, mark, event } => {
             let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
             let written = match (api.patch(&name, &params, &Patch::Merge(patch)).await, mark) {
                 (Err(kube::Error::Api(status)), Some(mark)) if status.is_conflict() => {
@@ -355,7 +355,7 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
             match written {
                 Ok(written) => {
                     cx.writes.grants.note(&written);
-                    cx.record_host_event(&written, &told);
+                    cx.record_host_event(&written, &event);
                     Ok(())
                 }
                 other => gone_is_fine(other).map_err(failed("mark an instance as leaving")),

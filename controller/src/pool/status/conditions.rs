@@ -48,7 +48,7 @@ impl<'a> View<'a> {
 
     /// Whether each entry of the list is used, and the list is what it must be.
     pub fn inventory_synced(&self) -> Next {
-        let (list, strays) = (self.seen.list, told_of_strays(self.seen.strays));
+        let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
             None => set(Status::True, reason::SUCCEEDED, format!("{} hosts{strays}", list.hosts.len())),
             Some(first) => {
@@ -160,7 +160,7 @@ impl<'a> View<'a> {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
             let names = &self.groups.overdue;
-            let message = || format!("for more than {limit} s: {}", told_or_names(names, self.seen));
+            let message = || format!("for more than {limit} s: {}", failure_or_names(names, self.seen));
             (!names.is_empty()).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
         };
         match stalled(self.seen, self.held.as_ref(), self.trouble.as_ref()).or_else(overdue) {
@@ -188,7 +188,7 @@ impl<'a> View<'a> {
     /// Whether every host accepts the first key of its list.
     pub fn keys_current(&self) -> Next {
         let Some(keys) = &self.seen.keys else { return Next::Remove };
-        let (status, why, message) = told_of_keys(keys, self.paused);
+        let (status, why, message) = keys_in_words(keys, self.paused);
         set(status, why, message)
     }
 }
@@ -206,7 +206,7 @@ fn trouble(seen: &ObservedPool<'_>, groups: &Groups) -> Option<(String, String)>
         return Some((first.reason.into(), format!("{}{}", first.message, more(problems.len()))));
     }
     if !failed.is_empty() {
-        let (all, first) = (seen.members.len(), told(failed, seen));
+        let (all, first) = (seen.members.len(), first_failure(failed, seen));
         let message = format!("{} of {all} failed: {first}{}", failed.len(), more(failed.len()));
         return Some((reason::NODES_FAILED.into(), message));
     }
@@ -260,18 +260,18 @@ fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String
 }
 
 /// What is wrong with the first of these hosts.
-fn told(names: &[String], seen: &ObservedPool<'_>) -> String {
+fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
     let first = seen.members.iter().find(|m| Some(&m.candidate.name) == names.first());
     first.and_then(failure).unwrap_or_default()
 }
 
-fn told_or_names(names: &[String], seen: &ObservedPool<'_>) -> String {
-    let told = told(names, seen);
-    if told.is_empty() { some(names) } else { told }
+fn failure_or_names(names: &[String], seen: &ObservedPool<'_>) -> String {
+    let failure = first_failure(names, seen);
+    if failure.is_empty() { some(names) } else { failure }
 }
 
 /// Report on Nodes that no list names: the legacy operator would deconfigure them.
-fn told_of_strays(strays: &[String]) -> String {
+fn strays_in_words(strays: &[String]) -> String {
     match strays.len() {
         0 => String::new(),
         n => format!(
@@ -284,7 +284,7 @@ fn told_of_strays(strays: &[String]) -> String {
 
 /// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
 /// either key.
-fn told_of_keys(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
+fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
     let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, some(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
         (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
