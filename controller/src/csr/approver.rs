@@ -9,7 +9,7 @@ use std::{
 use futures::{StreamExt as _, TryStreamExt as _, future::BoxFuture, stream::FuturesUnordered};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
 use kube::{
-    Api, Client, ResourceExt as _,
+    Api, Client, ResourceExt,
     api::{Patch, PatchParams},
     core::DeserializeGuard,
     runtime::{WatchStreamExt as _, watcher},
@@ -19,7 +19,7 @@ use tokio::{sync::Notify, time::MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::{Hosts, Kind, Outstanding, Verdict, verdict};
+use super::{Hosts, Kind, Outstanding, Verdict, open::OpenRequests, verdict};
 use wnp_core::csr::{hosts_of, is_decided};
 
 /// Approved by this operator; the reason of the `Approved` condition.
@@ -63,7 +63,7 @@ pub async fn run<H, W, F>(
         hold,
         on_verdict,
         operator_user: operator_user.into(),
-        open: BTreeMap::new(),
+        open: OpenRequests::default(),
         outstanding: Outstanding::default(),
         waiting: BTreeMap::new(),
         busy: BTreeSet::new(),
@@ -143,8 +143,7 @@ struct Approver<H, W, F> {
     hold: W,
     on_verdict: F,
     operator_user: Arc<str>,
-    /// The requests that are neither decided nor issued yet.
-    open: BTreeMap<String, CertificateSigningRequest>,
+    open: OpenRequests,
     outstanding: Outstanding,
     /// The last reported cause of each waiting request.
     waiting: BTreeMap<String, Verdict>,
@@ -163,21 +162,25 @@ where
 {
     /// Takes in a complete list.
     fn replace(&mut self, all: Vec<CertificateSigningRequest>) {
-        self.open = all.into_iter().map(|csr| (csr.name_any(), csr)).collect();
-        self.open.retain(|_, csr| csr.status.as_ref().is_none_or(|status| status.certificate.is_none()));
+        self.open = OpenRequests::default();
+        for csr in all {
+            self.open.insert(csr);
+        }
         self.judge_all();
     }
 
     /// Takes in the new state of one request.
     fn observe(&mut self, csr: CertificateSigningRequest) {
         let name = csr.name_any();
+        self.open.insert(csr.clone());
+        if !self.open.is_due(&csr) {
+            return;
+        }
         let next = self.outstanding.observe(&csr, &|node| self.hosts.lookup(node), &self.operator_user);
-        if csr.status.as_ref().is_some_and(|status| status.certificate.is_some()) {
-            self.open.remove(&name);
-            self.waiting.remove(&name);
-        } else {
-            self.open.insert(name.clone(), csr);
+        if self.open.get(&name).is_some() {
             self.judge(&name);
+        } else {
+            self.waiting.remove(&name);
         }
         if let Some(next) = next {
             self.judge(&next);
@@ -195,19 +198,18 @@ where
     /// Judges everything that is open with the claims of now.
     fn judge_all(&mut self) {
         self.outstanding = Outstanding::default();
-        for csr in self.open.values() {
+        for csr in self.open.due() {
             self.outstanding.observe(csr, &|node| self.hosts.lookup(node), &self.operator_user);
         }
-        self.waiting.retain(|name, _| self.open.contains_key(name));
-        let names: Vec<String> =
-            self.open.iter().filter(|(_, csr)| !is_decided(csr)).map(|(name, _)| name.clone()).collect();
+        self.waiting.retain(|name, _| self.open.get(name).is_some());
+        let names: Vec<String> = self.open.due().filter(|csr| !is_decided(csr)).map(ResourceExt::name_any).collect();
         for name in &names {
             self.judge(name);
         }
     }
 
     fn judge(&mut self, name: &str) {
-        let Some(csr) = self.open.get(name) else { return };
+        let Some(csr) = self.open.get(name).filter(|csr| self.open.is_due(csr)) else { return };
         let verdict = match verdict(csr, &|node| self.hosts.lookup(node), &self.outstanding, &self.operator_user) {
             Verdict::Approve(kind) => {
                 (self.hold)(kind).map_or(Verdict::Approve(kind), |message| Verdict::Wait { message })

@@ -2,6 +2,7 @@
 
 mod approver;
 mod issue;
+mod open;
 mod renewals;
 
 #[cfg(test)]

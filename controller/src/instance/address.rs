@@ -22,12 +22,24 @@ fn is_elsewhere(scope: &Scope) -> bool {
     scope.status.proven_at.as_ref().is_some_and(|p| (&p.address, p.port) != (&host.address, host.port))
 }
 
-/// Proves a host whose address has changed before it is taken out: its node must not be drained for another machine's sake.
+/// Proves a host whose address has changed before it is taken out: its node must not be drained for another machine's sake. An entry that
+/// leads to another machine by now no longer says where the host is: then it is sought where it was proven last, by the key and the machine
+/// id that it had there. Found there, it is reached there for the rest of this reconcile.
 pub async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
-    if is_elsewhere(scope) {
-        look_there(scope, Purpose::Remove, true).await?;
-    }
-    Ok(())
+    let Some(place) = scope.status.proven_at.clone().filter(|_| is_elsewhere(scope)) else { return Ok(()) };
+    let error = match look_there(scope, Purpose::Remove, true).await {
+        Err(error) if !matches!(error, StepError::Api { .. }) => error,
+        proven => return proven,
+    };
+    let entry = scope.instance.spec.host.clone();
+    let host = &mut scope.instance.spec.host;
+    // A key that the entry declares is that of the machine to which the entry leads now.
+    (host.address, host.port, host.host_key) = (place.address, place.port, None);
+    look_there(scope, Purpose::Remove, true).await.map_err(|_| {
+        scope.instance.spec.host = entry;
+        // What its author can correct.
+        error
+    })
 }
 
 /// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does.

@@ -39,3 +39,35 @@ async fn looks_at_hosts_that_moved_have_places_of_their_own() {
     assert!(scope.status.address_failures.is_none(), "nothing has failed");
     drop(taken);
 }
+
+/// An entry that was led to another machine just before it was taken out. Its host is still where it was proven.
+#[tokio::test]
+async fn a_host_that_leaves_is_sought_where_it_was_proven_last() {
+    let bed = Bed::new().await;
+    let (address, port) = (bed.host.address().to_string(), bed.host.port());
+    let shown = bed.host.host_key();
+    let pinned = json!({"keyType": "ssh-ed25519", "publicKey": shown.to_openssh().unwrap().split(' ').nth(1),
+        "fingerprint": shown.fingerprint(russh::keys::HashAlg::Sha256).to_string()});
+    let status =
+        json!({"currentVersion": "1-a", "hostKey": pinned, "provenAt": {"address": address, "port": i32::from(port)}});
+    let mut instance = bed.instance(&json!({}), &json!({}), &status);
+    let elsewhere = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    instance.spec.host.port = i32::from(elsewhere.local_addr().unwrap().port());
+    instance.spec.host.host_key = Some("SHA256:AAAAvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE".into());
+    drop(elsewhere);
+
+    let mut scope = bed.scope(instance.clone());
+    verify_before_removal(&mut scope).await.unwrap();
+    assert_eq!(scope.instance.spec.host.port, i32::from(port));
+    assert_eq!(scope.status.proven_at.as_ref().map(|p| p.port), Some(i32::from(port)));
+
+    // What is there now is not the host: the error names the place that the list's author can correct.
+    let mut status = instance.status.clone().unwrap();
+    status.host_key.as_mut().unwrap().public_key =
+        "AAAAC3NzaC1lZDI1NTE5AAAAIAEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEBAQEB".into();
+    instance.status = Some(status);
+    let mut scope = bed.scope(instance.clone());
+    let error = verify_before_removal(&mut scope).await.unwrap_err();
+    assert!(error.is_unreachable(), "{error}");
+    assert_eq!(scope.instance.spec.host, instance.spec.host);
+}

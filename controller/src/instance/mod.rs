@@ -64,6 +64,9 @@ use wnp_core::{render::Stored, rollout::lost_settings};
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
 
+/// When what was acted upon is found to be out of date, look again after this time at the latest.
+const OUTDATED_RETRY: Duration = Duration::from_secs(30);
+
 /// Interval at which a host that leaves with its Machine checks whether that is deleted.
 const MACHINE_POLL: Duration = Duration::from_secs(5);
 
@@ -76,8 +79,9 @@ pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Resu
     // Ending in the middle is no different from a crash, which is allowed at any point.
     tokio::select! {
         action = reconcile_instance(&instance, &cx) => match action {
-            // The instance was changed meanwhile, which triggers another reconcile, or is gone.
-            Err(StepError::Outdated) => Ok(Action::await_change()),
+            // The instance was changed meanwhile, which triggers another reconcile, or is gone. An API server that does not serve the kind for
+            // a moment says the same of one that is neither.
+            Err(StepError::Outdated) => Ok(Action::requeue(OUTDATED_RETRY)),
             action => action,
         },
         () = stop.cancelled() => Ok(Action::await_change()),

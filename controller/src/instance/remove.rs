@@ -46,7 +46,7 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> 
     let cx = scope.cx.clone();
     let begun = scope.status.operation.as_ref().filter(|o| o.id == grant.id).and_then(|o| Step::parse(&o.step));
     if begun.is_none() {
-        verify_before_removal(scope).await?;
+        Box::pin(verify_before_removal(scope)).await?;
     }
     take_up(scope, grant);
     let mut seen = Seen { begun, touched: scope.status.host_key.is_some(), ..Seen::default() };
@@ -223,6 +223,7 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
 async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
     scope.enter_step(Step::Deconfigure.as_str(), "removing everything that the operator put on the host").await?;
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
+    Box::pin(verify_before_removal(scope)).await?;
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
     let mut session = Session::open(&scope.cx, &scope.instance, &operation, login).await?;
     scope.mark_reachable();

@@ -583,7 +583,6 @@ impl Walk {
         let mut lists = self.model.lists.clone();
         let named: BTreeMap<String, usize> =
             self.hosts.iter().enumerate().filter_map(|(n, h)| Some((Look::at(h).node?, n))).collect();
-        self.list_lost_nodes(&mut lists, &named).await?;
         for host in lists.iter_mut().flat_map(BTreeMap::iter_mut) {
             if let Some(own) = named.get(host.0).filter(|n| free.remove(n)) {
                 *host.1 = *own;
@@ -619,24 +618,6 @@ impl Walk {
             () = self.trust_as_asked() => {}
         }
         self.check()
-    }
-
-    /// A node that was taken out after its entry had been led to another host cannot be removed: it is listed again, where it is.
-    async fn list_lost_nodes(
-        &self,
-        lists: &mut [BTreeMap<String, usize>; 2],
-        named: &BTreeMap<String, usize>,
-    ) -> Result<()> {
-        let instances = Api::<WindowsInstance>::all(self.world.client.clone());
-        for instance in instances.list(&kube::api::ListParams::default()).await? {
-            let (name, pool) = (instance.name_any(), POOLS.iter().position(|p| *p == instance.spec.pool_ref.name));
-            let (Some(own), Some(pool)) = (named.get(&name), pool) else { continue };
-            let is_lost = instance.spec.host.address != self.hosts[*own].address().to_string();
-            if is_lost && lists.iter().all(|list| !list.contains_key(&name)) {
-                lists[pool].insert(name, *own);
-            }
-        }
-        Ok(())
     }
 
     async fn all_are_ready(&self) -> Result<()> {

@@ -34,7 +34,7 @@ pub fn verdict(
 }
 
 /// When a request was made, and its name, which orders those of the same second.
-type Place = (Option<Time>, String);
+pub type Place = (Option<Time>, String);
 
 /// The right requests without a certificate, in a queue for each host and kind, oldest first.
 ///
@@ -84,7 +84,8 @@ impl Outstanding {
     }
 }
 
-fn place(csr: &CertificateSigningRequest) -> Place {
+/// Where a request stands among others.
+pub fn place(csr: &CertificateSigningRequest) -> Place {
     (csr.metadata.creation_timestamp.clone(), csr.metadata.name.clone().unwrap_or_default())
 }
 
