@@ -50,7 +50,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
     }
 }
 
-/// It is the end of a removal, or a person has deleted it: neither an error nor a reason to try again.
+/// It is the end of a removal, or a person has deleted it: that is no error.
 #[tokio::test]
 async fn nothing_is_stored_of_an_instance_that_is_gone() {
     let bed = Bed::new().await;
@@ -58,6 +58,6 @@ async fn nothing_is_stored_of_an_instance_that_is_gone() {
     let patch = format!("{INSTANCE}/status");
     bed.api.forget("PATCH", &patch).fail("PATCH", &patch, 404, "NotFound", "it is gone", Value::Null);
     let action = Box::pin(super::super::reconcile(instance.into(), bed.cx.clone())).await.unwrap();
-    assert_eq!(action, kube::runtime::controller::Action::await_change());
+    assert_eq!(action, kube::runtime::controller::Action::requeue(super::super::OUTDATED_RETRY));
     assert_eq!(bed.api.calls("PATCH", &patch).len(), 1, "it was not tried");
 }
