@@ -9,6 +9,7 @@ use kube::{
     client::ClientBuilder,
     runtime::reflector::{ObjectRef, Store},
 };
+use remote::Operator;
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 use tower::limit::ConcurrencyLimitLayer;
@@ -131,6 +132,8 @@ pub struct Hosts {
     pub secrets: Secrets,
     /// Host keys that the legacy operator has seen.
     pub legacy_host_keys: LegacyHostKeys,
+    /// The operator, as hosts know it.
+    pub operator: Arc<Operator>,
     /// What hosts get.
     pub release: Release,
     /// The stored versions of it.
@@ -193,6 +196,13 @@ impl Context {
             legacy_host_keys: LegacyHostKeys::new(client.clone(), namespace),
             // A command that looks once replaces nothing.
             versions: Versions::new(client.clone(), namespace, (!looks_once).then(|| events.clone())),
+            operator: Arc::new(Operator {
+                cluster_id: cluster_id.clone(),
+                epoch: process.epoch,
+                wicd: release.wicd.clone(),
+                payload: release.payload.clone(),
+                traffic: process.metrics.traffic.clone(),
+            }),
             release,
             drainer: Drainer::new(direct),
             connections: Arc::new(Semaphore::new(process.args.max_connections)),

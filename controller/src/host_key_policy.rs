@@ -5,7 +5,7 @@
 
 use api::{HostKeyPolicy, PinnedHostKey, Ssh};
 
-use crate::ssh::{HostKey, HostKeyCheck, HostKeyError};
+use remote::ssh::{HostKey, HostKeyCheck, HostKeyError};
 
 /// Everything that is known of the key of one host, the strongest first.
 #[derive(Clone, Debug, Default)]

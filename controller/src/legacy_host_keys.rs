@@ -17,7 +17,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
 
-use crate::{host_key_policy::HostKeyProblem, ssh::HostKey};
+use crate::host_key_policy::HostKeyProblem;
+use remote::ssh::HostKey;
 
 /// A hundred hosts that join at once must not fetch the same ConfigMap a hundred times.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);

@@ -12,6 +12,7 @@ use prometheus_client::{
     },
     registry::{Registry, Unit},
 };
+use remote::Traffic;
 
 /// Label set with a pool and a state.
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -52,14 +53,8 @@ pub struct Metrics {
     pub step_seconds: Family<StepLabel, Histogram>,
     /// Failed attempts by reason.
     pub failures: Family<ReasonLabel, Counter>,
-    /// Opened SSH connections.
-    pub ssh_connections: Counter,
-    /// Open SSH connections now.
-    pub ssh_connections_open: Gauge,
-    /// Programs started on hosts.
-    pub host_processes: Counter,
-    /// Bytes sent to hosts.
-    pub host_bytes_sent: Counter,
+    /// Traffic with hosts.
+    pub traffic: Traffic,
     /// Bytes received from Git servers.
     pub git_received: Counter,
     /// Writes to the API server, without leases.
@@ -91,14 +86,11 @@ impl Default for Metrics {
         );
         let failures = Family::default();
         registry.register("failures", "Failed attempts by reason", failures.clone());
-        let ssh_connections = Counter::default();
-        registry.register("ssh_connections", "Opened SSH connections", ssh_connections.clone());
-        let ssh_connections_open = Gauge::default();
-        registry.register("ssh_connections_open", "Open SSH connections", ssh_connections_open.clone());
-        let host_processes = Counter::default();
-        registry.register("host_processes", "Programs started on hosts", host_processes.clone());
-        let host_bytes_sent = Counter::default();
-        registry.register_with_unit("host_sent", "Bytes sent to hosts", Unit::Bytes, host_bytes_sent.clone());
+        let traffic = Traffic::default();
+        registry.register("ssh_connections", "Opened SSH connections", traffic.connections.clone());
+        registry.register("ssh_connections_open", "Open SSH connections", traffic.open.clone());
+        registry.register("host_processes", "Programs started on hosts", traffic.processes.clone());
+        registry.register_with_unit("host_sent", "Bytes sent to hosts", Unit::Bytes, traffic.sent.clone());
         let git_received = Counter::default();
         registry.register_with_unit(
             "git_received",
@@ -125,10 +117,7 @@ impl Default for Metrics {
             nodes,
             step_seconds,
             failures,
-            ssh_connections,
-            ssh_connections_open,
-            host_processes,
-            host_bytes_sent,
+            traffic,
             git_received,
             api_writes,
             drift,

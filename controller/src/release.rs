@@ -2,11 +2,8 @@
 
 use api::{TemplateSpec, payload::File};
 
-use crate::{
-    args::Run,
-    cluster::ClusterError,
-    payload::{Payload, PayloadError, Wicd},
-};
+use crate::{args::Run, cluster::ClusterError};
+use remote::payload::{Payload, PayloadError, Wicd};
 use wnp_core::render::{self, Cluster, LogSettings, LogSettingsError, RenderError, Rendered, Settings};
 
 /// The operator has nothing to give to hosts.

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
 use zeroize::Zeroizing;
 
-use crate::ssh::{HostKey, Identity, KeyError};
+use remote::ssh::{HostKey, Identity, KeyError};
 
 /// A hundred hosts that join at once must not fetch the same Secret a hundred times; a changed Secret must be
 /// seen within seconds.
@@ -169,6 +169,7 @@ impl Secrets {
         let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
         let problem = |problem: String| SecretError::KnownHosts { name: name.into(), problem };
         let text = std::str::from_utf8(&text).map_err(|_| problem("it is not UTF-8 text".into()))?;
-        crate::ssh::known_hosts(text, address, port).map_err(|e| problem(e.to_string()))
+        gitops::known_hosts::known_hosts(text, address, port, |key| HostKey::parse(key).ok())
+            .map_err(|e| problem(e.to_string()))
     }
 }

@@ -86,6 +86,6 @@ pub fn known_hosts(data: &[u8]) {
     for (address, port) in [("git.example.com", 22), ("fd00::1", 2222)] {
         let parse = |key: &str| russh::keys::ssh_key::PublicKey::from_openssh(key).ok();
         let _ = keys_of(&text, address, port, parse);
-        let _ = controller::ssh::known_hosts(&text, address, port);
+        let _ = keys_of(&text, address, port, |key| remote::ssh::HostKey::parse(key).ok());
     }
 }

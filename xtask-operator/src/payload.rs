@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use api::payload::File;
-use controller::payload::Payload;
+use remote::payload::Payload;
 use testbed::payload::{Content, Entry, LEVEL_RELEASE};
 
 use parts::{PARTS, Part, Source};

@@ -10,10 +10,11 @@ const BOUNDARIES: &[(&str, &[&str], &str)] = &[
     ("api", &["kube-client", "hyper", "reqwest", "russh", "tokio"], "types for operator and host, without I/O"),
     (
         "wnp-core",
-        &["controller", "gitops", "hyper", "kube-client", "reqwest", "russh", "tokio"],
+        &["controller", "gitops", "hyper", "kube-client", "remote", "reqwest", "russh", "tokio"],
         "decisions, without I/O",
     ),
-    ("gitops", &["controller", "kube-client"], "lists of hosts, without Kubernetes"),
+    ("gitops", &["controller", "kube-client", "remote"], "lists of hosts, without Kubernetes"),
+    ("remote", &["controller", "gitops", "hyper", "kube-client", "reqwest"], "the way to a host, without Kubernetes"),
     ("wicd", &["controller", "gitops", "russh", "testbed"], "the host side, which goes over the wire to each host"),
     ("controller", &["testbed", "wicd"], "the operator, without test code"),
     ("xtask", &["api", "controller", "kube", "testbed", "tokio"], "starts within seconds in a fresh clone"),

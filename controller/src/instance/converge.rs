@@ -16,14 +16,14 @@ use kube::{ResourceExt, runtime::controller::Action};
 
 use super::{
     error::StepError,
-    facts, identity,
-    login::login,
+    identity,
+    login::{self, login},
     node::{boot_id, ready},
     register::{own_node, record_template, register, sync_node_metadata},
     scope::{Scope, Target},
-    session::Session,
 };
 use crate::{csr, events::Level};
+use remote::{RemoteError, Session, facts};
 use wnp_core::{
     operation::{
         join::{HostSeen, Next, NodeSeen, Step, Wanted, is_placed, next},
@@ -160,7 +160,7 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
                 start(scope, session, seen, node.is_none()).await?;
             }
             // Every other step is chosen only with an open connection.
-            (_, _, _) => return Err(StepError::NoAddress),
+            (_, _, _) => return Err(RemoteError::NoAddress.into()),
         }
     }
 }
@@ -246,7 +246,7 @@ async fn connect(scope: &mut Scope, target: &Target, step: &str) -> Result<(Sess
     }
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let mut session = Session::open(&scope.cx, &scope.instance, &operation, login).await?;
+    let mut session = login::open(&scope.cx, &scope.instance, &operation, &login).await?;
     scope.mark_reachable();
     // A host gets nothing as long as its name may be another's.
     scope.claim_name(Some(session.connection().peer_address())).await?;
@@ -307,7 +307,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
     identity::prove(scope, session, state, purpose)?;
     let name = scope.name();
     if !machine.is_admin {
-        return Err(StepError::NotAdministrator { user: host.username.clone() });
+        return Err(RemoteError::NotAdministrator { user: host.username.clone() }.into());
     }
     let skew_ms = facts::clock_skew_ms(machine, now);
     if skew_ms.unsigned_abs() > u64::try_from(MAX_CLOCK_SKEW.as_millis()).unwrap_or(u64::MAX) {
@@ -335,7 +335,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
 fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     // A host that goes down may take the question with it.
-    let expected = error.is_unreachable() || matches!(error, StepError::NoAnswer { .. });
+    let expected = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
     if !rebooting || !expected {
         return Err(error);
     }
@@ -361,7 +361,7 @@ async fn upload(
     }
     let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
     scope.enter_step(step, &what).await?;
-    session.upload(files, &state.missing).await
+    Ok(session.upload(files, &state.missing).await?)
 }
 
 /// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
@@ -404,10 +404,10 @@ async fn configure(
     };
     let answer = session.ask(Body::Apply(Box::new(apply))).await?;
     for warning in answer.warnings.iter().take(10) {
-        let warning = StepError::host("Warning", warning).to_string();
+        let warning = facts::message(warning);
         scope.cx.events.say(&scope.instance, Level::Warning, "HostWarning", Step::Configure.as_str(), &warning);
     }
-    let mut state = answer.state.ok_or(StepError::BadAnswer { verb: Verb::Apply.as_str() })?;
+    let mut state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Apply.as_str() })?;
     if let Outcome::RebootRequired { why } = answer.outcome {
         state.reboot_required.get_or_insert(why);
     }
@@ -415,7 +415,7 @@ async fn configure(
     let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
     if !placed {
         // It reported success; a retry would repeat for ever.
-        return Err(StepError::BadAnswer { verb: Verb::Apply.as_str() });
+        return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
     }
     seen.requests = answer.requests;
     seen.state = state;
@@ -431,8 +431,7 @@ async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Resu
     if let Some(operation) = &mut scope.status.operation {
         operation.boot_id_before = Some(boot_id.clone());
     }
-    let why =
-        StepError::host("Reboot", state.reboot_required.as_deref().unwrap_or("a restart was requested")).to_string();
+    let why = facts::message(state.reboot_required.as_deref().unwrap_or("a restart was requested"));
     scope.enter_step(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
     scope.cx.events.say(
         &scope.instance,
@@ -443,8 +442,8 @@ async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Resu
     );
     match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
         // The connection breaking is how a restart looks from here.
-        Ok(_) | Err(StepError::Ssh(_) | StepError::NoAnswer { .. }) => Ok(Action::requeue(REBOOT_POLL)),
-        Err(error) => Err(error),
+        Ok(_) | Err(RemoteError::Ssh(_) | RemoteError::NoAnswer { .. }) => Ok(Action::requeue(REBOOT_POLL)),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -490,11 +489,11 @@ async fn start(scope: &mut Scope, session: &Session, seen: &mut HostSeen, no_nod
         restart,
     };
     let answer = session.ask(Body::Start(body)).await?;
-    seen.state = answer.state.ok_or(StepError::BadAnswer { verb: Verb::Start.as_str() })?;
+    seen.state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Start.as_str() })?;
     note_wicd_certificate(scope, &seen.state);
     seen.requests = BTreeMap::new();
     seen.started = true;
-    session.tidy(&[Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start]).await
+    Ok(session.tidy(&[Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start]).await?)
 }
 
 const KUBELET: &str = "kubelet";

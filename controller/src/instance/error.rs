@@ -1,12 +1,12 @@
 //! Why a step on a host failed.
 
-use api::{names::key, text};
+use api::names::key;
 
 use crate::{
     csr::CsrError, drain::DrainError, host_key_policy::HostKeyProblem, legacy_host_keys::LegacyHostKeysError,
-    payload::PayloadError, secrets::SecretError, ssh::SshError, versions::VersionError, whose::Mismatch,
-    wicd_rights::RightsProblem,
+    secrets::SecretError, versions::VersionError, whose::Mismatch, wicd_rights::RightsProblem,
 };
+use remote::{RemoteError, ssh::SshError};
 use wnp_core::{
     operation::{identity::Refusal, update::Blame},
     render::RenderError,
@@ -19,9 +19,9 @@ const OF_THE_VERSION: [&str; 5] =
 /// Why a step on a host failed. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
 pub enum StepError {
-    /// The host could not be reached or the connection broke.
+    /// The host could not be asked, or failed.
     #[error("{0}")]
-    Ssh(SshError),
+    Remote(#[from] RemoteError),
     /// No host key is believed.
     #[error("{0}")]
     HostKey(#[from] HostKeyProblem),
@@ -34,9 +34,6 @@ pub enum StepError {
     /// The host's daemon may have no rights now.
     #[error("{0}")]
     Rights(RightsProblem),
-    /// The operator's own payload is wrong.
-    #[error("{0}")]
-    Payload(#[from] PayloadError),
     /// The configuration of the host cannot be rendered.
     #[error("{0}")]
     Render(RenderError),
@@ -48,21 +45,6 @@ pub enum StepError {
     NoVersion {
         /// The version.
         version: String,
-    },
-    /// A file of the operator's own image cannot be read.
-    #[error("the operator's own wicd.exe cannot be read; replace the operator's image, which is broken")]
-    OwnFile {
-        /// Why.
-        #[source]
-        source: std::io::Error,
-    },
-    /// What was sent to the host is not what lies there.
-    #[error(
-        "the host returns other bytes of {path} than the operator sent; the operator did not start it: check whether an antivirus changes files, and check the disk"
-    )]
-    ProgramDamaged {
-        /// Where it lies.
-        path: String,
     },
     /// Pods could not be moved away.
     #[error("{0}")]
@@ -91,14 +73,6 @@ pub enum StepError {
     /// The instance has changed since it was read.
     #[error("the instance has changed since it was read")]
     Outdated,
-    /// The machine at the address is no Windows host.
-    #[error(
-        "the machine at {address} has no C:\\Windows: it is not a Windows host, or its SSH server does not serve files; check the address"
-    )]
-    NotWindows {
-        /// Address of the host.
-        address: String,
-    },
     /// The clock of the host is far off.
     #[error(
         "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
@@ -132,12 +106,6 @@ pub enum StepError {
         /// Why it cannot, and what to do.
         why: Mismatch,
     },
-    /// The user is no administrator.
-    #[error("user {user} is not an administrator of the host; log in as an administrator")]
-    NotAdministrator {
-        /// The user.
-        user: String,
-    },
     /// The disk is too full.
     #[error("the host has {free_mib} MiB free on C: and needs {needed_mib} MiB; make room")]
     DiskFull {
@@ -151,33 +119,6 @@ pub enum StepError {
     ForeignServices {
         /// Their names.
         names: String,
-    },
-    /// The host reported no address that a node can use.
-    #[error("the host reported no address that its node can use")]
-    NoAddress,
-    /// wicd did not answer.
-    #[error("wicd {verb} ended with {status} and no answer{log}")]
-    NoAnswer {
-        /// What it was asked.
-        verb: &'static str,
-        /// Exit status.
-        status: String,
-        /// What it printed.
-        log: String,
-    },
-    /// wicd answered something that cannot be an answer.
-    #[error("wicd {verb} returned an answer that cannot be read; the host may run another version of it")]
-    BadAnswer {
-        /// What it was asked.
-        verb: &'static str,
-    },
-    /// wicd answered that it failed.
-    #[error("{message}")]
-    Host {
-        /// PascalCase.
-        reason: String,
-        /// Failure that wicd reported.
-        message: String,
     },
     /// The Node did not come.
     #[error("{0}")]
@@ -221,8 +162,8 @@ pub enum StepError {
 }
 
 impl From<SshError> for StepError {
-    fn from(e: SshError) -> Self {
-        Self::Ssh(e)
+    fn from(error: SshError) -> Self {
+        RemoteError::from(error).into()
     }
 }
 
@@ -241,54 +182,27 @@ impl StepError {
         move |source| Self::Api { doing, source }
     }
 
-    /// The failure that a host reports. It is untrusted: truncated and sanitised for a terminal.
-    pub fn host(reason: &str, message: &str) -> Self {
-        let is_reason = reason.len() <= 40
-            && reason.starts_with(|c: char| c.is_ascii_uppercase())
-            && reason.bytes().all(|b| b.is_ascii_alphanumeric());
-        let message = text::line(message, 600);
-        Self::Host { reason: if is_reason { reason.into() } else { "HostFailed".into() }, message }
-    }
-
-    /// wicd did not answer. What it printed is the host's word, too.
-    pub fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
-        let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
-        let tail: String =
-            text::line(log, usize::MAX).chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
-        let log = if tail.is_empty() { String::new() } else { format!("; it printed: {tail}") };
-        Self::NoAnswer { verb: verb.as_str(), status, log }
-    }
-
     /// Reason for conditions, events and metrics.
     pub fn reason(&self) -> String {
         match self {
-            Self::Ssh(e) => e.reason(),
+            Self::Remote(e) => e.reason(),
             Self::HostKey(e) => e.reason(),
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
             Self::Rights(e) => e.reason(),
-            Self::Payload(e) => e.reason(),
             Self::Render(e) => e.reason(),
             Self::Version(e) => e.reason(),
             Self::NoVersion { .. } => "VersionMissing",
-            Self::OwnFile { .. } => "PayloadInvalid",
-            Self::ProgramDamaged { .. } => "ProgramDamaged",
             Self::Drain(e) => e.reason(),
             Self::DrainTimedOut { .. } => "DrainTimedOut",
             Self::DrainSelector { .. } => "InvalidDrainRule",
             Self::Api { .. } => "ApiError",
             Self::Outdated => "Outdated",
-            Self::NotWindows { .. } => "NotWindows",
             Self::ClockSkew { .. } => "ClockSkew",
             Self::Identity(refusal) => refusal.reason(),
             Self::NodeNameTaken { .. } | Self::NodeUnproven { .. } => "HostConflict",
-            Self::NotAdministrator { .. } => "NotAdministrator",
             Self::DiskFull { .. } => "DiskFull",
             Self::ForeignServices { .. } => "ForeignServices",
-            Self::NoAddress => "NoAddress",
-            Self::NoAnswer { .. } => "NoAnswer",
-            Self::BadAnswer { .. } => "BadAnswer",
-            Self::Host { reason, .. } => return reason.clone(),
             Self::KeyLineNotFound { .. } => "KeyLineNotFound",
             Self::KeyNotTaken { .. } => "KeyNotTaken",
             Self::NotRegistered(_) => "NotRegistered",
@@ -301,38 +215,28 @@ impl StepError {
     /// The part at fault. This alone decides whether a failure counts against a version.
     pub fn blame(&self) -> Blame {
         match self {
-            // What the operator itself asked for in a wrong way, or could not read on its own side.
-            Self::Ssh(SshError::BadPath { .. } | SshError::BadCommand { .. } | SshError::Source { .. }) => {
-                Blame::Cluster
+            Self::Remote(RemoteError::Host { reason, .. }) if OF_THE_VERSION.contains(&reason.as_str()) => {
+                Blame::Version
             }
-            Self::Host { reason, .. } if OF_THE_VERSION.contains(&reason.as_str()) => Blame::Version,
-            Self::Ssh(_)
-            | Self::Host { .. }
+            Self::Remote(error) if error.is_own_fault() => Blame::Cluster,
+            Self::Remote(_)
             | Self::Csr(CsrError::Refused { .. })
-            | Self::NotWindows { .. }
             | Self::ClockSkew { .. }
             | Self::HostKey(_)
             | Self::Identity(_)
             | Self::NodeNameTaken { .. }
             | Self::NodeUnproven { .. }
-            | Self::NotAdministrator { .. }
             | Self::DiskFull { .. }
             | Self::ForeignServices { .. }
-            | Self::NoAddress
-            | Self::NoAnswer { .. }
-            | Self::BadAnswer { .. }
             | Self::KeyLineNotFound { .. }
             | Self::KeyNotTaken { .. }
-            | Self::ProgramDamaged { .. }
             | Self::NotRestarted { .. } => Blame::Host,
             Self::NotRegistered(_) => Blame::Version,
             Self::Secret(_)
             | Self::Csr(_)
-            | Self::Payload(_)
             | Self::Render(_)
             | Self::Version(_)
             | Self::NoVersion { .. }
-            | Self::OwnFile { .. }
             | Self::Drain(_)
             | Self::DrainTimedOut { .. }
             | Self::DrainSelector { .. }
@@ -364,30 +268,22 @@ impl StepError {
 
     /// Whether the host itself could not be reached.
     pub fn is_unreachable(&self) -> bool {
-        matches!(self, Self::Ssh(_) | Self::NotRestarted { .. })
+        matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use remote::payload::PayloadError;
     use wnp_core::render::StoredError;
 
-    #[test]
-    fn a_host_cannot_write_into_the_terminal() {
-        let error = StepError::host("x\u{1b}[31m", &format!("\u{1b}[2J\r\n\u{202e}boo{}", "!".repeat(5000)));
-        assert_eq!(error.reason(), "HostFailed");
-        let shown = error.to_string();
-        assert!(shown.chars().all(|c| !c.is_control() && !text::is_deceptive(c)) && shown.len() <= 600, "{shown}");
-        assert_eq!(StepError::host("DiskFull", "no room").reason(), "DiskFull");
-    }
-
     fn ssh(error: SshError) -> StepError {
-        StepError::Ssh(error)
+        error.into()
     }
 
     fn says(reason: &str) -> StepError {
-        StepError::host(reason, "")
+        RemoteError::host(reason, "").into()
     }
 
     fn no_api() -> kube::Error {
@@ -407,28 +303,28 @@ mod tests {
             (ssh(SshError::BadPath { path: text(), problem: "" }), Cluster),
             (ssh(SshError::BadCommand { command: text(), problem: "" }), Cluster),
             (ssh(SshError::Source { path: text(), source: std::io::Error::other("") }), Cluster),
-            (StepError::NotWindows { address: address() }, Host),
+            (RemoteError::NotWindows { address: address() }.into(), Host),
             (StepError::ClockSkew { seconds: 600, direction: "ahead" }, Host),
             (StepError::HostKey(HostKeyProblem::NotDeclared { address: address() }), Host),
             (StepError::Identity(Refusal::NotThisNode { address: address(), name: text(), other: text() }), Host),
             (StepError::NodeNameTaken { name: text(), why: Mismatch::Unmarked }, Host),
             (StepError::NodeUnproven { name: text(), why: Mismatch::Unmarked }, Host),
-            (StepError::NotAdministrator { user: text() }, Host),
+            (RemoteError::NotAdministrator { user: text() }.into(), Host),
             (StepError::DiskFull { free_mib: 0, needed_mib: 1 }, Host),
             (StepError::ForeignServices { names: text() }, Host),
-            (StepError::NoAddress, Host),
-            (StepError::NoAnswer { verb: "apply", status: text(), log: text() }, Host),
-            (StepError::BadAnswer { verb: "apply" }, Host),
+            (RemoteError::NoAddress.into(), Host),
+            (RemoteError::NoAnswer { verb: "apply", status: text(), log: text() }.into(), Host),
+            (RemoteError::BadAnswer { verb: "apply" }.into(), Host),
             (StepError::KeyLineNotFound { key: text(), files: text() }, Host),
             (StepError::KeyNotTaken { key: text(), files: text() }, Host),
             (StepError::NotRestarted { minutes: 1 }, Host),
             (StepError::Csr(CsrError::Refused { reason: "x", message: text() }), Host),
             (StepError::Csr(CsrError::TimedOut { name: text() }), Cluster),
             (StepError::Secret(SecretError::Missing { namespace: text(), name: text() }), Cluster),
-            (StepError::Payload(PayloadError::NotInPayload { sha256: text() }), Cluster),
+            (RemoteError::from(PayloadError::NotInPayload { sha256: text() }).into(), Cluster),
             (StepError::Version(VersionError::Unreadable { name: text(), problem: StoredError::TooLarge }), Cluster),
             (StepError::NoVersion { version: text() }, Cluster),
-            (StepError::OwnFile { source: std::io::Error::other("") }, Cluster),
+            (RemoteError::OwnFile { source: std::io::Error::other("") }.into(), Cluster),
             (StepError::Drain(DrainError::NodeGone { node: text() }), Cluster),
             (StepError::DrainTimedOut { blockers: text() }, Cluster),
             (StepError::DrainSelector { problem: text() }, Cluster),

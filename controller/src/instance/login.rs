@@ -4,18 +4,21 @@ use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{error::StepError, session::Login};
+use super::error::StepError;
 use crate::{
     context::Context,
     events::Level,
     host_key_policy::{HostKeySource, KnownKeys, host_key_source},
-    ssh::HostKeyCheck,
+};
+use remote::{
+    Session,
+    ssh::{HostKeyCheck, Target},
 };
 use wnp_core::operation::identity::Refusal;
 
 /// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key
 /// exists.
-pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Result<Login, StepError> {
+pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Result<Target, StepError> {
     let host = &instance.spec.host;
     let (name, annotations) = (instance.name_any(), instance.annotations());
     let node = cx.node(&name);
@@ -76,11 +79,40 @@ pub async fn credentials(
     instance: &WindowsInstance,
     pool: &WindowsNodePool,
     check: HostKeyCheck,
-) -> Result<Login, StepError> {
+) -> Result<Target, StepError> {
     let (keys, problems) = cx.hosts.secrets.keys(&instance.spec.host.private_keys).await?;
     for problem in problems {
         cx.events.say(pool, Level::Warning, reason::CREDENTIALS_UNAVAILABLE, "ReadSecret", &problem.to_string());
     }
-    let ssh = pool.spec.ssh();
-    Ok(Login { keys, check, connect_timeout: ssh.connect_timeout(), command_timeout: ssh.command_timeout() })
+    let (host, ssh) = (&instance.spec.host, pool.spec.ssh());
+    Ok(Target {
+        address: host.address.clone(),
+        port: u16::try_from(host.port).unwrap_or(22),
+        username: host.username.clone(),
+        keys: keys.iter().map(|k| k.identity.clone()).collect(),
+        host_key: check,
+        connect_timeout: ssh.connect_timeout(),
+        command_timeout: ssh.command_timeout(),
+    })
+}
+
+/// Logs in with one of the operator's connection slots, once one is free. `operation` names the files of requests on the host.
+pub async fn open(
+    cx: &Context,
+    instance: &WindowsInstance,
+    operation: &str,
+    target: &Target,
+) -> Result<Session, StepError> {
+    let slot = cx.hosts.connections.clone().acquire_owned().await.ok();
+    Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, slot).await?)
+}
+
+/// Logs in without a slot: these are for work that was granted. The caller bounds how many such connections there are.
+pub async fn open_apart(
+    cx: &Context,
+    instance: &WindowsInstance,
+    operation: &str,
+    target: &Target,
+) -> Result<Session, StepError> {
+    Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, None).await?)
 }

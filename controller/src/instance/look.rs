@@ -10,8 +10,14 @@ use jiff::Timestamp;
 use sha2::{Digest, Sha256};
 use tokio::sync::SemaphorePermit;
 
-use super::{error::StepError, facts, identity::prove, login::login, scope::Scope, session::Session};
+use super::{
+    error::StepError,
+    identity::prove,
+    login::{login, open as open_granted, open_apart},
+    scope::Scope,
+};
 use crate::context::Context;
+use remote::{Session, facts};
 use wnp_core::operation::identity::{Identity, Purpose};
 
 /// When all places are taken, a look waits for at least this long, and for at most twice as long.
@@ -30,9 +36,9 @@ pub async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
     let operation = format!("look-{}", &id[..10]);
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
     if granted {
-        Session::open(&scope.cx, &scope.instance, &operation, login).await
+        open_granted(&scope.cx, &scope.instance, &operation, &login).await
     } else {
-        Session::open_apart(&scope.cx, &scope.instance, &operation, login).await
+        open_apart(&scope.cx, &scope.instance, &operation, &login).await
     }
 }
 

@@ -12,7 +12,6 @@ mod desired_metadata;
 mod drain;
 mod drain_options;
 mod error;
-pub mod facts;
 mod hand_back;
 mod identity;
 mod join;
@@ -21,13 +20,11 @@ mod look;
 pub mod node;
 pub mod own;
 mod poolless;
-mod program;
 mod register;
 mod remove;
 mod restored;
 mod rotate;
 mod scope;
-mod session;
 mod status;
 #[cfg(test)]
 pub(crate) mod test_bed;
@@ -46,9 +43,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 
 pub use error::StepError;
-pub use login::{check as check_host_key, credentials};
+pub use login::{check as check_host_key, credentials, open_apart};
 use scope::Scope;
-pub use session::Session;
 use status::Situation;
 
 use crate::{
@@ -59,6 +55,7 @@ use crate::{
     whose::{Whose, whose},
     withheld::{Legacies, adopted_version},
 };
+use remote::facts;
 use wnp_core::{render::Stored, rollout::lost_settings};
 
 /// When the API server fails us, look again after this time.
@@ -358,7 +355,7 @@ fn tell_of_host(scope: &mut Scope, node: &Node) {
         .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
     tell(kind::REBOOT_REQUIRED, "RestartPending", reboot);
     // It is the host's word.
-    let drift = annotation(key::DRIFT).map(|text| StepError::host("Drifted", &text).to_string());
+    let drift = annotation(key::DRIFT).map(|text| facts::message(&text));
     if tell(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
         scope.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();

@@ -13,10 +13,9 @@ use kube::{
 use super::{
     applied::Applied,
     error::StepError,
-    login::login,
+    login::{self, login},
     node::{patch, ready, reference, template},
     scope::Scope,
-    session::Session,
     wanted::wanted_node,
 };
 use crate::whose::{Whose, whose};
@@ -79,7 +78,7 @@ pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -
 /// The next attempt connects first, with the full timeout.
 async fn reach(scope: &mut Scope) -> Result<(), StepError> {
     let opened = match login(&scope.cx, &scope.instance, &scope.pool).await {
-        Ok(login) => Session::open(&scope.cx, &scope.instance, "reach", login).await,
+        Ok(login) => login::open(&scope.cx, &scope.instance, "reach", &login).await,
         Err(error) => Err(error),
     };
     match opened {

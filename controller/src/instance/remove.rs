@@ -22,12 +22,12 @@ use super::{
     error::StepError,
     hand_back::hand_back,
     identity::prove,
-    login::login,
+    login::{self, login},
     own::Found,
     scope::Scope,
-    session::Session,
 };
 use crate::events::Level;
+use remote::facts;
 use wnp_core::operation::{
     identity::{Identity, Purpose},
     remove::{Next, Seen, Step, next},
@@ -225,7 +225,7 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     Box::pin(verify_before_removal(scope)).await?;
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let mut session = Session::open(&scope.cx, &scope.instance, &operation, login).await?;
+    let mut session = login::open(&scope.cx, &scope.instance, &operation, &login).await?;
     scope.mark_reachable();
     session.prepare().await?;
     let state = session.look(&[]).await?;
@@ -238,7 +238,7 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
     }
     let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
     for warning in answer.warnings.iter().take(10) {
-        let warning = StepError::host("Warning", warning).to_string();
+        let warning = facts::message(warning);
         scope.cx.events.say(&scope.instance, Level::Warning, "HostWarning", Step::Deconfigure.as_str(), &warning);
     }
     session.tidy(&[Verb::Cleanup, Verb::Facts]).await?;

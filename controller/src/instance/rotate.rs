@@ -8,17 +8,11 @@ use api::{Grant, GrantType, KeyRotation, host::Verb};
 
 use kube::runtime::controller::Action;
 
-use super::{
-    error::StepError,
-    identity::prove,
-    login::login,
-    scope::Scope,
-    session::{Login, Session},
-};
-use crate::{
-    events::Level,
-    secrets::Key,
-    ssh::{Connection, HostKeyCheck, SshError},
+use super::{error::StepError, identity::prove, login, scope::Scope};
+use crate::{events::Level, secrets::Key};
+use remote::{
+    RemoteError, Session,
+    ssh::{Connection, HostKeyCheck, SshError, Target},
 };
 use wnp_core::operation::{
     authorized_keys::{Old, PublicKey, edit, holds},
@@ -51,8 +45,8 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> 
     scope.enter_step(CONNECT, &what).await?;
     let new = scope.cx.hosts.secrets.key(reference).await?;
     let (keys, _) = scope.cx.hosts.secrets.keys(&host.private_keys).await?;
-    let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
-    let mut session = Session::open(&scope.cx, &scope.instance, &grant.id, login).await?;
+    let target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
+    let mut session = login::open(&scope.cx, &scope.instance, &grant.id, &target).await?;
     session.prepare().await?;
     let state = session.look(&[]).await?;
     prove(scope, &mut session, &state, Purpose::Keep)?;
@@ -71,7 +65,7 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> 
     let change = Change::new(&new, &old);
     let files = files(session.connection()).await?;
     if !is_new {
-        session = add(scope, session, &change, &files, &grant.id).await?;
+        session = add(scope, session, target, &change, &files, &grant.id).await?;
     }
     retire(scope, &session, &change, &files).await?;
     session.close().await;
@@ -100,6 +94,7 @@ impl Change {
 async fn add(
     scope: &mut Scope,
     session: Session,
+    target: Target,
     change: &Change,
     files: &[String],
     operation: &str,
@@ -135,22 +130,16 @@ async fn add(
         // Nothing was added, so that nothing is to be taken out.
         rotation_over(scope);
         let (key, files) = (old.fingerprint(), files.join(", "));
-        return Err(problem.map_or(StepError::KeyLineNotFound { key, files }, StepError::Ssh));
+        return Err(problem.map_or(StepError::KeyLineNotFound { key, files }, StepError::from));
     }
     let places = places.join(", ");
     let check = HostKeyCheck::Pinned(connection.host_key().clone());
     // A host may allow one connection at a time, and so may the limit over all hosts.
     session.close().await;
     scope.enter_step(VERIFY, &format!("logging in with the key {} alone", new.fingerprint())).await?;
-    let ssh = scope.pool.spec.ssh();
-    let login = Login {
-        keys: vec![change.new.clone()],
-        check,
-        connect_timeout: ssh.connect_timeout(),
-        command_timeout: ssh.command_timeout(),
-    };
-    let session = Session::open(&scope.cx, &scope.instance, operation, login).await.map_err(|error| match error {
-        StepError::Ssh(SshError::AuthenticationFailed { .. }) => {
+    let alone = Target { keys: vec![change.new.identity.clone()], host_key: check, ..target };
+    let session = login::open(&scope.cx, &scope.instance, operation, &alone).await.map_err(|error| match error {
+        StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. })) => {
             StepError::KeyNotTaken { key: new.fingerprint(), files: places }
         }
         error => error,
@@ -180,7 +169,7 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
         }
     }
     // In a file that cannot be read there may still be one.
-    problem.map_or(Ok(()), |error| Err(StepError::Ssh(error)))
+    problem.map_or(Ok(()), |error| Err(StepError::from(error)))
 }
 
 fn done(scope: &mut Scope) -> Action {

@@ -17,11 +17,9 @@ use super::{
     error::StepError,
     status::{Situation, describe, reached},
 };
-use crate::{
-    context::Context,
-    events::Level,
-    ssh::{Connection, SshError},
-};
+use crate::{context::Context, events::Level};
+use remote::RemoteError;
+use remote::ssh::{Connection, SshError};
 use wnp_core::{
     operation::{
         backoff::{backoff, believed},
@@ -257,7 +255,7 @@ impl Scope {
 
     /// Notes that the host refuses every key of its list, if it does. It might take one that cannot be had now.
     pub async fn note_refusal(&mut self, error: &StepError) {
-        if matches!(error, StepError::Ssh(SshError::AuthenticationFailed { .. })) {
+        if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.key_refusal.take();
             let listed = self.cx.hosts.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
             self.status.key_refusal = listed.map(|listed| key_refusal::again(before, listed, Timestamp::now()));

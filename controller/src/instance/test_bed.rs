@@ -7,6 +7,10 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::Parser as _;
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::{reflector::store::Writer, watcher::Event};
+use russh::keys::{
+    PrivateKey,
+    ssh_key::{LineEnding, private::Ed25519Keypair},
+};
 use serde_json::{Value, json};
 use testbed::{
     payload::{Entry, LEVEL_FAST, write},
@@ -22,7 +26,6 @@ use crate::{
     machines::Machines,
     metrics::Metrics,
     release::Release,
-    ssh::fake_host::{ed25519, pem},
     unreadable::Unreadable,
 };
 
@@ -49,9 +52,8 @@ impl Bed {
         let (payload, wicd) = (files.path().join("payload"), files.path().join("wicd.exe"));
         write(&payload, &[Entry::new(r"C:\k\kubelet.exe", *b"kubelet").services(&["kubelet"])], LEVEL_FAST).unwrap();
         std::fs::write(&wicd, b"wicd, of which hosts only check the hash").unwrap();
-        let key = ed25519(7);
-        let secret =
-            json!({"metadata": {"name": "key"}, "data": {"private-key.pem": BASE64_STANDARD.encode(pem(&key))}});
+        let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
+        let secret = json!({"metadata": {"name": "key"}, "data": {"private-key.pem": BASE64_STANDARD.encode(key.to_openssh(LineEnding::LF).unwrap())}});
         api.on("GET", "/api/v1/namespaces/operator/secrets/key", 200, secret);
 
         let options = SimOptions { authorized_keys: vec![key.public_key().clone()], ..SimOptions::default() };

@@ -7,7 +7,8 @@ pub use gitops::address::canonical;
 use gitops::address::is_address;
 
 use super::Entry;
-use crate::{host_key_policy::HostKeyProblem, ssh::HostKeyCheck};
+use crate::host_key_policy::HostKeyProblem;
+use remote::ssh::HostKeyCheck;
 
 /// Another host that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]

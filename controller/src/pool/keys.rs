@@ -10,7 +10,8 @@ use futures::{StreamExt, stream};
 use kube::ResourceExt;
 
 use super::members::Member;
-use crate::{context::Context, ssh::SshError};
+use crate::context::Context;
+use remote::ssh::SshError;
 
 /// The operator does not watch Secrets.
 const LOOK_AGAIN: Duration = Duration::from_mins(1);

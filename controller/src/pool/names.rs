@@ -12,15 +12,13 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, runtime::reflector::ObjectRef};
 
 use super::PoolContext;
-use crate::{
-    inventory::{
-        Entry, EntryError,
-        hostname_probe::host_key_of,
-        hosts::{Resolved, canonical},
-        naming::{self, Existing, Identity, Named, Names, Place},
-    },
-    ssh::HostKey,
+use crate::inventory::{
+    Entry, EntryError,
+    hostname_probe::host_key_of,
+    hosts::{Resolved, canonical},
+    naming::{self, Existing, Identity, Named, Names, Place},
 };
+use remote::ssh::HostKey;
 
 /// Nodes that are asked for at once.
 const REQUESTS: usize = 16;

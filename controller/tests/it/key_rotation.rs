@@ -9,15 +9,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, WindowsInstance, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
-use controller::{
-    legacy::decrypt_username,
-    ssh::{Connection, HostKeyCheck, Identity, SshError, Target},
-};
+use controller::legacy::decrypt_username;
 use futures::StreamExt as _;
 use kube::{
     Api, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
 };
+use remote::ssh::{Connection, HostKeyCheck, Identity, SshError, Target};
 use russh::keys::{PrivateKey, ssh_key::LineEnding};
 use serde_json::json;
 use testbed::{

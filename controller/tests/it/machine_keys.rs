@@ -12,7 +12,6 @@ use api::{
     conditions::{self, kind},
     names::{USER_DATA_SECRET, key},
 };
-use controller::ssh::Identity;
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{
@@ -20,6 +19,7 @@ use kube::{
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
     runtime::watcher::{self, Event, watcher},
 };
+use remote::ssh::Identity;
 use russh::keys::{PrivateKey, ssh_key::LineEnding};
 use serde_json::{Value, json};
 use testbed::{

@@ -196,9 +196,6 @@ pub enum Refusal {
         /// The host that is meant.
         name: String,
     },
-    /// The caller did not prove it.
-    #[error("the operator does not change a host that is not proven; this is a fault of the operator")]
-    NotProven,
 }
 
 impl Refusal {
@@ -209,9 +206,7 @@ impl Refusal {
             Self::NotThisNode { .. } => "NotThisNode",
             Self::HasAnotherName { .. } | Self::SameMachine { .. } => "HostConflict",
             Self::HostOfAnotherCluster { .. } | Self::KeyNotDeclared { .. } => "HostOfAnotherCluster",
-            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::AllIsNew { .. } | Self::NotProven => {
-                "HostUnproven"
-            }
+            Self::OnlySays { .. } | Self::KeyUnproven { .. } | Self::AllIsNew { .. } => "HostUnproven",
         }
     }
 }

@@ -12,8 +12,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use controller::ssh::{Connection, HostKeyCheck, Identity, Target};
 use rand::{RngCore as _, SeedableRng as _, rngs::StdRng};
+use remote::ssh::{Connection, HostKeyCheck, Identity, Target};
 use testbed::openssh::OpenSsh;
 use tokio::task::spawn_blocking;
 

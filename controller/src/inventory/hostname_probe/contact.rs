@@ -8,9 +8,10 @@ use sha2::{Digest as _, Sha256};
 use super::{Ask, host_key_of};
 use crate::{
     context::Context,
-    instance::{Session, StepError, check_host_key, credentials, facts::short},
-    ssh::{HostKeyCheck, SshError},
+    instance::{StepError, check_host_key, credentials, open_apart},
 };
+use remote::ssh::{HostKeyCheck, SshError};
+use remote::{RemoteError, facts::short};
 
 /// Most time that one contact may take, so that a host that is slow on purpose does not keep the place of others.
 const LIMIT: Duration = Duration::from_mins(3);
@@ -53,7 +54,7 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
     let address = &ask.entry.host.address;
     match error {
         StepError::HostKey(problem) => Failure { reason: problem.reason(), message: problem.to_string() },
-        StepError::Ssh(SshError::HostKeyMismatch { expected, offered, .. })
+        StepError::Remote(RemoteError::Ssh(SshError::HostKeyMismatch { expected, offered, .. }))
             if ask.stored.is_some() && ask.entry.host.host_key.is_none() =>
         {
             let message = format!(
@@ -62,10 +63,10 @@ fn failure(ask: &Ask, error: &StepError) -> Failure {
             );
             Failure { reason: "HostKeyMismatch", message }
         }
-        StepError::Ssh(SshError::HostKeyMismatch { .. }) => {
+        StepError::Remote(RemoteError::Ssh(SshError::HostKeyMismatch { .. })) => {
             Failure { reason: "HostKeyMismatch", message: error.to_string() }
         }
-        StepError::Ssh(SshError::HostKeyUnknown { .. }) => {
+        StepError::Remote(RemoteError::Ssh(SshError::HostKeyUnknown { .. })) => {
             Failure { reason: "HostKeyUnknown", message: error.to_string() }
         }
         error => {
@@ -95,7 +96,7 @@ async fn try_contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, StepE
     login.connect_timeout = login.connect_timeout.min(CONNECT_LIMIT);
     login.command_timeout = login.command_timeout.min(LIMIT);
     let id = hex::encode(Sha256::digest(format!("{} {}", ask.place.0, ask.place.1)));
-    let session = Session::open_apart(cx, &instance, &format!("name-{}", &id[..10]), login).await?;
+    let session = open_apart(cx, &instance, &format!("name-{}", &id[..10]), &login).await?;
     let mut contact = FirstContact {
         address: ask.place.0.clone(),
         port: ask.place.1,

@@ -55,7 +55,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
     let second = begun(&asking).unwrap();
     assert!(matches!(
         host_key_of(&second.entry, second.stored.as_ref(), &second.pool),
-        Ok(HostKeySource::Check(crate::ssh::HostKeyCheck::PinnedFingerprint(f))) if f == KEY
+        Ok(HostKeySource::Check(remote::ssh::HostKeyCheck::PinnedFingerprint(f))) if f == KEY
     ));
     asking.answered(&second, Ok(contact(Some("win"))), now);
     assert_eq!(asking.contacts("p", &[contact(None)], &places), [contact(Some("win"))]);

@@ -6,8 +6,8 @@
 
 use api::host;
 
-use super::error::StepError;
 use crate::{
+    RemoteError,
     payload::Wicd,
     ssh::{Connection, PERMISSION_DENIED, SshError},
 };
@@ -18,9 +18,9 @@ const ATTEMPTS: usize = 2;
 /// Makes sure that the host has exactly this program at [`host::launcher_path`]. Returns how many bytes were sent.
 ///
 /// # Errors
-/// [`StepError::ProgramDamaged`] if the host gives back other bytes than it was sent, [`StepError::NotAdministrator`] if
+/// [`RemoteError::ProgramDamaged`] if the host gives back other bytes than it was sent, [`RemoteError::NotAdministrator`] if
 /// `user` cannot write where only administrators can.
-pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, StepError> {
+pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, RemoteError> {
     let path = host::launcher_path(&wicd.sha256);
     if connection.holds(&path, wicd.size, &wicd.sha256).await? {
         return Ok(0);
@@ -29,7 +29,7 @@ pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<
     let partial = format!("{path}.partial");
     let mut sent = 0;
     for _ in 0..ATTEMPTS {
-        let mut file = tokio::fs::File::open(&wicd.path).await.map_err(|source| StepError::OwnFile { source })?;
+        let mut file = tokio::fs::File::open(&wicd.path).await.map_err(|source| RemoteError::OwnFile { source })?;
         let uploaded = connection.upload(&partial, wicd.size, &mut file, |_| ()).await;
         sent += uploaded.map_err(|error| refused(error, user))?.sent;
         if connection.holds(&partial, wicd.size, &wicd.sha256).await? {
@@ -45,15 +45,15 @@ pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<
         && own? != *wicd
     {
         let source = std::io::Error::other("it has changed since the operator started");
-        return Err(StepError::OwnFile { source });
+        return Err(RemoteError::OwnFile { source });
     }
-    Err(StepError::ProgramDamaged { path })
+    Err(RemoteError::ProgramDamaged { path })
 }
 
-fn refused(error: SshError, user: &str) -> StepError {
+fn refused(error: SshError, user: &str) -> RemoteError {
     match error {
         SshError::TransferFailed { why, .. } if why == PERMISSION_DENIED => {
-            StepError::NotAdministrator { user: user.to_owned() }
+            RemoteError::NotAdministrator { user: user.to_owned() }
         }
         error => error.into(),
     }

@@ -3,21 +3,18 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use api::{
-    WindowsInstance,
     host::{self, Answer, Body, EXIT_ANSWERED, HostState, MAX_ANSWER, Owner, PROTOCOL, Recipient, Request, Verb},
     payload::File,
 };
+use prometheus_client::metrics::{counter::Counter, gauge::Gauge};
 use tokio::sync::{OnceCell, OwnedSemaphorePermit};
 
-use super::{error::StepError, facts, program};
 use crate::{
-    context::Context,
-    metrics::Metrics,
-    payload::Archive,
-    secrets::Key,
-    ssh::{Connection, HostKeyCheck, SshError, Target},
+    RemoteError, facts,
+    payload::{Archive, Payload, Wicd},
+    program,
+    ssh::{Connection, SshError, Target},
 };
-use wnp_core::operation::identity::Refusal;
 
 /// A directory that only Windows has.
 const WINDOWS: &str = r"C:\windows\system32";
@@ -26,10 +23,38 @@ const WINDOWS: &str = r"C:\windows\system32";
 const ANSWER_LOOKS: usize = 4;
 const ANSWER_POLL: std::time::Duration = std::time::Duration::from_millis(250);
 
-/// One connection to one host. Takes one of the operator's connection slots for as long as it lives.
+/// The operator, as hosts know it: what all sessions share.
+#[derive(Clone, Debug)]
+pub struct Operator {
+    /// Id of its cluster.
+    pub cluster_id: String,
+    /// Its epoch. A host refuses an operator that was replaced.
+    pub epoch: i64,
+    /// The program that it sends first.
+    pub wicd: Wicd,
+    /// The files that hosts get.
+    pub payload: Payload,
+    /// What is counted.
+    pub traffic: Traffic,
+}
+
+/// Traffic with hosts, counted.
+#[derive(Clone, Debug, Default)]
+pub struct Traffic {
+    /// Opened SSH connections.
+    pub connections: Counter,
+    /// Open SSH connections now.
+    pub open: Gauge,
+    /// Programs started on hosts.
+    pub processes: Counter,
+    /// Bytes sent to hosts.
+    pub sent: Counter,
+}
+
+/// One connection to one host. Keeps the slot that it was given for as long as it lives.
 pub struct Session {
     connection: Connection,
-    cx: Arc<Context>,
+    operator: Arc<Operator>,
     operation: String,
     recipient: Recipient,
     user: String,
@@ -38,7 +63,7 @@ pub struct Session {
     /// Set once the program on the host is verified.
     program: OnceCell<()>,
     _slot: Option<OwnedSemaphorePermit>,
-    _open: OpenGauge,
+    _open: Open,
 }
 
 /// The host that a session speaks to, as far as it was proven.
@@ -52,84 +77,46 @@ pub struct Speaks {
     pub void_epoch: Option<i64>,
 }
 
-struct OpenGauge(Arc<Metrics>);
+/// A connection that is open, counted.
+struct Open(Gauge);
 
-impl Drop for OpenGauge {
+impl Drop for Open {
     fn drop(&mut self) {
-        self.0.ssh_connections_open.dec();
+        self.0.dec();
     }
-}
-
-/// How to log in to a host.
-pub struct Login {
-    /// Private keys, in order.
-    pub keys: Vec<Arc<Key>>,
-    /// Which host key is believed.
-    pub check: HostKeyCheck,
-    /// Limit of connecting.
-    pub connect_timeout: std::time::Duration,
-    /// Limit of one command.
-    pub command_timeout: std::time::Duration,
 }
 
 impl Session {
-    /// Logs in. Nothing is changed on the host yet: the caller stores the host key first.
+    /// Logs in to the host of the Node `node_name`. Nothing is changed on the host yet: the caller stores the host key first. `operation`
+    /// names the files of requests and answers on the host.
+    ///
+    /// # Errors
+    /// When the host cannot be reached, shows another host key than `target` trusts, or refuses its keys.
     pub async fn open(
-        cx: &Arc<Context>,
-        instance: &WindowsInstance,
+        operator: &Arc<Operator>,
+        target: &Target,
+        node_name: &str,
         operation: &str,
-        login: Login,
-    ) -> Result<Self, StepError> {
-        // The semaphore is never closed.
-        let slot = cx.hosts.connections.clone().acquire_owned().await.map_err(|_| StepError::NoAddress)?;
-        Self::connect(cx, instance, operation, login, Some(slot)).await
-    }
-
-    /// Logs in without one of the operator's connection slots, which are for work that was granted. The caller bounds how many there are.
-    pub async fn open_apart(
-        cx: &Arc<Context>,
-        instance: &WindowsInstance,
-        operation: &str,
-        login: Login,
-    ) -> Result<Self, StepError> {
-        Self::connect(cx, instance, operation, login, None).await
-    }
-
-    async fn connect(
-        cx: &Arc<Context>,
-        instance: &WindowsInstance,
-        operation: &str,
-        login: Login,
         slot: Option<OwnedSemaphorePermit>,
-    ) -> Result<Self, StepError> {
-        let target = Target {
-            address: instance.spec.host.address.clone(),
-            port: u16::try_from(instance.spec.host.port).unwrap_or(22),
-            username: instance.spec.host.username.clone(),
-            keys: login.keys.iter().map(|k| k.identity.clone()).collect(),
-            host_key: login.check,
-            connect_timeout: login.connect_timeout,
-            command_timeout: login.command_timeout,
-        };
-        cx.process.metrics.ssh_connections.inc();
-        let connection = Connection::connect(&target).await?;
-        cx.process.metrics.ssh_connections_open.inc();
-        let open = OpenGauge(cx.process.metrics.clone());
+    ) -> Result<Self, RemoteError> {
+        operator.traffic.connections.inc();
+        let connection = Connection::connect(target).await?;
+        operator.traffic.open.inc();
         Ok(Self {
             connection,
-            cx: cx.clone(),
+            operator: operator.clone(),
             operation: operation.into(),
             recipient: Recipient {
-                cluster_id: cx.cluster.id.clone(),
-                node_name: instance.spec.host.name.clone(),
+                cluster_id: operator.cluster_id.clone(),
+                node_name: node_name.into(),
                 machine_id: None,
             },
-            user: instance.spec.host.username.clone(),
+            user: target.username.clone(),
             program: OnceCell::new(),
             speaks: None,
-            limit: login.command_timeout,
+            limit: target.command_timeout,
             _slot: slot,
-            _open: open,
+            _open: Open(operator.traffic.open.clone()),
         })
     }
 
@@ -139,8 +126,8 @@ impl Session {
     }
 
     /// Makes sure that the host is a Windows one and has our `wicd.exe`.
-    pub async fn prepare(&self) -> Result<(), StepError> {
-        let address = || StepError::NotWindows { address: self.connection.peer_address().to_string() };
+    pub async fn prepare(&self) -> Result<(), RemoteError> {
+        let address = || RemoteError::NotWindows { address: self.connection.peer_address().to_string() };
         match self.connection.size(WINDOWS).await {
             Ok(Some(_)) => {}
             Ok(None) | Err(SshError::NotASftpServer { .. }) => return Err(address()),
@@ -150,10 +137,10 @@ impl Session {
     }
 
     /// Verifies the program on the host, or uploads it: once for each connection.
-    async fn program(&self) -> Result<(), StepError> {
+    async fn program(&self) -> Result<(), RemoteError> {
         let ensure = || async {
-            let sent = program::ensure(&self.connection, &self.cx.hosts.release.wicd, &self.user).await?;
-            self.cx.process.metrics.host_bytes_sent.inc_by(sent);
+            let sent = program::ensure(&self.connection, &self.operator.wicd, &self.user).await?;
+            self.operator.traffic.sent.inc_by(sent);
             Ok(())
         };
         self.program.get_or_try_init(ensure).await.copied()
@@ -164,9 +151,9 @@ impl Session {
         path: &str,
         total: u64,
         source: &mut (impl tokio::io::AsyncRead + tokio::io::AsyncSeek + Unpin),
-    ) -> Result<(), StepError> {
+    ) -> Result<(), RemoteError> {
         let sent = self.connection.upload(path, total, source, |_| ()).await?;
-        self.cx.process.metrics.host_bytes_sent.inc_by(sent.sent);
+        self.operator.traffic.sent.inc_by(sent.sent);
         Ok(())
     }
 
@@ -176,43 +163,43 @@ impl Session {
     }
 
     /// Has wicd do something. Answers that it failed are errors.
-    pub async fn ask(&self, body: Body) -> Result<Answer, StepError> {
+    pub async fn ask(&self, body: Body) -> Result<Answer, RemoteError> {
         self.program().await?;
         let verb = body.verb();
         let whom = match &self.speaks {
             Some(whom) => whom.clone(),
             None if verb == Verb::Facts => Speaks { recipient: self.recipient.clone(), ..Speaks::default() },
-            None => return Err(Refusal::NotProven.into()),
+            None => return Err(RemoteError::NotProven),
         };
         let request = Request {
             protocol: PROTOCOL,
             operation: self.operation.clone(),
-            epoch: self.cx.process.epoch,
+            epoch: self.operator.epoch,
             recipient: whom.recipient,
             supersedes: whom.supersedes,
             void_epoch: whom.void_epoch,
             body,
         };
-        let json = serde_json::to_vec(&request).map_err(|_| StepError::BadAnswer { verb: verb.as_str() })?;
+        let json = serde_json::to_vec(&request).map_err(|_| RemoteError::BadAnswer { verb: verb.as_str() })?;
         let answer_path = host::answer_path(&self.operation, verb);
         // An answer of an earlier attempt must not be taken for this one's.
         self.connection.remove(&answer_path).await?;
         self.connection.write(&host::request_path(&self.operation, verb), &json).await?;
-        self.cx.process.metrics.host_bytes_sent.inc_by(json.len() as u64);
-        self.cx.process.metrics.host_processes.inc();
-        let command = host::command(&self.cx.hosts.release.wicd.sha256, verb, &self.operation);
+        self.operator.traffic.sent.inc_by(json.len() as u64);
+        self.operator.traffic.processes.inc();
+        let command = host::command(&self.operator.wicd.sha256, verb, &self.operation);
         let exit = self.connection.exec(&command, self.limit).await?;
         if exit.status != Some(EXIT_ANSWERED) {
-            return Err(StepError::no_answer(verb, exit.status, &exit.log));
+            return Err(RemoteError::no_answer(verb, exit.status, &exit.log));
         }
         let bytes = self.answer(&answer_path).await?;
-        let bytes = bytes.ok_or_else(|| StepError::no_answer(verb, exit.status, &exit.log))?;
+        let bytes = bytes.ok_or_else(|| RemoteError::no_answer(verb, exit.status, &exit.log))?;
         facts::parse_answer(&bytes, &self.operation, verb)
     }
 
     /// The answer, which is there. A program that an operator before us has started may be writing the same one: on Windows there is
     /// a moment then in which there is none.
-    async fn answer(&self, path: &str) -> Result<Option<Vec<u8>>, StepError> {
+    async fn answer(&self, path: &str) -> Result<Option<Vec<u8>>, RemoteError> {
         for _ in 0..ANSWER_LOOKS {
             if let Some(bytes) = self.connection.read(path, MAX_ANSWER).await? {
                 return Ok(Some(bytes));
@@ -223,39 +210,39 @@ impl Session {
     }
 
     /// Has the host report its facts.
-    pub async fn look(&self, files: &[File]) -> Result<HostState, StepError> {
+    pub async fn look(&self, files: &[File]) -> Result<HostState, RemoteError> {
         self.ask(Body::Facts(host::Facts { files: files.to_vec() }))
             .await?
             .state
-            .ok_or(StepError::BadAnswer { verb: "facts" })
+            .ok_or(RemoteError::BadAnswer { verb: "facts" })
     }
 
     /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. What was sent before
     /// the connection broke is not sent again.
-    pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, StepError> {
+    pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
-        let mut archive = Archive::new(&self.cx.hosts.release.payload, &missing)?;
+        let mut archive = Archive::new(&self.operator.payload, &missing)?;
         let path = format!(r"{}\{}", host::path::OPERATIONS, archive.name());
         self.connection.mkdir_all(host::path::OPERATIONS).await?;
         let total = archive.len();
         self.send(&path, total, &mut archive).await?;
         let body = Body::Stage(host::Stage { files: files.to_vec(), archive: archive.name().into() });
         match self.ask(body).await {
-            Ok(answer) => answer.state.ok_or(StepError::BadAnswer { verb: Verb::Stage.as_str() }),
-            Err(StepError::Host { reason, message }) if reason == "HashMismatch" => {
+            Ok(answer) => answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Stage.as_str() }),
+            Err(RemoteError::Host { reason, message }) if reason == "HashMismatch" => {
                 // Which side is at fault? The operator checks its own files before it blames a host.
                 for sha256 in &missing {
-                    let (payload, sha256) = (self.cx.hosts.release.payload.clone(), sha256.clone());
+                    let (payload, sha256) = (self.operator.payload.clone(), sha256.clone());
                     tokio::task::spawn_blocking(move || payload.verify(&sha256)).await.unwrap_or(Ok(()))?;
                 }
-                Err(StepError::Host { reason, message })
+                Err(RemoteError::Host { reason, message })
             }
             Err(error) => Err(error),
         }
     }
 
     /// Removes the operation's directory with its requests, which may hold secrets.
-    pub async fn tidy(&self, verbs: &[Verb]) -> Result<(), StepError> {
+    pub async fn tidy(&self, verbs: &[Verb]) -> Result<(), RemoteError> {
         for verb in verbs {
             self.connection.remove(&host::request_path(&self.operation, *verb)).await?;
             self.connection.remove(&host::answer_path(&self.operation, *verb)).await?;
@@ -265,7 +252,7 @@ impl Session {
 
     /// Takes wicd itself away, which cannot do that: its exe, what it has kept for as long as it ran, what operations have
     /// left, and its directories as far as they are empty.
-    pub async fn remove_wicd(&self) -> Result<(), StepError> {
+    pub async fn remove_wicd(&self) -> Result<(), RemoteError> {
         for file in [host::path::LOCK, host::path::EPOCH] {
             self.connection.remove(file).await?;
         }
@@ -292,7 +279,7 @@ impl Session {
     }
 
     /// Removes the files of all operations, and returns the directories in which they were.
-    async fn empty_operations(&self) -> Result<Vec<String>, StepError> {
+    async fn empty_operations(&self) -> Result<Vec<String>, RemoteError> {
         let mut directories = Vec::new();
         for entry in self.connection.list(host::path::OPERATIONS).await? {
             let path = format!(r"{}\{}", host::path::OPERATIONS, entry.name);

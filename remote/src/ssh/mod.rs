@@ -11,13 +11,12 @@ mod files;
 mod hash;
 mod host_key;
 mod identity;
-mod known_hosts;
 mod path;
 mod session;
 mod sftp;
 mod tail;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod upload;
 
 use std::{sync::Arc, time::Duration};
@@ -29,14 +28,10 @@ pub use self::{
     files::Entry,
     host_key::{HostKey, HostKeyCheck, HostKeyError},
     identity::{Identity, KeyError},
-    known_hosts::{KnownHostsError, known_hosts},
     path::{check_command, sftp_path},
     sftp::PERMISSION_DENIED,
     upload::Uploaded,
 };
-
-#[cfg(test)]
-pub(crate) use self::tests::host as fake_host;
 
 /// A host, and all that is needed to log in to it.
 #[derive(Debug, Clone)]

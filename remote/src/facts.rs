@@ -9,7 +9,7 @@ use api::{
 };
 use jiff::Timestamp;
 
-use super::error::StepError;
+use crate::RemoteError;
 use wnp_core::operation::node_ip::node_ip;
 
 /// Maximum number of addresses of a host that are considered.
@@ -17,23 +17,23 @@ const MAX_ADDRESSES: usize = 64;
 const MINUTE_MS: i64 = 60_000;
 
 /// Reads what wicd answered to `verb` of `operation`. An answer that it failed is an error.
-pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, StepError> {
-    let bad = || StepError::BadAnswer { verb: verb.as_str() };
+pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, RemoteError> {
+    let bad = || RemoteError::BadAnswer { verb: verb.as_str() };
     let answer: Answer = serde_json::from_slice(bytes).map_err(|_| bad())?;
     if answer.protocol != PROTOCOL || answer.operation != operation {
         return Err(bad());
     }
     match &answer.outcome {
-        Outcome::Failed { reason, message } => Err(StepError::host(reason, message)),
+        Outcome::Failed { reason, message } => Err(RemoteError::host(reason, message)),
         Outcome::Done | Outcome::RebootRequired { .. } => Ok(answer),
     }
 }
 
 /// The facts of a host for its status. `named` is the address that a person gave it, `peer` the one that was reached.
-pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, StepError> {
+pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, RemoteError> {
     let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(MAX_ADDRESSES).collect();
     let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());
-    let ip = node_ip(named, Some(peer), &has, default).ok_or(StepError::NoAddress)?;
+    let ip = node_ip(named, Some(peer), &has, default).ok_or(RemoteError::NoAddress)?;
     Ok(HostFacts {
         hostname: short(&machine.hostname, 63),
         machine_id: short(&machine.machine_id, 64),
@@ -50,6 +50,11 @@ pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp)
 /// How far the host's clock is ahead, in milliseconds.
 pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
     machine.clock_ms.saturating_sub(now.as_millisecond())
+}
+
+/// What a host reports in a sentence, made fit to be shown.
+pub fn message(text: &str) -> String {
+    short(text, 600)
 }
 
 /// At most `n` characters of a host's words, made fit to be shown.
@@ -95,7 +100,7 @@ mod tests {
     fn an_answer_is_that_of_the_question() {
         let read = |protocol: u32, operation: &str, outcome: &str| {
             let text = format!(r#"{{"protocol":{protocol},"operation":"{operation}","outcome":{outcome}}}"#);
-            parse_answer(text.as_bytes(), "join-1", Verb::Apply).map(|a| a.operation).map_err(|e| e.reason())
+            parse_answer(text.as_bytes(), "join-1", Verb::Apply).map(|a| a.operation).map_err(|e| e.reason().to_owned())
         };
         let failed = r#"{"failed":{"reason":"DiskFull","message":"no room"}}"#;
         for (protocol, operation, outcome, expected) in [

@@ -1,7 +1,7 @@
 use sha2::{Digest as _, Sha256};
 
 use super::*;
-use crate::ssh::fake_host::{Host, Running};
+use crate::ssh::tests::host::{Host, Running};
 
 fn bytes(n: usize) -> Vec<u8> {
     (0..n).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect()
@@ -34,7 +34,7 @@ impl Bed {
         std::fs::write(self.path(suffix), content).unwrap();
     }
 
-    async fn ensure(&self) -> Result<u64, StepError> {
+    async fn ensure(&self) -> Result<u64, RemoteError> {
         let connection = Connection::connect(&self.host.target()).await.unwrap();
         ensure(&connection, &self.wicd, "Administrator").await
     }
@@ -92,7 +92,7 @@ async fn a_file_of_our_own_that_has_changed_is_not_the_hosts_fault() {
     other[0] ^= 1;
     std::fs::write(&bed.wicd.path, other).unwrap();
     let error = bed.ensure().await.unwrap_err();
-    assert!(matches!(error, StepError::OwnFile { .. }), "{error}");
+    assert!(matches!(error, RemoteError::OwnFile { .. }), "{error}");
     assert!(!bed.path("").exists());
 }
 
@@ -100,7 +100,9 @@ async fn a_file_of_our_own_that_has_changed_is_not_the_hosts_fault() {
 fn who_may_not_write_there_is_no_administrator() {
     let failed = |why: &str| {
         let (address, path) = ("10.0.0.1".to_owned(), host::path::LAUNCH.to_owned());
-        refused(SshError::TransferFailed { address, action: "upload", path, why: why.to_owned() }, "guest").reason()
+        refused(SshError::TransferFailed { address, action: "upload", path, why: why.to_owned() }, "guest")
+            .reason()
+            .to_owned()
     };
     assert_eq!(failed(PERMISSION_DENIED), "NotAdministrator");
     assert_eq!(failed("the host reports \"Failure\""), "TransferFailed");

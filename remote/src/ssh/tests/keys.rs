@@ -1,9 +1,9 @@
-//! Private keys, host keys and known_hosts. The keys were made by ssh-keygen for these tests and are used nowhere.
+//! Private keys and host keys. The keys were made by ssh-keygen for these tests and are used nowhere.
 
 use proptest::prelude::*;
 
 use super::host::{ed25519, pem, public};
-use crate::ssh::{HostKey, HostKeyCheck, Identity, known_hosts};
+use crate::ssh::{HostKey, HostKeyCheck, Identity};
 
 pub(crate) const RSA_PKCS1: &str = include_str!("keys/rsa-pkcs1.pem");
 const RSA_PKCS1_ENCRYPTED: &str = include_str!("keys/rsa-pkcs1-encrypted.pem");
@@ -16,13 +16,6 @@ const ECDSA_P521_PKCS8: &str = include_str!("keys/ecdsa-p521-pkcs8.pem");
 
 pub(crate) const ECDSA_PUBLIC: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBC4Z29yVENBbZknAo3vOMGm7w6klaPMd3fP10ygZwkfgra1MjXIimpA4yB+oxFN0ZDY8KmyRtRwa2CY/zURX6fE=";
 const ECDSA_FINGERPRINT: &str = "SHA256:WB6BK3eeDahvLvuTDnnMYTG54A26ldaqL4XWJ0q0EoA";
-
-/// By ssh-keygen -H of OpenSSH: win-1.example.com, [win-2]:2222, 192.0.2.7.
-const HASHED: [&str; 3] = [
-    "|1|HulTGkagHr5UWCXnSX8LYKbwpcY=|Xey3AfMLrVFKRQ139Z3hlltNGyk=",
-    "|1|Yi3JKBAUMV5OdFUSRZNVUP8dx4k=|K3Tdc/lVQi18xVaLfP3zXy8GYvA=",
-    "|1|r/uVxhhljhOXpLd6jbZXoHxQJ/k=|zOkLKXasplRdov6m9Ts3YxJJtjE=",
-];
 
 #[test]
 fn private_keys_are_read_in_every_form() {
@@ -92,72 +85,11 @@ fn host_keys_are_read_in_every_form() {
     }
 }
 
-#[test]
-fn known_hosts_finds_the_keys_of_a_host() {
-    let key = ECDSA_PUBLIC;
-    let hashed = HASHED.map(|name| format!("{name} {key}\n")).concat();
-    let plain = format!("# a comment\n\nwin-1.example.com,192.0.2.7 {key} admin@x\n[win-2]:2222 {key}\n");
-    let patterns = format!("*.example.com,!win-9.example.com,10.0.?.* {key}\n[*.lab]:2222 {key}\n2001:db8::7 {key}\n");
-    for (text, address, port, found) in [
-        (&hashed, "win-1.example.com", 22, true),
-        (&hashed, "WIN-1.example.com", 22, true),
-        (&hashed, "win-1.example.com", 2222, false),
-        (&hashed, "win-2", 2222, true),
-        (&hashed, "win-2", 22, false),
-        (&hashed, "192.0.2.7", 22, true),
-        (&hashed, "192.0.2.70", 22, false),
-        (&plain, "192.0.2.7", 22, true),
-        (&plain, "Win-1.Example.com", 22, true),
-        (&plain, "win-2", 2222, true),
-        (&plain, "win-2", 22, false),
-        (&plain, "example.com", 22, false),
-        (&patterns, "a.b.example.com", 22, true),
-        (&patterns, "win-9.example.com", 22, false),
-        (&patterns, "10.0.7.200", 22, true),
-        (&patterns, "10.0.77.200", 22, false),
-        (&patterns, "h.lab", 2222, true),
-        (&patterns, "h.lab", 22, false),
-        (&patterns, "[2001:0db8::0007]", 22, true),
-    ] {
-        let expected = if found { vec![HostKey::parse(key).unwrap()] } else { Vec::new() };
-        assert_eq!(known_hosts(text, address, port).unwrap(), expected, "{address} {port} in\n{text}");
-    }
-}
-
-#[test]
-fn known_hosts_refuses_what_it_cannot_honour() {
-    let other = public(&ed25519(1));
-    let other = format!("{} {}", other.key_type, other.public_key_base64);
-    let key = ECDSA_PUBLIC;
-    for (text, reason) in [
-        (format!("h {key}\n@revoked * {key}"), "HostKeyRevoked"),
-        (format!("@cert-authority *.x,h {key}"), "CertAuthorityUnsupported"),
-        ("h ssh-ed25519".to_owned(), "KnownHostsInvalid"),
-        ("h ssh-ed25519 AAAA".to_owned(), "KnownHostsInvalid"),
-        (format!("h ssh-rsa {}", &key[20..]), "KnownHostsInvalid"),
-        (format!("@unheard-of h {key}"), "KnownHostsInvalid"),
-    ] {
-        let error = known_hosts(&text, "h", 22).unwrap_err();
-        assert_eq!(error.reason(), reason, "{text}: {error}");
-    }
-    // The others' lines are not judged; a revoked key does not take the good one along.
-    let text = format!("x ssh-ed25519\nh {key}\nh {other}\n@revoked h {key}\n@cert-authority h {key}");
-    assert_eq!(known_hosts(&text, "h", 22).unwrap(), [HostKey::parse(&other).unwrap()]);
-}
-
 proptest! {
     #[test]
     fn parsers_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..300), text in any::<String>()) {
         let _ = Identity::from_pem("x", &bytes);
         let _ = HostKeyCheck::pinned(&text);
-        let _ = known_hosts(&text, "h", 22);
-    }
-
-    #[test]
-    fn known_hosts_never_panics_on_nearly_right_lines(
-        line in "(@revoked |@cert-authority |@x )?(h|\\*|!h|\\|1\\|[A-Za-z0-9+/=]{0,30}\\|[A-Za-z0-9+/=]{0,30}|[*?,!h]{1,40})[ \t]+(ssh-ed25519 )?[A-Za-z0-9+/=]{0,80}"
-    ) {
-        let _ = known_hosts(&line, "h", 22);
     }
 
     #[test]

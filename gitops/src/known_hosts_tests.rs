@@ -1,0 +1,133 @@
+use proptest::prelude::*;
+use russh::keys::PublicKey;
+
+use super::*;
+
+const ECDSA_PUBLIC: &str = "ecdsa-sha2-nistp256 AAAAE2VjZHNhLXNoYTItbmlzdHAyNTYAAAAIbmlzdHAyNTYAAABBBC4Z29yVENBbZknAo3vOMGm7w6klaPMd3fP10ygZwkfgra1MjXIimpA4yB+oxFN0ZDY8KmyRtRwa2CY/zURX6fE=";
+
+/// By ssh-keygen -H of OpenSSH: win-1.example.com, [win-2]:2222, 192.0.2.7.
+const HASHED: [&str; 3] = [
+    "|1|HulTGkagHr5UWCXnSX8LYKbwpcY=|Xey3AfMLrVFKRQ139Z3hlltNGyk=",
+    "|1|Yi3JKBAUMV5OdFUSRZNVUP8dx4k=|K3Tdc/lVQi18xVaLfP3zXy8GYvA=",
+    "|1|r/uVxhhljhOXpLd6jbZXoHxQJ/k=|zOkLKXasplRdov6m9Ts3YxJJtjE=",
+];
+
+fn read(text: &str, address: &str, port: u16) -> Result<Vec<PublicKey>, KnownHostsError> {
+    known_hosts(text, address, port, |key| PublicKey::from_openssh(key).ok())
+}
+
+/// A key is any word that follows its kind here.
+fn keys(text: &str, address: &str, port: u16) -> Result<Vec<String>, KnownHostsError> {
+    known_hosts(text, address, port, |key| key.strip_prefix("kind ").map(ToOwned::to_owned))
+}
+
+#[test]
+fn lines_that_are_for_a_host() {
+    // The last is `hashed.example.org`.
+    let text = "\
+# git.example.com kind comment
+git.example.com,10.0.0.1 kind a
+*.example.com,!git.example.com kind b
+[git.example.com]:2222 kind c
+[FD00::1]:22 kind d
+fd00::1 kind e
+|1|AAAAAAAAAAAAAAAAAAAAAAAAAAA=|Hfo4B/7+LbBR/c0B8qJfFYQLc5U= kind f
+";
+    let cases: &[(&str, u16, &[&str])] = &[
+        ("git.example.com", 22, &["a"]),
+        ("GIT.example.com", 22, &["a"]),
+        ("10.0.0.1", 22, &["a"]),
+        ("www.example.com", 22, &["b"]),
+        ("git.example.com", 2222, &["c"]),
+        ("www.example.com", 2222, &[]),
+        ("[fd00::1]", 22, &["e"]),
+        ("example.com", 22, &[]),
+        ("hashed.example.org", 22, &["f"]),
+    ];
+    for (address, port, expected) in cases {
+        assert_eq!(keys(text, address, *port).unwrap(), *expected, "{address} {port}");
+    }
+}
+
+#[test]
+fn lines_that_are_of_no_use() {
+    let reason = |text: &str| keys(text, "h", 22).map_err(|error| error.reason());
+    assert_eq!(reason("h kind"), Err("KnownHostsInvalid"));
+    assert_eq!(reason("h other a"), Err("KnownHostsInvalid"));
+    assert_eq!(reason("h kind a\n@revoked h kind a"), Err("HostKeyRevoked"));
+    assert_eq!(reason("@cert-authority h kind a"), Err("CertAuthorityUnsupported"));
+    assert_eq!(reason("h kind a\n@revoked h kind b"), Ok(vec!["a".to_owned()]));
+    assert_eq!(reason("other kind"), Ok(Vec::new()));
+}
+
+#[test]
+fn known_hosts_finds_the_keys_of_a_host() {
+    let key = ECDSA_PUBLIC;
+    let hashed = HASHED.map(|name| format!("{name} {key}\n")).concat();
+    let plain = format!("# a comment\n\nwin-1.example.com,192.0.2.7 {key} admin@x\n[win-2]:2222 {key}\n");
+    let patterns = format!("*.example.com,!win-9.example.com,10.0.?.* {key}\n[*.lab]:2222 {key}\n2001:db8::7 {key}\n");
+    for (text, address, port, found) in [
+        (&hashed, "win-1.example.com", 22, true),
+        (&hashed, "WIN-1.example.com", 22, true),
+        (&hashed, "win-1.example.com", 2222, false),
+        (&hashed, "win-2", 2222, true),
+        (&hashed, "win-2", 22, false),
+        (&hashed, "192.0.2.7", 22, true),
+        (&hashed, "192.0.2.70", 22, false),
+        (&plain, "192.0.2.7", 22, true),
+        (&plain, "Win-1.Example.com", 22, true),
+        (&plain, "win-2", 2222, true),
+        (&plain, "win-2", 22, false),
+        (&plain, "example.com", 22, false),
+        (&patterns, "a.b.example.com", 22, true),
+        (&patterns, "win-9.example.com", 22, false),
+        (&patterns, "10.0.7.200", 22, true),
+        (&patterns, "10.0.77.200", 22, false),
+        (&patterns, "h.lab", 2222, true),
+        (&patterns, "h.lab", 22, false),
+        (&patterns, "[2001:0db8::0007]", 22, true),
+    ] {
+        let expected = if found { vec![PublicKey::from_openssh(key).unwrap()] } else { Vec::new() };
+        assert_eq!(read(text, address, port).unwrap(), expected, "{address} {port} in\n{text}");
+    }
+}
+
+#[test]
+fn known_hosts_refuses_what_it_cannot_honour() {
+    let other = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIOMqqnkVzrm0SdG6UOoqKLsabgH5C9okWi0dh2l9GKJl";
+    let key = ECDSA_PUBLIC;
+    for (text, reason) in [
+        (format!("h {key}\n@revoked * {key}"), "HostKeyRevoked"),
+        (format!("@cert-authority *.x,h {key}"), "CertAuthorityUnsupported"),
+        ("h ssh-ed25519".to_owned(), "KnownHostsInvalid"),
+        ("h ssh-ed25519 AAAA".to_owned(), "KnownHostsInvalid"),
+        (format!("h ssh-rsa {}", &key[20..]), "KnownHostsInvalid"),
+        (format!("@unheard-of h {key}"), "KnownHostsInvalid"),
+    ] {
+        let error = read(&text, "h", 22).unwrap_err();
+        assert_eq!(error.reason(), reason, "{text}: {error}");
+    }
+    // The others' lines are not judged; a revoked key does not take the good one along.
+    let text = format!("x ssh-ed25519\nh {key}\nh {other}\n@revoked h {key}\n@cert-authority h {key}");
+    assert_eq!(read(&text, "h", 22).unwrap(), [PublicKey::from_openssh(other).unwrap()]);
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in "([@!*?h|1= \\[\\]:,a-c]{0,12}( kind [a-c])?\n?){0,8}") {
+        let _ = keys(&text, "h", 22);
+    }
+
+    #[test]
+    fn a_host_is_matched_by_its_own_name(host in "[a-z0-9.-]{1,30}", port in 1_u16..) {
+        let text = format!("{} kind a", host_name(&host, port));
+        prop_assert_eq!(keys(&text, &host, port).unwrap(), ["a"]);
+    }
+
+    #[test]
+    fn known_hosts_never_panics_on_nearly_right_lines(
+        line in "(@revoked |@cert-authority |@x )?(h|\\*|!h|\\|1\\|[A-Za-z0-9+/=]{0,30}\\|[A-Za-z0-9+/=]{0,30}|[*?,!h]{1,40})[ \t]+(ssh-ed25519 )?[A-Za-z0-9+/=]{0,80}"
+    ) {
+        let _ = read(&line, "h", 22);
+    }
+}

@@ -1,0 +1,138 @@
+//! Why a host could not be asked, or failed.
+
+use api::text;
+
+use crate::{facts, payload::PayloadError, ssh::SshError};
+
+/// Why a host could not be asked, or failed. Each has a message with the remedy and a stable reason.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoteError {
+    /// The host could not be reached or the connection broke.
+    #[error(transparent)]
+    Ssh(#[from] SshError),
+    /// The operator's own payload is wrong.
+    #[error(transparent)]
+    Payload(#[from] PayloadError),
+    /// A file of the operator's own image cannot be read.
+    #[error("the operator's own wicd.exe cannot be read; replace the operator's image, which is broken")]
+    OwnFile {
+        /// Why.
+        #[source]
+        source: std::io::Error,
+    },
+    /// What was sent to the host is not what lies there.
+    #[error(
+        "the host returns other bytes of {path} than the operator sent; the operator did not start it: check whether an antivirus changes files, and check the disk"
+    )]
+    ProgramDamaged {
+        /// Where it lies.
+        path: String,
+    },
+    /// The machine at the address is no Windows host.
+    #[error(
+        "the machine at {address} has no C:\\Windows: it is not a Windows host, or its SSH server does not serve files; check the address"
+    )]
+    NotWindows {
+        /// Address of the host.
+        address: String,
+    },
+    /// The user is no administrator.
+    #[error("user {user} is not an administrator of the host; log in as an administrator")]
+    NotAdministrator {
+        /// The user.
+        user: String,
+    },
+    /// The host reported no address that a node can use.
+    #[error("the host reported no address that its node can use")]
+    NoAddress,
+    /// The caller did not prove which host it is.
+    #[error("the operator does not change a host that is not proven; this is a fault of the operator")]
+    NotProven,
+    /// wicd did not answer.
+    #[error("wicd {verb} ended with {status} and no answer{log}")]
+    NoAnswer {
+        /// What it was asked.
+        verb: &'static str,
+        /// Exit status.
+        status: String,
+        /// What it printed.
+        log: String,
+    },
+    /// wicd answered something that cannot be an answer.
+    #[error("wicd {verb} returned an answer that cannot be read; the host may run another version of it")]
+    BadAnswer {
+        /// What it was asked.
+        verb: &'static str,
+    },
+    /// wicd answered that it failed.
+    #[error("{message}")]
+    Host {
+        /// PascalCase.
+        reason: String,
+        /// Failure that wicd reported.
+        message: String,
+    },
+}
+
+impl RemoteError {
+    /// The failure that a host reports. It is untrusted: truncated and sanitised for a terminal.
+    pub fn host(reason: &str, message: &str) -> Self {
+        let is_reason = reason.len() <= 40
+            && reason.starts_with(|c: char| c.is_ascii_uppercase())
+            && reason.bytes().all(|b| b.is_ascii_alphanumeric());
+        Self::Host {
+            reason: if is_reason { reason.into() } else { "HostFailed".into() },
+            message: facts::message(message),
+        }
+    }
+
+    /// wicd did not answer. What it printed is the host's word, too.
+    pub(crate) fn no_answer(verb: api::host::Verb, status: Option<u32>, log: &str) -> Self {
+        let status = status.map_or_else(|| "no exit status".into(), |s| format!("exit status {s}"));
+        let tail: String =
+            text::line(log, usize::MAX).chars().rev().take(300).collect::<Vec<_>>().into_iter().rev().collect();
+        let log = if tail.is_empty() { String::new() } else { format!("; it printed: {tail}") };
+        Self::NoAnswer { verb: verb.as_str(), status, log }
+    }
+
+    /// Reason for conditions, events and metrics.
+    pub fn reason(&self) -> &str {
+        match self {
+            Self::Ssh(e) => e.reason(),
+            Self::Payload(e) => e.reason(),
+            Self::OwnFile { .. } => "PayloadInvalid",
+            Self::ProgramDamaged { .. } => "ProgramDamaged",
+            Self::NotWindows { .. } => "NotWindows",
+            Self::NotAdministrator { .. } => "NotAdministrator",
+            Self::NoAddress => "NoAddress",
+            Self::NotProven => "HostUnproven",
+            Self::NoAnswer { .. } => "NoAnswer",
+            Self::BadAnswer { .. } => "BadAnswer",
+            Self::Host { reason, .. } => reason,
+        }
+    }
+
+    /// Whether the operator is at fault, not the host: it asked in a wrong way, or could not read what it sends.
+    pub fn is_own_fault(&self) -> bool {
+        matches!(
+            self,
+            Self::Ssh(SshError::BadPath { .. } | SshError::BadCommand { .. } | SshError::Source { .. })
+                | Self::Payload(_)
+                | Self::OwnFile { .. }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_cannot_write_into_the_terminal() {
+        let error = RemoteError::host("x\u{1b}[31m", &format!("\u{1b}[2J\r\n\u{202e}boo{}", "!".repeat(5000)));
+        assert_eq!(error.reason(), "HostFailed");
+        let shown = error.to_string();
+        assert!(shown.chars().all(|c| !c.is_control() && !text::is_deceptive(c)) && shown.len() <= 600, "{shown}");
+        assert_eq!(RemoteError::host("DiskFull", "no room").reason(), "DiskFull");
+    }
+}
