@@ -2,7 +2,10 @@
 
 use api::text;
 
-use crate::{facts, payload::PayloadError, ssh::SshError};
+use crate::{payload::PayloadError, ssh::SshError};
+
+/// Characters of a sentence of a host that are shown.
+pub(crate) const MAX_MESSAGE: usize = 600;
 
 /// Why a host could not be asked, or failed. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +85,7 @@ impl RemoteError {
             && reason.bytes().all(|b| b.is_ascii_alphanumeric());
         Self::Host {
             reason: if is_reason { reason.into() } else { "HostFailed".into() },
-            message: facts::message(message),
+            message: text::line(message, MAX_MESSAGE),
         }
     }
 

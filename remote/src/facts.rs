@@ -9,7 +9,7 @@ use api::{
 };
 use jiff::Timestamp;
 
-use crate::RemoteError;
+use crate::error::{MAX_MESSAGE, RemoteError};
 use wnp_core::operation::node_ip::node_ip;
 
 /// Maximum number of addresses of a host that are considered.
@@ -54,7 +54,7 @@ pub fn clock_skew_ms(machine: &Machine, now: Timestamp) -> i64 {
 
 /// What a host reports in a sentence, made fit to be shown.
 pub fn message(text: &str) -> String {
-    short(text, 600)
+    short(text, MAX_MESSAGE)
 }
 
 /// At most `n` characters of a host's words, made fit to be shown.
