@@ -22,6 +22,7 @@ use crate::{
     legacy_host_keys::LegacyHostKeys,
     machines::Machines,
     metrics::Metrics,
+    places::Places,
     reconcile_trigger::ReconcileTrigger,
     release::{Release, ReleaseError},
     secrets::Secrets,
@@ -36,6 +37,8 @@ use crate::{
 const REQUESTS: usize = 32;
 /// Hosts that may be examined at once without a grant. None of them waits for a place among the connections of granted work.
 const LOOKS: usize = 16;
+/// The same for the hosts of one pool.
+const LOOKS_OF_ONE_POOL: usize = 4;
 /// Which Nodes are watched.
 pub const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
@@ -143,7 +146,7 @@ pub struct Hosts {
     /// SSH connections that may be open at once.
     pub connections: Arc<Semaphore>,
     /// Hosts that may be examined at once without a grant.
-    pub looks: Semaphore,
+    pub looks: Places,
 }
 
 /// What this process has written, so that no decision is made on older state.
@@ -206,7 +209,7 @@ impl Context {
             release,
             drainer: Drainer::new(direct),
             connections: Arc::new(Semaphore::new(process.args.max_connections)),
-            looks: Semaphore::new(LOOKS),
+            looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),
         };
         // A command that looks once issues nothing.
         let rights = if looks_once { WicdRights::default() } else { WicdRights::unknown() };

@@ -25,8 +25,11 @@ use crate::metrics::Metrics;
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 const NOTE_LIMIT: usize = 1000;
 
-/// Key of a reported event: object, reason and note.
-type Saying = (String, &'static str, String);
+/// Different notes of one object and reason in [`SAY_AGAIN_AFTER`]. Notes may hold words of a host, which can vary them as it likes.
+const MAX_NOTES: usize = 10;
+
+/// Object and reason of reported events.
+type Subject = (String, &'static str);
 
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +46,7 @@ pub struct Events {
     client: Client,
     identity: String,
     metrics: Arc<Metrics>,
-    said: Arc<Mutex<HashMap<Saying, Instant>>>,
+    said: Arc<Mutex<Said>>,
 }
 
 impl Events {
@@ -72,10 +75,12 @@ impl Events {
             Level::Normal => tracing::info!(kind = regarding.kind, name, reason, "{note}"),
             Level::Warning => tracing::warn!(kind = regarding.kind, name, reason, "{note}"),
         }
-        let key = (format!("{}/{name}", regarding.kind.as_deref().unwrap_or_default()), reason, note.to_string());
-        if !self.is_new(key) {
+        let subject = (format!("{}/{name}", regarding.kind.as_deref().unwrap_or_default()), reason);
+        let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if !said.is_new(subject, note, Instant::now()) {
             return;
         }
+        drop(said);
         // Events of cluster-scoped objects live in `default`, as the API server insists.
         let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
         let event = Event {
@@ -98,11 +103,46 @@ impl Events {
             }
         });
     }
+}
 
-    fn is_new(&self, key: Saying) -> bool {
-        let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let now = Instant::now();
-        said.retain(|_, at| now.duration_since(*at) < SAY_AGAIN_AFTER);
-        said.insert(key, now).is_none()
+/// The notes that were reported lately.
+#[derive(Debug, Default)]
+struct Said {
+    notes: HashMap<Subject, Vec<(String, Instant)>>,
+    cleaned: Option<Instant>,
+}
+
+impl Said {
+    /// Whether a note is to be reported; if so, it counts as reported.
+    fn is_new(&mut self, subject: Subject, note: &str, now: Instant) -> bool {
+        let is_recent = |(_, at): &(String, Instant)| now.duration_since(*at) < SAY_AGAIN_AFTER;
+        if self.cleaned.is_none_or(|at| now.duration_since(at) >= SAY_AGAIN_AFTER) {
+            self.notes.retain(|_, notes| notes.iter().any(is_recent));
+            self.cleaned = Some(now);
+        }
+        let notes = self.notes.entry(subject).or_default();
+        notes.retain(is_recent);
+        let is_new = notes.len() < MAX_NOTES && notes.iter().all(|(said, _)| said != note);
+        if is_new {
+            notes.push((note.to_owned(), now));
+        }
+        is_new
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_cannot_have_events_written_without_limit() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        let drifted = || ("WindowsInstance/win-1".to_owned(), "Drifted");
+        let written = (0..1000).filter(|n| said.is_new(drifted(), &format!("note {n}"), now)).count();
+        assert_eq!((written, said.notes.values().map(Vec::len).sum::<usize>()), (MAX_NOTES, MAX_NOTES));
+        assert!(said.is_new(("WindowsInstance/win-2".to_owned(), "Drifted"), "note 1", now), "another host");
+        let later = now + SAY_AGAIN_AFTER;
+        assert!(said.is_new(drifted(), "note 1", later) && !said.is_new(drifted(), "note 1", later));
+        assert_eq!(said.notes.len(), 1, "what is long ago is forgotten");
     }
 }

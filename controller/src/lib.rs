@@ -29,6 +29,7 @@ pub mod legacy_sources;
 pub mod lint_command;
 pub mod machines;
 pub mod metrics;
+pub mod places;
 pub mod plan_command;
 pub mod pool;
 pub mod reconcile_trigger;

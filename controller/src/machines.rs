@@ -111,21 +111,23 @@ impl Machines {
     }
 }
 
-/// Whether a Machine, by `<namespace>/<name>`, is gone, and with it its host. Not knowing is not being gone.
-pub async fn is_gone(client: &Client, machine: &str) -> bool {
+/// Whether a Machine of an API, by `<namespace>/<name>`, is gone, and with it its host. Not knowing is not being gone: that API itself must
+/// say so, not only another one that never had the Machine.
+pub async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -> bool {
     let Some((namespace, name)) = machine.split_once('/') else { return false };
-    let mut is_missed = false;
     for (group, ..) in APIS {
-        let Ok(found) = served(client, group).await else { return false };
-        let Some(resource) = found else { continue };
+        let resource = match served(client, group).await {
+            Ok(Some(resource)) => resource,
+            Ok(None) if group != own => continue,
+            Ok(None) | Err(_) => return false,
+        };
         let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), namespace, &resource.machines);
-        match api.get_metadata_opt(name).await {
-            Ok(None) => is_missed = true,
-            Ok(Some(_)) | Err(_) => return false,
+        // The pool may have been led from one API to the other.
+        if !matches!(api.get_metadata_opt(name).await, Ok(None)) {
+            return false;
         }
     }
-    // Without a watch, no event was missed.
-    is_missed
+    true
 }
 
 /// The kinds of an API, in a version that is served.
@@ -156,4 +158,46 @@ pub(crate) async fn served(client: &Client, group: MachineGroup) -> kube::Result
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::fake_api::FakeApi;
+
+    const OPENSHIFT: &str = "/apis/machine.openshift.io/v1beta1";
+    const CLUSTER_APIS: [&str; 2] = ["/apis/cluster.x-k8s.io/v1beta2", "/apis/cluster.x-k8s.io/v1beta1"];
+
+    fn serves(api: &FakeApi, path: &str) {
+        let kinds = ["machines", "machinesets"].map(|plural| {
+            json!({"name": plural, "singularName": "", "namespaced": true, "kind": "x", "verbs": ["create", "get"]})
+        });
+        api.on("GET", path, 200, json!({"groupVersion": "x", "resources": kinds}));
+    }
+
+    fn is_missing(api: &FakeApi, path: &str) {
+        api.fail("GET", path, 404, "NotFound", "there is none", Value::Null);
+    }
+
+    /// As while Cluster API is removed from a cluster that has OpenShift's Machine API, too.
+    #[tokio::test]
+    async fn no_machine_is_gone_because_an_api_that_never_had_it_says_so() {
+        let api = FakeApi::new();
+        serves(&api, OPENSHIFT);
+        is_missing(&api, &format!("{OPENSHIFT}/namespaces/ns/machines/m"));
+        for path in CLUSTER_APIS {
+            is_missing(&api, path);
+        }
+        assert!(!is_gone(&api.client(), MachineGroup::ClusterApi, "ns/m").await);
+        assert!(is_gone(&api.client(), MachineGroup::OpenShift, "ns/m").await);
+        assert!(!is_gone(&api.client(), MachineGroup::OpenShift, "m").await, "it is no name of a Machine");
+        // It is there in the API that the pool has named before.
+        api.forget("GET", CLUSTER_APIS[0]);
+        serves(&api, CLUSTER_APIS[0]);
+        let there = json!({"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": {"name": "m"}});
+        api.on("GET", &format!("{}/namespaces/ns/machines/m", CLUSTER_APIS[0]), 200, there);
+        assert!(!is_gone(&api.client(), MachineGroup::OpenShift, "ns/m").await);
+    }
 }

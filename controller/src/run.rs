@@ -309,7 +309,7 @@ async fn refuse_pool(
     tracing::error!(pool = pool.name_any(), reason, "{message}");
     // Other pools must not wait for its list: they report that it is not known.
     let claims = &cx.sources.claims;
-    for waiting in claims.end(pool, claims.begin(), Reading::Unknown) {
+    for waiting in claims.end(pool, claims.begin(&pool.name_any()), Reading::Unknown) {
         cx.wake.pool(&waiting);
     }
     let status = pool::refuse(pool, reason, message, Timestamp::now());

@@ -8,16 +8,17 @@ use wnp_core::csr::{Place, is_decided, place};
 
 use super::Kind;
 
-/// Requests of one host that are judged at a time. A host that was taken over may make any number, and each costs the check of a
-/// signature whenever anything is judged again.
+/// Requests of one host to one signer that are judged at a time. A host that was taken over may make any number, and each costs the check
+/// of a signature whenever anything is judged again. Each signer has its own: serving requests that wait for a person, of which a kubelet
+/// makes a new one every quarter of an hour, must not hold up the renewal of the identity of the host.
 const MAX_OF_ONE_HOST: usize = 20;
 
 /// The requests without a certificate.
 #[derive(Debug, Default)]
 pub(super) struct OpenRequests {
     by_name: BTreeMap<String, CertificateSigningRequest>,
-    /// Those that each host made and that are undecided, the oldest first.
-    undecided: BTreeMap<String, BTreeSet<Place>>,
+    /// Those that each host made to each signer and that are undecided, the oldest first.
+    undecided: BTreeMap<(String, String), BTreeSet<Place>>,
 }
 
 impl OpenRequests {
@@ -29,7 +30,7 @@ impl OpenRequests {
             return;
         }
         if let Some(host) = of_one_host(&csr).filter(|_| !is_decided(&csr)) {
-            self.undecided.entry(host.to_owned()).or_default().insert(place(&csr));
+            self.undecided.entry(host).or_default().insert(place(&csr));
         }
         self.by_name.insert(name, csr);
     }
@@ -38,11 +39,11 @@ impl OpenRequests {
     pub(super) fn remove(&mut self, name: &str) {
         let Some(csr) = self.by_name.remove(name) else { return };
         if let Some(host) = of_one_host(&csr)
-            && let Some(places) = self.undecided.get_mut(host)
+            && let Some(places) = self.undecided.get_mut(&host)
         {
             places.remove(&place(&csr));
             if places.is_empty() {
-                self.undecided.remove(host);
+                self.undecided.remove(&host);
             }
         }
     }
@@ -52,25 +53,25 @@ impl OpenRequests {
         self.by_name.get(name)
     }
 
-    /// Those that are judged now. Of one host that makes too many only the oldest: the others follow as these go.
+    /// Those that are judged now. Of one host that makes too many only the newest: it has given up on the others.
     pub(super) fn due(&self) -> impl Iterator<Item = &CertificateSigningRequest> {
         self.by_name.values().filter(|csr| self.is_due(csr))
     }
 
     /// Whether a request is judged now.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
-        let places = of_one_host(csr).and_then(|host| self.undecided.get(host));
+        let places = of_one_host(csr).and_then(|host| self.undecided.get(&host));
         let Some(places) = places.filter(|p| p.len() > MAX_OF_ONE_HOST) else { return true };
         let place = place(csr);
-        is_decided(csr) || places.iter().take(MAX_OF_ONE_HOST).any(|p| *p == place)
+        is_decided(csr) || places.iter().rev().take(MAX_OF_ONE_HOST).any(|p| *p == place)
     }
 }
 
-/// The requester, if it is a host. Others ask for many hosts.
-fn of_one_host(csr: &CertificateSigningRequest) -> Option<&str> {
+/// The requester and the signer, if the requester is a host. Others ask for many hosts.
+fn of_one_host(csr: &CertificateSigningRequest) -> Option<(String, String)> {
     let user = csr.spec.username.as_deref().unwrap_or_default();
     let prefixes = [Kind::KubeletClient.user_prefix(), Kind::WicdClient.user_prefix()];
-    prefixes.iter().any(|prefix| user.starts_with(prefix)).then_some(user)
+    prefixes.iter().any(|prefix| user.starts_with(prefix)).then(|| (user.to_owned(), csr.spec.signer_name.clone()))
 }
 
 #[cfg(test)]
@@ -94,20 +95,33 @@ mod tests {
         let (hostile, other, operator) = ("system:wicd-node:a", "system:node:b", "system:serviceaccount:ns:operator");
         let mut open = OpenRequests::default();
         for n in 0..1000 {
-            open.insert(request(&format!("a-{n}"), hostile, 1000 - n, &json!({})));
+            open.insert(request(&format!("a-{n}"), hostile, n, &json!({})));
             open.insert(request(&format!("operator-{n}"), operator, n, &json!({})));
         }
-        open.insert(request("b", other, 2000, &json!({})));
+        open.insert(request("b", other, 0, &json!({})));
         let of_host: Vec<String> = due(&open).into_iter().filter(|name| name.starts_with("a-")).collect();
         assert_eq!((of_host.len(), due(&open).len()), (MAX_OF_ONE_HOST, MAX_OF_ONE_HOST + 1001));
-        assert!(of_host.contains(&"a-999".to_owned()), "the oldest first: {of_host:?}");
+        assert!(of_host.contains(&"a-999".to_owned()), "the newest: {of_host:?}");
 
-        // As they are decided or go, the next ones follow.
-        open.insert(request("a-999", hostile, 1, &json!({"conditions": [{"type": "Denied", "status": "True"}]})));
+        // As they are decided or go, the others follow.
+        open.insert(request("a-999", hostile, 999, &json!({"conditions": [{"type": "Denied", "status": "True"}]})));
         open.remove("a-998");
         let due = due(&open);
         assert!(due.contains(&"a-979".to_owned()) && due.contains(&"a-978".to_owned()), "{due:?}");
         assert!(!due.contains(&"a-977".to_owned()));
+    }
+
+    /// At an address that nothing proves, a kubelet makes one serving request after another, and each waits for a person.
+    #[test]
+    fn serving_requests_that_wait_do_not_hold_up_the_identity_of_the_host() {
+        let mut open = OpenRequests::default();
+        for n in 0..100 {
+            open.insert(request(&format!("serving-{n}"), "system:node:a", n, &json!({})));
+        }
+        let mut renewal = request("renewal", "system:node:a", 50, &json!({}));
+        renewal.spec.signer_name = Kind::KubeletClient.signer_name().to_owned();
+        open.insert(renewal);
+        assert!(due(&open).contains(&"renewal".to_owned()));
     }
 
     #[test]

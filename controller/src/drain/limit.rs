@@ -32,6 +32,22 @@ impl Bucket {
     }
 }
 
+/// A turn that was taken. A caller that gives up before it has come gives it back: otherwise many drains that wait in vain would put off
+/// the turns of all further and further.
+struct Turn<'a> {
+    bucket: &'a Mutex<Bucket>,
+    is_used: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.is_used {
+            let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            bucket.next = bucket.next.and_then(|next| next.checked_sub(Bucket::INTERVAL));
+        }
+    }
+}
+
 /// The shared limits.
 #[derive(Debug)]
 pub(super) struct Limits {
@@ -52,7 +68,9 @@ impl Limits {
         let lock = self.namespace(namespace);
         let guard = lock.lock_owned().await;
         let wait = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).turn(Instant::now());
+        let mut turn = Turn { bucket: &self.bucket, is_used: false };
         tokio::time::sleep(wait).await;
+        turn.is_used = true;
         guard
     }
 
@@ -70,6 +88,8 @@ impl Limits {
 
 #[cfg(test)]
 mod tests {
+    use futures::FutureExt as _;
+
     use super::*;
 
     #[test]
@@ -108,6 +128,18 @@ mod tests {
         assert!(limits.namespace("shop").try_lock().is_err());
         drop(shop);
         let _shop = limits.permit("shop").await;
+    }
+
+    #[tokio::test]
+    async fn whoever_gives_up_does_not_put_off_the_others() {
+        let limits = Limits::new();
+        let turn = || limits.bucket.lock().unwrap().turn(Instant::now());
+        while turn().is_zero() {}
+        for n in 0..1000 {
+            let name = format!("ns-{n}");
+            assert!(limits.permit(&name).now_or_never().is_none());
+        }
+        assert!(turn() <= Bucket::INTERVAL * 3);
     }
 
     #[test]

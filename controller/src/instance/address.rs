@@ -55,14 +55,13 @@ pub async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     {
         return Ok(Some(wait));
     }
-    let cx = scope.cx.clone();
-    let _one_of_few = match look::place(&cx) {
+    let _one_of_few = match look::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
-    let host = &scope.instance.spec.host;
+    let host = scope.instance.spec.host.clone();
     let place = format!("{} port {}", host.address, host.port);
-    match look_there(scope, Purpose::Keep, false).await {
+    match look::in_time(&host.address, look_there(scope, Purpose::Keep, false)).await {
         Ok(()) => {
             scope.mark_reachable();
             let note = format!("the host answers at {place} with its known host key and machine id");

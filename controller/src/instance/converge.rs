@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use api::{
-    GrantType, Operation,
+    Disruption, GrantType, Operation,
     host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
     names::{UNKNOWN_VERSION, key},
     payload,
@@ -19,7 +19,7 @@ use super::{
     identity,
     login::{self, login},
     node::{boot_id, ready},
-    register::{own_node, record_template, register, sync_node_metadata},
+    register::{own_node, record_template, register, request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };
 use crate::{csr, events::Level};
@@ -72,6 +72,7 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
     let mut registering = operation.step == Step::Register.as_str() && scope.status.facts.is_some();
     let mut session: Option<Session> = None;
     let mut seen: Option<HostSeen> = None;
+    let mut restarts_later = false;
     loop {
         if cx.process.stop.is_cancelled() {
             return Ok(Converged::Waits(Action::await_change()));
@@ -83,17 +84,10 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
             scope.status.holds_node_name = true;
             registering = false;
         }
-        let node_seen = node.as_ref().map(|n| NodeSeen {
-            ready: ready(n).0,
-            version: n.annotations().get(key::VERSION).cloned(),
-            boot_id: boot_id(n),
-            asks_restart: n.annotations().contains_key(key::REBOOT_REQUIRED),
-        });
+        let node_seen = node.as_deref().map(observe);
         let step = match next(&wanted, node_seen.as_ref(), seen.as_ref(), registering, Timestamp::now()) {
             Next::Joined => {
-                if let Some(session) = session {
-                    session.close().await;
-                }
+                close(session).await;
                 return Ok(Converged::Works(node));
             }
             Next::Do(step) => step,
@@ -109,7 +103,10 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
                         return Ok(Converged::AlreadyNode(node));
                     }
                     note_placed(scope, target, &state)?;
-                    if state.reboot_required.is_some() && has_pods(scope.operation()) {
+                    if state.reboot_required.is_some()
+                        && has_pods(scope.operation())
+                        && !is_placed_quietly(scope.operation())
+                    {
                         open.close().await;
                         return Ok(Converged::MustBeEmpty);
                     }
@@ -119,8 +116,9 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
                 Err(error) => return restarting(scope, error).map(Converged::Waits),
             },
             (Step::Register, ..) => {
-                if let Some(session) = session {
-                    session.close().await;
+                close(session).await;
+                if restarts_later {
+                    return Ok(Converged::Works(node));
                 }
                 return register(scope, node.as_deref(), &wanted).await.map(Converged::Waits);
             }
@@ -135,10 +133,14 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
                     sync_node_metadata(scope, node).await?;
                 }
             }
+            (Step::Reboot, ..) if is_placed_quietly(scope.operation()) => {
+                request_restart(scope).await?;
+                let Some(seen) = seen.as_mut().filter(|_| !restarts_later) else { return Ok(Converged::Works(node)) };
+                restarts_later = true;
+                seen.state.reboot_required = None;
+            }
             (Step::Reboot, ..) if has_pods(scope.operation()) => {
-                if let Some(session) = session {
-                    session.close().await;
-                }
+                close(session).await;
                 return Ok(Converged::MustBeEmpty);
             }
             (Step::Reboot, None, _) => {
@@ -165,6 +167,21 @@ pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, S
     }
 }
 
+fn observe(node: &Node) -> NodeSeen {
+    NodeSeen {
+        ready: ready(node).0,
+        version: node.annotations().get(key::VERSION).cloned(),
+        boot_id: boot_id(node),
+        asks_restart: node.annotations().contains_key(key::REBOOT_REQUIRED),
+    }
+}
+
+async fn close(session: Option<Session>) {
+    if let Some(session) = session {
+        session.close().await;
+    }
+}
+
 /// An operator that died may have placed everything, and not have stored that. The services that start next are the new ones
 /// all the same.
 fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<(), StepError> {
@@ -173,6 +190,13 @@ fn note_placed(scope: &mut Scope, target: &Target, state: &HostState) -> Result<
         operation.applied = true;
     }
     Ok(())
+}
+
+/// Whether an update that has no place in the budget, because it disturbs nothing, is in place. A restart that the host turns out to need
+/// waits for its own turn, and until then wicd reports no version: what is left to do goes on without it.
+fn is_placed_quietly(operation: &Operation) -> bool {
+    let is_quiet = operation.disruption.unwrap_or_default() == Disruption::None;
+    operation.type_ == GrantType::Update && is_quiet && operation.applied && !operation.rolling_back
 }
 
 /// Whether pods may be on the host: those of a node that works and was not drained.

@@ -8,7 +8,6 @@ use api::{
 };
 use jiff::Timestamp;
 use sha2::{Digest, Sha256};
-use tokio::sync::SemaphorePermit;
 
 use super::{
     error::StepError,
@@ -16,17 +15,29 @@ use super::{
     login::{login, open as open_granted, open_apart},
     scope::Scope,
 };
-use crate::context::Context;
-use remote::{Session, facts};
+use crate::places::Place;
+use remote::{Session, facts, ssh::SshError};
 use wnp_core::operation::identity::{Identity, Purpose};
 
+/// Limit of one look.
+const LIMIT: Duration = Duration::from_mins(3);
 /// When all places are taken, a look waits for at least this long, and for at most twice as long.
 const NO_PLACE: Duration = Duration::from_secs(15);
 
 /// Takes a place for a look that nothing was granted for, or says how long it waits. It does not queue: what is granted to the host in
 /// the meantime would wait with it.
-pub fn place(cx: &Context) -> Result<SemaphorePermit<'_>, Duration> {
-    cx.hosts.looks.try_acquire().map_err(|_| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
+pub fn place(scope: &Scope) -> Result<Place, Duration> {
+    let pool = &scope.instance.spec.pool_ref.name;
+    scope.cx.hosts.looks.take(pool).ok_or_else(|| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
+}
+
+/// Waits for a look until its time is up: a host that answers a little at a time must not keep its place for hours.
+pub async fn in_time<T>(address: &str, look: impl Future<Output = Result<T, StepError>>) -> Result<T, StepError> {
+    let done = tokio::time::timeout(LIMIT, Box::pin(look)).await;
+    done.unwrap_or_else(|_| {
+        let command = "examining the host".to_owned();
+        Err(SshError::CommandTimeout { address: address.to_owned(), command, after: LIMIT, log: String::new() }.into())
+    })
 }
 
 /// Logs in. `granted`: it takes one of the places of granted work; otherwise the caller holds a [`place`].

@@ -176,8 +176,9 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
     }
     let machine = scope.instance.spec.origin.as_ref().and_then(|o| o.machine.clone());
     let orphan = scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan;
-    if let Some(machine) = machine.as_deref().filter(|_| !orphan)
-        && machines::is_gone(&scope.cx.cluster.client, machine).await
+    let set = scope.pool.spec.inventory.machine_set_ref.as_ref();
+    if let (Some(machine), Some(set), false) = (machine.as_deref(), set, orphan)
+        && machines::is_gone(&scope.cx.cluster.client, set.group.unwrap_or_default(), machine).await
     {
         return remove::vanished(scope).await;
     }

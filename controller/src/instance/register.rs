@@ -2,6 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use api::names::{MANAGER_INSTANCE, key};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{
@@ -9,6 +10,7 @@ use kube::{
     api::{Patch, PatchParams},
     runtime::controller::Action,
 };
+use serde_json::json;
 
 use super::{
     applied::Applied,
@@ -72,6 +74,16 @@ pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -
         )));
     }
     Ok(Action::requeue(REGISTER_POLL.min(limit)))
+}
+
+/// Requests a restart with the Node's annotation, as any client may.
+pub async fn request_restart(scope: &Scope) -> Result<(), StepError> {
+    let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
+    let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
+    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
+    scope.cx.process.metrics.wrote("Node");
+    nodes.patch(&scope.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
+    Ok(())
 }
 
 /// Logs in once, before the version is blamed: a host that is off, or that the network does not reach, proves nothing about its version.

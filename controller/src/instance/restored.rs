@@ -25,11 +25,17 @@ pub fn is_lost(scope: &Scope) -> bool {
 /// The host's own report is not the proof: the author of a list can give a hostile host the name of any Node. The Node itself must belong to the
 /// host that was reached, before the host gets anything.
 pub async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
-    let cx = scope.cx.clone();
-    let _one_of_few = match look::place(&cx) {
+    let _one_of_few = match look::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),
     };
+    let address = scope.instance.spec.host.address.clone();
+    look::in_time(&address, ask(scope)).await?;
+    scope.save().await?;
+    Ok(None)
+}
+
+async fn ask(scope: &mut Scope) -> Result<(), StepError> {
     let mut session = look::open(scope, false).await?;
     let (node, whose) = scope.ask_for_node(Some(session.connection().peer_address())).await?;
     if let Whose::Others(why) = whose {
@@ -53,8 +59,7 @@ pub async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
         scope.cx.events.say(&scope.instance, Level::Normal, "Recovered", "Connect", note);
     }
     session.close().await;
-    scope.save().await?;
-    Ok(None)
+    Ok(())
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@ use super::super::{
     test_bed::{Bed, CLUSTER, INSTANCE, NODE},
 };
 use super::*;
+use crate::places::Place;
 
 /// A host that says that it is the node, and an instance that is to leave, of which nothing is stored.
 async fn bed() -> (Bed, Value, Value) {
@@ -62,8 +63,7 @@ async fn a_host_whose_record_was_lost_is_the_node_that_it_was() {
     assert_eq!(scope.status.current_version.as_deref(), Some("1-a"));
 
     // Without a place it waits, and does not ask.
-    let places =
-        bed.cx.hosts.looks.try_acquire_many(u32::try_from(bed.cx.hosts.looks.available_permits()).unwrap()).unwrap();
+    let places: Vec<Place> = std::iter::from_fn(|| bed.cx.hosts.looks.take("p")).collect();
     let (before, asked) = (bed.host.stats().connections, bed.api.calls("GET", NODE).len());
     let mut scope = bed.scope(instance);
     assert!(recover(&mut scope).await.unwrap().is_some());

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use api::{
-    Failures, Grant, GrantType, Operation, PinnedHostKey, WindowsInstance, WindowsInstanceStatus, WindowsNodePool,
+    Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, WindowsInstance, WindowsInstanceStatus,
+    WindowsNodePool,
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -243,6 +244,9 @@ impl Scope {
             public_key: host_key.public_key_base64.clone(),
             fingerprint: host_key.fingerprint(),
         });
+        let host = &self.instance.spec.host;
+        let place = || ProvenAt { address: host.address.clone(), port: host.port };
+        self.status.proven_at.get_or_insert_with(place);
         let taken = Some(connection.identity().public_key_hash());
         if self.status.public_key_hash != taken {
             // Failures of the previous key do not apply to this one.

@@ -4,17 +4,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{
-    Disruption, Grant, GrantType, Operation,
-    names::{MANAGER_INSTANCE, key},
-};
+use api::{Disruption, Grant, GrantType, Operation, names::key};
 use k8s_openapi::api::core::v1::Node;
-use kube::{
-    Api,
-    api::{Patch, PatchParams},
-    runtime::controller::Action,
-};
-use serde_json::json;
+use kube::runtime::controller::Action;
 
 use super::{
     converge::{Converged, STAGE, converge, look_and_stage},
@@ -22,7 +14,7 @@ use super::{
     error::StepError,
     node::{self, ready},
     own::Found,
-    register::sync_node_metadata,
+    register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
     status::Situation,
 };
@@ -97,8 +89,7 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> 
 
 /// The host has to be restarted, for which its pods must be moved away first.
 async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
-    let operation = scope.operation().clone();
-    if operation.disruption.unwrap_or_default() == Disruption::None && !operation.applied {
+    if scope.operation().disruption.unwrap_or_default() == Disruption::None {
         // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
         request_restart(scope).await?;
         scope.finish_operation();
@@ -109,16 +100,6 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     }
     scope.enter_step(Step::Cordon.as_str(), "the host must be restarted: its pods are evicted first").await?;
     Ok(Action::requeue(Duration::ZERO))
-}
-
-/// Requests a restart with the Node's annotation, as any client may.
-async fn request_restart(scope: &Scope) -> Result<(), StepError> {
-    let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
-    let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
-    let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    scope.cx.process.metrics.wrote("Node");
-    nodes.patch(&scope.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
-    Ok(())
 }
 
 /// Until the node may be disturbed. `None` when it may. A host that cannot be changed is found out while its pods still run.

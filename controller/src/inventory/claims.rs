@@ -71,8 +71,19 @@ pub fn unknown(reason: &str) -> Reading {
 }
 
 /// A read of a list that has begun.
-#[derive(Clone, Copy, Debug)]
-pub struct Begun(u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    at: u64,
+    /// Since when other pools wait for a read.
+    awaited: Option<u64>,
+}
+
+impl Begun {
+    /// Whether other pools wait for a read that begins after `last`, the last attempt: what is known from that one is no answer to them.
+    pub fn is_awaited(&self, last: Option<Self>) -> bool {
+        self.awaited.is_some_and(|since| last.is_none_or(|last| last.at < since))
+    }
+}
 
 /// Lists of others that have not been read since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,28 +111,29 @@ impl Unread {
 }
 
 impl Claims {
-    /// Begins a read of a list.
-    pub fn begin(&self) -> Begun {
+    /// Begins a read of a pool's list.
+    pub fn begin(&self, pool: &str) -> Begun {
         let mut state = self.lock();
         state.clock += 1;
-        Begun(state.clock)
+        let awaited = state.waiting.iter().filter(|(waiting, _)| *waiting != pool).map(|(_, since)| *since).max();
+        Begun { at: state.clock, awaited }
     }
 
-    /// Ends a read of a pool's list. Returns the pools that wait for it, if it says anything new to them.
+    /// Ends a read of a pool's list, which began at `begun`: the read of the source itself, if that was earlier. Returns the pools that wait for it, if it says anything new to them.
     pub fn end(&self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
         let mut state = self.lock();
         let name = pool.name_any();
         let claim = state.pools.entry(name.clone()).or_default();
         let before = claim.clone();
-        claim.tried = begun.0;
+        claim.tried = begun.at;
         claim.generation = pool.metadata.generation;
         match reading {
             Reading::List(hosts, addresses) => {
                 (claim.hosts, claim.addresses) = (hosts, addresses);
-                claim.read = begun.0;
+                claim.read = begun.at;
             }
             Reading::Old(hosts, addresses) => (claim.hosts, claim.addresses) = (hosts, addresses),
-            Reading::Nothing => claim.read = begun.0,
+            Reading::Nothing => claim.read = begun.at,
             Reading::Unknown => {}
         }
         let after = claim.clone();
@@ -244,10 +256,10 @@ mod tests {
         assert_eq!(other("p", "y", "10.0.0.2"), None);
         assert_eq!(other("p", "z", "10.0.0.3"), None, "a pool that is being deleted takes no host");
         let reading = Reading::List(set(&["y"]), set(&["10.0.0.4"]));
-        claims.end(&far, claims.begin(), reading);
+        claims.end(&far, claims.begin("far"), reading);
         assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"));
         assert_eq!(other("p", "w", "10.0.0.4").as_deref(), Some("far"), "its name is not known there yet");
-        claims.end(&far, claims.begin(), Reading::Unknown);
+        claims.end(&far, claims.begin("far"), Reading::Unknown);
         assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"), "the last list counts");
         claims.forget("far");
         assert_eq!(other("p", "y", "10.0.0.2"), None);
@@ -260,21 +272,24 @@ mod tests {
         let pools = [pool("p", None), near, far.clone()].map(Arc::new);
         let unread = |missed: &[&str]| claims.unread("p", &set(missed), &pools);
         assert_eq!(unread(&[]), Unread::default(), "no host is missed");
-        let early = claims.begin();
+        let early = claims.begin("far");
         assert_eq!(unread(&["a"]), pending(&["far"]), "a list in a spec is at hand");
         let news = |begun, reading| claims.end(&far, begun, reading);
         assert_eq!(news(early, list(&[])), [""; 0]);
         assert_eq!(unread(&["a"]), pending(&["far"]), "that look had begun before");
-        assert_eq!(news(claims.begin(), Reading::Unknown), ["p"]);
+        let late = claims.begin("far");
+        assert!(late.is_awaited(Some(early)) && late.is_awaited(None), "an earlier read is no answer");
+        assert!(!claims.begin("far").is_awaited(Some(late)) && !claims.begin("p").is_awaited(None));
+        assert_eq!(news(claims.begin("far"), Reading::Unknown), ["p"]);
         // Two pools that wait for a third one would otherwise wake each other for as long as it cannot be read.
-        assert_eq!(news(claims.begin(), Reading::Unknown), [""; 0], "that is known");
-        claims.end(&far, claims.begin(), Reading::Old(set(&["b"]), BTreeSet::new()));
+        assert_eq!(news(claims.begin("far"), Reading::Unknown), [""; 0], "that is known");
+        claims.end(&far, claims.begin("far"), Reading::Old(set(&["b"]), BTreeSet::new()));
         assert_eq!(unread(&["a"]), Unread { unknown: vec!["far".into()], ..Unread::default() });
-        claims.end(&far, claims.begin(), list(&[]));
+        claims.end(&far, claims.begin("far"), list(&[]));
         assert_eq!(unread(&["a"]), Unread::default());
-        assert_eq!(claims.end(&far, claims.begin(), list(&[])), [""; 0], "no pool waits any more");
+        assert_eq!(claims.end(&far, claims.begin("far"), list(&[])), [""; 0], "no pool waits any more");
         assert_eq!(unread(&["a", "b"]), pending(&["far"]), "b was not missed before");
-        claims.end(&far, claims.begin(), Reading::Nothing);
+        claims.end(&far, claims.begin("far"), Reading::Nothing);
         assert_eq!(unread(&["a", "b"]), Unread::default());
 
         let mut edited = far;

@@ -74,6 +74,8 @@ pub struct HostList {
     pub status: Option<InventoryStatus>,
     /// Why something newer is not used, or is not known.
     pub trouble: Option<SourceError>,
+    /// Read of the source that it is from, if that was before this one: a repository is not fetched each time.
+    pub as_of: Option<claims::Begun>,
     /// Time of the next read of the source. `None`: when it reports a change.
     pub next: Option<Timestamp>,
     /// For Machines: the hosts that leave with them. `None`: the removal of an entry is the sign.

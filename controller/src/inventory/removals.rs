@@ -96,7 +96,8 @@ pub fn decide(change: Change<'_>) -> Verdict {
         return Verdict::Confirmed;
     }
     // Digits alone are a number of hosts, never a revision: those of ConfigMaps are digits, too.
-    if revision.is_some_and(|r| Some(r) == approved && !is_number(r)) && list != Presence::Missing {
+    // Which hosts a revision removes is known when it names all of its own.
+    if revision.is_some_and(|r| Some(r) == approved && !is_number(r)) && list != Presence::Missing && !nameless {
         return Verdict::Confirmed;
     }
     let too_many = || limit.is_some_and(|l| gone > usize::try_from(l.of(count(of))).unwrap_or(usize::MAX));
@@ -112,9 +113,10 @@ pub fn decide(change: Change<'_>) -> Verdict {
 }
 
 /// Whether what a person has approved is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
-/// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one.
+/// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one, and one of a
+/// revision with hosts of unknown names until these are known.
 pub fn is_spent(change: &Change<'_>) -> bool {
-    let fits = |a: &str| is_number(a) || change.revision == Some(a);
+    let fits = |a: &str| is_number(a) || change.revision == Some(a) && !(change.nameless && change.gone > 0);
     change.others != Others::Pending && change.approved.is_some_and(fits)
 }
 
@@ -169,6 +171,7 @@ mod tests {
                 Held(Hold::Nameless),
             ),
             ("and the number is confirmed", approved(nameless, "1"), Confirmed),
+            ("and the revision is approved", approved(nameless, "r2"), Held(Hold::Nameless)),
             ("their Machines are there", with(Presence::Machines), Held(Hold::Machines)),
             ("and the number is confirmed", approved(with(Presence::Machines), "3"), Confirmed),
             ("another pool is about to be read", others(Others::Pending), Held(Hold::Pending)),
@@ -196,6 +199,7 @@ mod tests {
             ("the revision is used", approved("r2"), true),
             ("that revision removes nothing", Change { gone: 0, ..approved("r2") }, true),
             ("a revision that is still to come", approved("r3"), false),
+            ("its names are not known yet", Change { nameless: true, ..approved("r2") }, false),
             ("it is not decided yet", Change { others: Others::Pending, ..approved("3") }, false),
         ] {
             assert_eq!(is_spent(&change), expected, "{about}");

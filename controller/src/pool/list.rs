@@ -106,14 +106,17 @@ pub(super) async fn list(
         list.depart(pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
         return list;
     }
-    let begun = cx.sources.claims.begin();
-    let (list, reading) = match source::ask(pool, cx).await {
+    let mut begun = cx.sources.claims.begin(&name);
+    let (list, reading) = match source::ask(pool, begun, cx).await {
         SourceOutcome::Unknown(trouble, next) => {
             let reading = claims::unknown(trouble.reason);
             (List { next, ..unknown(pool, mine, trouble) }, reading)
         }
         SourceOutcome::Missing(trouble) => (missing(pool, mine, &trouble, cx), Reading::Nothing),
-        SourceOutcome::Listed(listing) => listed(pool, mine, known, *listing, cx).await,
+        SourceOutcome::Listed(listing) => {
+            begun = listing.as_of.unwrap_or(begun);
+            listed(pool, mine, known, *listing, cx).await
+        }
     };
     for waiting in cx.sources.claims.end(pool, begun, reading) {
         cx.wake.pool(&waiting);
@@ -175,7 +178,7 @@ async fn listed(
     cx: &PoolContext,
 ) -> (List, Reading) {
     let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
-    let HostList { entries, problems, status, trouble, next, departures } = listing;
+    let HostList { entries, problems, status, trouble, as_of: _, next, departures } = listing;
     let is_empty = entries.is_empty();
     let naming = Naming::of(pool, entries, cx).await;
     let (named, owners) = (naming.named, naming.owners);
@@ -184,8 +187,7 @@ async fn listed(
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
     let names: BTreeSet<String> = named.entries.iter().map(|e| e.host.name.clone()).collect();
     let addresses: BTreeSet<String> = named.unnamed.iter().map(|e| canonical(&e.host.address)).collect();
-    let is_old = trouble.is_some() && status.as_ref().is_some_and(|s| s.refused_revision.is_some());
-    let reading = if is_old { Reading::Old(names, addresses) } else { Reading::List(names, addresses) };
+    let reading = if trouble.is_some() { Reading::Old(names, addresses) } else { Reading::List(names, addresses) };
     let unnamed: Vec<String> = named.unnamed.iter().map(|e| e.host.address.clone()).collect();
     let nameless = Nameless { broken: broken(pool, mine, &problems), unnamed };
     let place = |entry: Entry| (naming::place(&entry.host, port), entry);

@@ -4,12 +4,12 @@ use api::WindowsNodePool;
 
 use super::PoolContext;
 use crate::{
-    inventory::{Entry, HostList, SourceError, SourceOutcome},
+    inventory::{Entry, HostList, SourceError, SourceOutcome, claims::Begun},
     legacy_sources::{config_map, machines},
 };
 
 /// The list that is in force for a pool.
-pub async fn ask(pool: &WindowsNodePool, cx: &PoolContext) -> SourceOutcome {
+pub async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) -> SourceOutcome {
     let inventory = &pool.spec.inventory;
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();
@@ -22,7 +22,7 @@ pub async fn ask(pool: &WindowsNodePool, cx: &PoolContext) -> SourceOutcome {
         return machines::ask(pool, set, cx).await;
     }
     if let Some(git) = &inventory.git {
-        return cx.sources.git.ask(pool, git, cx.process.looks_once).await;
+        return cx.sources.git.ask(pool, git, begun, cx.process.looks_once).await;
     }
     if let Some(from) = &inventory.source_ref {
         return cx.sources.flux.ask(pool, from, &cx.cluster.client).await;

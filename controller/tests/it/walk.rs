@@ -578,7 +578,37 @@ impl Walk {
                 self.hosts[number].power_on();
             }
         }
-        // Each entry leads to its own host again: by the marker, or by any order where there is none.
+        self.model.paused = [false, false];
+        self.correct_lists().await?;
+        for node in Api::<Node>::all(self.world.client.clone()).list(&kube::api::ListParams::default()).await? {
+            if is_cordoned(&node) && !is_cordoned_by_us(&node) {
+                let _ = self.world.edit_node(&node.name_any(), json!({"spec": {"unschedulable": null}})).await;
+            }
+        }
+        let instances = Api::<WindowsInstance>::all(self.world.client.clone());
+        for instance in instances.list(&kube::api::ListParams::default()).await? {
+            self.annotate(&instance.name_any(), key::HOLD, &Value::Null).await;
+            let now = json!(format!("{:?}", Instant::now()));
+            self.annotate(&instance.name_any(), key::RETRY, &now).await;
+        }
+        // A host that was about to join where its entry led before becomes that node after all: the entries are corrected again.
+        let mut attempts = 3;
+        loop {
+            let result = tokio::select! {
+                result = self.all_are_ready() => result,
+                () = self.trust_as_asked() => Ok(()),
+            };
+            attempts -= 1;
+            match result {
+                Err(_) if attempts > 0 && self.correct_lists().await? => {}
+                result => break result?,
+            }
+        }
+        self.check()
+    }
+
+    /// Leads each entry to its own host: by the marker, or by any order where there is none. Returns whether one led to another.
+    async fn correct_lists(&mut self) -> Result<bool> {
         let mut free: BTreeSet<usize> = (0..self.hosts.len()).collect();
         let mut lists = self.model.lists.clone();
         let named: BTreeMap<String, usize> =
@@ -597,27 +627,12 @@ impl Walk {
             // There is no host left for them.
             list.retain(|_, host| *host != usize::MAX);
         }
+        let is_corrected = self.model.lists != lists;
         self.model.lists = lists;
-        self.model.paused = [false, false];
         for pool in 0..2 {
             self.apply(pool).await?;
         }
-        for node in Api::<Node>::all(self.world.client.clone()).list(&kube::api::ListParams::default()).await? {
-            if is_cordoned(&node) && !is_cordoned_by_us(&node) {
-                let _ = self.world.edit_node(&node.name_any(), json!({"spec": {"unschedulable": null}})).await;
-            }
-        }
-        let instances = Api::<WindowsInstance>::all(self.world.client.clone());
-        for instance in instances.list(&kube::api::ListParams::default()).await? {
-            self.annotate(&instance.name_any(), key::HOLD, &Value::Null).await;
-            let now = json!(format!("{:?}", Instant::now()));
-            self.annotate(&instance.name_any(), key::RETRY, &now).await;
-        }
-        tokio::select! {
-            result = self.all_are_ready() => result?,
-            () = self.trust_as_asked() => {}
-        }
-        self.check()
+        Ok(is_corrected)
     }
 
     async fn all_are_ready(&self) -> Result<()> {

@@ -293,7 +293,7 @@ mod tests {
     #[test]
     fn what_another_has_is_not_certified() {
         let other: Node = serde_json::from_value(json!({
-            "metadata": {"name": "master-0"},
+            "metadata": {"name": "master-0", "labels": {"node-role.kubernetes.io/control-plane": ""}},
             "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
         }))
         .unwrap();

@@ -27,7 +27,8 @@ pub struct Neighbours {
 
 impl Neighbours {
     /// Gathers it. Of a host of a pool only the address counts at which it was reached: what its Node says is its own word, with which it
-    /// could take another's address from it.
+    /// could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can give
+    /// its Node their label.
     pub fn gather(instances: &[Arc<WindowsInstance>], nodes: &[Node]) -> Self {
         let mut found = Self::default();
         for instance in instances {
@@ -40,7 +41,7 @@ impl Neighbours {
         }
         for node in nodes {
             let name = node.name_any();
-            if found.names.insert(name.clone()) {
+            if found.names.insert(name.clone()) && is_of_the_control_plane(node) {
                 for ip in addresses(node) {
                     found.addresses.entry(ip).or_default().insert(name.clone());
                 }
@@ -58,6 +59,11 @@ impl Neighbours {
     pub fn has_name(&self, name: &str, host: &str) -> bool {
         name != host && self.names.contains(name)
     }
+}
+
+fn is_of_the_control_plane(node: &Node) -> bool {
+    let roles = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+    roles.iter().any(|role| node.labels().contains_key(*role))
 }
 
 /// The neighbours, as they were a moment ago.
@@ -116,7 +122,9 @@ mod tests {
         };
         let node = |name: &str, address: &str| -> Node {
             let addresses = json!([{"type": "InternalIP", "address": address}]);
-            serde_json::from_value(json!({"metadata": {"name": name}, "status": {"addresses": addresses}})).unwrap()
+            let role = if name.starts_with("master") { "node-role.kubernetes.io/control-plane" } else { "x" };
+            let metadata = json!({"name": name, "labels": {role: ""}});
+            serde_json::from_value(json!({"metadata": metadata, "status": {"addresses": addresses}})).unwrap()
         };
         let all = Neighbours::gather(
             &[
@@ -125,7 +133,12 @@ mod tests {
                 host("nat-1", "10.9.0.1"),
                 host("nat-2", "10.9.0.1"),
             ],
-            &[node("win-1", "10.0.0.1"), node("win-2", "10.0.0.1"), node("master-0", "10.0.0.9")],
+            &[
+                node("win-1", "10.0.0.1"),
+                node("win-2", "10.0.0.1"),
+                node("master-0", "10.0.0.9"),
+                node("linux-0", "10.0.0.2"),
+            ],
         );
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         for (address, host, expected) in [

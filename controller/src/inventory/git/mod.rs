@@ -27,7 +27,7 @@ use kube::{Api, Client, ResourceExt};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{HostList, SourceError, SourceOutcome, flux::server::shown};
+use super::{HostList, SourceError, SourceOutcome, claims::Begun, flux::server::shown};
 use crate::{
     args::Run,
     metrics::Metrics,
@@ -91,6 +91,8 @@ struct State {
     next: Option<Timestamp>,
     /// When the last look was over.
     looked: Option<Timestamp>,
+    /// When it began, among the reads of all lists.
+    began: Option<Begun>,
     /// Who is to be woken.
     pools: BTreeSet<String>,
     /// What each pool was last asked by hand.
@@ -123,20 +125,22 @@ impl GitSources {
     }
 
     /// The list that is in force for a pool. With `waits` it is waited for if it is not known yet.
-    pub async fn ask(&self, pool: &WindowsNodePool, git: &GitSource, waits: bool) -> SourceOutcome {
+    pub async fn ask(&self, pool: &WindowsNodePool, git: &GitSource, begun: Begun, waits: bool) -> SourceOutcome {
         let (name, key) = (pool.name_any(), Key::of(git));
         let remote = self.remote(&name, &key);
         let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
-        if remote.is_due(&name, git, requested, Timestamp::now()) {
+        if remote.is_due(&name, git, requested, begun, Timestamp::now()) {
             let looked = remote.looked.notified();
-            tokio::spawn(look(self.clone_for_look(), key, remote.clone(), git.clone()));
+            tokio::spawn(look(self.clone_for_look(), key, remote.clone(), git.clone(), begun));
             if waits {
                 looked.await;
             }
         }
-        let (looks, next) = {
+        let (looks, next, as_of) = {
             let state = remote.lock();
-            (state.looks, state.next.filter(|_| git.suspend != Some(true)))
+            // What is suspended goes on listing what it has.
+            let is_followed = git.suspend != Some(true);
+            (state.looks, state.next.filter(|_| is_followed), state.began.filter(|_| is_followed))
         };
         let before = pool.status.as_ref().and_then(|s| s.inventory.clone());
         let before = before.filter(|b| b.source == source(git) && b.revision.is_some());
@@ -144,7 +148,7 @@ impl GitSources {
             Some(list) => list,
             None => self.evaluate(&name, &remote, git, before, looks).await,
         };
-        asked(list, git.suspend == Some(true), next)
+        asked(list, git.suspend == Some(true), next, as_of)
     }
 
     /// Fetches a repository at once, after a push. Returns the number of matching repositories.
@@ -265,7 +269,7 @@ impl GitSources {
 }
 
 /// Report for a pool.
-fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> SourceOutcome {
+fn asked(list: List, suspended: bool, next: Option<Timestamp>, as_of: Option<Begun>) -> SourceOutcome {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let (reason, message) = if suspended {
@@ -278,7 +282,7 @@ fn asked(list: List, suspended: bool, next: Option<Timestamp>) -> SourceOutcome 
     };
     let mut listing = HostList::clone(&listing);
     listing.trouble = trouble;
-    listing.next = next;
+    (listing.next, listing.as_of) = (next, as_of);
     if let Some(status) = &mut listing.status {
         status.refused_revision = refused;
     }
@@ -291,7 +295,7 @@ impl CachedRepository {
     }
 
     /// Whether a fetch is due; if so, the caller must perform it.
-    fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, now: Timestamp) -> bool {
+    fn is_due(&self, pool: &str, git: &GitSource, requested: Option<&String>, begun: Begun, now: Timestamp) -> bool {
         // What is asked for meanwhile is done afterwards.
         if git.suspend == Some(true) {
             return false;
@@ -307,7 +311,7 @@ impl CachedRepository {
         let long_ago =
             state.looked.and_then(|l| l.checked_add(git.interval().mul_f64(1.06)).ok()).is_some_and(|next| next <= now);
         let in_time = state.next.is_none_or(|next| next <= now) || (long_ago && state.failures == 0);
-        let due = !state.looking && (is_new || in_time);
+        let due = !state.looking && (is_new || in_time || begun.is_awaited(state.began));
         state.looking |= due;
         due
     }
@@ -328,7 +332,7 @@ struct Looker {
 }
 
 /// Fetches from a server once, and triggers the pools.
-async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>, git: GitSource) {
+async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>, git: GitSource, begun: Begun) {
     let result = catch(fetch(&looker, &key, &remote, &git)).await.unwrap_or_else(|fault| {
         Err(SourceError { reason: Panicked::REASON, message: fault.to_string(), stalls: false })
     });
@@ -342,6 +346,7 @@ async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>, git: GitS
             return;
         }
         state.looks += 1;
+        state.began = Some(begun);
         let wait = match result {
             Ok(head) => {
                 looker.metrics.git_received.inc_by(head.received);
@@ -465,8 +470,10 @@ fn jitter(wait: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use api::WindowsNodePoolSpec;
+
     use super::*;
-    use crate::fake_api::FakeApi;
+    use crate::{fake_api::FakeApi, inventory::claims::Claims};
 
     /// Otherwise a pool reports a failure of its source whenever its operator is replaced.
     #[tokio::test]
@@ -487,9 +494,34 @@ mod tests {
                 stop.cancel();
             }
             remote.lock().looking = true;
-            look(looker, Key::of(&git), remote.clone(), git).await;
+            let begun = Claims::default().begin("p");
+            look(looker, Key::of(&git), remote.clone(), git, begun).await;
             let state = remote.lock();
             assert_eq!((state.trouble.is_none(), state.looks == 0, state.looking), (stops, stops, false));
         }
+    }
+
+    /// The list of a repository that is fetched every five minutes says nothing of a host that another pool misses since a second ago.
+    #[test]
+    fn a_list_from_memory_is_no_answer_to_a_pool_that_waits_for_a_read() {
+        let (remote, claims, git) = (CachedRepository::default(), Claims::default(), GitSource::default());
+        let now = Timestamp::now();
+        let pools = ["near", "far"].map(|name| Arc::new(WindowsNodePool::new(name, WindowsNodePoolSpec::default())));
+        let early = claims.begin("far");
+        {
+            let mut state = remote.lock();
+            (state.looks, state.began, state.looked) = (1, Some(early), Some(now));
+            state.next = now.checked_add(Duration::from_mins(5)).ok();
+        }
+        let is_due = |begun| remote.is_due("far", &git, None, begun, now);
+        assert!(!is_due(claims.begin("far")), "no pool waits");
+        let unread = claims.unread("near", &BTreeSet::from(["host".to_owned()]), &pools);
+        assert_eq!(unread.pending, ["far"]);
+        let late = claims.begin("far");
+        assert!(is_due(late) && !is_due(late), "it is fetched, once");
+        let mut state = remote.lock();
+        (state.began, state.looking) = (Some(late), false);
+        drop(state);
+        assert!(!is_due(claims.begin("far")), "that fetch is the answer");
     }
 }
