@@ -12,6 +12,8 @@ mod desired_metadata;
 mod drain;
 mod drain_options;
 mod error;
+#[cfg(test)]
+mod executor_tests;
 mod hand_back;
 mod identity;
 mod join;

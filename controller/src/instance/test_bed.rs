@@ -1,6 +1,6 @@
 //! One host to work on, for tests: simulated, and an API server that answers from a script beside it.
 
-use std::sync::Arc;
+use std::{path::Path, sync::Arc, time::Duration};
 
 use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
@@ -11,6 +11,7 @@ use russh::keys::{
     PrivateKey,
     ssh_key::{LineEnding, private::Ed25519Keypair},
 };
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use testbed::{
     payload::{Entry, LEVEL_FAST, write},
@@ -27,6 +28,7 @@ use crate::{
     metrics::Metrics,
     release::Release,
     unreadable::Unreadable,
+    wicd_rights::WicdRights,
 };
 
 /// Id of the cluster.
@@ -41,49 +43,65 @@ pub struct Bed {
     pub api: FakeApi,
     pub cx: Arc<Context>,
     pub host: SimHost,
-    nodes: Writer<Node>,
+    caches: Writers,
+    files: tempfile::TempDir,
     _sim: Sim,
-    _files: tempfile::TempDir,
+}
+
+/// What fills the caches of an operator.
+struct Writers {
+    instances: Writer<WindowsInstance>,
+    nodes: Writer<Node>,
 }
 
 impl Bed {
+    /// With an API server that answers from a script alone.
     pub async fn new() -> Self {
-        let (api, files) = (FakeApi::new(), tempfile::tempdir().unwrap());
-        let (payload, wicd) = (files.path().join("payload"), files.path().join("wicd.exe"));
-        write(&payload, &[Entry::new(r"C:\k\kubelet.exe", *b"kubelet").services(&["kubelet"])], LEVEL_FAST).unwrap();
-        std::fs::write(&wicd, b"wicd, of which hosts only check the hash").unwrap();
+        Self::with(FakeApi::new()).await
+    }
+
+    /// With an API server that answers from a script, and otherwise from its objects.
+    pub async fn with_objects() -> Self {
+        Self::with(FakeApi::with_objects()).await
+    }
+
+    async fn with(api: FakeApi) -> Self {
+        let files = tempfile::tempdir().unwrap();
+        write(
+            &files.path().join("payload"),
+            &[Entry::new(r"C:\k\kubelet.exe", *b"kubelet").services(&["kubelet"])],
+            LEVEL_FAST,
+        )
+        .unwrap();
+        std::fs::write(files.path().join("wicd.exe"), b"wicd, of which hosts only check the hash").unwrap();
         let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
         let secret = json!({"metadata": {"name": "key"}, "data": {"private-key.pem": BASE64_STANDARD.encode(key.to_openssh(LineEnding::LF).unwrap())}});
         api.on("GET", "/api/v1/namespaces/operator/secrets/key", 200, secret);
 
-        let options = SimOptions { authorized_keys: vec![key.public_key().clone()], ..SimOptions::default() };
+        let options = SimOptions {
+            authorized_keys: vec![key.public_key().clone()],
+            restart: Duration::from_millis(1),
+            ..SimOptions::default()
+        };
         let sim = Sim::without_cluster(options).unwrap();
         let host = sim.host(HostOptions::named("win-1")).await.unwrap();
+        let (cx, caches) = process(&api, files.path(), 1);
+        Self { api, cx, host, caches, files, _sim: sim }
+    }
 
-        let args = ["run", "--namespace", "operator", "--loopback-hosts"].map(Into::into);
-        let args = args.into_iter().chain(["--payload".into(), payload.into(), "--wicd".into(), wicd.into()]);
-        let args = Run::parse_from::<_, std::ffi::OsString>(args);
-        let release = Release::load(wnp_core::render::fixtures::cluster(), &args).unwrap();
-        let (mut pools, instances, nodes) = (Writer::default(), Writer::default(), Writer::default());
-        pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", WindowsNodePoolSpec::default())));
-        let caches = Caches {
-            pools: pools.as_reader(),
-            instances: instances.as_reader(),
-            nodes: nodes.as_reader(),
-            machines: Machines::default(),
-            unreadable: Unreadable::default(),
-        };
-        let process = Process {
-            args,
-            identity: "operator-1".into(),
-            epoch: 1,
-            metrics: Arc::new(Metrics::default()),
-            stop: CancellationToken::new(),
-            looks_once: false,
-        };
-        let cluster = Cluster::fake(api.client());
-        let cx = Arc::new(Context::new(process, cluster, CLUSTER.into(), caches, release));
-        Self { api, cx, host, nodes, _sim: sim, _files: files }
+    /// The operator ends, wherever it is, and the next one starts. Its caches are empty.
+    pub fn restart_operator(&mut self) {
+        let epoch = self.cx.process.epoch + 1;
+        (self.cx, self.caches) = process(&self.api, self.files.path(), epoch);
+    }
+
+    /// The watches bring what the API server has.
+    pub fn sync(&mut self) -> Option<WindowsInstance> {
+        let read = |plural: &str| self.api.objects(|o| o.of_kind(plural));
+        let (instances, nodes) = (read("windowsinstances"), read("nodes"));
+        refill(&mut self.caches.nodes, nodes);
+        refill(&mut self.caches.instances, instances.clone());
+        instances.into_iter().next().map(|i| serde_json::from_value(i).unwrap())
     }
 
     /// Its instance. What is stored of it is answered from now on.
@@ -134,7 +152,7 @@ impl Bed {
         });
         self.api.forget("GET", NODE).on("GET", NODE, 200, node.clone());
         self.api.forget("PATCH", NODE).on("PATCH", NODE, 200, node.clone());
-        self.nodes.apply_watcher_event(&Event::Apply(serde_json::from_value(node).unwrap()));
+        self.caches.nodes.apply_watcher_event(&Event::Apply(serde_json::from_value(node).unwrap()));
     }
 
     /// There is none.
@@ -147,4 +165,46 @@ impl Bed {
         let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
         self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()
     }
+}
+
+/// An operator that has just become the leader.
+fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
+    let args = ["run", "--namespace", "operator", "--loopback-hosts", "--backoff-base", "1ms", "--backoff-max", "1ms"];
+    let args = args.into_iter().map(Into::into);
+    let args =
+        args.chain(["--payload".into(), files.join("payload").into(), "--wicd".into(), files.join("wicd.exe").into()]);
+    let args = Run::parse_from::<_, std::ffi::OsString>(args);
+    let release = Release::load(wnp_core::render::fixtures::cluster(), &args).unwrap();
+    let (mut pools, instances, nodes) = (Writer::default(), Writer::default(), Writer::default());
+    pools.apply_watcher_event(&Event::Apply(WindowsNodePool::new("p", WindowsNodePoolSpec::default())));
+    let caches = Caches {
+        pools: pools.as_reader(),
+        instances: instances.as_reader(),
+        nodes: nodes.as_reader(),
+        machines: Machines::default(),
+        unreadable: Unreadable::default(),
+    };
+    let process = Process {
+        args,
+        identity: format!("operator-{epoch}"),
+        epoch,
+        metrics: Arc::new(Metrics::default()),
+        stop: CancellationToken::new(),
+        looks_once: false,
+    };
+    let cluster = Cluster::fake(api.client());
+    let mut cx = Context::new(process, cluster, CLUSTER.into(), caches, release);
+    cx.wicd.rights = WicdRights::default();
+    (Arc::new(cx), Writers { instances, nodes })
+}
+
+fn refill<K>(cache: &mut Writer<K>, objects: Vec<Value>)
+where
+    K: kube::Resource<DynamicType = ()> + Clone + DeserializeOwned + 'static,
+{
+    cache.apply_watcher_event(&Event::Init);
+    for object in objects {
+        cache.apply_watcher_event(&Event::InitApply(serde_json::from_value(object).unwrap()));
+    }
+    cache.apply_watcher_event(&Event::InitDone);
 }

@@ -51,7 +51,9 @@ pub(crate) fn member(
     now: Timestamp,
 ) -> Member {
     let status = instance.status.clone().unwrap_or_default();
-    let joined = status.current_version.is_some();
+    // A host that is taken out as it joins may be a node already, with pods: its removal has to find a place in the budget.
+    let is_a_node = || status.node_ref.as_ref().is_some_and(|r| node.is_some_and(|n| n.uid().as_ref() == Some(&r.uid)));
+    let joined = status.current_version.is_some() || ((unwanted || instance.is_leaving()) && is_a_node());
     let (says_ready, since, _) = node.map_or((false, None, String::new()), node::ready);
     let ready = says_ready && joined;
     let held = since.is_some_and(|t| Duration::try_from(now.duration_since(t)).unwrap_or_default() >= wish.min_ready);
@@ -126,6 +128,22 @@ mod tests {
     use super::*;
     use api::{WindowsInstanceSpec, WindowsInstanceStatus};
     use serde_json::json;
+
+    #[test]
+    fn a_host_that_is_taken_out_as_it_joins_counts_as_the_node_that_it_is() {
+        let wish = Wish { version: "v1", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        for (uid, leaving, expected) in [("n-1", true, true), ("n-1", false, false), ("n-2", true, false)] {
+            let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+            instance.spec.leaving = leaving.then(api::Leaving::default);
+            instance.status = serde_json::from_value(json!({"nodeRef": {"name": "w", "uid": "n-1"}})).unwrap();
+            let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"}]);
+            let node = json!({"metadata": {"name": "w", "uid": uid}, "status": {"conditions": ready}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            let candidate =
+                member(&Arc::new(instance), false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).candidate;
+            assert_eq!((candidate.joined, candidate.available), (expected, expected), "{uid} {leaving}");
+        }
+    }
 
     #[test]
     fn a_restart_that_a_host_asks_for_goes_with_its_change() {

@@ -66,6 +66,23 @@ pub(super) struct NodeView {
     pub(super) json: Option<Value>,
 }
 
+impl NodeView {
+    pub(super) fn of(node: &PartialObjectMeta<Node>) -> Self {
+        let annotation = |key| node.annotations().get(key).cloned();
+        Self {
+            uid: node.uid(),
+            desired_version: annotation(key::DESIRED_VERSION),
+            version: annotation(key::VERSION),
+            reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
+            drift: annotation(key::DRIFT),
+            doubted: doubted(node),
+            json: Some(json!({ "metadata": {
+                "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
+            } })),
+        }
+    }
+}
+
 /// How a certificate request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Issued {
@@ -226,18 +243,7 @@ impl Fleet {
     }
 
     fn see(&self, node: &PartialObjectMeta<Node>) {
-        let annotation = |key| node.annotations().get(key).cloned();
-        let seen = NodeView {
-            uid: node.uid(),
-            desired_version: annotation(key::DESIRED_VERSION),
-            version: annotation(key::VERSION),
-            reboot_required: annotation(key::REBOOT_REQUIRED).is_some(),
-            drift: annotation(key::DRIFT),
-            doubted: doubted(node),
-            json: Some(json!({ "metadata": {
-                "name": node.name_any(), "labels": node.labels(), "annotations": node.annotations(),
-            } })),
-        };
+        let seen = NodeView::of(node);
         replace(lock(&self.views).entry(node.name_any()).or_default(), seen);
     }
 

@@ -11,7 +11,7 @@ use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::No
 use kube::{
     Resource as _,
     api::{Patch, PatchParams, PostParams},
-    core::{ObjectMeta, Request},
+    core::{ObjectMeta, PartialObjectMeta, Request},
 };
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde::de::IgnoredAny;
@@ -85,6 +85,88 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
     kubelet.report_version().await;
 }
 
+/// The Node that the kubelet of a host registers.
+fn new_node(node: &str, status: Value) -> Value {
+    let labels = BTreeMap::from([
+        ("kubernetes.io/os", "windows"),
+        ("kubernetes.io/arch", "amd64"),
+        ("kubernetes.io/hostname", node),
+        ("node.kubernetes.io/windows-build", "10.0.20348"),
+        (key::OS_ID, "Windows"),
+    ]);
+    json!({
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": { "name": node, "labels": labels },
+        "spec": { "taints": [api::names::default_taint()] },
+        "status": status,
+    })
+}
+
+fn node_status(machine: &Machine, address: &str, version: &str, ready: bool) -> Value {
+    let now = k8s_openapi::jiff::Timestamp::now().to_string();
+    let condition = |kind: &str, status: bool, reason: &str, message: &str| {
+        json!({
+            "type": kind,
+            "status": if status { "True" } else { "False" },
+            "reason": reason,
+            "message": message,
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        })
+    };
+    let machine = machine.windows().machine();
+    let quantities = json!({ "cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110" });
+    json!({
+        "addresses": [
+            { "type": "InternalIP", "address": address },
+            { "type": "Hostname", "address": machine.hostname },
+        ],
+        "capacity": quantities,
+        "allocatable": quantities,
+        "conditions": [
+            condition("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
+            condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
+            condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
+            if ready {
+                condition("Ready", true, "KubeletReady", "kubelet is posting ready status")
+            } else {
+                condition("Ready", false, "KubeletNotReady", "kubelet is coming up")
+            },
+        ],
+        "daemonEndpoints": { "kubeletEndpoint": { "Port": 10250 } },
+        "nodeInfo": {
+            "machineID": machine.hostname,
+            "systemUUID": machine.machine_id,
+            "bootID": machine.boot_id,
+            "kernelVersion": machine.os_build,
+            "osImage": machine.os_name,
+            "containerRuntimeVersion": "containerd://2.2.0",
+            "kubeletVersion": version,
+            "kubeProxyVersion": "",
+            "operatingSystem": "windows",
+            "architecture": "amd64",
+        },
+    })
+}
+
+/// The Node as the kubelet registers and keeps it, Ready, for a test without a cluster.
+///
+/// # Errors
+/// When the kubelet could not start: its configuration or its certificate is not that of a node.
+pub(super) fn ready_node(machine: &Machine) -> Result<Value> {
+    let desired = who_am_i(machine)?;
+    let own = machine.parts().address.ip().to_string();
+    let address = if desired.node_ip.is_empty() { own } else { desired.node_ip };
+    Ok(new_node(&desired.node_name, node_status(machine, &address, "v1.36.3", !is_broken(machine))))
+}
+
+/// What wicd changes in the annotations of the Node.
+pub(super) fn report(machine: &Machine, node: &PartialObjectMeta<Node>) -> BTreeMap<&'static str, Option<String>> {
+    let seen = NodeView::of(node);
+    annotations(&seen, &machine.windows().keep(seen.json.as_ref()))
+}
+
 /// Whether its program is one that never becomes Ready.
 fn is_broken(machine: &Machine) -> bool {
     let mut begins = [0; BROKEN.len()];
@@ -154,67 +236,11 @@ impl Kubelet<'_> {
     }
 
     fn new_node(&self) -> Value {
-        let labels = BTreeMap::from([
-            ("kubernetes.io/os", "windows"),
-            ("kubernetes.io/arch", "amd64"),
-            ("kubernetes.io/hostname", self.node.as_str()),
-            ("node.kubernetes.io/windows-build", "10.0.20348"),
-            (key::OS_ID, "Windows"),
-        ]);
-        json!({
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": { "name": self.node, "labels": labels },
-            "spec": { "taints": [api::names::default_taint()] },
-            "status": self.status(false),
-        })
+        new_node(&self.node, self.status(false))
     }
 
     fn status(&self, ready: bool) -> Value {
-        let now = k8s_openapi::jiff::Timestamp::now().to_string();
-        let condition = |kind: &str, status: bool, reason: &str, message: &str| {
-            json!({
-                "type": kind,
-                "status": if status { "True" } else { "False" },
-                "reason": reason,
-                "message": message,
-                "lastHeartbeatTime": now,
-                "lastTransitionTime": now,
-            })
-        };
-        let machine = self.machine.windows().machine();
-        let quantities = json!({ "cpu": "4", "memory": "16Gi", "ephemeral-storage": "100Gi", "pods": "110" });
-        json!({
-            "addresses": [
-                { "type": "InternalIP", "address": self.address },
-                { "type": "Hostname", "address": machine.hostname },
-            ],
-            "capacity": quantities,
-            "allocatable": quantities,
-            "conditions": [
-                condition("MemoryPressure", false, "KubeletHasSufficientMemory", "kubelet has sufficient memory available"),
-                condition("DiskPressure", false, "KubeletHasNoDiskPressure", "kubelet has no disk pressure"),
-                condition("PIDPressure", false, "KubeletHasSufficientPID", "kubelet has sufficient PID available"),
-                if ready {
-                    condition("Ready", true, "KubeletReady", "kubelet is posting ready status")
-                } else {
-                    condition("Ready", false, "KubeletNotReady", "kubelet is coming up")
-                },
-            ],
-            "daemonEndpoints": { "kubeletEndpoint": { "Port": 10250 } },
-            "nodeInfo": {
-                "machineID": machine.hostname,
-                "systemUUID": machine.machine_id,
-                "bootID": machine.boot_id,
-                "kernelVersion": machine.os_build,
-                "osImage": machine.os_name,
-                "containerRuntimeVersion": "containerd://2.2.0",
-                "kubeletVersion": self.fleet.options().kubelet_version,
-                "kubeProxyVersion": "",
-                "operatingSystem": "windows",
-                "architecture": "amd64",
-            },
-        })
+        node_status(self.machine, &self.address, &self.fleet.options().kubelet_version, ready)
     }
 
     /// Asks for a serving certificate, and returns whether one was issued. A host that has one does not ask again.

@@ -35,7 +35,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use api::host::ServiceState;
+use k8s_openapi::api::core::v1::Node;
+use kube::core::PartialObjectMeta;
 use russh::keys::{Algorithm, PrivateKey, ssh_key::PublicKey};
+use serde_json::Value;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
@@ -285,6 +288,24 @@ impl SimHost {
     /// the host would. What [`Fault`]s govern is set again when one comes or goes.
     pub fn windows(&self) -> &FakeHost {
         self.machine.windows().host()
+    }
+
+    /// How often its kubelet was started.
+    pub fn kubelet_starts(&self) -> u64 {
+        self.machine.state().borrow().kubelet_runs
+    }
+
+    /// The Node that its kubelet registers and keeps, for a test without a cluster. `None` while no kubelet runs.
+    ///
+    /// # Errors
+    /// When the kubelet cannot start: its configuration or its certificate is not that of a node.
+    pub fn node(&self) -> Option<Result<Value>> {
+        self.machine.windows().is_running(windows::KUBELET).then(|| kubelet::ready_node(&self.machine))
+    }
+
+    /// Has its wicd do its work, if it runs, and returns what it changes in the annotations of the Node.
+    pub fn wicd_report(&self, node: &PartialObjectMeta<Node>) -> BTreeMap<&'static str, Option<String>> {
+        kubelet::report(&self.machine, node)
     }
 
     /// State of its Windows services.

@@ -10,7 +10,10 @@
 //! ```
 //!
 //! The order of the script does not matter between paths. For one method and path, each answer is given once, in the order scripted, and
-//! the last one from then on. What is not scripted gets a 501, and is found in [`FakeApi::unexpected`].
+//! the last one from then on. What is not scripted is answered from [`Objects`], if there are any; the rest gets a 501, and is found in
+//! [`FakeApi::unexpected`].
+
+mod objects;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -20,6 +23,9 @@ use http::{Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+pub use objects::Objects;
 
 /// One request as it was on the wire.
 #[derive(Clone, Debug, PartialEq)]
@@ -53,8 +59,24 @@ struct Route {
     replies: VecDeque<Reply>,
 }
 
+/// What happens at a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtWrite {
+    /// It takes effect, and whoever made it never hears of that.
+    Crash,
+    /// Another client changes the object just before.
+    Overtake,
+    /// It fails.
+    Fail,
+}
+
 #[derive(Default)]
 struct State {
+    objects: Option<Objects>,
+    /// Writes so far, and what happens at which.
+    writes: usize,
+    fault: Option<(usize, AtWrite)>,
+    crashed: Arc<Notify>,
     routes: Vec<Route>,
     calls: Vec<Call>,
     unexpected: Vec<String>,
@@ -67,6 +89,35 @@ pub struct FakeApi(Arc<Mutex<State>>);
 impl FakeApi {
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// One with objects.
+    pub fn with_objects() -> Self {
+        let api = Self::default();
+        api.0.lock().unwrap().objects = Some(Objects::default());
+        api
+    }
+
+    /// Reads or changes the objects, as another client would.
+    pub fn objects<T>(&self, with: impl FnOnce(&mut Objects) -> T) -> T {
+        with(self.0.lock().unwrap().objects.as_mut().unwrap())
+    }
+
+    /// Lets something happen at the write of this number, counted from 0 and from now.
+    pub fn at_write(&self, number: usize, what: AtWrite) {
+        let mut state = self.0.lock().unwrap();
+        state.fault = Some((state.writes + number, what));
+    }
+
+    /// Whether that write is still to come.
+    pub fn is_still_to_come(&self) -> bool {
+        self.0.lock().unwrap().fault.is_some()
+    }
+
+    /// Waits for a write at which the writer crashes.
+    pub async fn crashed(&self) {
+        let crashed = self.0.lock().unwrap().crashed.clone();
+        crashed.notified().await;
     }
 
     /// A client of this server, without retries.
@@ -149,12 +200,41 @@ impl FakeApi {
             Some(route) if route.replies.len() > 1 => route.replies.pop_front().unwrap(),
             Some(route) => route.replies[0].clone(),
             None => {
+                drop(matching);
+                if let Some(reply) = state.answer(&call) {
+                    return reply;
+                }
                 let what = format!("{} {}", call.method, call.path);
                 let body = failure(501, "", &format!("the test has no answer for {what}"), Value::Null);
                 state.unexpected.push(what);
                 Reply::Json(501, body)
             }
         }
+    }
+}
+
+impl State {
+    fn answer(&mut self, call: &Call) -> Option<Reply> {
+        let is_write = call.method != "GET" && !call.path.ends_with("/events");
+        let fault = self.fault.filter(|(at, _)| is_write && *at == self.writes).map(|(_, what)| what);
+        self.writes += usize::from(is_write);
+        if fault.is_some() {
+            self.fault = None;
+        }
+        let objects = self.objects.as_mut()?;
+        match fault {
+            Some(AtWrite::Fail) => {
+                return Some(Reply::Json(500, failure(500, "InternalError", "etcd is away", Value::Null)));
+            }
+            Some(AtWrite::Overtake) => objects.overtake(call),
+            Some(AtWrite::Crash) | None => {}
+        }
+        let (code, body) = objects.answer(call)?;
+        if fault == Some(AtWrite::Crash) {
+            self.crashed.notify_one();
+            return Some(Reply::Hang);
+        }
+        Some(Reply::Json(code, body))
     }
 }
 

@@ -1,0 +1,243 @@
+//! The operations of a host from their first step to their last, against the objects of an API server and a simulated host, in
+//! milliseconds: interrupted at each write, overtaken at each write, cut off at any byte, and taken out at each write.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::{Duration, Instant},
+};
+
+use api::{GrantType, TemplateSpec, WindowsInstance, host::path, names::key};
+use futures::StreamExt as _;
+use serde_json::{Value, json};
+use testbed::sim::Fault;
+
+use super::{
+    reconcile_instance,
+    test_bed::{Bed, CLUSTER},
+};
+use crate::fake_api::AtWrite;
+
+/// More writes than any operation makes.
+const MOST_WRITES: usize = 100;
+/// Far more than any operation takes.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// What becomes of a host, and the cluster around it.
+struct World {
+    bed: Bed,
+    /// Kubelet starts that were seen: a Node is registered at the start of a kubelet, and at no other time.
+    starts: u64,
+    node_of_start: Option<String>,
+}
+
+fn grant(id: &str, type_: GrantType, more: &Value) -> Value {
+    let mut grant = json!({"id": id, "type": type_.as_str(), "grantedTime": "2026-01-01T00:00:00Z"});
+    grant.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    grant
+}
+
+impl World {
+    async fn new() -> Self {
+        let bed = Bed::with_objects().await;
+        let mut instance = serde_json::to_value(bed.instance(&json!({}), &json!({}), &json!({}))).unwrap();
+        let metadata = json!({"name": "win-1", "uid": "i-1", "finalizers": [api::names::FINALIZER_INSTANCE]});
+        instance["metadata"] = metadata;
+        bed.api.forget("PATCH", &format!("{}/status", super::test_bed::INSTANCE));
+        bed.api.objects(|o| o.put("windowsinstances", instance));
+        Self { bed, starts: 0, node_of_start: None }
+    }
+
+    /// A host that is a node of this version.
+    async fn joined() -> (Self, String) {
+        let mut world = Self::new().await;
+        let version = world.publish(110);
+        world.grant("join-1", GrantType::Provision, &version, &json!({}));
+        world.works_until("it joins", |w| w.follows(&version)).await;
+        (world, version)
+    }
+
+    /// Stores a version, and returns its name.
+    fn publish(&self, max_pods: u32) -> String {
+        let template: TemplateSpec = serde_json::from_value(json!({"kubelet": {"maxPods": max_pods}})).unwrap();
+        let release = &self.bed.cx.hosts.release;
+        let rendered = release.render(&template).unwrap();
+        let version = rendered.name("1.0.0");
+        let config_map = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
+        self.bed.api.objects(|o| o.put("configmaps", config_map));
+        version
+    }
+
+    fn instance(&self) -> Option<Value> {
+        self.bed.api.objects(|o| o.get("windowsinstances", "win-1").cloned())
+    }
+
+    fn node(&self) -> Option<Value> {
+        self.bed.api.objects(|o| o.get("nodes", "win-1").cloned())
+    }
+
+    fn edit(&self, change: impl FnOnce(&mut Value)) {
+        self.bed.api.objects(|o| o.edit("windowsinstances", "win-1", change));
+    }
+
+    /// Its pool gives it a version, and the permission to go there.
+    fn grant(&self, id: &str, type_: GrantType, version: &str, more: &Value) {
+        self.edit(|i| {
+            i["spec"]["desired"] = json!({"version": version});
+            i["spec"]["grant"] = grant(id, type_, more);
+        });
+    }
+
+    /// Its pool takes it out.
+    fn take_out(&self) {
+        self.edit(|i| {
+            i["spec"]["leaving"] = json!({"since": "2026-01-01T00:00:00Z", "why": "it is not listed any more"});
+            i["spec"]["grant"] = grant("remove-1", GrantType::Remove, &json!({}));
+        });
+    }
+
+    /// Whether the host is a node that works, of this version, and takes pods.
+    fn follows(&self, version: &str) -> bool {
+        let (Some(instance), Some(node)) = (self.instance(), self.node()) else { return false };
+        instance["status"]["currentVersion"] == version
+            && instance["status"]["operation"].is_null()
+            && node["metadata"]["annotations"][key::VERSION] == version
+            && !is_cordoned(&node)
+    }
+
+    /// Whether nothing is left: neither on the host, nor of it in the cluster.
+    fn is_gone(&self) -> bool {
+        let on_host =
+            |file: &str| self.bed.host.drive_c().join(file.trim_start_matches(r"C:\").replace('\\', "/")).exists();
+        self.instance().is_none() && self.node().is_none() && !on_host(path::STATE) && !on_host(path::ROOT)
+    }
+
+    /// What kubelet and wicd do.
+    fn host_works(&mut self) {
+        let starts = self.bed.host.kubelet_starts();
+        if let Some(Ok(mut node)) = self.bed.host.node() {
+            let is_start = starts != self.starts;
+            self.starts = starts;
+            match self.node() {
+                None if is_start => {
+                    let node = self.bed.api.objects(|o| o.put("nodes", node));
+                    self.node_of_start = node["metadata"]["uid"].as_str().map(str::to_owned);
+                }
+                // Without a start there is no registration.
+                None => {}
+                Some(known) if is_start || known["status"]["nodeInfo"] != node["status"]["nodeInfo"] => {
+                    self.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["status"] = node["status"].take()));
+                }
+                Some(_) => {}
+            }
+        }
+        let Some(node) = self.node() else { return };
+        let changes = self.bed.host.wicd_report(&serde_json::from_value(node).unwrap());
+        if !changes.is_empty() {
+            self.bed.api.objects(|o| {
+                o.edit("nodes", "win-1", |node| {
+                    for (key, value) in changes {
+                        node["metadata"]["annotations"][key] = json!(value);
+                    }
+                });
+            });
+        }
+    }
+
+    /// Lets the operator and the host work until something is so. An operator that crashes is followed by another one.
+    async fn works_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        loop {
+            self.host_works();
+            let instance: Option<WindowsInstance> = self.bed.sync();
+            if is_so(self) {
+                return;
+            }
+            let shown = || serde_json::to_string_pretty(&(self.instance(), self.node())).unwrap();
+            assert!(began.elapsed() < LIMIT, "{what}: {}\nunexpected {:?}", shown(), self.bed.api.unexpected());
+            let Some(instance) = instance else { panic!("{what}: the instance is gone, {}", shown()) };
+            let (api, cx) = (self.bed.api.clone(), self.bed.cx.clone());
+            let crashed = tokio::select! {
+                result = Box::pin(reconcile_instance(&instance, &cx)) => {
+                    if let Err(error) = result {
+                        let is_expected = matches!(error.reason().as_str(), "Outdated" | "ApiError");
+                        assert!(is_expected, "{what}: {error}\n{}", shown());
+                    }
+                    false
+                }
+                () = api.crashed() => true,
+            };
+            if crashed {
+                self.bed.restart_operator();
+            }
+            // The next watch event, or the time that the operator waits for: a drain waits some seconds for pods that are still bound.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+}
+
+fn is_cordoned(node: &Value) -> bool {
+    node["spec"]["unschedulable"] == true
+}
+
+/// Runs an operation with something that happens at its first write, at its second, and so on, until it has no more.
+async fn at_each_write(what: AtWrite, prepare: impl AsyncFn() -> World, operate: impl AsyncFn(&mut World)) {
+    let ended = AtomicBool::new(false);
+    let with_number = async |number: usize| {
+        if ended.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut world = prepare().await;
+        world.bed.api.at_write(number, what);
+        operate(&mut world).await;
+        if world.bed.api.is_still_to_come() {
+            assert!(number > 3, "an operation has more writes than {number}");
+            ended.store(true, Ordering::Relaxed);
+        }
+    };
+    // Each waits most of its time.
+    futures::stream::iter(0..MOST_WRITES).for_each_concurrent(40, with_number).await;
+    assert!(ended.into_inner(), "the operation has no end");
+}
+
+const INTERRUPTIONS: [AtWrite; 3] = [AtWrite::Crash, AtWrite::Overtake, AtWrite::Fail];
+
+#[tokio::test]
+async fn a_join_that_is_interrupted_anywhere_ends_with_a_node() {
+    for what in INTERRUPTIONS {
+        at_each_write(what, World::new, async |world: &mut World| {
+            let version = world.publish(110);
+            world.grant("join-1", GrantType::Provision, &version, &json!({}));
+            world.works_until("it joins", |w| w.follows(&version)).await;
+        })
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_removal_that_is_interrupted_anywhere_leaves_nothing() {
+    for what in INTERRUPTIONS {
+        at_each_write(
+            what,
+            async || World::joined().await.0,
+            async |world: &mut World| {
+                world.take_out();
+                world.works_until("it leaves", World::is_gone).await;
+            },
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn a_host_that_is_cut_off_anywhere_joins() {
+    let (world, _) = World::joined().await;
+    let bytes = world.bed.host.stats().bytes_received;
+    for part in 0..12 {
+        let mut world = World::new().await;
+        world.bed.host.fault(Fault::CutAfterBytes { bytes: bytes * part / 12, once: true });
+        let version = world.publish(110);
+        world.grant("join-1", GrantType::Provision, &version, &json!({}));
+        world.works_until("it joins", |w| w.follows(&version)).await;
+        assert_eq!(world.bed.cx.cluster.id, CLUSTER);
+    }
+}
