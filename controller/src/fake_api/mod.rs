@@ -200,7 +200,6 @@ impl FakeApi {
             Some(route) if route.replies.len() > 1 => route.replies.pop_front().unwrap(),
             Some(route) => route.replies[0].clone(),
             None => {
-                drop(matching);
                 if let Some(reply) = state.answer(&call) {
                     return reply;
                 }

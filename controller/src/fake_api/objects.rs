@@ -225,9 +225,9 @@ fn merge(target: &mut Value, patch: &Value) {
 
 fn target(path: &str) -> Option<Target> {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
-    let rest = match parts.first()? {
-        &"api" => parts.get(2..)?,
-        &"apis" => parts.get(3..)?,
+    let rest = match *parts.first()? {
+        "api" => parts.get(2..)?,
+        "apis" => parts.get(3..)?,
         _ => return None,
     };
     let (namespace, rest) = match rest {

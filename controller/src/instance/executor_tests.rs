@@ -20,7 +20,7 @@ use crate::fake_api::AtWrite;
 /// More writes than any operation makes.
 const MOST_WRITES: usize = 100;
 /// Far more than any operation takes.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_mins(1);
 
 /// What becomes of a host, and the cluster around it.
 struct World {
@@ -122,12 +122,11 @@ impl World {
                     let node = self.bed.api.objects(|o| o.put("nodes", node));
                     self.node_of_start = node["metadata"]["uid"].as_str().map(str::to_owned);
                 }
-                // Without a start there is no registration.
-                None => {}
                 Some(known) if is_start || known["status"]["nodeInfo"] != node["status"]["nodeInfo"] => {
                     self.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["status"] = node["status"].take()));
                 }
-                Some(_) => {}
+                // Without a start there is no registration.
+                _ => {}
             }
         }
         let Some(node) = self.node() else { return };
