@@ -5,6 +5,7 @@
 //! * [`host`]: the protocol between operator and `wicd.exe`: JSON files over SFTP.
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.
+//! * [`events`]: the reasons of the operator's events.
 //! * [`text`]: text from outside the operator, made safe to display.
 //!
 //! This crate has no client and no async code: it is also compiled for Windows.
@@ -21,6 +22,7 @@
 
 pub mod conditions;
 mod crd;
+pub mod events;
 mod examples;
 pub mod host;
 mod instance;

@@ -10,6 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+pub use api::events::EventReason;
+use api::events::Level;
 use jiff::Timestamp;
 use k8s_openapi::{
     api::{core::v1::ObjectReference, events::v1::Event},
@@ -31,15 +33,6 @@ const MAX_NOTES: usize = 10;
 /// Object and reason of reported events.
 type Subject = (String, &'static str);
 
-/// Severity of an event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
-    /// Progress.
-    Normal,
-    /// A problem.
-    Warning,
-}
-
 /// Writes events.
 #[derive(Clone)]
 pub struct Events {
@@ -55,21 +48,14 @@ impl Events {
         Self { client, identity: identity.into(), metrics, said: Arc::default() }
     }
 
-    /// Reports an event of an object. `reason` is a PascalCase word, `action` what was being done. Never fails: an
-    /// event that cannot be written is logged.
-    pub fn say<K: Resource<DynamicType = ()>>(
-        &self,
-        object: &K,
-        level: Level,
-        reason: &'static str,
-        action: &str,
-        note: &str,
-    ) {
-        self.say_of(object.object_ref(&()), level, reason, action, note);
+    /// Reports an event of an object; `action` is what was being done. Never fails: an event that cannot be written is logged.
+    pub fn say<K: Resource<DynamicType = ()>>(&self, object: &K, reason: EventReason, action: &str, note: &str) {
+        self.say_of(object.object_ref(&()), reason, action, note);
     }
 
     /// The same for a reference.
-    pub fn say_of(&self, regarding: ObjectReference, level: Level, reason: &'static str, action: &str, note: &str) {
+    pub fn say_of(&self, regarding: ObjectReference, reason: EventReason, action: &str, note: &str) {
+        let (reason, level) = (reason.as_str(), reason.level());
         let name = regarding.name.clone().unwrap_or_default();
         match level {
             Level::Normal => tracing::info!(kind = regarding.kind, name, reason, "{note}"),
@@ -92,7 +78,7 @@ impl Events {
             regarding: Some(regarding),
             reporting_controller: Some(format!("{}/{}", api::names::GROUP, api::names::COMPONENT)),
             reporting_instance: Some(self.identity.chars().take(128).collect()),
-            type_: Some(format!("{level:?}")),
+            type_: Some(level.as_str().into()),
             ..Event::default()
         };
         let (api, metrics) = (Api::<Event>::namespaced(self.client.clone(), &namespace), self.metrics.clone());

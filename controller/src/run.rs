@@ -34,7 +34,7 @@ use crate::{
     cluster,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
     csr,
-    events::Level,
+    events::EventReason,
     http::{self, Health},
     instance::{self, StepError},
     inventory::{claims::Reading, flux},
@@ -326,7 +326,7 @@ async fn reconcile_instance(instance: Arc<WindowsInstance>, cx: Arc<Context>) ->
         Err(panicked) => {
             let name = instance.name_any();
             tracing::error!(instance = name, reason = Panicked::REASON, "{panicked}");
-            cx.events.say(&*instance, Level::Warning, Panicked::REASON, "Reconcile", &panicked.to_string());
+            cx.events.say(&*instance, EventReason::InternalError, "Reconcile", &panicked.to_string());
             Ok(Action::requeue(REFUSED_RETRY))
         }
     }
@@ -395,9 +395,11 @@ async fn approve(cx: Arc<Context>) {
         move |verdict: &csr::Verdict, request: &k8s_openapi::api::certificates::v1::CertificateSigningRequest| {
             let (label, event) = match verdict {
                 csr::Verdict::NotOurs => return,
-                csr::Verdict::Wait { message } => ("Wait".to_string(), Some(("Waiting", message.clone()))),
+                csr::Verdict::Wait { message } => ("Wait".to_string(), Some((EventReason::Waiting, message.clone()))),
                 csr::Verdict::Approve(_) => ("Approve".to_string(), None),
-                csr::Verdict::Deny { reason, message } => ((*reason).to_string(), Some((*reason, message.clone()))),
+                csr::Verdict::Deny { reason, message } => {
+                    ((*reason).to_string(), Some((EventReason::Denied(reason), message.clone())))
+                }
             };
             if matches!(verdict, csr::Verdict::Approve(csr::Kind::WicdClient)) {
                 shared.wicd.renewals.note(request, Timestamp::now());
@@ -407,11 +409,8 @@ async fn approve(cx: Arc<Context>) {
                 shared.process.metrics.wrote("CertificateSigningRequest");
             }
             if let Some((reason, message)) = event {
-                let (level, action) = match verdict {
-                    csr::Verdict::Deny { .. } => (Level::Warning, "Deny"),
-                    _ => (Level::Normal, "Approve"),
-                };
-                shared.events.say(request, level, reason, action, &message);
+                let action = if reason == EventReason::Waiting { "Approve" } else { "Deny" };
+                shared.events.say(request, reason, action, &message);
             }
         };
     let held = cx.clone();

@@ -22,7 +22,7 @@ use kube::{
 };
 
 use crate::{
-    events::{Events, Level},
+    events::{EventReason, Events},
     wicd_rbac,
 };
 use wnp_core::render::{Rendered, Stored, StoredError, collectable, is_ours};
@@ -238,7 +238,7 @@ impl Versions {
         let note = format!(
             "the ConfigMap is not used: {problem}. The operator deletes it, and stores it again if it is needed"
         );
-        events.say(config_map, Level::Warning, "ServicesReplaced", "Verify", &note);
+        events.say(config_map, EventReason::ServicesReplaced, "Verify", &note);
         let only_this = Preconditions { uid: config_map.metadata.uid.clone(), ..Preconditions::default() };
         let params = DeleteParams::default().preconditions(only_this);
         match self.api.delete(&config_map.name_any(), &params).await {

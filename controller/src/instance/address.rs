@@ -10,7 +10,7 @@ use super::{
     look,
     scope::{Scope, until},
 };
-use crate::events::Level;
+use crate::events::EventReason;
 use wnp_core::operation::identity::{Identity, Purpose};
 
 /// As the status and events show it.
@@ -65,7 +65,7 @@ pub async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
         Ok(()) => {
             scope.mark_reachable();
             let note = format!("the host answers at {place} with its known host key and machine id");
-            scope.cx.events.say(&scope.instance, Level::Normal, "AddressVerified", STEP, &note);
+            scope.cx.events.say(&scope.instance, EventReason::AddressVerified, STEP, &note);
             Ok(None)
         }
         Err(error @ StepError::Api { .. }) => Err(error),
@@ -76,7 +76,7 @@ pub async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
             scope.mark_unreachable(&error);
             scope.cx.process.metrics.failed(&reason);
             let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
-            scope.cx.events.say(&scope.instance, Level::Warning, "AddressRefused", STEP, &note);
+            scope.cx.events.say(&scope.instance, EventReason::AddressRefused, STEP, &note);
             Ok(Some(wait))
         }
     }

@@ -22,7 +22,7 @@ use super::{
     register::{own_node, record_template, register, request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };
-use crate::{csr, events::Level};
+use crate::{csr, events::EventReason};
 use remote::{RemoteError, Session, facts};
 use wnp_core::{
     operation::{
@@ -349,7 +349,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
             "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
             facts.hostname
         );
-        scope.cx.events.say(&scope.instance, Level::Warning, "HostNameTooLong", "Connect", &note);
+        scope.cx.events.say(&scope.instance, EventReason::HostNameTooLong, "Connect", &note);
     }
     scope.status.facts = Some(facts);
     Ok(())
@@ -429,7 +429,7 @@ async fn configure(
     let answer = session.ask(Body::Apply(Box::new(apply))).await?;
     for warning in answer.warnings.iter().take(10) {
         let warning = facts::message(warning);
-        scope.cx.events.say(&scope.instance, Level::Warning, "HostWarning", Step::Configure.as_str(), &warning);
+        scope.cx.events.say(&scope.instance, EventReason::HostWarning, Step::Configure.as_str(), &warning);
     }
     let mut state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Apply.as_str() })?;
     if let Outcome::RebootRequired { why } = answer.outcome {
@@ -459,8 +459,7 @@ async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Resu
     scope.enter_step(Step::Reboot.as_str(), &format!("restarting the host: {why}")).await?;
     scope.cx.events.say(
         &scope.instance,
-        Level::Normal,
-        "Rebooting",
+        EventReason::Rebooting,
         Step::Reboot.as_str(),
         &format!("restarting the host: {why}"),
     );

@@ -11,7 +11,7 @@ use kube::runtime::controller::Action;
 use super::{drain_options::options, error::StepError, scope::Scope};
 use crate::{
     drain::{self, Cordon, Drain, State},
-    events::Level,
+    events::EventReason,
 };
 
 /// Interval at which pods that a drain refuses or a budget blocks are checked again.
@@ -74,7 +74,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
         }
     }
     let note = "another client uncordoned the node during the drain; the operator cordoned it again";
-    scope.cx.events.say(&scope.instance, Level::Warning, "ExternalUncordon", "Drain", note);
+    scope.cx.events.say(&scope.instance, EventReason::ExternalUncordon, "Drain", note);
 }
 
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
@@ -121,13 +121,12 @@ pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, Step
         lifted(scope, now);
     }
     for warning in by_text(&progress.warnings) {
-        scope.cx.events.say(&scope.instance, Level::Warning, "DrainWarning", "Drain", &warning);
+        scope.cx.events.say(&scope.instance, EventReason::DrainWarning, "Drain", &warning);
     }
     for forced in &progress.forced {
         scope.cx.events.say(
             &scope.instance,
-            Level::Warning,
-            "DrainForced",
+            EventReason::DrainForced,
             "Drain",
             &format!("deleted without regard to its disruption budget: {forced}"),
         );
@@ -157,7 +156,7 @@ pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, Step
     // The same blockers are reported once; the number of remaining pods would make each pass a new event.
     if !blockers.is_empty() {
         let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
-        scope.cx.events.say(&scope.instance, Level::Warning, "DrainBlocked", "Drain", &format!("{blockers}{overdue}"));
+        scope.cx.events.say(&scope.instance, EventReason::DrainBlocked, "Drain", &format!("{blockers}{overdue}"));
     }
     scope.enter_step(DRAIN, &what).await?;
     let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };

@@ -14,7 +14,7 @@ use super::{
     scope::{Scope, Target},
     status::Situation,
 };
-use crate::events::Level;
+use crate::events::EventReason;
 use wnp_core::operation::join::Step;
 
 /// Continues the join of a host, until it is a node or a wait is needed.
@@ -36,7 +36,7 @@ async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Resu
     scope.status.wicd = Some(scope.cx.hosts.release.wicd.sha256.clone());
     is_node(scope, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", target.version);
-    scope.cx.events.say(&scope.instance, Level::Normal, "Joined", "Join", &note);
+    scope.cx.events.say(&scope.instance, EventReason::Joined, "Join", &note);
     Ok(Action::await_change())
 }
 
@@ -49,7 +49,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     scope.status.node_ref = node.as_ref().map(|n| super::node::reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
     let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
-    scope.cx.events.say(&scope.instance, Level::Normal, "Adopted", "Join", &note);
+    scope.cx.events.say(&scope.instance, EventReason::Adopted, "Join", &note);
     Ok(Action::await_change())
 }
 

@@ -1,13 +1,13 @@
 //! How to log in to a host: which keys, and which host key is believed.
 
-use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
+use api::{WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::error::StepError;
 use crate::{
     context::Context,
-    events::Level,
+    events::EventReason,
     host_key_policy::{HostKeySource, KnownKeys, host_key_source},
 };
 use remote::{
@@ -82,7 +82,7 @@ pub async fn credentials(
 ) -> Result<Target, StepError> {
     let (keys, problems) = cx.hosts.secrets.keys(&instance.spec.host.private_keys).await?;
     for problem in problems {
-        cx.events.say(pool, Level::Warning, reason::CREDENTIALS_UNAVAILABLE, "ReadSecret", &problem.to_string());
+        cx.events.say(pool, EventReason::CredentialsUnavailable, "ReadSecret", &problem.to_string());
     }
     let (host, ssh) = (&instance.spec.host, pool.spec.ssh());
     Ok(Target {

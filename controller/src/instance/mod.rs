@@ -52,7 +52,7 @@ use status::Situation;
 use crate::{
     context::Context,
     drain::Cordon,
-    events::Level,
+    events::EventReason,
     machines,
     whose::{Whose, whose},
     withheld::{Legacies, adopted_version},
@@ -282,7 +282,7 @@ async fn adopt_reported_version(scope: &mut Scope) {
     }
     let before = scope.status.current_version.replace(follows.clone()).unwrap_or_default();
     let note = format!("the host follows version {follows}, not the stored version {before}");
-    scope.cx.events.say(&scope.instance, Level::Normal, "VersionCorrected", "Keep", &note);
+    scope.cx.events.say(&scope.instance, EventReason::VersionCorrected, "Keep", &note);
 }
 
 /// A node without an operation: its Node keeps its desired metadata, and its health is reported.
@@ -362,7 +362,7 @@ fn tell_of_host(scope: &mut Scope, node: &Node) {
     if tell(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
         scope.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();
-        scope.cx.events.say(&scope.instance, Level::Warning, "Drifted", "Keep", &note);
+        scope.cx.events.say(&scope.instance, EventReason::Drifted, "Keep", &note);
     }
 }
 
@@ -386,6 +386,6 @@ async fn tell_of_lost_settings(scope: &mut Scope) {
     let (why, generation) = (reason::SETTINGS_WOULD_BE_LOST, scope.instance.metadata.generation);
     conditions::set(conditions, kind::UPDATE_WITHHELD, Status::True, why, &message, generation, Timestamp::now());
     if is_new {
-        scope.cx.events.say(&scope.instance, Level::Warning, why, "Update", &message);
+        scope.cx.events.say(&scope.instance, EventReason::SettingsWouldBeLost, "Update", &message);
     }
 }

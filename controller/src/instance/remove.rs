@@ -26,7 +26,7 @@ use super::{
     own::Found,
     scope::Scope,
 };
-use crate::events::Level;
+use crate::events::EventReason;
 use remote::facts;
 use wnp_core::operation::{
     identity::{Identity, Purpose},
@@ -153,7 +153,7 @@ pub async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     scope.status.failures = None;
     if !scope.leaving() {
         let note = "the host stays in the pool: its node accepts pods again";
-        scope.cx.events.say(&scope.instance, Level::Normal, "RemovalTakenBack", "Remove", note);
+        scope.cx.events.say(&scope.instance, EventReason::RemovalTakenBack, "Remove", note);
     }
     Ok(())
 }
@@ -179,11 +179,11 @@ pub async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepErro
             o.step
         )
     });
-    let level = if half.is_some() { Level::Warning } else { Level::Normal };
+    let reason = if half.is_some() { EventReason::OrphanedPartlyChanged } else { EventReason::Orphaned };
     let handed_back = hand_back(scope).await?;
     let note = half.unwrap_or(handed_back);
     delete(scope, |i| leaves_with(i, grant)).await?;
-    scope.cx.events.say(&scope.instance, level, "Orphaned", "Orphan", &note);
+    scope.cx.events.say(&scope.instance, reason, "Orphan", &note);
     finish(scope).await
 }
 
@@ -233,13 +233,13 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
         session.tidy(&[Verb::Facts]).await?;
         session.close().await;
         let note = format!("the host belongs to Node {} now, and the operator did not change it", owner.node_name);
-        scope.cx.events.say(&scope.instance, Level::Normal, "HostIsAnothers", Step::Deconfigure.as_str(), &note);
+        scope.cx.events.say(&scope.instance, EventReason::HostIsAnothers, Step::Deconfigure.as_str(), &note);
         return Ok(());
     }
     let answer = session.ask(Body::Cleanup(host::Cleanup::default())).await?;
     for warning in answer.warnings.iter().take(10) {
         let warning = facts::message(warning);
-        scope.cx.events.say(&scope.instance, Level::Warning, "HostWarning", Step::Deconfigure.as_str(), &warning);
+        scope.cx.events.say(&scope.instance, EventReason::HostWarning, Step::Deconfigure.as_str(), &warning);
     }
     session.tidy(&[Verb::Cleanup, Verb::Facts]).await?;
     session.remove_wicd().await?;
@@ -264,7 +264,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     } else {
         "the operator never reached the host, so it put nothing on it"
     };
-    scope.cx.events.say(&scope.instance, Level::Normal, "Removed", "Remove", note);
+    scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
     finish(scope).await
 }
 
@@ -275,7 +275,7 @@ pub async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     }
     delete(scope, WindowsInstance::is_leaving).await?;
     let note = "its Machine does not exist any more, and neither does the host";
-    scope.cx.events.say(&scope.instance, Level::Normal, "Removed", "Remove", note);
+    scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
     finish(scope).await
 }
 
@@ -301,8 +301,8 @@ pub async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
         scope.name(),
         scope.instance.spec.host.address
     );
-    scope.cx.events.say(&scope.instance, Level::Warning, "RemovedUnclean", "Abandon", &note);
-    scope.cx.events.say(&*scope.pool, Level::Warning, "RemovedUnclean", "Abandon", &note);
+    scope.cx.events.say(&scope.instance, EventReason::RemovedUnclean, "Abandon", &note);
+    scope.cx.events.say(&*scope.pool, EventReason::RemovedUnclean, "Abandon", &note);
     finish(scope).await
 }
 

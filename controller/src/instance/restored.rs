@@ -8,7 +8,7 @@ use api::names::{UNKNOWN_VERSION, key};
 use kube::ResourceExt;
 
 use super::{error::StepError, look, node::reference, scope::Scope};
-use crate::{events::Level, whose::Whose};
+use crate::{events::EventReason, whose::Whose};
 use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join it ended
@@ -56,7 +56,7 @@ async fn ask(scope: &mut Scope) -> Result<(), StepError> {
         scope.status.node_ref = node.as_ref().map(reference);
         scope.status.failures = None;
         let note = "the instance had no stored state of a node; its host and its Node show that it is one";
-        scope.cx.events.say(&scope.instance, Level::Normal, "Recovered", "Connect", note);
+        scope.cx.events.say(&scope.instance, EventReason::Recovered, "Connect", note);
     }
     session.close().await;
     Ok(())

@@ -9,7 +9,7 @@ use api::{Grant, GrantType, KeyRotation, host::Verb};
 use kube::runtime::controller::Action;
 
 use super::{error::StepError, identity::prove, login, scope::Scope};
-use crate::{events::Level, secrets::Key};
+use crate::{events::EventReason, secrets::Key};
 use remote::{
     RemoteError, Session,
     ssh::{Connection, HostKeyCheck, SshError, Target},
@@ -123,7 +123,7 @@ async fn add(
         if let Some(both) = edit(&text, &change.new_line, &change.old_line, Old::Stays) {
             connection.rewrite(file, &bytes(&text), &bytes(&both)).await?;
             let note = format!("the key {} ({}) was added to {file}", new.fingerprint(), new.name());
-            scope.cx.events.say(&scope.instance, Level::Normal, "KeyAdded", ADD, &note);
+            scope.cx.events.say(&scope.instance, EventReason::KeyAdded, ADD, &note);
         }
     }
     if places.is_empty() {
@@ -165,7 +165,7 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
         if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
             connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
             let note = format!("the key {} ({}) was removed from {file}", old.fingerprint(), old.name());
-            scope.cx.events.say(&scope.instance, Level::Normal, "KeyRetired", RETIRE, &note);
+            scope.cx.events.say(&scope.instance, EventReason::KeyRetired, RETIRE, &note);
         }
     }
     // In a file that cannot be read there may still be one.
@@ -196,7 +196,7 @@ pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::D
     let (reason, step) = (error.reason(), failures.step.clone());
     scope.cx.process.metrics.failed(&reason);
     let note = format!("{reason}: {step}: {error}");
-    scope.cx.events.say(&scope.instance, Level::Warning, "KeyRotationFailed", &step, &note);
+    scope.cx.events.say(&scope.instance, EventReason::KeyRotationFailed, &step, &note);
     scope.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
     scope.status.operation = None;
     scope.save().await?;

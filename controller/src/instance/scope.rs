@@ -18,7 +18,7 @@ use super::{
     error::StepError,
     status::{Situation, describe, reached},
 };
-use crate::{context::Context, events::Level};
+use crate::{context::Context, events::EventReason};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
@@ -320,14 +320,14 @@ impl Scope {
         let note = format!("{step}: {message}");
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
-            _ if leaving => "RemoveFailed",
-            Some(GrantType::Stage) => "StageFailed",
-            Some(GrantType::Update) => "UpdateFailed",
-            Some(GrantType::Reboot) => "RebootFailed",
-            Some(GrantType::Repair) => "RepairFailed",
-            _ => "JoinFailed",
+            _ if leaving => EventReason::RemoveFailed,
+            Some(GrantType::Stage) => EventReason::StageFailed,
+            Some(GrantType::Update) => EventReason::UpdateFailed,
+            Some(GrantType::Reboot) => EventReason::RebootFailed,
+            Some(GrantType::Repair) => EventReason::RepairFailed,
+            _ => EventReason::JoinFailed,
         };
-        self.cx.events.say(&self.instance, Level::Warning, event, &step, &format!("{reason}: {note}"));
+        self.cx.events.say(&self.instance, event, &step, &format!("{reason}: {note}"));
         self.save().await?;
         Ok(wait)
     }

@@ -18,7 +18,7 @@ use super::{
     scope::{Scope, Target},
     status::Situation,
 };
-use crate::events::Level;
+use crate::events::EventReason;
 use wnp_core::{
     operation::update::{AfterFailure, Failure, Next, Seen, Step, after_failure, drains, next},
     render::Stored,
@@ -204,19 +204,19 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
         scope.set_conditions(&Situation::Node { ready: is_ready, says: &says, up_to_date });
     }
     scope.save().await?;
-    let (reason, level, note) = told(&operation, target);
-    scope.cx.events.say(&scope.instance, level, reason, operation.type_.as_str(), &note);
+    let (reason, note) = told(&operation, target);
+    scope.cx.events.say(&scope.instance, reason, operation.type_.as_str(), &note);
     Ok(Action::await_change())
 }
 
-fn told(operation: &Operation, target: &Target) -> (&'static str, Level, String) {
+fn told(operation: &Operation, target: &Target) -> (EventReason, String) {
     match operation.type_ {
         _ if operation.rolling_back => {
-            ("RolledBack", Level::Warning, format!("the node follows version {} again", target.version))
+            (EventReason::RolledBack, format!("the node follows version {} again", target.version))
         }
-        GrantType::Reboot => ("Rebooted", Level::Normal, "the host was restarted, and its node is Ready again".into()),
-        GrantType::Repair => ("Repaired", Level::Normal, "the host was repaired, and its node is Ready again".into()),
-        _ => ("Updated", Level::Normal, format!("the node follows version {}", target.version)),
+        GrantType::Reboot => (EventReason::Rebooted, "the host was restarted, and its node is Ready again".into()),
+        GrantType::Repair => (EventReason::Repaired, "the host was repaired, and its node is Ready again".into()),
+        _ => (EventReason::Updated, format!("the node follows version {}", target.version)),
     }
 }
 
@@ -273,7 +273,7 @@ pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepEr
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();
     let note = format!("version {to} does not work on this host, which returns to {back}: {error}");
-    scope.cx.events.say(&scope.instance, Level::Warning, "RollingBack", "Update", &note);
+    scope.cx.events.say(&scope.instance, EventReason::RollingBack, "Update", &note);
     Ok(true)
 }
 

@@ -24,7 +24,7 @@ use super::{
     adapter::{Seen, Step, decide, drop_pool, has_instances, make},
     config_map,
 };
-use crate::{context::Context, events::Level, watch::Changes};
+use crate::{context::Context, events::EventReason, watch::Changes};
 
 /// What could not be written is tried again after this time.
 const RETRY: Duration = Duration::from_secs(5);
@@ -98,7 +98,7 @@ async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Ok(Some(map)) = api.get_opt(name).await else { return };
     let listing = config_map::read(name, &map.data.unwrap_or_default(), None);
     for problem in listing.problems {
-        cx.events.say_of(reference(&meta), Level::Warning, problem.reason, "ReadInventory", &problem.message);
+        cx.events.say_of(reference(&meta), EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }
 }
 
@@ -126,7 +126,7 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
                 "no pool reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
                  of a pool to it, or delete the ConfigMap"
             );
-            cx.events.say_of(reference(&map), Level::Warning, "PoolTaken", "AdaptSource", &note);
+            cx.events.say_of(reference(&map), EventReason::PoolTaken, "AdaptSource", &note);
             Ok(())
         }
         (Step::Nothing | Step::Taken, _) => Ok(()),

@@ -4,7 +4,7 @@
 use api::{Origin, WindowsInstance};
 use kube::ResourceExt;
 
-use crate::{context::Context, events::Level};
+use crate::{context::Context, events::EventReason};
 
 /// What became of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,14 +30,14 @@ pub enum HostEvent {
 }
 
 impl HostEvent {
-    /// PascalCase; also the reason of the event.
-    fn reason(&self) -> &'static str {
+    /// Reason of the event, and name in the audit log.
+    fn reason(&self) -> EventReason {
         match self {
-            Self::Admitted => "HostAdmitted",
-            Self::Changed => "HostChanged",
-            Self::Dismissed { .. } => "HostDismissed",
-            Self::Returned => "HostReturned",
-            Self::Moved { .. } => "HostMoved",
+            Self::Admitted => EventReason::HostAdmitted,
+            Self::Changed => EventReason::HostChanged,
+            Self::Dismissed { .. } => EventReason::HostDismissed,
+            Self::Returned => EventReason::HostReturned,
+            Self::Moved { .. } => EventReason::HostMoved,
         }
     }
 
@@ -81,11 +81,11 @@ impl Context {
     pub(super) fn record_host_event(&self, instance: &WindowsInstance, event: &HostEvent) {
         let (origin, host) = (instance.spec.origin.as_ref(), &instance.spec.host);
         let note = event.note(origin);
-        self.events.say(instance, Level::Normal, event.reason(), "ReadInventory", &note);
+        self.events.say(instance, event.reason(), "ReadInventory", &note);
         let commit = origin.and_then(|o| o.commit.as_ref());
         tracing::info!(
             target: "audit",
-            event = event.reason(),
+            event = event.reason().as_str(),
             host = instance.name_any(),
             pool = instance.spec.pool_ref.name,
             address = host.address,

@@ -34,7 +34,7 @@ use kube::{
 use serde_json::json;
 
 use crate::{
-    events::Level,
+    events::EventReason,
     inventory::hosts::{EntryError, Known},
     versions::VersionError,
 };
@@ -181,7 +181,7 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     instances::apply(changes, &mine, &list, &decision, &cx.shared, now).await?;
     tell_of(&list.problems, &pool, &cx);
     for weak in keys.weak() {
-        cx.events.say(&*pool, Level::Warning, "WeakPrivateKey", "ReadSecret", weak);
+        cx.events.say(&*pool, EventReason::WeakPrivateKey, "ReadSecret", weak);
     }
 
     // Status.
@@ -249,15 +249,15 @@ fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Poo
     let from = now.from_version.as_deref().unwrap_or("another version");
     if !same && !now.completed {
         let note = format!("nodes change from {from} to version {}", now.to_version);
-        cx.events.say(pool, Level::Normal, "RolloutStarted", "Rollout", &note);
+        cx.events.say(pool, EventReason::RolloutStarted, "Rollout", &note);
     }
     if same && now.rolled_back && !before.is_some_and(|b| b.rolled_back) {
         let note = format!("too many nodes failed to follow version {}; all return to {from}", now.to_version);
-        cx.events.say(pool, Level::Warning, "RolledBack", "Rollout", &note);
+        cx.events.say(pool, EventReason::RolledBack, "Rollout", &note);
     }
     if same && now.completed && !before.is_some_and(|b| b.completed) {
         let note = format!("all nodes follow version {}", now.to_version);
-        cx.events.say(pool, Level::Normal, "RolloutCompleted", "Rollout", &note);
+        cx.events.say(pool, EventReason::RolloutCompleted, "Rollout", &note);
     }
 }
 
@@ -281,7 +281,7 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
 
 fn tell_of(problems: &[EntryError], pool: &WindowsNodePool, cx: &PoolContext) {
     for problem in problems {
-        cx.events.say(pool, Level::Warning, problem.reason, "ReadInventory", &problem.message);
+        cx.events.say(pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }
 }
 
@@ -307,7 +307,7 @@ async fn use_approval(
         Ok(_) if hosts > 0 => {
             let note =
                 format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
-            cx.events.say(pool, Level::Normal, "RemovalConfirmed", "ReadInventory", &note);
+            cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
             Ok(true)
         }
         Ok(_) => {
@@ -315,7 +315,7 @@ async fn use_approval(
                 "the annotation {}={approved} confirms no removal that waits, and was removed; the condition InventorySynced says what to confirm",
                 key::APPROVE_REMOVAL
             );
-            cx.events.say(pool, Level::Warning, "ConfirmationUnused", "ReadInventory", &note);
+            cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);
             Ok(true)
         }
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     context::Context,
-    events::Level,
+    events::EventReason,
     instance::node,
     machines::read::{Machine, MachineSet, Source, reference},
 };
@@ -73,7 +73,7 @@ pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
                     Verdict::Delete => found.replace(cx, source, set, &of_machine).await,
                 };
                 if let Some(why) = why.filter(|why| restrictions.is_new(machine, why)) {
-                    found.tell(cx, Level::Warning, "MachineDeletionRestricted", &format!("it is not deleted: {why}"));
+                    found.tell(cx, EventReason::MachineDeletionRestricted, &format!("it is not deleted: {why}"));
                 }
             }
         }
@@ -154,10 +154,10 @@ impl<'a> Found<'a> {
         Some(Self { machine, object, instance, pool: cx.pool_of(instance)? })
     }
 
-    fn tell(&self, cx: &Context, level: Level, reason: &'static str, what: &str) {
+    fn tell(&self, cx: &Context, reason: EventReason, what: &str) {
         let note = format!("the host of Machine {} refuses every key; {what}", self.machine.key());
-        cx.events.say_of(reference(&self.object), level, reason, "ReplaceMachine", &note);
-        cx.events.say(&*self.pool, level, reason, "ReplaceMachine", &note);
+        cx.events.say_of(reference(&self.object), reason, "ReplaceMachine", &note);
+        cx.events.say(&*self.pool, reason, "ReplaceMachine", &note);
     }
 
     /// Deletes the Machine if the observed state is unchanged, or returns the obstacle.
@@ -193,7 +193,7 @@ impl<'a> Found<'a> {
         cx.process.metrics.wrote("Machine");
         match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
             Ok(_) => {
-                self.tell(cx, Level::Normal, "MachineDeleted", "it was deleted, so that its MachineSet replaces it");
+                self.tell(cx, EventReason::MachineDeleted, "it was deleted, so that its MachineSet replaces it");
             }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => self.failed(cx, &error),
@@ -202,7 +202,7 @@ impl<'a> Found<'a> {
 
     fn failed(&self, cx: &Context, error: &kube::Error) {
         let what = format!("it could not be deleted: {}", crate::errors::said(error));
-        self.tell(cx, Level::Warning, "MachineDeletionFailed", &what);
+        self.tell(cx, EventReason::MachineDeletionFailed, &what);
     }
 
     /// What speaks against deleting it, asked of the API server: what was watched may be older than what we did last, and then two would

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     context::Context,
-    events::Level,
+    events::EventReason,
     machines::{
         APIS, Served, Watched,
         read::{Machine, MachineSet, Source},
@@ -178,7 +178,7 @@ async fn keep_pools(cx: &Context) {
                     "no pool reads {source}: the pool {name} has another source of hosts. Set inventory.machineSetRef of a pool to it"
                 );
                 if let Some(set) = sets.iter().find(|s| s.source == *source) {
-                    cx.events.say_of(set.reference.clone(), Level::Warning, "PoolTaken", "AdaptSource", &note);
+                    cx.events.say_of(set.reference.clone(), EventReason::PoolTaken, "AdaptSource", &note);
                 }
                 Ok(())
             }

@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::{
     context::Context,
-    events::Level,
+    events::EventReason,
     machines::{CLUSTER_API, MACHINE_API},
     secrets::SecretError,
 };
@@ -105,7 +105,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
     {
         if lets_passwords_in(text) {
             let note = "new Machines accept passwords over SSH, because this user data does not disable them; the operator leaves it unchanged, because it carries the key in force. Delete the Secret, and the operator writes it again; running Machines are not replaced";
-            cx.events.say(before, Level::Warning, "PasswordLogInAllowed", "KeepUserData", note);
+            cx.events.say(before, EventReason::PasswordLogInAllowed, "KeepUserData", note);
         }
         return Ok(false);
     }

@@ -1,0 +1,246 @@
+//! Reasons of the operator's events, each with its type, the objects that it is reported on, and its meaning.
+//!
+//! `cargo xtask gen` writes docs/reference/events.md from them.
+
+/// Type of an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Progress.
+    Normal,
+    /// A problem, or a step that a person may want to check.
+    Warning,
+}
+
+impl Level {
+    /// As the API writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
+/// Kinds of objects that have events. The names are those of the API.
+#[expect(missing_docs, reason = "the names say it")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Regarding {
+    WindowsInstance,
+    WindowsNodePool,
+    ConfigMap,
+    Secret,
+    Machine,
+    MachineSet,
+    CertificateSigningRequest,
+}
+
+/// Makes the enum and its table from one list, so that no reason is without a type, an object and a sentence. The sentence is the doc
+/// comment.
+macro_rules! event_reasons {
+    ($($(#[doc = $about:literal])+ $variant:ident $(as $word:literal)?: $level:ident on $($kind:ident)+;)+) => {
+        /// Reason of an event.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum EventReason {
+            $($(#[doc = $about])+ $variant,)+
+            /// An entry of a host list, or the list, cannot be used as it is. The word is that of the condition `InventorySynced`.
+            Inventory(&'static str),
+            /// The operator denied a certificate request. The word is that of the request's condition `Denied`.
+            Denied(&'static str),
+        }
+
+        impl EventReason {
+            /// Every reason that is one fixed word.
+            pub const FIXED: &'static [Self] = &[$(Self::$variant),+];
+
+            /// The word in the event.
+            pub fn as_str(self) -> &'static str {
+                match self {
+                    $(Self::$variant => event_reasons!(@word $variant $($word)?),)+
+                    Self::Inventory(word) | Self::Denied(word) => word,
+                }
+            }
+
+            /// Type of the event.
+            pub fn level(self) -> Level {
+                match self {
+                    $(Self::$variant => Level::$level,)+
+                    Self::Inventory(_) | Self::Denied(_) => Level::Warning,
+                }
+            }
+
+            /// Kinds of the objects that it is reported on.
+            pub fn regarding(self) -> &'static [Regarding] {
+                match self {
+                    $(Self::$variant => &[$(Regarding::$kind),+],)+
+                    Self::Inventory(_) => &[Regarding::WindowsNodePool, Regarding::ConfigMap],
+                    Self::Denied(_) => &[Regarding::CertificateSigningRequest],
+                }
+            }
+
+            /// Event and remedy in Markdown, or `None` for a word that has its row among the reasons of conditions.
+            pub fn about(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$variant => Some(concat!($($about),+).trim_start()),)+
+                    Self::Inventory(_) | Self::Denied(_) => None,
+                }
+            }
+        }
+    };
+    (@word $variant:ident) => { stringify!($variant) };
+    (@word $variant:ident $word:literal) => { $word };
+}
+
+event_reasons! {
+    /// The host is a node of the pool. No action is needed.
+    Joined: Normal on WindowsInstance;
+    /// The node of another operator belongs to the pool now, with the version that it has. No action is needed.
+    Adopted: Normal on WindowsInstance;
+    /// An attempt to join the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator retries.
+    JoinFailed: Warning on WindowsInstance;
+    /// An attempt to send the next version ahead failed. The node continues as it is, and the operator retries; the note begins with the
+    /// [reason](conditions.md#a-host).
+    StageFailed: Warning on WindowsInstance;
+    /// An attempt to change the node's version failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the
+    /// operator retries, or returns the node to the version before.
+    UpdateFailed: Warning on WindowsInstance;
+    /// An attempt to restart the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator retries.
+    RebootFailed: Warning on WindowsInstance;
+    /// An attempt to repair the node failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator retries.
+    RepairFailed: Warning on WindowsInstance;
+    /// An attempt to remove the host failed. The note begins with the [reason](conditions.md#a-host) and names the remedy; the operator
+    /// retries. A host that no longer exists must be [given up](../guide/removal.md#a-host-that-cannot-be-reached).
+    RemoveFailed: Warning on WindowsInstance;
+    /// The node follows the version in the note. No action is needed.
+    Updated: Normal on WindowsInstance;
+    /// The operator restarts the host; the note has the cause. No action is needed.
+    Rebooting: Normal on WindowsInstance;
+    /// The host was restarted, and its Node is Ready again. No action is needed.
+    Rebooted: Normal on WindowsInstance;
+    /// The host was repaired, and its Node is Ready again. No action is needed.
+    Repaired: Normal on WindowsInstance;
+    /// The version does not work on this host, which returns to the version before. Correct what the note names, and change the pool again.
+    RollingBack: Warning on WindowsInstance;
+    /// On an instance, the node follows the version before again. On a pool, too many nodes failed to follow a version, and all return to the
+    /// one before. See [rollouts](../guide/rollouts.md#operations-in-progress).
+    RolledBack: Warning on WindowsInstance WindowsNodePool;
+    /// The nodes of the pool begin to change to another version. No action is needed.
+    RolloutStarted: Normal on WindowsNodePool;
+    /// All nodes of the pool follow the version. No action is needed.
+    RolloutCompleted: Normal on WindowsNodePool;
+    /// A change would lose settings that the node has from WMCO, so the node keeps its version.
+    /// [Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).
+    SettingsWouldBeLost: Warning on WindowsInstance;
+    /// The host follows another version than was stored, for example after a restore of a backup. The operator stores the host's version and
+    /// changes nothing on the host. No action is needed.
+    VersionCorrected: Normal on WindowsInstance;
+    /// The instance had no stored state of a node, and its host and its Node show that it is one. No action is needed.
+    Recovered: Normal on WindowsInstance;
+    /// A drain makes no progress; the note names the pods and what holds them. See
+    /// [how a drain works](../guide/removal.md#how-a-drain-works).
+    DrainBlocked: Warning on WindowsInstance;
+    /// A pod was deleted without regard to its PodDisruptionBudget, because the drain exceeded its time and the pool sets `onTimeout: Force`.
+    /// Check the application.
+    DrainForced: Warning on WindowsInstance;
+    /// A drain deletes data or a pod that no controller creates again, or cannot wait for a pod; the note names it. Check the application.
+    DrainWarning: Warning on WindowsInstance;
+    /// Another client uncordoned the node during the drain, and the operator cordoned it again. Find that client; to end the drain, revoke the
+    /// operation instead.
+    ExternalUncordon: Warning on WindowsInstance;
+    /// The host answers at its new address with its known host key and machine id. No action is needed.
+    AddressVerified: Normal on WindowsInstance;
+    /// The host does not answer at the new address of its entry. The node continues unchanged, and the operator retries. [Correct the address](../guide/hosts.md#address).
+    AddressRefused: Warning on WindowsInstance;
+    /// The host reports a warning that does not stop the operation. The note names the object on the host to check.
+    HostWarning: Warning on WindowsInstance;
+    /// The name of the host is longer than the 15 characters that Windows allows for a computer name, so the host reports a shorter one. The
+    /// Node still has the [long name](../guide/hosts.md#name).
+    HostNameTooLong: Warning on WindowsInstance;
+    /// The state of the host differs from what the operator configured; the note names the object. wicd restores it unless the pool sets
+    /// `remediation.drift: Report`. Find the program or the user that changes it.
+    Drifted: Warning on WindowsInstance;
+    /// The first key of the list was added to the host's file, and the operator logs in with it next. No action is needed.
+    KeyAdded: Normal on WindowsInstance;
+    /// The old key was removed from the host. No action is needed.
+    KeyRetired: Normal on WindowsInstance;
+    /// The host could not be changed to [another SSH key](../guide/keys.md). The node continues, and the operator retries; the note begins with
+    /// the [reason](conditions.md#a-host).
+    KeyRotationFailed: Warning on WindowsInstance;
+    /// The list has a new host, and the pool an instance for it. The note has the location of the entry.
+    HostAdmitted: Normal on WindowsInstance;
+    /// The entry of the host changed. The note has its location.
+    HostChanged: Normal on WindowsInstance;
+    /// The host is to leave the pool; the note has the cause. If this is a mistake, [put the entry back](../guide/removal.md).
+    HostDismissed: Normal on WindowsInstance;
+    /// The removal of the host was revoked, and it stays a node. No action is needed.
+    HostReturned: Normal on WindowsInstance;
+    /// Another pool lists the host now. It stays a node.
+    HostMoved: Normal on WindowsInstance;
+    /// The removal of the host ended before it was complete, because the list has the host again. Its node accepts pods again. No action is
+    /// needed.
+    RemovalTakenBack: Normal on WindowsInstance;
+    /// The host is no longer a node, and the operator left nothing on it. No action is needed.
+    Removed: Normal on WindowsInstance;
+    /// The host was [given up](../guide/removal.md#a-host-that-cannot-be-reached) without being deconfigured. Clean or rebuild it before you use
+    /// it again.
+    RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
+    /// The host that leaves belongs to another Node by now, and the operator did not change it. No action is needed.
+    HostIsAnothers: Normal on WindowsInstance;
+    /// The host was released as it is, and stays the node that it is. No action is needed.
+    Orphaned: Normal on WindowsInstance;
+    /// The host was released during a change and is partly changed. Add it to a pool again to complete the change.
+    OrphanedPartlyChanged as "Orphaned": Warning on WindowsInstance;
+    /// The removal of the number of hosts in the note was confirmed by the annotation `approve-removal`, which is used up now.
+    RemovalConfirmed: Normal on WindowsNodePool;
+    /// The annotation `approve-removal` confirms no removal that waits, and the operator removed it. The condition `InventorySynced` names what
+    /// to confirm.
+    ConfirmationUnused: Warning on WindowsNodePool;
+    /// A Secret, a key in it or its content is missing or cannot be used. Correct the Secret that the note names; the operator uses the keys
+    /// that it has.
+    CredentialsUnavailable: Warning on WindowsNodePool;
+    /// A private key of the pool is weak. [Change to another key](../guide/keys.md).
+    WeakPrivateKey: Warning on WindowsNodePool;
+    /// The operator has an internal fault that this object triggers; all others continue. Report it with the operator's log.
+    InternalError: Warning on WindowsInstance;
+    /// The host of a Machine refuses every key, and the operator deleted the Machine so that its MachineSet replaces it. No action is needed.
+    MachineDeleted: Normal on Machine WindowsNodePool;
+    /// The host of a Machine refuses every key, and the operator does not delete the Machine; the note has the cause. Authorise a key of the
+    /// pool on the host, or delete the Machine.
+    MachineDeletionRestricted: Warning on Machine WindowsNodePool;
+    /// The host of a Machine refuses every key, and the API server refused to delete the Machine. Check the operator's rights.
+    MachineDeletionFailed: Warning on Machine WindowsNodePool;
+    /// No pool reads this source of hosts, because the pool of its name has another one. Set the source in a pool, or delete it.
+    PoolTaken: Warning on ConfigMap MachineSet;
+    /// The content of a services ConfigMap does not match its name, so it is not used. The operator deletes it and stores it again if it is
+    /// needed. Find the client that wrote it.
+    ServicesReplaced: Warning on ConfigMap;
+    /// New Machines accept passwords over SSH, because the user data in the Secret does not disable them. Delete the Secret; the operator
+    /// writes it again.
+    PasswordLogInAllowed: Warning on Secret;
+    /// The request is right and waits: its host is not proven yet, another request of the host is first, or a name in it is not proven to
+    /// belong to the node. The note names what to do.
+    Waiting: Normal on CertificateSigningRequest;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_is_a_word_with_a_sentence() {
+        for reason in EventReason::FIXED {
+            let (word, about) = (reason.as_str(), reason.about().unwrap_or_default());
+            assert!(word.starts_with(|c: char| c.is_ascii_uppercase()), "{word}");
+            assert!(word.bytes().all(|b| b.is_ascii_alphanumeric()), "{word}");
+            assert!(about.ends_with('.') && about.split_whitespace().count() > 4, "{word}: {about}");
+        }
+    }
+
+    #[test]
+    fn a_word_has_more_than_one_row_only_if_the_type_differs() {
+        let mut rows: Vec<_> = EventReason::FIXED.iter().map(|r| (r.as_str(), r.level().as_str())).collect();
+        rows.sort_unstable();
+        let all = rows.len();
+        rows.dedup();
+        assert_eq!(rows.len(), all);
+    }
+}
