@@ -6,126 +6,141 @@
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 
-/// Condition types of pools and instances.
-pub mod kind {
-    /// Everything that the spec declares is in place and works.
-    pub const READY: &str = "Ready";
-    /// The operator acts, or will act without a person or a maintenance window. Present only while true.
-    pub const RECONCILING: &str = "Reconciling";
-    /// The operator cannot proceed until a person acts. Present only while true.
-    pub const STALLED: &str = "Stalled";
-    /// Pool: all nodes follow the desired version (name as in MachineConfigPool).
-    pub const UPDATED: &str = "Updated";
-    /// Pool: nodes are being joined, changed or removed (name as in MachineConfigPool).
-    pub const UPDATING: &str = "Updating";
-    /// Pool: the pool has a fault, whether or not the operator can repair it (name as in MachineConfigPool).
-    pub const DEGRADED: &str = "Degraded";
-    /// Pool: the host list was read and every entry of it is in use.
-    pub const INVENTORY_SYNCED: &str = "InventorySynced";
-    /// Pool: the revision of the inventory that is in force carries a signature by a trusted key (name as in Flux).
-    pub const SOURCE_VERIFIED: &str = "SourceVerified";
-    /// Pool: the operator begins no new operation, because `rollout.paused` is true.
-    pub const PAUSED: &str = "Paused";
-    /// Instance: the host answered over SSH at the last attempt.
-    pub const REACHABLE: &str = "Reachable";
-    /// Instance: its Node is Ready.
-    pub const NODE_HEALTHY: &str = "NodeHealthy";
-    /// Instance: the host follows the version that the pool wants.
-    pub const UP_TO_DATE: &str = "UpToDate";
-    /// Instance: Windows, or a user who annotated the Node, requests a restart of the host. Present only while true.
-    pub const REBOOT_REQUIRED: &str = "RebootRequired";
-    /// Instance: the state of the host differs, or differed, from what the operator configured. Present only while
-    /// true.
-    pub const DRIFTED: &str = "Drifted";
-    /// Instance: the node keeps the version of the legacy operator, because a change would lose settings that it has. Present
-    /// only while true.
-    pub const UPDATE_WITHHELD: &str = "UpdateWithheld";
-    /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
-    pub const KEYS_CURRENT: &str = "KeysCurrent";
-    /// Pool: the admission policies that hold the hosts' daemons are in force. While they are not, the daemons have no rights and get no
-    /// certificates, and no host is joined or changed.
-    pub const POLICIES_IN_FORCE: &str = "PoliciesInForce";
-    /// Pool: a limit or a compatibility note that stops no operation, for example an unsupported version of the API
-    /// server.
-    pub const WARNING: &str = "Warning";
+/// Makes the constants and their table from one list, so that none is without a condition, a meaning and a remedy.
+macro_rules! condition_reasons {
+    ($($(#[doc = $meaning:literal])+ $name:ident = $word:literal on $conditions:literal; $remedy:literal;)+) => {
+        $($(#[doc = $meaning])+ pub const $name: &str = $word;)+
+
+        /// All of these reasons.
+        pub const TABLE: &[Reason] = &[$(Reason {
+            word: $word,
+            conditions: $conditions,
+            meaning: concat!($($meaning),+),
+            remedy: $remedy,
+        }),+];
+    };
 }
 
-/// Reasons that more than one place uses. Reasons of errors come from the errors themselves.
+/// Condition types of pools and instances.
+pub mod kind {
+    crate::documented::documented! {
+        /// Everything that the spec declares is in place and works.
+        READY = "Ready";
+        /// The operator acts, or will act without a person or a maintenance window. Present only while true.
+        RECONCILING = "Reconciling";
+        /// The operator cannot proceed until a person acts. Present only while true.
+        STALLED = "Stalled";
+        /// Pool: all nodes follow the desired version (name as in MachineConfigPool).
+        UPDATED = "Updated";
+        /// Pool: nodes are being joined, changed or removed (name as in MachineConfigPool).
+        UPDATING = "Updating";
+        /// Pool: the pool has a fault, whether or not the operator can repair it (name as in MachineConfigPool).
+        DEGRADED = "Degraded";
+        /// Pool: the host list was read and every entry of it is in use.
+        INVENTORY_SYNCED = "InventorySynced";
+        /// Pool: the revision of the inventory that is in force carries a signature by a trusted key (name as in Flux).
+        SOURCE_VERIFIED = "SourceVerified";
+        /// Pool: the operator begins no new operation, because `rollout.paused` is true.
+        PAUSED = "Paused";
+        /// Instance: the host answered over SSH at the last attempt.
+        REACHABLE = "Reachable";
+        /// Instance: its Node is Ready.
+        NODE_HEALTHY = "NodeHealthy";
+        /// Instance: the host follows the version that the pool wants.
+        UP_TO_DATE = "UpToDate";
+        /// Instance: Windows, or a user who annotated the Node, requests a restart of the host. Present only while true.
+        REBOOT_REQUIRED = "RebootRequired";
+        /// Instance: the state of the host differs, or differed, from what the operator configured. Present only while
+        /// true.
+        DRIFTED = "Drifted";
+        /// Instance: the node keeps the version of the legacy operator, because a change would lose settings that it has. Present
+        /// only while true.
+        UPDATE_WITHHELD = "UpdateWithheld";
+        /// Pool: all hosts take the first key of their list. Absent where there are no hosts.
+        KEYS_CURRENT = "KeysCurrent";
+        /// Pool: the admission policies that hold the hosts' daemons are in force. While they are not, the daemons have no rights and get no
+        /// certificates, and no host is joined or changed.
+        POLICIES_IN_FORCE = "PoliciesInForce";
+        /// Pool: a limit or a compatibility note that stops no operation, for example an unsupported version of the API
+        /// server.
+        WARNING = "Warning";
+    }
+}
+
+/// Reasons that more than one place uses. The others are those of errors: [`crate::reasons`].
 pub mod reason {
-    /// The observed state matches the spec.
-    pub const SUCCEEDED: &str = "Succeeded";
-    /// An operation is in progress.
-    pub const PROGRESSING: &str = "Progressing";
-    /// An operation is in progress again after a failure.
-    pub const PROGRESSING_WITH_RETRY: &str = "ProgressingWithRetry";
-    /// No fault.
-    pub const AS_EXPECTED: &str = "AsExpected";
-    /// Paused by its owner.
-    pub const PAUSED: &str = "Paused";
-    /// A source is not fetched, because its owner suspended it.
-    pub const SUSPENDED: &str = "Suspended";
-    /// A source is fetched for the first time.
-    pub const FETCHING: &str = "Fetching";
-    /// Not paused.
-    pub const NOT_PAUSED: &str = "NotPaused";
-    /// Instances failed and are tried again.
-    pub const NODES_FAILED: &str = "NodesFailed";
-    /// Nodes joined once and are not Ready now.
-    pub const NODES_NOT_READY: &str = "NodesNotReady";
-    /// A host is claimed twice.
-    pub const HOST_CONFLICT: &str = "HostConflict";
-    /// The host list is wrong.
-    pub const INVALID_INVENTORY: &str = "InvalidInventory";
-    /// More hosts would be removed than the pool allows.
-    pub const MASS_REMOVAL_BLOCKED: &str = "MassRemovalBlocked";
-    /// The list names no host, and removes none until a person confirms it.
-    pub const INVENTORY_EMPTY: &str = "InventoryEmpty";
-    /// The names of some listed hosts are not known yet, so no host is removed.
-    pub const NAMES_UNKNOWN: &str = "NamesUnknown";
-    /// Instance: its pool does not exist.
-    pub const POOL_MISSING: &str = "PoolMissing";
-    /// The spec cannot be followed.
-    pub const INVALID_SPEC: &str = "InvalidSpec";
-    /// A Secret, or a key in it, is missing or cannot be read.
-    pub const CREDENTIALS_UNAVAILABLE: &str = "CredentialsUnavailable";
-    /// The payload of the operator is incomplete.
-    pub const PAYLOAD_INVALID: &str = "PayloadInvalid";
-    /// An operation has been going on for longer than `rollout.progressDeadlineSeconds`.
-    pub const PROGRESS_DEADLINE_EXCEEDED: &str = "ProgressDeadlineExceeded";
-    /// Waiting for a slot.
-    pub const WAITING: &str = "Waiting";
-    /// A drain makes no progress.
-    pub const DRAIN_BLOCKED: &str = "DrainBlocked";
-    /// Nodes join.
-    pub const PROVISIONING: &str = "Provisioning";
-    /// Nodes leave.
-    pub const REMOVING: &str = "Removing";
-    /// All nodes follow the desired version.
-    pub const UP_TO_DATE: &str = "UpToDate";
-    /// Some nodes follow another version.
-    pub const OUTDATED: &str = "Outdated";
-    /// A change reaches the nodes.
-    pub const ROLLING_OUT: &str = "RollingOut";
-    /// A change is rolled back.
-    pub const ROLLING_BACK: &str = "RollingBack";
-    /// Too many nodes could not be changed.
-    pub const FAILURE_LIMIT_REACHED: &str = "FailureLimitReached";
-    /// Changes wait until a maintenance window opens.
-    pub const WAITING_FOR_WINDOW: &str = "WaitingForWindow";
-    /// A change waits for an approval.
-    pub const WAITING_FOR_APPROVAL: &str = "WaitingForApproval";
-    /// A change would lose settings of the legacy operator's.
-    pub const SETTINGS_WOULD_BE_LOST: &str = "SettingsWouldBeLost";
-    /// Nodes that a person has cordoned exhaust the disruption budget.
-    pub const BLOCKED_BY_CORDON: &str = "BlockedByCordon";
-    /// A change waits between two steps.
-    pub const SOAKING: &str = "Soaking";
-    /// Too many nodes are not Ready for any to be repaired.
-    pub const TOO_MANY_UNHEALTHY: &str = "TooManyUnhealthy";
-    /// Nodes are lost, and the rollout no longer waits for them.
-    pub const NODES_LOST: &str = "NodesLost";
-    /// Mode Plan.
-    pub const PLANNED: &str = "Planned";
+    use crate::reasons::Reason;
+
+    condition_reasons! {
+        /// The observed state matches the spec.
+        SUCCEEDED = "Succeeded" on "`Ready=True`, `InventorySynced=True`, `SourceVerified=True`"; "No action is needed.";
+        /// An operation is in progress.
+        PROGRESSING = "Progressing" on "`Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
+        /// An operation is in progress again after a failure.
+        PROGRESSING_WITH_RETRY = "ProgressingWithRetry" on "`Ready=Unknown`, `Reconciling=True`"; "Follow the message if the failure repeats.";
+        /// No fault exists.
+        AS_EXPECTED = "AsExpected" on "`Degraded=False`, `PoliciesInForce=True`"; "No action is needed.";
+        /// `rollout.paused` is true, so the operator begins no operation.
+        PAUSED = "Paused" on "`Paused=True`; `Ready`, `Updated`, `Updating`, `KeysCurrent`"; "Set it to false or null to continue.";
+        /// The source is not fetched, because its owner suspended it, and the operator has no list of before.
+        SUSPENDED = "Suspended" on "`InventorySynced=False`"; "Set `suspend` of the source to false.";
+        /// The source is fetched for the first time.
+        FETCHING = "Fetching" on "`InventorySynced=False`"; "No action is needed.";
+        /// The pool is not paused.
+        NOT_PAUSED = "NotPaused" on "`Paused=False`"; "No action is needed.";
+        /// Operations on hosts failed, and the operator retries them. The message has the first one.
+        NODES_FAILED = "NodesFailed" on "pool: `Degraded=True`, `Ready=False`"; "Correct the cause that the message names; see [a host](#a-host).";
+        /// Nodes that had joined are not Ready now.
+        NODES_NOT_READY = "NodesNotReady" on "pool: `Degraded=True`, `Ready=False`"; "Check the nodes that the message names.";
+        /// A file of the list cannot be read; its message has file and line. The list that was used before stays in force.
+        INVALID_INVENTORY = "InvalidInventory" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the file, and check it with `windows-node-pools lint`.";
+        /// The list lacks more hosts than one change may remove (`maxRemovals`). All stay.
+        MASS_REMOVAL_BLOCKED = "MassRemovalBlocked" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the list, or [confirm the removal](../guide/git.md#when-hosts-disappear-from-the-list).";
+        /// The list names no host any more. All stay.
+        INVENTORY_EMPTY = "InventoryEmpty" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Correct the list, or [confirm the removal](../guide/removal.md#remove-several-hosts-or-all).";
+        /// An entry of the list has no known name and may be one of the hosts that the list lacks. No host is removed.
+        NAMES_UNKNOWN = "NamesUnknown" on "pool: `InventorySynced=False`, `Degraded=True`, `Stalled=True`"; "Make the host answer, correct or remove the entry, or [confirm the removal](../guide/removal.md#remove-several-hosts-or-all).";
+        /// The pool of the instance does not exist. The operator does not change the host.
+        POOL_MISSING = "PoolMissing" on "instance: `Ready=Unknown`, `Stalled=True`"; "Create the pool again, or [give the host up](../guide/removal.md#what-is-deleted-by-the-way).";
+        /// A Secret, a key in it or its content is missing or cannot be used.
+        CREDENTIALS_UNAVAILABLE = "CredentialsUnavailable" on "pool: `InventorySynced=False`, `KeysCurrent=Unknown`; instance: `Ready=False`, `Reachable=False`"; "Correct the Secret that the message names.";
+        /// An operation takes longer than `rollout.progressDeadlineSeconds`. The operator continues with it.
+        PROGRESS_DEADLINE_EXCEEDED = "ProgressDeadlineExceeded" on "pool: `Stalled=True`"; "Check the host that the message names: `kubectl describe wi HOST`.";
+        /// The host waits for its turn.
+        WAITING = "Waiting" on "instance: `Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
+        /// A drain makes no progress.
+        DRAIN_BLOCKED = "DrainBlocked" on "pool: `Degraded=True`, `Ready=False`"; "See [a drain that is blocked](../guide/rollouts.md#a-drain-that-is-blocked).";
+        /// Hosts join.
+        PROVISIONING = "Provisioning" on "pool: `Updating=True`, `Updated=False`"; "No action is needed.";
+        /// Nodes leave.
+        REMOVING = "Removing" on "pool: `Updating=True`"; "No action is needed.";
+        /// The nodes follow the desired version.
+        UP_TO_DATE = "UpToDate" on "pool: `Updating=False`; instance: `UpToDate=True`"; "No action is needed.";
+        /// The node follows another version than its pool wants.
+        OUTDATED = "Outdated" on "instance: `UpToDate=False`"; "No action is needed, unless the message has a failure.";
+        /// A change reaches the nodes.
+        ROLLING_OUT = "RollingOut" on "pool: `Updating=True`, `Updated=False`; instance: `UpToDate=False`"; "No action is needed.";
+        /// A change is rolled back.
+        ROLLING_BACK = "RollingBack" on "pool: `Updating=True`"; "Correct the change before you try it again; see [a version that fails](../guide/rollouts.md#a-version-that-fails).";
+        /// A version failed on too many nodes.
+        FAILURE_LIMIT_REACHED = "FailureLimitReached" on "pool: `Stalled=True`, `Ready=False`, `Updated=False`, `Updating=False`"; "See [a version that fails](../guide/rollouts.md#a-version-that-fails).";
+        /// Changes wait until a [maintenance window](../guide/rollouts.md#maintenance-windows) opens. The message names the next one.
+        WAITING_FOR_WINDOW = "WaitingForWindow" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "No action is needed.";
+        /// A change waits for an approval.
+        WAITING_FOR_APPROVAL = "WaitingForApproval" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "Check the changed nodes, then [approve](../guide/rollouts.md#steps-and-approval).";
+        /// A change would lose settings that nodes have from WMCO. The condition `UpdateWithheld` of each instance names them.
+        SETTINGS_WOULD_BE_LOST = "SettingsWouldBeLost" on "pool: `Updated=False`, `Updating=False`, `Ready=True`; instance: `UpdateWithheld=True`"; "[Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).";
+        /// Nodes that a person has cordoned use up `rollout.maxUnavailable`. The message names them.
+        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "Uncordon them, or annotate the Nodes with `windowsmachineconfig.openshift.io/hold=true`.";
+        /// A change waits between two steps.
+        SOAKING = "Soaking" on "pool: `Updated=False`"; "No action is needed.";
+        /// Too many nodes are not Ready, so the operator repairs none.
+        TOO_MANY_UNHEALTHY = "TooManyUnhealthy" on "pool: `Degraded=True`, `Ready=False`, `Stalled=True`"; "Look for a common cause: network, API server, the last change.";
+        /// Nodes are not Ready and their hosts do not answer, and the rollout no longer waits for them.
+        NODES_LOST = "NodesLost" on "pool: `Degraded=True`, `Ready=False`"; "See [repair](../guide/rollouts.md#repair).";
+        /// The pool is in mode Plan, so the operator begins no operation.
+        PLANNED = "Planned" on "pool: `Ready=True`, `Updating=False`"; "Check `status.plan`, then set the mode to Apply.";
+    }
 }
 
 /// Looks a condition up by its type.

@@ -6,6 +6,7 @@
 //! * [`services`]: the `windows-services-<version>` ConfigMap.
 //! * [`payload`]: the manifest of the files that a host needs.
 //! * [`events`]: the reasons of the operator's events.
+//! * [`reasons`]: reasons of errors, with their meaning and remedy.
 //! * [`text`]: text from outside the operator, made safe to display.
 //!
 //! This crate has no client and no async code: it is also compiled for Windows.
@@ -22,6 +23,7 @@
 
 pub mod conditions;
 mod crd;
+mod documented;
 pub mod events;
 mod examples;
 pub mod host;
@@ -30,6 +32,7 @@ mod int_or_percent;
 pub mod names;
 pub mod payload;
 mod pool;
+pub mod reasons;
 pub mod services;
 pub mod services_version;
 pub mod text;

@@ -35,69 +35,72 @@ pub const COMPONENT: &str = "windows-node-pools";
 
 /// Label and annotation keys.
 pub mod key {
-    /// Node annotation: which `windows-services-<value>` the host must follow. Written by the operator. Legacy.
-    pub const DESIRED_VERSION: &str = "windowsmachineconfig.openshift.io/desired-version";
-    /// Node annotation: the version that the host fully follows. Written by wicd. Legacy.
-    pub const VERSION: &str = "windowsmachineconfig.openshift.io/version";
-    /// Node annotation: present (value empty) while the host needs a restart. Written by wicd. Legacy.
-    pub const REBOOT_REQUIRED: &str = "windowsmachineconfig.openshift.io/reboot-required";
-    /// Node annotation: lower-case hex SHA-256 of the authorized_keys form of the SSH public key. Legacy.
-    pub const PUB_KEY_HASH: &str = "windowsmachineconfig.openshift.io/pub-key-hash";
-    /// Node annotation: SSH user, OpenPGP-encrypted with the private key PEM as passphrase. Legacy.
-    pub const USERNAME: &str = "windowsmachineconfig.openshift.io/username";
-    /// Node annotation: base64 of the SSH wire format of the host's public key. Legacy.
-    pub const SSH_HOST_KEY: &str = "windowsmachineconfig.openshift.io/ssh-host-key";
-    /// Node annotation: type of that key, as `ssh-ed25519`. Legacy.
-    pub const SSH_HOST_KEY_TYPE: &str = "windowsmachineconfig.openshift.io/ssh-host-key-type";
-    /// Node label `true` on nodes that come from a list of hosts, not from a Machine. Legacy.
-    pub const BYOH: &str = "windowsmachineconfig.openshift.io/byoh";
-    /// Node label `true` while a node is being upgraded. Legacy.
-    pub const UPGRADING: &str = "windowsmachineconfig.openshift.io/upgrading";
-    /// Node label with an empty value. Legacy, on nodes with [`BYOH`].
-    pub const WORKER_ROLE: &str = "node-role.kubernetes.io/worker";
-    /// Node label that kubelet sets to `Windows`. Legacy.
-    pub const OS_ID: &str = "node.openshift.io/os_id";
-    /// Label on instances and nodes: the pool's name.
-    pub const POOL: &str = "windowsmachineconfig.openshift.io/pool";
-    /// Node annotation: the operation that cordoned the node. The operator lifts no other cordon.
-    pub const CORDONED_BY: &str = "windowsmachineconfig.openshift.io/cordoned-by";
-    /// Node annotation `true`, written by a person: leave the node cordoned when an operation ends.
-    pub const KEEP_CORDONED: &str = "windowsmachineconfig.openshift.io/keep-cordoned";
-    /// Node annotation: changes of the host that wicd has detected, see `conditions::kind::DRIFTED`. Written by wicd.
-    pub const DRIFT: &str = "windowsmachineconfig.openshift.io/drift";
-    /// Node or instance annotation `true`, written by a person: begin no operation on this host.
-    pub const HOLD: &str = "windowsmachineconfig.openshift.io/hold";
-    /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval.
-    pub const APPROVE: &str = "windowsmachineconfig.openshift.io/approve";
-    /// Pool annotation, written by a person: the number of hosts that may leave, or the revision of the inventory of
-    /// which all removals are approved. The operator removes a number once it is used.
-    pub const APPROVE_REMOVAL: &str = "windowsmachineconfig.openshift.io/approve-removal";
-    /// Pool annotation, written by `flux reconcile` and people: any new value makes the operator fetch the source at
-    /// once. Defined by Flux.
-    pub const RECONCILE_REQUESTED: &str = "reconcile.fluxcd.io/requestedAt";
-    /// Machine label `true`: the operator ignores the Machine. Legacy.
-    pub const IGNORE: &str = "windowsmachineconfig.openshift.io/ignore";
-    /// Machine label: its operating system. Legacy; `Windows` exactly.
-    pub const MACHINE_OS: &str = "machine.openshift.io/os-id";
-    /// Annotation of a services ConfigMap: JSON of everything that hosts get beside its data.
-    pub const RENDERED: &str = "windowsmachineconfig.openshift.io/rendered";
-    /// Pool or instance annotation, written by a person: settings of the legacy operator that nodes may lose: names
-    /// separated by commas, or `all`.
-    pub const ACCEPT_LOST_SETTINGS: &str = "windowsmachineconfig.openshift.io/accept-lost-settings";
-    /// Instance annotation, written by a person: any new value makes the operator retry at once.
-    pub const RETRY: &str = "windowsmachineconfig.openshift.io/retry";
-    /// Instance annotation `true`, written by a person: give up the host without a connection to it.
-    pub const ABANDON: &str = "windowsmachineconfig.openshift.io/abandon";
-    /// Instance annotation, written by a person: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
-    pub const TRUST_HOST_KEY: &str = "windowsmachineconfig.openshift.io/trust-host-key";
-    /// Pool annotation, written by a person: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it.
-    pub const VOID_EPOCH: &str = "windowsmachineconfig.openshift.io/void-epoch";
-    /// Instance annotation: `SHA256:…` fingerprint of the host key that the host showed at its first contact, before it
-    /// had a name and therefore an instance. Written by the pool controller when it creates the instance; the host must
-    /// show the same key when it joins.
-    pub const FIRST_HOST_KEY: &str = "windowsmachineconfig.openshift.io/first-host-key";
-    /// Instance label `true`: the host was given up without being deconfigured.
-    pub const UNCLEAN: &str = "windowsmachineconfig.openshift.io/unclean";
+    crate::documented::documented! {
+        /// Node annotation: which `windows-services-<value>` the host must follow. Written by the operator. Legacy.
+        DESIRED_VERSION = "windowsmachineconfig.openshift.io/desired-version";
+        /// Node annotation: the version that the host fully follows. Written by wicd. Legacy.
+        VERSION = "windowsmachineconfig.openshift.io/version";
+        /// Node annotation: present (value empty) while the host needs a restart. Written by wicd. Legacy.
+        REBOOT_REQUIRED = "windowsmachineconfig.openshift.io/reboot-required";
+        /// Node annotation: lower-case hex SHA-256 of the authorized_keys form of the SSH public key. Written by the operator. Legacy.
+        PUB_KEY_HASH = "windowsmachineconfig.openshift.io/pub-key-hash";
+        /// Node annotation: SSH user, OpenPGP-encrypted with the private key PEM as passphrase. Written by the operator. Legacy.
+        USERNAME = "windowsmachineconfig.openshift.io/username";
+        /// Node annotation: base64 of the SSH wire format of the host's public key. Written by the operator. Legacy.
+        SSH_HOST_KEY = "windowsmachineconfig.openshift.io/ssh-host-key";
+        /// Node annotation: type of that key, for example `ssh-ed25519`. Written by the operator. Legacy.
+        SSH_HOST_KEY_TYPE = "windowsmachineconfig.openshift.io/ssh-host-key-type";
+        /// Node label `true` on nodes that come from a list of hosts, not from a Machine. Written by the operator. Legacy.
+        BYOH = "windowsmachineconfig.openshift.io/byoh";
+        /// Node label `true` while WMCO upgrades a node. The operator removes it. Legacy.
+        UPGRADING = "windowsmachineconfig.openshift.io/upgrading";
+        /// Node label with an empty value. Written by the operator on nodes from a list of hosts. Legacy.
+        WORKER_ROLE = "node-role.kubernetes.io/worker";
+        /// Node label that kubelet sets to `Windows`. Legacy.
+        OS_ID = "node.openshift.io/os_id";
+        /// Instance and node label: the pool's name. Written by the operator.
+        POOL = "windowsmachineconfig.openshift.io/pool";
+        /// Node annotation: the operation that cordoned the node. The operator writes it, and lifts no other cordon.
+        CORDONED_BY = "windowsmachineconfig.openshift.io/cordoned-by";
+        /// Node annotation `true`, written by a person: leave the node cordoned when an operation ends.
+        KEEP_CORDONED = "windowsmachineconfig.openshift.io/keep-cordoned";
+        /// Node annotation: changes of the host that wicd has detected; the condition `Drifted` of the instance repeats them. Written by wicd.
+        DRIFT = "windowsmachineconfig.openshift.io/drift";
+        /// Node or instance annotation `true`, written by a person: begin no operation on this host.
+        HOLD = "windowsmachineconfig.openshift.io/hold";
+        /// Pool annotation, written by a person: the version that may pass the steps that wait for an approval.
+        APPROVE = "windowsmachineconfig.openshift.io/approve";
+        /// Pool annotation, written by a person: the number of hosts that may leave, or the revision of the inventory of
+        /// which all removals are approved. The operator removes a number once it is used.
+        APPROVE_REMOVAL = "windowsmachineconfig.openshift.io/approve-removal";
+        /// Pool annotation, written by `flux reconcile` and people: any new value makes the operator fetch the source at
+        /// once. Defined by Flux.
+        RECONCILE_REQUESTED = "reconcile.fluxcd.io/requestedAt";
+        /// Machine or ConfigMap label `true`, written by a person: the operator ignores the object. Legacy.
+        IGNORE = "windowsmachineconfig.openshift.io/ignore";
+        /// Machine label: its operating system, `Windows` exactly. Legacy.
+        MACHINE_OS = "machine.openshift.io/os-id";
+        /// Annotation of a services ConfigMap: JSON of everything that hosts get beside its data. Written by the
+        /// operator.
+        RENDERED = "windowsmachineconfig.openshift.io/rendered";
+        /// Pool or instance annotation, written by a person: settings of the legacy operator that nodes may lose: names
+        /// separated by commas, or `all`.
+        ACCEPT_LOST_SETTINGS = "windowsmachineconfig.openshift.io/accept-lost-settings";
+        /// Instance annotation, written by a person: any new value makes the operator retry at once.
+        RETRY = "windowsmachineconfig.openshift.io/retry";
+        /// Instance annotation `true`, written by a person: give up the host without a connection to it.
+        ABANDON = "windowsmachineconfig.openshift.io/abandon";
+        /// Instance annotation, written by a person: `SHA256:…` fingerprint of a new host key to trust instead of the pinned one.
+        TRUST_HOST_KEY = "windowsmachineconfig.openshift.io/trust-host-key";
+        /// Pool annotation, written by a person: the epoch that its hosts must forget, as the refusal `StaleEpoch` names it.
+        VOID_EPOCH = "windowsmachineconfig.openshift.io/void-epoch";
+        /// Instance annotation: `SHA256:…` fingerprint of the host key that the host showed at its first contact, before it
+        /// had a name and therefore an instance. Written by the pool controller when it creates the instance; the host must
+        /// show the same key when it joins.
+        FIRST_HOST_KEY = "windowsmachineconfig.openshift.io/first-host-key";
+        /// Instance label `true`: the host was given up without being deconfigured. Written by the operator.
+        UNCLEAN = "windowsmachineconfig.openshift.io/unclean";
+    }
 }
 
 /// Finalizer on an instance: its host must still be deconfigured or released.

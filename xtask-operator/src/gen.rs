@@ -1,6 +1,7 @@
-//! `cargo xtask gen`: writes the files that follow from the types in `api/`, or checks that they are up to date.
+//! `cargo xtask gen`: writes the files that follow from the code of `api/` and `controller/`, or checks that they are up to date.
 
 mod reference;
+mod tables;
 
 use std::{collections::BTreeMap, fs, io, path::Path};
 
@@ -12,7 +13,7 @@ const CRDS: &str = "crds";
 const EXAMPLES: &str = "examples";
 const REFERENCE: &str = "docs/reference";
 
-/// Writes crds/, examples/, the API reference and the schema of host lists from the types in api/.
+/// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/.
 #[derive(clap::Args)]
 pub struct Args {
     /// Write nothing; fail if a file is not as it would be written.
@@ -54,6 +55,9 @@ fn files() -> Result<BTreeMap<String, String>> {
         let text = reference::page(&serde_json::to_value(&crd)?);
         files.insert(format!("{REFERENCE}/{}.md", crd.spec.names.kind.to_lowercase()), text);
         names.push(format!("  - {plural}.yaml\n"));
+    }
+    for (name, text) in tables::pages() {
+        files.insert(format!("{REFERENCE}/{name}.md"), text);
     }
     let schema = serde_json::to_string_pretty(&gitops::hosts::json_schema())? + "\n";
     files.insert(format!("{REFERENCE}/windowshostinventory.schema.json"), schema);

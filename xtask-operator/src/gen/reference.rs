@@ -10,9 +10,6 @@ const KNOWN: [(&str, &str); 2] =
 const LINKS: &str =
     "[label selector]: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors";
 
-/// What condition types mean, from the docs of `api::conditions::kind`. Which kind they are for is the prefix there.
-const CONDITIONS: &str = include_str!("../../../api/src/conditions.rs");
-
 /// Markdown about the first version of a CRD.
 pub fn page(crd: &Value) -> String {
     let (names, version) = (&crd["spec"]["names"], &crd["spec"]["versions"][0]);
@@ -142,29 +139,16 @@ fn conditions(page: &mut String, kind: &str) {
         _ => "Instance: ",
     };
     let _ = write!(page, "\n## Conditions\n\n| type | True means |\n|---|---|\n");
-    for (name, doc) in condition_types() {
-        let doc = match doc.split_once(": ") {
-            Some(("Pool" | "Instance", _)) if !doc.starts_with(mine) => continue,
+    // Which kind a type is for is the prefix of its meaning.
+    for (name, meaning) in api::conditions::kind::TABLE {
+        let meaning = meaning.trim();
+        let doc = match meaning.split_once(": ") {
+            Some(("Pool" | "Instance", _)) if !meaning.starts_with(mine) => continue,
             Some(("Pool" | "Instance", doc)) => capital(doc),
-            _ => doc,
+            _ => meaning.to_owned(),
         };
         let _ = writeln!(page, "| `{name}` | {} |", cell(&doc));
     }
-}
-
-/// Name and doc of each constant in the module `kind`.
-fn condition_types() -> Vec<(String, String)> {
-    let module =
-        CONDITIONS.split_once("pub mod kind {").and_then(|(_, rest)| rest.split_once("\n}")).map_or("", |m| m.0);
-    let (mut types, mut doc) = (Vec::new(), String::new());
-    for line in module.lines().map(str::trim) {
-        if let Some(more) = line.strip_prefix("///") {
-            doc.push_str(more);
-        } else if let Some(name) = line.split('"').nth(1) {
-            types.push((name.to_owned(), std::mem::take(&mut doc).trim().to_owned()));
-        }
-    }
-    types
 }
 
 fn columns(page: &mut String, columns: &Value) {
@@ -176,7 +160,7 @@ fn columns(page: &mut String, columns: &Value) {
     }
 }
 
-fn capital(text: &str) -> String {
+pub(super) fn capital(text: &str) -> String {
     let mut chars = text.chars();
     chars.next().map_or_else(String::new, |first| first.to_uppercase().collect::<String>() + chars.as_str())
 }
@@ -186,7 +170,7 @@ fn sentence(text: &str) -> String {
 }
 
 /// Text for a cell of a table: one line, and no bar that would end the cell.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ").replace('|', r"\|")
 }
 

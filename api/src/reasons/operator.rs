@@ -1,0 +1,91 @@
+//! Reasons that concern the operator as a whole, or a whole pool.
+
+use super::{Section, row};
+
+pub(super) const OPERATOR: Section = Section {
+    title: "The operator",
+    place: "When the operator cannot work at all, every pool has `Ready=False`, `Degraded=True` and `Stalled=True` with one of these. The \
+            operator retries every 30 s. A fault that only the operation of one host meets appears on its instance.",
+    reasons: &[
+        row(
+            "PayloadInvalid",
+            "The payload in the operator's image is incomplete.",
+            "[Build the payload](../guide/payload.md) again; the message names the file.",
+        ),
+        row(
+            "ClusterUnknown",
+            "The API server, the service network or a certificate authority cannot be detected.",
+            "Set the flag that the message names.",
+        ),
+        row("ClusterFactsInvalid", "One of these is found but cannot be used.", "Set the flag that the message names."),
+        row(
+            "SettingsInvalid",
+            "A [setting](settings.md) of the operator cannot be used.",
+            "Correct its argument or environment variable.",
+        ),
+        row(
+            "LogSettingsInvalid",
+            "A [setting](settings.md) for the logs of services cannot be used.",
+            "Correct the environment variable that the message names.",
+        ),
+        row(
+            "ApiError",
+            "The operator cannot store the services ConfigMap or its role.",
+            "Check the API server and the operator's rights.",
+        ),
+    ],
+};
+
+pub(super) const POOL: Section = Section {
+    title: "One pool",
+    place: "The same conditions on one pool.",
+    reasons: &[
+        row(
+            "InternalError",
+            "The operator has an internal fault that this object triggers; all others continue.",
+            "Report it with the operator's log.",
+        ),
+        row(
+            "InstanceUnreadable",
+            "A WindowsInstance of the pool has a value that this operator does not know, most often after an older version was installed \
+             again. The operator begins no operation in the pool.",
+            "Install the newer version again.",
+        ),
+    ],
+};
+
+pub(super) const POLICIES: Section = Section {
+    title: "Policies",
+    place: "They appear in `PoliciesInForce=False` of every pool, with it in `Ready`, `Degraded` and `Stalled`, and as reasons of [a host](#a-host) \
+            that needs a certificate. See [PoliciesInForce is False](../guide/troubleshooting.md#policiesinforce-is-false).",
+    reasons: &[
+        row(
+            "PolicyMissing",
+            "An admission policy that holds the hosts' daemons is missing, or differs from the one of this release.",
+            "Apply `deploy/base` of this release again.",
+        ),
+        row(
+            "PolicyUnknown",
+            "The operator has not read the policies yet.",
+            "Check the API server and the operator's rights if it stays so.",
+        ),
+        row(
+            "RightsNotStored",
+            "The operator cannot write the ClusterRoleBinding of the hosts' daemons, for example because its own role is of an older release.",
+            "Apply `deploy/base` of this release again.",
+        ),
+    ],
+};
+
+pub(super) const NOTES: Section = Section {
+    title: "Notes",
+    place: "They appear in the condition `Warning=True` of the pool and stop no operation.",
+    reasons: &[
+        row("ApiServerTooOld", "The API server is older than what is tested.", "Upgrade the cluster."),
+        row(
+            "ApiServerVersionUnknown",
+            "The API server does not report a version that can be read.",
+            "Check the API server.",
+        ),
+    ],
+};

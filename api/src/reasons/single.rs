@@ -1,0 +1,64 @@
+//! Reasons that only one condition has.
+
+use super::{Reason, Section};
+
+const NONE: &str = "No action is needed.";
+
+pub(super) const SINGLE: Section = Section {
+    title: "Other reasons of conditions",
+    place: "Each appears in the conditions of its row.",
+    reasons: &[
+        of("NodeReady", "instance: `NodeHealthy=True`", "The Node of the instance is Ready.", NONE),
+        of(
+            "NodeNotReady",
+            "instance: `NodeHealthy=False`, `Ready=False`",
+            "The Node of the instance is not Ready. The message is kubelet's.",
+            "Check the Node and the log of kubelet.",
+        ),
+        of("Connected", "instance: `Reachable=True`", "The host answered over SSH at the last attempt.", NONE),
+        of(
+            "UpdateFailed",
+            "instance: `UpToDate=False`",
+            "The version of the pool does not work on this host, which returned to the one before.",
+            "See [a version that fails](../guide/rollouts.md#a-version-that-fails).",
+        ),
+        of(
+            "RestartPending",
+            "instance: `RebootRequired=True`",
+            "The host must be restarted, and waits for its turn (`rollout.maxUnavailable`).",
+            NONE,
+        ),
+        of(
+            "ChangedOnHost",
+            "instance: `Drifted=True`",
+            "The state of the host [differs](../guide/hosts.md#drift-on-a-host) from what the operator configured.",
+            "Find the program or the user that changes it.",
+        ),
+        of("AllNodesUpdated", "pool: `Updated=True`", "All nodes follow the desired version.", NONE),
+        of(
+            "NotVerified",
+            "pool: `SourceVerified=False`",
+            "The revision in force was accepted before the pool demanded signatures.",
+            "Sign the next revision with a trusted key.",
+        ),
+        of("Deleting", "pool: `Ready=Unknown`", "The pool is being deleted, and its hosts leave.", NONE),
+        of("AllKeysCurrent", "pool: `KeysCurrent=True`", "All hosts accept the first key of their list.", NONE),
+        of("RotatingKeys", "pool: `KeysCurrent=False`", "Hosts accept an old key. The message names them.", NONE),
+        of(
+            "KeyRotationFailed",
+            "pool: `KeysCurrent=False`",
+            "A host could not be changed to another key. The message names the cause.",
+            "See [keys](../guide/keys.md).",
+        ),
+        of(
+            "InvalidWindow",
+            "pool: `Stalled=True`, `Ready=False`, `Updated=False`, `Updating=False`",
+            "A [maintenance window](../guide/rollouts.md#maintenance-windows) of the pool cannot be used, so no node is changed.",
+            "Correct the window that the message names.",
+        ),
+    ],
+};
+
+const fn of(word: &'static str, conditions: &'static str, meaning: &'static str, remedy: &'static str) -> Reason {
+    Reason { word, conditions, meaning, remedy }
+}
