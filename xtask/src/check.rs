@@ -11,13 +11,13 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use devenv::{AUDIT_DIR, WINDOWS_TARGET, execute, forget_caller, has_windows_target, workspace_root};
 
-use crate::{boundaries, deny, fuzz, links, modules, operator_task, unused, words};
+use crate::{boundaries, deny, fuzz, links, modules, operator_task, reasons, unused, words};
 
-/// Runs all that CI checks: format, words, links, modules, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
+/// Runs all that CI checks: format, words, links, modules, reasons, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
 /// for half a minute each.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Run only the steps that build nothing of the operator: format, modules, boundaries and unused dependencies.
+    /// Run only the steps that build nothing of the operator: format, words, links, modules, reasons, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
 }
@@ -31,6 +31,7 @@ const FAST: &[Step] = &[
     ("words", || words::run(&words::Args {})),
     ("links", || links::run(&links::Args {})),
     ("modules", || modules::run(&modules::Args {})),
+    ("reasons", || reasons::run(&reasons::Args {})),
     ("unused dependencies", || unused::run(&unused::Args {})),
     ("boundaries", || boundaries::run(&boundaries::Args {})),
 ];

@@ -9,6 +9,7 @@ mod deny;
 mod fuzz;
 mod links;
 mod modules;
+mod reasons;
 mod setup;
 mod source;
 mod unused;
@@ -40,13 +41,14 @@ enum Task {
     Deny(deny::Args),
     Fuzz(fuzz::Args),
     Links(links::Args),
-    /// Writes crds/, examples/, the API reference and the schema of host lists from the types in api/.
+    /// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/.
     #[command(disable_help_flag = true)]
     Gen(Forwarded),
     Modules(modules::Args),
     /// Makes the payload: the programs and static files that hosts need, with their manifest.
     #[command(disable_help_flag = true)]
     Payload(Forwarded),
+    Reasons(reasons::Args),
     /// Compares the operator's roles with the audit logs of API servers.
     #[command(disable_help_flag = true)]
     Rights(Forwarded),
@@ -76,6 +78,7 @@ fn main() -> anyhow::Result<()> {
         Task::Gen(task) => become_operator_task("gen", &task),
         Task::Modules(args) => modules::run(&args),
         Task::Payload(task) => become_operator_task("payload", &task),
+        Task::Reasons(args) => reasons::run(&args),
         Task::Rights(task) => become_operator_task("rights", &task),
         Task::Setup => setup::setup(),
         Task::Unused(args) => unused::run(&args),

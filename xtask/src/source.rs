@@ -314,7 +314,7 @@ fn defined(tokens: &[TokenTree], at: usize) -> Option<String> {
 }
 
 /// If an item that is only for tests begins here, where it ends.
-fn end_of_test_code(tokens: &[TokenTree], at: usize) -> Option<usize> {
+pub fn end_of_test_code(tokens: &[TokenTree], at: usize) -> Option<usize> {
     const ITEMS: [&str; 14] = [
         "pub", "use", "mod", "fn", "struct", "enum", "union", "const", "static", "type", "trait", "impl", "async",
         "unsafe",
