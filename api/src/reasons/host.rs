@@ -295,7 +295,7 @@ pub(super) const VERSIONS: Section = Section {
         row(
             "VersionMissing",
             "The ConfigMap of the services of a version is missing, or another client made it.",
-            "Set the node back to a version that exists, or let the pool change it.",
+            "Find the client that deleted or wrote the ConfigMap; the operator retries.",
         ),
         row(
             "VersionUnreadable",

@@ -232,7 +232,7 @@ pub(super) const FLUX: Section = Section {
         row(
             "DigestNotSupported",
             "The digest of the artifact is not one that the operator can check.",
-            "Configure Flux to use SHA-256.",
+            "Start the source controller of Flux with `--artifact-digest-algo=sha256`.",
         ),
         row(
             "InvalidArtifact",
