@@ -21,7 +21,7 @@ use crate::source::{self, end_of_test_code, is_punct, tokens};
 const PAGE: &str = "docs/reference/conditions.md";
 
 /// Packages whose errors have reasons.
-const PACKAGES: [&str; 5] = ["api", "wnp-core", "gitops", "controller", "wicd"];
+const PACKAGES: [&str; 6] = ["api", "wnp-core", "remote", "gitops", "controller", "wicd"];
 
 /// The tables from which the page is generated: what is in them is no use of a word.
 const TABLES: &str = "api/src/reasons";

@@ -62,7 +62,7 @@ struct Route {
 /// What happens at a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtWrite {
-    /// It takes effect, and whoever made it never hears of that.
+    /// It takes effect, and its client never hears of that.
     Crash,
     /// Another client changes the object just before.
     Overtake,
