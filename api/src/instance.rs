@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::SecretKeyRef;
+use crate::{SecretKeyRef, Time};
 
 /// One host of a pool: its desired state, and what the operator observes and does. Only the operator writes it; to
 /// change a host, change its pool.
@@ -80,9 +80,8 @@ impl WindowsInstance {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Leaving {
-    /// Since when, RFC 3339.
-    #[schemars(length(min = 1, max = 64))]
-    pub since: String,
+    /// Time of the mark.
+    pub since: Time,
     /// The cause, in a sentence.
     #[schemars(length(max = 1024))]
     pub why: String,
@@ -165,8 +164,8 @@ pub struct Commit {
     /// Author, as `Name <address>`.
     #[schemars(length(max = 512))]
     pub author: String,
-    /// Commit time, RFC 3339.
-    pub time: String,
+    /// Commit time.
+    pub time: Time,
     /// Its first line.
     #[schemars(length(max = 512))]
     pub subject: String,
@@ -194,8 +193,8 @@ pub struct Grant {
     /// Its kind.
     #[serde(rename = "type")]
     pub type_: GrantType,
-    /// Time of the grant, RFC 3339.
-    pub granted_time: String,
+    /// Time of the grant.
+    pub granted_time: Time,
     /// For `Stage` and `Update`: the version to go to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
@@ -308,10 +307,10 @@ pub struct WindowsInstanceStatus {
     /// SHA-256 of the `wicd.exe` that the host runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wicd: Option<String>,
-    /// End of validity of wicd's newest certificate, RFC 3339. wicd renews it by itself while the host runs; once it
+    /// End of validity of wicd's newest certificate. wicd renews it by itself while the host runs; once it
     /// has expired, only the operator can bring another.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub wicd_certificate_expires: Option<String>,
+    pub wicd_certificate_expires: Option<Time>,
     /// The Node of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node_ref: Option<NodeRef>,
@@ -386,9 +385,9 @@ pub struct KeyRefusal {
     /// The keys of its list, as in `publicKeyHash`. The record does not apply to a list that has changed since.
     pub key_hashes: Vec<String>,
     /// Time of the first refusal.
-    pub first_time: String,
+    pub first_time: Time,
     /// Time of the last refusal.
-    pub last_time: String,
+    pub last_time: Time,
 }
 
 /// Summary of a host's state in one word, for people and field selectors. The operator bases no decision on it.
@@ -480,9 +479,9 @@ pub struct HostFacts {
     pub os_name: String,
     /// Boot id, which changes with each start of the host.
     pub boot_id: String,
-    /// Last start of the host, RFC 3339.
+    /// Last start of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub boot_time: Option<String>,
+    pub boot_time: Option<Time>,
     /// Address of its Node.
     #[serde(default)]
     pub node_ip: String,
@@ -506,10 +505,10 @@ pub struct Operation {
     pub type_: GrantType,
     /// Step of the operation.
     pub step: String,
-    /// Since when, RFC 3339.
-    pub step_start_time: String,
-    /// Start of the operation, RFC 3339.
-    pub start_time: String,
+    /// Start of the step.
+    pub step_start_time: Time,
+    /// Start of the operation.
+    pub start_time: Time,
     /// Epoch of the operator that performs it; hosts refuse an older one.
     #[serde(default)]
     pub epoch: i64,
@@ -566,7 +565,7 @@ impl Operation {
         Grant {
             id: self.id.clone(),
             type_: self.type_,
-            granted_time: self.start_time.clone(),
+            granted_time: self.start_time,
             version: self.to_version.clone(),
             disruption: self.disruption,
             services: self.services.clone(),
@@ -583,11 +582,11 @@ impl Operation {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct DrainStatus {
-    /// Start of the drain, RFC 3339. Survives restarts of the operator.
-    pub start_time: String,
-    /// Time when the operator cordoned the node again after another client had uncordoned it, RFC 3339.
+    /// Start of the drain. Survives restarts of the operator.
+    pub start_time: Time,
+    /// Time when the operator cordoned the node again after another client had uncordoned it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cordoned_time: Option<String>,
+    pub cordoned_time: Option<Time>,
     /// Number of pods that still run on the node.
     #[serde(default)]
     pub remaining: i32,
@@ -603,11 +602,11 @@ pub struct DrainStatus {
 pub struct Failures {
     /// Number of consecutive failures.
     pub count: i32,
-    /// Time of the first failure, RFC 3339.
+    /// Time of the first failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub first_time: Option<String>,
-    /// Time of the next attempt, RFC 3339.
-    pub next_retry_time: String,
+    pub first_time: Option<Time>,
+    /// Time of the next attempt.
+    pub next_retry_time: Time,
     /// Reason of the last failure, a PascalCase word.
     pub last_reason: String,
     /// Message of the last failure, with the remedy.

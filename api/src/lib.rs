@@ -36,9 +36,11 @@ pub mod reasons;
 pub mod services;
 pub mod services_version;
 pub mod text;
+mod time;
 
 pub use crd::crds;
 pub use examples::{Example, examples};
 pub use instance::*;
 pub use int_or_percent::{IntOrPercent, ParseIntOrPercentError};
 pub use pool::*;
+pub use time::Time;

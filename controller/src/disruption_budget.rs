@@ -63,7 +63,7 @@ mod tests {
         let grant = grant.map(|(type_, disruption)| Grant {
             id: "x".into(),
             type_,
-            granted_time: String::new(),
+            granted_time: api::Time::default(),
             version: None,
             disruption,
             services: Vec::new(),

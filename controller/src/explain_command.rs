@@ -149,7 +149,7 @@ mod tests {
             commit: Some(Commit {
                 id: "0a".into(),
                 author: "Ada <ada@example.com>".into(),
-                time: "2026-03-01T08:00:00Z".into(),
+                time: "2026-03-01T08:00:00Z".parse().unwrap(),
                 subject: "Add win-1".into(),
                 or_older: false,
             }),

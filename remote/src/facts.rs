@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use api::{
-    HostFacts,
+    HostFacts, Time,
     host::{Answer, Machine, Outcome, PROTOCOL, Verb},
     text,
 };
@@ -64,10 +64,10 @@ pub fn short(text: &str, n: usize) -> String {
 
 /// When the host was started, by its own clocks; to the minute, so that it is the same at each observation. Clocks may
 /// report any time.
-fn boot_time(machine: &Machine) -> Option<String> {
+fn boot_time(machine: &Machine) -> Option<Time> {
     let started = machine.clock_ms.checked_sub(machine.uptime_ms).filter(|_| machine.uptime_ms > 0)?;
     let minute = Timestamp::from_millisecond(started.div_euclid(MINUTE_MS).checked_mul(MINUTE_MS)?).ok()?;
-    Some(minute.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    Some(minute.into())
 }
 
 #[cfg(test)]
@@ -84,7 +84,8 @@ mod tests {
         for (clock_ms, uptime_ms, expected) in [
             (120_000, 1, Some("1970-01-01T00:01:00Z")),
             (120_000, 60_000, Some("1970-01-01T00:01:00Z")),
-            (0, 1, Some("1969-12-31T23:59:00Z")),
+            // Before the epoch: a clock that is not set.
+            (0, 1, Some("1970-01-01T00:00:00Z")),
             (120_000, 0, None),
             (120_000, -5, None),
             (i64::MIN, 1, None),
@@ -92,7 +93,11 @@ mod tests {
             (i64::MIN + 1, 1, None),
             (i64::MAX, 1, None),
         ] {
-            assert_eq!(boot_time(&machine(clock_ms, uptime_ms)).as_deref(), expected, "{clock_ms} {uptime_ms}");
+            assert_eq!(
+                boot_time(&machine(clock_ms, uptime_ms)).map(|t| t.to_string()).as_deref(),
+                expected,
+                "{clock_ms} {uptime_ms}"
+            );
         }
     }
 

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{DeletionPolicy, Drift, FailureAction, HostKeyPolicy, OnTimeout, Order, RemediationType, Taint};
+use crate::Time;
 
 /// Observed state of the pool, and its operations in progress.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -100,9 +101,9 @@ pub struct InventoryStatus {
     /// Author of the revision, as recorded in the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub author: Option<String>,
-    /// Time of the revision, as recorded in the commit; RFC 3339.
+    /// Time of the revision, as recorded in the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub time: Option<String>,
+    pub time: Option<Time>,
     /// Key of its verified signature: `SSH SHA256:…` or `OpenPGP <fingerprint>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signer: Option<String>,
@@ -146,14 +147,14 @@ pub struct RolloutStatus {
     pub from_version: Option<String>,
     /// Version that is rolled out.
     pub to_version: String,
-    /// Start of the rollout, RFC 3339.
-    pub start_time: String,
+    /// Start of the rollout.
+    pub start_time: Time,
     /// Index of the current step, from 0; the number of steps once all are passed.
     #[serde(default)]
     pub step: i32,
-    /// Time when all nodes of the step followed the version, RFC 3339: the pause begins then.
+    /// Time when all nodes of the step followed the version: the pause begins then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_reached_time: Option<String>,
+    pub step_reached_time: Option<Time>,
     /// Whether all nodes have followed the version once.
     #[serde(default)]
     pub completed: bool,
@@ -198,8 +199,8 @@ pub struct UncleanHost {
     pub name: String,
     /// Its address.
     pub address: String,
-    /// Time when it was given up, RFC 3339.
-    pub time: String,
+    /// Time when it was given up.
+    pub time: Time,
 }
 
 /// Identity that a host of a list without names reported when the operator asked for its name. The key is stored before

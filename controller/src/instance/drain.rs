@@ -70,7 +70,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
     if let Some(operation) = &mut scope.status.operation {
         operation.pre_cordoned = false;
         if let Some(drain) = &mut operation.drain {
-            drain.cordoned_time = Some(now.to_string());
+            drain.cordoned_time = Some(now.into());
         }
     }
     let note = "another client uncordoned the node during the drain; the operator cordoned it again";
@@ -98,18 +98,18 @@ pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, Step
     let now = Timestamp::now();
     let cordon = cordon(scope);
     let stored = scope.status.operation.as_ref().and_then(|o| o.drain.clone());
-    let (started, fresh) = match stored.as_ref().and_then(|d| d.start_time.parse::<Timestamp>().ok()) {
+    let (started, fresh) = match stored.as_ref().and_then(|d| d.start_time.known()) {
         Some(started) => (started, false),
         None => (now, true),
     };
     if fresh {
         if let Some(operation) = &mut scope.status.operation {
-            operation.drain = Some(DrainStatus { start_time: started.to_string(), ..DrainStatus::default() });
+            operation.drain = Some(DrainStatus { start_time: started.into(), ..DrainStatus::default() });
         }
         scope.enter_step(DRAIN, "evicting pods").await?;
     }
     // The scheduler may not have seen a cordon that was only just taken again.
-    let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time.as_ref()?.parse().ok()).unwrap_or(started);
+    let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
     let options = options(&scope.pool.spec.drain())?;
     let drain = Drain { node, cordon: &cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
     let progress = drain::pass(&scope.cx.hosts.drainer, &drain).await.map_err(StepError::Drain)?;

@@ -2,8 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::names::{MANAGER_INSTANCE, key};
-use jiff::Timestamp;
+use api::{
+    Time,
+    names::{MANAGER_INSTANCE, key},
+};
 use k8s_openapi::api::core::v1::Node;
 use kube::{
     Api, ResourceExt,
@@ -101,7 +103,7 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
         Err(error) => {
             if let Some(operation) = &mut scope.status.operation {
                 operation.step = Step::Connect.as_str().into();
-                operation.step_start_time = Timestamp::now().to_string();
+                operation.step_start_time = Time::now();
             }
             Err(error)
         }

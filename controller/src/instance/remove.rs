@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::{
-    DeletionPolicy, Grant, GrantType, Operation, UncleanHost, WindowsInstance, WindowsNodePool,
+    DeletionPolicy, Grant, GrantType, Operation, Time, UncleanHost, WindowsInstance, WindowsNodePool,
     host::{self, Body, Verb},
     names::{FINALIZER_INSTANCE, MANAGER_INSTANCE, key},
 };
@@ -130,8 +130,8 @@ pub fn is_past_return(scope: &Scope) -> bool {
 /// How long a node that was marked only just now stays one yet.
 fn settles(scope: &Scope) -> Option<Duration> {
     let leaving = scope.instance.spec.leaving.as_ref().filter(|_| scope.status.current_version.is_some())?;
-    let since: Timestamp = leaving.since.parse().ok()?;
-    let left = SETTLE.saturating_sub(Duration::try_from(Timestamp::now().duration_since(since)).unwrap_or_default());
+    let age = Timestamp::now().duration_since(leaving.since.known()?);
+    let left = SETTLE.saturating_sub(Duration::try_from(age).unwrap_or_default());
     (!left.is_zero()).then_some(left)
 }
 
@@ -308,11 +308,7 @@ pub async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
 
 /// Writes the host down in the pool's status, where it stays until the host joins again.
 async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
-    let host = UncleanHost {
-        name: scope.name(),
-        address: scope.instance.spec.host.address.clone(),
-        time: Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-    };
+    let host = UncleanHost { name: scope.name(), address: scope.instance.spec.host.address.clone(), time: Time::now() };
     write_unclean(scope, |list| {
         list.retain(|h| h.name != host.name);
         list.push(host);

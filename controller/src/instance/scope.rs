@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use api::{
-    Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, WindowsInstance, WindowsInstanceStatus,
+    Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Time, WindowsInstance, WindowsInstanceStatus,
     WindowsNodePool,
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
@@ -100,14 +100,14 @@ impl Scope {
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
     pub fn start_operation(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
-        let (epoch, now) = (self.cx.process.epoch, Timestamp::now().to_string());
+        let (epoch, now) = (self.cx.process.epoch, Time::now());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
         self.begins = stored.is_none();
         let operation = stored.unwrap_or_else(|| Operation {
             id: grant.id.clone(),
             type_: grant.type_,
             step: first_step.into(),
-            step_start_time: now.clone(),
+            step_start_time: now,
             start_time: now,
             disruption: grant.disruption,
             services: grant.services.clone(),
@@ -173,7 +173,7 @@ impl Scope {
             self.observe_step(&before);
             if let Some(operation) = self.status.operation.as_mut() {
                 operation.step = step.into();
-                operation.step_start_time = Timestamp::now().to_string();
+                operation.step_start_time = Time::now();
             }
         }
         tracing::info!(instance = self.name(), step, "{what}");
@@ -212,7 +212,7 @@ impl Scope {
 
     /// How long the current step has been going on, by the stored clock.
     pub fn in_step(&self) -> std::time::Duration {
-        let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.parse::<Timestamp>().ok());
+        let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.known());
         since.map_or(std::time::Duration::ZERO, |t| {
             std::time::Duration::try_from(Timestamp::now().duration_since(t)).unwrap_or_default()
         })
@@ -225,9 +225,9 @@ impl Scope {
 
     /// Notes when wicd's certificate ends, unless a later one is known.
     pub fn note_wicd_certificate(&mut self, end: Timestamp) {
-        let known = self.status.wicd_certificate_expires.as_ref().and_then(|t| t.parse::<Timestamp>().ok());
+        let known = self.status.wicd_certificate_expires.and_then(Time::known);
         if known.is_none_or(|known| known < end) {
-            self.status.wicd_certificate_expires = Some(text(end));
+            self.status.wicd_certificate_expires = Some(end.into());
         }
     }
 
@@ -288,8 +288,8 @@ impl Scope {
         let next = now.checked_add(SignedDuration::try_from(wait).unwrap_or_default()).unwrap_or(now);
         let failures = Failures {
             count,
-            first_time: before.and_then(|f| f.first_time.clone()).or_else(|| Some(text(now))),
-            next_retry_time: text(next),
+            first_time: before.and_then(|f| f.first_time).or_else(|| Some(now.into())),
+            next_retry_time: next.into(),
             last_reason: error.reason(),
             last_message: error.to_string(),
             step: self.status.operation.as_ref().map(|o| o.step.clone()).unwrap_or_default(),
@@ -346,7 +346,7 @@ impl Scope {
             self.status.failed_version = None;
             self.retry_now();
             if let Some(failures) = self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
-                failures.next_retry_time = now();
+                failures.next_retry_time = Time::now();
             }
             return None;
         }
@@ -361,7 +361,7 @@ impl Scope {
     /// The next attempt is made at once.
     pub fn retry_now(&mut self) {
         if let Some(failures) = &mut self.status.failures {
-            failures.next_retry_time = now();
+            failures.next_retry_time = Time::now();
         }
     }
 
@@ -425,19 +425,10 @@ impl Scope {
     }
 }
 
-fn now() -> String {
-    text(Timestamp::now())
-}
-
-/// RFC 3339 with seconds.
-fn text(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
 /// How long the attempt after these failures waits, if it does.
 pub fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
     let now = Timestamp::now();
-    let until = believed(failures.next_retry_time.parse().ok()?, now, max);
+    let until = believed(failures.next_retry_time.known()?, now, max);
     std::time::Duration::try_from(until.duration_since(now)).ok().filter(|d| !d.is_zero())
 }
 

@@ -98,7 +98,7 @@ impl Context {
             machine = origin.and_then(|o| o.machine.as_deref()),
             commit = commit.map(|c| c.id.as_str()),
             author = commit.map(|c| c.author.as_str()),
-            committed = commit.map(|c| c.time.as_str()),
+            committed = commit.map(|c| c.time.to_string()),
             "{note}"
         );
     }

@@ -221,7 +221,7 @@ impl DesiredState {
 
 /// When wicd's certificate ends, if that is known.
 pub(super) fn wicd_certificate_end(instance: &WindowsInstance) -> Option<Timestamp> {
-    instance.status.as_ref()?.wicd_certificate_expires.as_ref()?.parse().ok()
+    instance.status.as_ref()?.wicd_certificate_expires?.known()
 }
 
 async fn stored(cx: &Context, version: &str) -> Result<Option<Arc<Rendered>>, PoolError> {

@@ -271,11 +271,7 @@ pub async fn apply(
 /// The mark of a host that is to leave.
 fn leaving(list: &List, instance: &WindowsInstance, now: Timestamp) -> Leaving {
     let name = instance.name_any();
-    Leaving {
-        since: now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
-        why: list.why_leaving(&name),
-        confirmed: list.confirmed.contains(&name),
-    }
+    Leaving { since: now.into(), why: list.why_leaving(&name), confirmed: list.confirmed.contains(&name) }
 }
 
 /// The part of an instance's spec that gives a grant, or takes it back.
@@ -365,7 +361,6 @@ async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
 }
 
 fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) -> Grant {
-    let granted_time = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
     let seed =
         format!("{} {} {}", instance.uid().unwrap_or_default(), instance.resource_version().unwrap_or_default(), now);
     let hash = hex::encode(Sha256::digest(seed));
@@ -382,7 +377,7 @@ fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) ->
     Grant {
         id: format!("{verb}-{}", &hash[..10]),
         type_: granting.type_,
-        granted_time,
+        granted_time: now.into(),
         version: granting.version.clone(),
         disruption: granting.disruption,
         services: granting.services.clone(),

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Disruption, Grant, GrantType, Operation, WindowsInstance,
+    Disruption, Failures, Grant, GrantType, Operation, WindowsInstance,
     conditions::{self, kind},
     names::key,
 };
@@ -70,7 +70,7 @@ pub(crate) fn member(
     // A removal that was granted before it was known that the host is a node is used up.
     let is_used = |g: &&Grant| g.type_ == GrantType::Remove && status.last_operation.as_ref() == Some(&g.id);
     let grant = instance.spec.grant.as_ref().filter(|g| !is_used(g));
-    let retry = |text: &str| text.parse().ok().map(|at| believed(at, now, wish.backoff_max));
+    let retry = |f: &Failures| f.next_retry_time.known().map(|at| believed(at, now, wish.backoff_max));
     let candidate = Candidate {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
@@ -87,7 +87,7 @@ pub(crate) fn member(
         joined,
         ready,
         available: ready && held && node.is_some_and(|n| !drain::is_cordoned(n)),
-        waits_until: status.failures.as_ref().and_then(|f| retry(&f.next_retry_time)),
+        waits_until: status.failures.as_ref().and_then(retry),
         held: is_set(key::HOLD),
         withheld: false,
         cordoned: node.is_some_and(|n| drain::is_cordoned(n) && node::cordoned_by(n).is_none()),
@@ -103,7 +103,7 @@ pub(crate) fn member(
         // That is known only when the keys have been read.
         wants_key: false,
         rotating: joined && status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey),
-        key_waits_until: status.key_rotation.and_then(|k| k.failures).and_then(|f| retry(&f.next_retry_time)),
+        key_waits_until: status.key_rotation.and_then(|k| k.failures).as_ref().and_then(retry),
     };
     Member { instance: instance.clone(), candidate }
 }

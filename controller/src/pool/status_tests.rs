@@ -266,12 +266,12 @@ fn a_removal_that_takes_too_long_is_stalled() {
     let mut pool = pool(0);
     pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
     let mut m = member("h0", Phase::Removing);
-    let start = Timestamp::from_second(999_900).unwrap().to_string();
+    let start = Timestamp::from_second(999_900).unwrap().into();
     Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap().operation = Some(Operation {
         id: "remove-1".into(),
         type_: api::GrantType::Remove,
         step: "Drain".into(),
-        step_start_time: start.clone(),
+        step_start_time: start,
         start_time: start,
         epoch: 1,
         ..Operation::default()
@@ -427,7 +427,7 @@ fn half_way(moves: bool) -> (Vec<Member>, Decision) {
         let operation = Operation {
             type_: GrantType::Update,
             step: "Drain".into(),
-            start_time: now().to_string(),
+            start_time: now().into(),
             drain: Some(api::DrainStatus { remaining: 2, ..api::DrainStatus::default() }),
             ..Operation::default()
         };
@@ -548,7 +548,7 @@ fn who_gave_up_is_told_until_another_version_is_wanted() {
 fn a_node_whose_host_cannot_be_sent_the_next_version_is_told_of() {
     let mut pool = pool(1);
     pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
-    let at = |age: i64| Timestamp::from_second(1_000_000 - age).unwrap().to_string();
+    let at = |age: i64| api::Time::from(Timestamp::from_second(1_000_000 - age).unwrap());
     let failing = |first: i64, change: bool| {
         let mut m = member("h0", Phase::Ready);
         Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap().failures = Some(Failures {

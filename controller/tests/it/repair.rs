@@ -184,7 +184,7 @@ async fn no_daemon_stays_without_a_certificate(world: &World) -> Result<()> {
     instances.patch_status(name, &PatchParams::default(), &ended).await?;
     world
         .until_instance(name, "has another certificate", |i| {
-            let end = status(i).wicd_certificate_expires.and_then(|t| t.parse::<Timestamp>().ok());
+            let end = status(i).wicd_certificate_expires.and_then(api::Time::known);
             end.is_some_and(|end| end > Timestamp::now()) && status(i).operation.is_none()
         })
         .await?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{GrantType, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key};
+use api::{GrantType, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     coordination::v1::Lease,
@@ -93,19 +93,19 @@ async fn delete_node(world: &World, name: &str) -> Result<()> {
     Ok(())
 }
 
-fn drain_start(status: &WindowsInstanceStatus) -> Option<String> {
-    status.operation.as_ref()?.drain.as_ref().map(|d| d.start_time.clone())
+fn drain_start(status: &WindowsInstanceStatus) -> Option<Time> {
+    status.operation.as_ref()?.drain.as_ref().map(|d| d.start_time)
 }
 
 /// Gathers at what times each operation has begun its drain, until it is dropped.
 struct Clocks {
-    seen: Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>,
+    seen: Arc<Mutex<BTreeMap<String, BTreeSet<Time>>>>,
     task: JoinHandle<()>,
 }
 
 impl Clocks {
     fn watch(world: &World) -> Self {
-        let seen = Arc::<Mutex<BTreeMap<String, BTreeSet<String>>>>::default();
+        let seen = Arc::<Mutex<BTreeMap<String, BTreeSet<Time>>>>::default();
         let (all, into) = (Api::<WindowsInstance>::all(world.client.clone()), seen.clone());
         let task = tokio::spawn(async move {
             let mut instances =
@@ -121,7 +121,7 @@ impl Clocks {
         Self { seen, task }
     }
 
-    fn of(&self, operation: &str) -> BTreeSet<String> {
+    fn of(&self, operation: &str) -> BTreeSet<Time> {
         self.seen.lock().unwrap().get(operation).cloned().unwrap_or_default()
     }
 }

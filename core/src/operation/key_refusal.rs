@@ -7,8 +7,8 @@ use jiff::Timestamp;
 
 /// Records a refusal after another. A refusal of other keys resets the record.
 pub fn again(before: Option<KeyRefusal>, key_hashes: Vec<String>, now: Timestamp) -> KeyRefusal {
-    let now = now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
-    let first_time = before.filter(|b| b.key_hashes == key_hashes).map_or_else(|| now.clone(), |b| b.first_time);
+    let now = now.into();
+    let first_time = before.filter(|b| b.key_hashes == key_hashes).map_or(now, |b| b.first_time);
     KeyRefusal { key_hashes, first_time, last_time: now }
 }
 
@@ -39,8 +39,7 @@ pub enum Meaning {
 /// What it means. It counts once the host has refused the same keys for `at_least` so long, the last time at the end of it.
 pub fn meaning(seen: Seen<'_>, at_least: Duration) -> Meaning {
     let (Some(refusal), Some(listed)) = (seen.refusal, seen.listed) else { return Meaning::Nothing };
-    let time = |text: &str| text.parse::<Timestamp>().ok();
-    let lasted = time(&refusal.first_time).zip(time(&refusal.last_time)).and_then(|(first, last)| {
+    let lasted = refusal.first_time.known().zip(refusal.last_time.known()).and_then(|(first, last)| {
         // A clock that was set back says nothing.
         Duration::try_from(last.duration_since(first)).ok()
     });
@@ -59,6 +58,8 @@ pub fn meaning(seen: Seen<'_>, at_least: Duration) -> Meaning {
 
 #[cfg(test)]
 mod tests {
+    use api::Time;
+
     use super::*;
 
     const NOW: Timestamp = Timestamp::constant(1_700_000_000, 0);
@@ -80,10 +81,10 @@ mod tests {
         let first = again(None, keys(&["new"]), NOW);
         assert_eq!(first.first_time, first.last_time);
         let second = again(Some(first.clone()), keys(&["new"]), at(60));
-        assert_eq!((&second.first_time, second.last_time.as_str()), (&first.first_time, "2023-11-14T22:14:20Z"));
+        assert_eq!((second.first_time, second.last_time), (first.first_time, at(60).into()));
         for other in [keys(&["old"]), keys(&["new", "old"]), keys(&[])] {
             let third = again(Some(second.clone()), other.clone(), at(90));
-            assert_eq!((third.first_time.as_str(), third.key_hashes), ("2023-11-14T22:14:50Z", other));
+            assert_eq!((third.first_time, third.key_hashes), (at(90).into(), other));
         }
     }
 
@@ -92,7 +93,7 @@ mod tests {
         use Meaning::{LockedOut, Nothing, Unclear};
         let (long, short) = (refusal(&["new"], 300), refusal(&["new"], 299));
         let (backwards, both) = (refusal(&["new"], -300), refusal(&["new", "newer"], 300));
-        let broken = KeyRefusal { first_time: "yesterday".into(), ..long.clone() };
+        let broken = KeyRefusal { first_time: Time::default(), ..long.clone() };
         let (new, newer) = (keys(&["new"]), keys(&["newer"]));
         let (two, with_old) = (keys(&["new", "newer"]), keys(&["new", "old"]));
         let node = Seen { refusal: Some(&long), listed: Some(&new), taken: Some("old"), is_node: true };
@@ -114,7 +115,7 @@ mod tests {
             ("not for long enough", Seen { refusal: Some(&short), ..node }, Nothing),
             ("no node, not for long enough", Seen { refusal: Some(&short), is_node: false, ..node }, Nothing),
             ("a clock was set back", Seen { refusal: Some(&backwards), ..node }, Nothing),
-            ("the start time is unreadable", Seen { refusal: Some(&broken), ..node }, Nothing),
+            ("the start time is unknown", Seen { refusal: Some(&broken), ..node }, Nothing),
             ("lets us in", Seen { refusal: None, ..node }, Nothing),
             ("the key has changed since", Seen { listed: Some(&newer), ..node }, Nothing),
             ("another key is listed now", Seen { listed: Some(&with_old), ..node }, Nothing),

@@ -3,7 +3,7 @@
 //! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or for a person. How nodes are
 //! picked is not decided here: the gate says how many may have been changed, and the plan of grants keeps to it.
 
-use api::{FailureAction, IntOrPercent, RolloutStatus, Step};
+use api::{FailureAction, IntOrPercent, RolloutStatus, Step, Time};
 use jiff::{SignedDuration, Timestamp};
 
 /// What is seen of the nodes. Only those count that have joined and are neither held, lost nor leaving.
@@ -166,7 +166,7 @@ fn begin(before: Option<&RolloutStatus>, to: &str, seen: &Seen, now: Timestamp) 
         step: if from.as_deref() == Some(to) { i32::MAX } else { 0 },
         from_version: from,
         to_version: to.into(),
-        start_time: text(now),
+        start_time: now.into(),
         ..RolloutStatus::default()
     }
 }
@@ -188,8 +188,8 @@ fn pass_steps(
         if seen.changed < nodes.min(seen.total.saturating_sub(seen.failed)) {
             break;
         }
-        let reached = status.step_reached_time.as_deref().and_then(|t| t.parse().ok()).unwrap_or(now);
-        status.step_reached_time = Some(text(reached));
+        let reached = status.step_reached_time.and_then(Time::known).unwrap_or(now);
+        status.step_reached_time = Some(reached.into());
         if step.approval == Some(true) {
             if !settings.approved.contains(&status.to_version.as_str()) {
                 gate.hold = BlockedBy::Approval { version: status.to_version.clone() };
@@ -210,11 +210,6 @@ fn pass_steps(
     }
     status.step = i32::try_from(index).unwrap_or(i32::MAX);
     (gate, next)
-}
-
-/// RFC 3339 with seconds.
-fn text(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 #[cfg(test)]

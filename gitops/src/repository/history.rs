@@ -54,7 +54,7 @@ pub(super) fn commit(repo: &Repository, id: ObjectId, or_older: bool) -> Result<
     Ok(api::Commit {
         id: id.to_string(),
         author: text::line(&format!("{} <{}>", author.name, author.email), LINE),
-        time: time.to_string(),
+        time: time.into(),
         subject: text::line(message.trim_start().lines().next().unwrap_or_default(), LINE),
         or_older,
     })

@@ -98,7 +98,7 @@ fn who_changed_which_entry() {
     assert_eq!(found, expected);
     let commit = &changes[&("hosts/a.yaml".to_owned(), "one".to_owned())];
     assert_eq!((commit.author.as_str(), commit.subject.as_str()), ("Ada Example <ada@example.com>", "First"));
-    assert_eq!(commit.time, "2026-01-02T02:04:05Z");
+    assert_eq!(commit.time.to_string(), "2026-01-02T02:04:05Z");
     assert_eq!(client.repository.commit(&third).unwrap().subject, "Two moves");
 }
 

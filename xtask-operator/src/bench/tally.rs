@@ -140,7 +140,7 @@ mod tests {
         instance.spec.grant = grant.map(|(type_, id)| Grant {
             id: id.into(),
             type_,
-            granted_time: String::new(),
+            granted_time: api::Time::default(),
             version: None,
             disruption: None,
             services: Vec::new(),

@@ -158,7 +158,7 @@ impl Kept {
         }
         if let Some(status) = &mut Arc::make_mut(&mut in_use.listing).status {
             status.revision = Some(artifact.revision.clone());
-            status.time.clone_from(&artifact.last_update_time);
+            status.time = artifact.last_update_time;
         }
     }
 
@@ -211,7 +211,7 @@ async fn fetch(from: &SourceRef, artifact: &Artifact, servers: &Servers) -> Resu
     let status = InventoryStatus {
         source: source(from),
         revision: Some(artifact.revision.clone()),
-        time: artifact.last_update_time.clone(),
+        time: artifact.last_update_time,
         verdict: if is_verified { Verdict::Verified } else { Verdict::NotAsked },
         signer: is_verified.then(|| "a key that Flux trusts".into()),
         ..InventoryStatus::default()

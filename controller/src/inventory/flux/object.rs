@@ -1,6 +1,6 @@
 //! An object of Flux that has an artifact: what is read of it, and whether the artifact may be used. All but [`get`] is pure.
 
-use api::{SourceKind, SourceRef, text};
+use api::{SourceKind, SourceRef, Time, text};
 use kube::{
     Api, Client,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -34,7 +34,7 @@ pub struct Artifact {
     pub revision: String,
     pub digest: String,
     pub url: String,
-    pub last_update_time: Option<String>,
+    pub last_update_time: Option<Time>,
 }
 
 #[derive(Deserialize, Default, Debug)]

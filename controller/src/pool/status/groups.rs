@@ -115,16 +115,15 @@ fn is_kept_waiting(member: &Member) -> bool {
 /// Whether a host has been on its way for longer than the pool allows.
 fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>, now: Timestamp) -> bool {
     let limit = pool.spec.rollout().progress_deadline();
-    let since = |text: &str| text.parse::<Timestamp>().ok();
     let status = member.instance.status.as_ref();
     let failures = status.and_then(|s| s.failures.as_ref());
     let operation =
         status.and_then(|s| s.operation.as_ref()).filter(|o| member.candidate.leaving || o.type_.is_change());
-    let under_way = operation.and_then(|o| since(&o.start_time));
+    let under_way = operation.and_then(|o| o.start_time.known());
     let failing = if is_kept_waiting(member) {
         // Operations that fail before a disruption are short: the clock is that of the first failure in this rollout.
-        let first = failures.and_then(|f| since(f.first_time.as_ref()?));
-        first.max(rollout.and_then(|r| since(&r.start_time)))
+        let first = failures.and_then(|f| f.first_time?.known());
+        first.max(rollout.and_then(|r| r.start_time.known()))
     } else if member.candidate.joined || member.candidate.leaving {
         None
     } else {
