@@ -9,6 +9,10 @@ use crate::{WindowsInstance, WindowsNodePool};
 ///
 /// kstatus treats an object without a status as finished. The one default is therefore
 /// `status: {observedGeneration: -1}`, as Flux does. Those that schemars derives from `#[serde(default)]` are taken out.
+///
+/// No field is `nullable`: the API server removes a null from a field that is not, so null and absent are the same.
+///
+/// Each list has a type for server-side apply. One whose field names none is atomic: it has an order, or one writer.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     [WindowsNodePool::crd(), WindowsInstance::crd()].map(with_status_default).into()
 }
@@ -20,15 +24,18 @@ fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefin
         tidy(root);
         if let Some(status) = root.properties.as_mut().and_then(|p| p.get_mut("status")) {
             status.default = Some(JSON(serde_json::json!({"observedGeneration": -1})));
-            status.nullable = None;
         }
     }
     crd
 }
 
-/// Removes defaults, and line breaks within the paragraphs of descriptions: kubectl wraps lines itself.
+/// Removes defaults, nulls, and line breaks within the paragraphs of descriptions: kubectl wraps lines itself.
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.default = None;
+    schema.nullable = None;
+    if schema.type_.as_deref() == Some("array") {
+        schema.x_kubernetes_list_type.get_or_insert_with(|| "atomic".into());
+    }
     if let Some(description) = &mut schema.description {
         *description = description.split("\n\n").map(|text| text.replace('\n', " ")).collect::<Vec<_>>().join("\n\n");
     }
@@ -59,6 +66,34 @@ mod tests {
             }
             Value::Array(list) => list.iter().for_each(|v| walk(v, path, found)),
             _ => {}
+        }
+    }
+
+    /// Every schema in a CRD, with its path.
+    fn schemas(value: &Value, path: &str, found: &mut Vec<(String, Value)>) {
+        if let Some(map) = value.as_object() {
+            found.push((path.to_owned(), value.clone()));
+            for (name, field) in map.get("properties").and_then(Value::as_object).into_iter().flatten() {
+                schemas(field, &format!("{path}.{name}"), found);
+            }
+            for inner in ["items", "additionalProperties"].iter().filter_map(|key| map.get(*key)) {
+                schemas(inner, &format!("{path}[]"), found);
+            }
+        }
+    }
+
+    #[test]
+    fn no_field_is_nullable_and_each_list_has_a_type() {
+        for crd in super::crds() {
+            let crd = serde_json::to_value(&crd).unwrap();
+            let mut found = Vec::new();
+            schemas(&crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut found);
+            assert!(found.iter().any(|(path, _)| path == ".status.conditions[].type"));
+            for (path, schema) in found {
+                assert_eq!(schema.get("nullable"), None, "{path}");
+                let (is_list, list_type) = (schema["type"] == "array", schema["x-kubernetes-list-type"].as_str());
+                assert!(!is_list || list_type.is_some_and(|t| ["atomic", "map", "set"].contains(&t)), "{path}");
+            }
         }
     }
 

@@ -87,6 +87,7 @@ pub struct WindowsNodePoolSpec {
         length(min = 1, max = 16),
         inner(length(min = 1, max = 63), regex(pattern = r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|unknown)$"))
     )]
+    #[x_kube(merge_strategy = ListMerge::Set)]
     pub take_over_from: Option<Vec<String>>,
     /// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]

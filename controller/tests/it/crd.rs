@@ -100,7 +100,12 @@ async fn clusters_to_take_over_from() -> Result<()> {
         ("none", from(json!([])), Refused("should have at least 1 items")),
         ("a name", from(json!(["production"])), Refused("should match")),
         ("all", from(json!(["*"])), Refused("should match")),
-        ("seventeen", from(json!(vec![id; 17])), Refused("must have at most 16 items")),
+        ("the same twice", from(json!([id, id])), Refused("Duplicate value")),
+        (
+            "seventeen",
+            from((0..17).map(|n| json!(format!("0b0d5b4c-7a0e-4f3b-9a53-6c6b7f0d9a{n:02}"))).collect()),
+            Refused("must have at most 16 items"),
+        ),
     ]))
     .await
 }
@@ -442,6 +447,19 @@ async fn the_api_server_adds_nothing_to_a_spec_and_says_that_the_status_is_not_y
     let made = pools.create(&PostParams::default(), &serde_json::from_value(body.clone())?).await?;
     assert_eq!(made.data["spec"], body["spec"]);
     assert_eq!(made.data["status"], json!({"observedGeneration": -1}));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_null_is_a_field_that_is_not_set() -> Result<()> {
+    let pools = pools(shared().await?.client().await?);
+    let mut body = pool("crd-nulls", &json!({"rollout": {"order": "Name"}}));
+    let expected = body["spec"].clone();
+    body["spec"]["ssh"] = Value::Null;
+    body["spec"]["rollout"]["steps"] = Value::Null;
+    body["spec"]["inventory"]["hosts"][0]["port"] = Value::Null;
+    let made = pools.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
+    assert_eq!(made.data["spec"], expected);
     Ok(())
 }
 
