@@ -12,6 +12,9 @@ use crate::{WindowsInstance, WindowsNodePool};
 ///
 /// No field is `nullable`: the API server removes a null from a field that is not, so null and absent are the same.
 ///
+/// No field has both a `pattern` and a rule. Host lists in files are checked with the patterns, in words of their own;
+/// the API server answers with the words of the rule.
+///
 /// Each list has a type for server-side apply. One whose field names none is atomic: it has an order, or one writer.
 pub fn crds() -> Vec<CustomResourceDefinition> {
     [WindowsNodePool::crd(), WindowsInstance::crd()].map(with_status_default).into()
@@ -33,6 +36,9 @@ fn with_status_default(mut crd: CustomResourceDefinition) -> CustomResourceDefin
 fn tidy(schema: &mut JSONSchemaProps) {
     schema.default = None;
     schema.nullable = None;
+    if schema.x_kubernetes_validations.as_ref().is_some_and(|rules| !rules.is_empty()) {
+        schema.pattern = None;
+    }
     if schema.type_.as_deref() == Some("array") {
         schema.x_kubernetes_list_type.get_or_insert_with(|| "atomic".into());
     }
@@ -78,6 +84,20 @@ mod tests {
             }
             for inner in ["items", "additionalProperties"].iter().filter_map(|key| map.get(*key)) {
                 schemas(inner, &format!("{path}[]"), found);
+            }
+        }
+    }
+
+    #[test]
+    fn what_people_write_is_refused_with_a_sentence() {
+        let pool = serde_json::to_value(&super::crds()[0]).unwrap();
+        let mut found = Vec::new();
+        schemas(&pool["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut found);
+        for (path, schema) in found {
+            let rules = schema["x-kubernetes-validations"].as_array();
+            assert!(!path.ends_with(".hosts[].name") || rules.is_some_and(|r| r.len() == 1), "{path}");
+            for rule in rules.into_iter().flatten() {
+                assert!(rule["message"].as_str().is_some_and(|m| m.contains(' ')), "{path}: {rule}");
             }
         }
     }

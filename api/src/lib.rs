@@ -33,6 +33,7 @@ pub mod names;
 pub mod payload;
 mod pool;
 pub mod reasons;
+mod rule;
 pub mod services;
 pub mod services_version;
 pub mod text;

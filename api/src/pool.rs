@@ -15,7 +15,10 @@ pub use rollout::*;
 pub use status::*;
 pub use template::*;
 
-use crate::names;
+use crate::{
+    names,
+    rule::{all_match, matches},
+};
 
 /// Declares Windows hosts to run as nodes: inventory, SSH access, node template and rollout policy.
 #[derive(CustomResource, KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -83,11 +86,14 @@ pub struct WindowsNodePoolSpec {
     /// hostKeyPolicy Strict, or by the annotation `trust-host-key` of their instance. They join within the limit of
     /// `provisioning.maxConcurrent`, and their pods of the other cluster end. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(min = 1, max = 16),
-        inner(length(min = 1, max = 63), regex(pattern = r"^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|unknown)$"))
+    #[schemars(length(min = 1, max = 16), inner(length(min = 1, max = 63)))]
+    #[x_kube(
+        merge_strategy = ListMerge::Set,
+        validation = all_match(
+            "^([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|unknown)$",
+            "each must be the UID of a cluster's kube-system Namespace, or `unknown`"
+        )
     )]
-    #[x_kube(merge_strategy = ListMerge::Set)]
     pub take_over_from: Option<Vec<String>>,
     /// Treatment of hosts when they leave the pool or the pool is deleted. Deconfigure if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -148,7 +154,8 @@ pub struct Ssh {
     pub port: Option<i32>,
     /// User to log in as. Administrator if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 104), regex(pattern = USERNAME_PATTERN))]
+    #[schemars(length(min = 1, max = 104))]
+    #[x_kube(validation = matches(USERNAME_PATTERN, USERNAME_RULE))]
     pub username: Option<String>,
     /// Which host keys the operator trusts. TrustOnFirstUse if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -7,7 +7,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{SecretKeyRef, SecretRef};
-use crate::IntOrPercent;
+use crate::{IntOrPercent, rule::matches};
 
 /// Exactly one source of hosts, and the limit for the removal of hosts.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -84,7 +84,11 @@ pub enum MachineGroup {
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
     /// `https://…` or `ssh://…`. Without password and token: they belong in the Secret. A user name only for ssh.
-    #[schemars(length(min = 9, max = 2048), regex(pattern = r"^(https://[^@?#\s]+|ssh://([^@:/?#\s]+@)?[^@?#\s]+)$"))]
+    #[schemars(length(min = 9, max = 2048))]
+    #[x_kube(validation = matches(
+        r"^(https://[^@?#\s]+|ssh://([^@:/?#\s]+@)?[^@?#\s]+)$",
+        "must begin with https:// or ssh:// and have no password, token, query, fragment or space: put credentials into the Secret of secretRef"
+    ))]
     pub url: String,
     /// Branch, tag, version range or commit. The branch of the server's HEAD if not set.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
@@ -97,13 +101,19 @@ pub struct GitSource {
     /// Interval of fetches, for example `5m`, at most `168h`; each fetch is up to 5 % earlier or later, so that not all
     /// pools fetch at once. `5m` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$"))]
-    #[x_kube(validation = ("duration(self) <= duration('168h')", "must be at most 168h; set `suspend` to stop fetching"))]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = (
+        r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('168h')",
+        "must be a duration such as 5m, at most 168h; set `suspend` to stop fetching"
+    ))]
     pub interval: Option<String>,
     /// Timeout of one fetch, for example `60s`, at most `1h`. `60s` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]+)?(ms|s|m))+$"))]
-    #[x_kube(validation = ("duration(self) <= duration('1h')", "must be at most 1h"))]
+    #[schemars(length(max = 32))]
+    #[x_kube(validation = (
+        r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m))+$') && duration(self) <= duration('1h')",
+        "must be a duration such as 60s, at most 1h"
+    ))]
     pub timeout: Option<String>,
     /// Secret with the credentials. For https `username` and `password`, or `bearerToken`; `tls.crt` and `tls.key`;
     /// `ca.crt`. For ssh `identity` and `known_hosts`, and `password` if the identity has a passphrase.
@@ -143,7 +153,8 @@ pub struct GitRef {
     pub semver: Option<String>,
     /// Commit, in full.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(regex(pattern = r"^([0-9a-f]{40}|[0-9a-f]{64})$"))]
+    #[schemars(length(max = 64))]
+    #[x_kube(validation = matches("^([0-9a-f]{40}|[0-9a-f]{64})$", "must be a whole commit id: 40 or 64 digits and letters a to f"))]
     pub commit: Option<String>,
 }
 
@@ -228,21 +239,32 @@ pub struct Removal {
 /// `" / \ [ ] : ; | = , + * ? < >`, no space at either end, and not dots and spaces alone.
 pub const USERNAME_PATTERN: &str = r#"^([^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>]+\\)?([^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>.]|\.[^\x00-\x1f\x7f-\x9f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>.])([^\x00-\x1f\x7f-\x9f"/\\\[\]:;|=,+*?<>]*[^\x00-\x20\x7f-\x9f"/\\\[\]:;|=,+*?<>])?$"#;
 
+/// [`USERNAME_PATTERN`] in words.
+pub(super) const USERNAME_RULE: &str = r#"must be a Windows user name, with or without a domain and \ before it, that has no space at its ends, no control character and none of " / \ [ ] : ; | = , + * ? < >"#;
+
+/// Names of hosts: those of Nodes.
+const HOST_NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
+
+/// Addresses, as far as a regular expression can check them.
+const ADDRESS_PATTERN: &str = r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$";
+
 /// One Windows host.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Host {
     /// Name of the host, and of its Node: lower-case letters, digits, `-`, and `.` between them.
-    #[schemars(
-        length(min = 1, max = 63),
-        regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$")
-    )]
+    #[schemars(length(min = 1, max = 63), regex(pattern = HOST_NAME_PATTERN))]
+    #[x_kube(validation = matches(
+        HOST_NAME_PATTERN,
+        "must be lower-case letters, digits and `-`, with `.` between parts that begin and end with a letter or digit, for example win-1"
+    ))]
     pub name: String,
     /// IPv4 or IPv6 address, or DNS name, to reach the host's SSH server at.
-    #[schemars(
-        length(min = 1, max = 253),
-        regex(pattern = r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$")
-    )]
+    #[schemars(length(min = 1, max = 253), regex(pattern = ADDRESS_PATTERN))]
+    #[x_kube(validation = matches(
+        ADDRESS_PATTERN,
+        "must be an IPv4 address, an IPv6 address without brackets and zone, or a DNS name: set `port` and `username` for the rest"
+    ))]
     pub address: String,
     /// Port of the SSH server, if not the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -251,6 +273,7 @@ pub struct Host {
     /// User to log in as, if not the pool's. Must be an administrator of the host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 104), regex(pattern = USERNAME_PATTERN))]
+    #[x_kube(validation = matches(USERNAME_PATTERN, USERNAME_RULE))]
     pub username: Option<String>,
     /// Required host key: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -258,6 +281,11 @@ pub struct Host {
         length(max = 2048),
         regex(pattern = r"^(SHA256:[0-9A-Za-z+/]{43}=?|(ssh|ecdsa|sk)-[-a-z0-9@.]+ [0-9A-Za-z+/]+=*)$")
     )]
+    // The pattern in two parts, and less exact: as a whole it would cost more than the API server allows for 1000 hosts.
+    #[x_kube(validation = (
+        r"self.startsWith('SHA256:') ? self.matches('^SHA256:[0-9A-Za-z+/]{43}=?$') : self.matches(r'^(ssh|ecdsa|sk)-\S+ [\w+/]+=*$')",
+        "must be the fingerprint `SHA256:…`, or the type and the base64 text of the key as in a known_hosts file, without address and comment"
+    ))]
     pub host_key: Option<String>,
     /// Private key for this host alone, instead of the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -4,7 +4,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::IntOrPercent;
+use crate::{IntOrPercent, rule::matches};
 
 /// Limits for new hosts that join. A join is not disruptive, so `rollout.maxUnavailable` does not apply to it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -96,7 +96,11 @@ pub struct Step {
 #[serde(rename_all = "camelCase")]
 pub struct MaintenanceWindow {
     /// Its name.
-    #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
+    #[schemars(length(min = 1, max = 63))]
+    #[x_kube(validation = matches(
+        "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
+        "must be lower-case letters, digits and `-`, and begin and end with a letter or digit, for example night"
+    ))]
     pub name: String,
     /// Opening times: a cron expression of five fields (minute, hour, day of month, month, day of week).
     #[schemars(length(min = 9, max = 128))]
@@ -106,7 +110,8 @@ pub struct MaintenanceWindow {
     pub duration_minutes: i32,
     /// Time zone of the schedule, for example `Europe/Paris`. UTC if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 64), regex(pattern = r"^[A-Za-z0-9_+/-]+$"))]
+    #[schemars(length(min = 1, max = 64))]
+    #[x_kube(validation = matches("^[A-Za-z0-9_+/-]+$", "must be the name of a time zone, for example Europe/Paris"))]
     pub time_zone: Option<String>,
 }
 

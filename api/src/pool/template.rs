@@ -6,6 +6,8 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use crate::rule::matches;
+
 /// Metadata and settings of the nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
@@ -139,7 +141,11 @@ pub struct EvictionThresholds {
 pub struct ContainerdSettings {
     /// Image of the sandbox of pods. As in the payload if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(min = 1, max = 512), regex(pattern = r"^[a-z0-9][-a-zA-Z0-9._:/@]*$"))]
+    #[schemars(length(min = 1, max = 512))]
+    #[x_kube(validation = matches(
+        "^[a-z0-9][-a-zA-Z0-9._:/@]*$",
+        "must be the name of an image, for example mcr.microsoft.com/oss/kubernetes/pause:3.10"
+    ))]
     pub sandbox_image: Option<String>,
     /// Number of layers of an image that are fetched at once. 3 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -167,14 +173,19 @@ pub struct LogRotation {
 #[x_kube(validation = ("!self.key.startsWith('node.kubernetes.io/') && !self.key.startsWith('windowsmachineconfig.openshift.io/')", "taints with a key under node.kubernetes.io or windowsmachineconfig.openshift.io belong to others"))]
 pub struct Taint {
     /// Key.
-    #[schemars(
-        length(min = 1, max = 316),
-        regex(pattern = r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
-    )]
+    #[schemars(length(min = 1, max = 316))]
+    #[x_kube(validation = matches(
+        "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
+        "must be letters, digits, `-`, `_` and `.`, with or without a lower-case domain and `/` before it, for example example.com/line"
+    ))]
     pub key: String,
     /// Value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 63), regex(pattern = r"^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$"))]
+    #[schemars(length(max = 63))]
+    #[x_kube(validation = matches(
+        "^([A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?$",
+        "must be letters, digits, `-`, `_` and `.`, and begin and end with a letter or digit"
+    ))]
     pub value: Option<String>,
     /// Effect on pods that do not tolerate it.
     pub effect: TaintEffect,

@@ -41,7 +41,7 @@ async fn fields_of_a_host() -> Result<()> {
         add("name", json!(name), Taken);
     }
     for name in ["Win-1", "win_1", "win..1", ".win", "win.-1", "-win", "win-", "win 1", "wïn"] {
-        add("name", json!(name), Refused("should match"));
+        add("name", json!(name), Refused("must be lower-case letters, digits and `-`"));
     }
     add("name", json!(""), Refused("should be at least 1 chars"));
     add("name", json!(long), Refused("may not be more than 63"));
@@ -52,7 +52,7 @@ async fn fields_of_a_host() -> Result<()> {
     }
     for address in ["10.0.0.1 ", "a b", "user@host", "[::1]", "10.0.0.1/24", "host:22", "fe80::1%eth0", "-host", "a\nb"]
     {
-        add("address", json!(address), Refused("should match"));
+        add("address", json!(address), Refused("must be an IPv4 address, an IPv6 address"));
     }
     add("address", json!(""), Refused("should be at least 1 chars"));
     add("address", Value::Null, Refused("Required value"));
@@ -65,7 +65,7 @@ async fn fields_of_a_host() -> Result<()> {
         add("username", json!(user), Taken);
     }
     for user in [" a", "a:b", "a\"b", "a/b"] {
-        add("username", json!(user), Refused("should match"));
+        add("username", json!(user), Refused("must be a Windows user name"));
     }
     add("username", json!(""), Refused("should be at least 1 chars"));
     let fingerprint = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
@@ -85,7 +85,7 @@ async fn fields_of_a_host() -> Result<()> {
         &format!("{key} comment"),
         &format!("{key}\n"),
     ] {
-        add("hostKey", json!(host_key), Refused("should match"));
+        add("hostKey", json!(host_key), Refused("must be the fingerprint"));
     }
     let labels = |n: usize| (0..n).map(|i| (format!("l{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
     add("labels", json!(labels(32)), Taken);
@@ -109,7 +109,7 @@ async fn sources() -> Result<()> {
         only(json!({"git": git}))
     };
     let flux = |kind: &str| only(json!({"sourceRef": {"kind": kind, "name": "hosts", "namespace": "flux-system"}}));
-    let source = "exactly one source of hosts";
+    let (source, url) = ("exactly one source of hosts", "must begin with https:// or ssh://");
     check(specs(&[
         ("a ConfigMap", only(json!({"configMapRef": {"name": "windows-instances"}})), Taken),
         ("a MachineSet", only(json!({"machineSetRef": {"name": "paint"}})), Taken),
@@ -138,21 +138,17 @@ async fn sources() -> Result<()> {
             Refused("must not contain `..`"),
         ),
         ("ssh", git(json!({"url": "ssh://git@git.example.com:2222/hosts"})), Taken),
-        ("not encrypted", git(json!({"url": "http://git.example.com/hosts"})), Refused("should match")),
-        ("as scp writes it", git(json!({"url": "git@git.example.com:hosts"})), Refused("should match")),
-        ("a file", git(json!({"url": "file:///etc/hosts"})), Refused("should match")),
-        (
-            "a password in the URL",
-            git(json!({"url": "https://me:secret@git.example.com/hosts"})),
-            Refused("should match"),
-        ),
-        ("a password for ssh", git(json!({"url": "ssh://git:secret@git.example.com/hosts"})), Refused("should match")),
-        ("a token", git(json!({"url": "https://git.example.com/hosts?token=secret"})), Refused("should match")),
-        ("a token for ssh", git(json!({"url": "ssh://git@git.example.com/hosts?secret"})), Refused("should match")),
+        ("not encrypted", git(json!({"url": "http://git.example.com/hosts"})), Refused(url)),
+        ("as scp writes it", git(json!({"url": "git@git.example.com:hosts"})), Refused(url)),
+        ("a file", git(json!({"url": "file:///etc/hosts"})), Refused(url)),
+        ("a password in the URL", git(json!({"url": "https://me:secret@git.example.com/hosts"})), Refused(url)),
+        ("a password for ssh", git(json!({"url": "ssh://git:secret@git.example.com/hosts"})), Refused(url)),
+        ("a token", git(json!({"url": "https://git.example.com/hosts?token=secret"})), Refused(url)),
+        ("a token for ssh", git(json!({"url": "ssh://git@git.example.com/hosts?secret"})), Refused(url)),
         ("a commit", git(json!({"ref": {"commit": "0123456789abcdef0123456789abcdef01234567"}})), Taken),
-        ("part of a commit", git(json!({"ref": {"commit": "0123456"}})), Refused("should match")),
+        ("part of a commit", git(json!({"ref": {"commit": "0123456"}})), Refused("must be a whole commit id")),
         ("an interval", git(json!({"interval": "1h30m", "timeout": "90s"})), Taken),
-        ("an interval in days", git(json!({"interval": "1d"})), Refused("should match")),
+        ("an interval in days", git(json!({"interval": "1d"})), Refused("at most 168h")),
         ("a week", git(json!({"interval": "168h", "timeout": "60m"})), Taken),
         ("more than a week", git(json!({"interval": "168h1s"})), Refused("at most 168h")),
         ("more than any clock knows", git(json!({"interval": "5000000000000000h"})), Refused("inventory.git.interval")),
