@@ -94,6 +94,7 @@ mod tests {
         let mut found = Vec::new();
         schemas(&pool["spec"]["versions"][0]["schema"]["openAPIV3Schema"], "", &mut found);
         for (path, schema) in found {
+            assert_eq!(schema.get("pattern"), None, "{path}");
             let rules = schema["x-kubernetes-validations"].as_array();
             assert!(!path.ends_with(".hosts[].name") || rules.is_some_and(|r| r.len() == 1), "{path}");
             for rule in rules.into_iter().flatten() {

@@ -59,7 +59,7 @@ pub fn examples() -> Vec<Example> {
                             url: "https://git.example.com/factory/hosts.git".into(),
                             reference: Some(GitRef { branch: Some("main".into()), ..GitRef::default() }),
                             path: Some("halls".into()),
-                            interval: Some("5m".into()),
+                            interval_seconds: Some(300),
                             secret_ref: Some(secret("hosts-repository")),
                             verify: Some(GitVerify { mode: None, secret_ref: secret("hosts-signers") }),
                             ..GitSource::default()
@@ -163,7 +163,7 @@ pub fn examples() -> Vec<Example> {
                                 sandbox_image: None,
                                 max_concurrent_downloads: Some(6),
                             }),
-                            logs: Some(LogRotation { max_size: Some("50Mi".into()), max_age_hours: Some(72) }),
+                            logs: Some(LogRotation { max_size: Some("50Mi".into()), max_age_seconds: Some(259_200) }),
                         }),
                     }),
                     provisioning: Some(Provisioning { max_concurrent: Some(20) }),
@@ -181,7 +181,7 @@ pub fn examples() -> Vec<Example> {
                         maintenance_windows: Some(vec![MaintenanceWindow {
                             name: "night".into(),
                             schedule: "0 22 * * 1-5".into(),
-                            duration_minutes: 360,
+                            duration_seconds: Some(21_600),
                             time_zone: Some("Europe/Paris".into()),
                         }]),
                         failure_policy: Some(FailurePolicy {

@@ -94,7 +94,7 @@ pub struct Leaving {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PoolRef {
-    /// Name.
+    /// Name of the pool.
     #[schemars(length(min = 1, max = 63))]
     pub name: String,
 }
@@ -110,7 +110,7 @@ pub struct InstanceHost {
     /// Address at which SSH reaches the host.
     #[schemars(length(min = 1, max = 253))]
     pub address: String,
-    /// Port of its SSH server.
+    /// Port of the host's SSH server.
     #[schemars(range(min = 1, max = 65535))]
     pub port: i32,
     /// User to log in as.
@@ -139,7 +139,7 @@ pub struct Origin {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 512))]
     pub revision: Option<String>,
-    /// File in it, from its root.
+    /// File in the source, from its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 4096))]
     pub file: Option<String>,
@@ -158,7 +158,7 @@ pub struct Origin {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Commit {
-    /// Its id.
+    /// Id of the commit.
     #[schemars(length(max = 64))]
     pub id: String,
     /// Author, as `Name <address>`.
@@ -166,7 +166,7 @@ pub struct Commit {
     pub author: String,
     /// Commit time.
     pub time: Time,
-    /// Its first line.
+    /// First line of the commit message.
     #[schemars(length(max = 512))]
     pub subject: String,
     /// Whether an older commit, which was not fetched, may be the origin of the entry.
@@ -190,7 +190,7 @@ pub struct Grant {
     /// Name of the operation that is permitted.
     #[schemars(length(min = 1, max = 63), regex(pattern = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"))]
     pub id: String,
-    /// Its kind.
+    /// Kind of the operation.
     #[serde(rename = "type")]
     pub type_: GrantType,
     /// Time of the grant.
@@ -199,7 +199,7 @@ pub struct Grant {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 128))]
     pub version: Option<String>,
-    /// For `Update`: how disruptive it is.
+    /// For `Update`: how disruptive the change is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<Disruption>,
     /// For `Update`: services that read the changed files and settings, and are restarted.
@@ -330,7 +330,7 @@ pub struct WindowsInstanceStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub proven_address: Option<String>,
-    /// The host key that was pinned.
+    /// The pinned host key: the one that the host showed when it was last proven.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key: Option<PinnedHostKey>,
     /// Address and port at which the host was last proven. When its entry names another address, the operator only
@@ -415,7 +415,7 @@ pub enum Phase {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeRef {
-    /// Name.
+    /// Name of the Node.
     pub name: String,
     /// UID, which distinguishes the Node from another of the same name.
     pub uid: String,
@@ -449,7 +449,7 @@ pub struct TemplateApplied {
 pub struct ProvenAt {
     /// Address, as in its entry.
     pub address: String,
-    /// Port.
+    /// Port of the SSH server.
     pub port: i32,
 }
 
@@ -457,11 +457,11 @@ pub struct ProvenAt {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PinnedHostKey {
-    /// Type, for example `ssh-ed25519`.
+    /// Type of the key, for example `ssh-ed25519`.
     pub key_type: String,
-    /// Base64 of the SSH wire format.
+    /// The public key: base64 of the SSH wire format.
     pub public_key: String,
-    /// `SHA256:…`
+    /// Fingerprint of the key, `SHA256:…`.
     pub fingerprint: String,
 }
 
@@ -469,27 +469,27 @@ pub struct PinnedHostKey {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct HostFacts {
-    /// Its own host name.
+    /// Host name that Windows reports.
     pub hostname: String,
-    /// Its machine id.
+    /// Machine id: `MachineGuid` in the registry.
     pub machine_id: String,
-    /// As `10.0.20348.2527`.
+    /// Build of Windows, for example `10.0.20348.2527`.
     pub os_build: String,
-    /// As `Windows Server 2022 Datacenter`.
+    /// Name of Windows, for example `Windows Server 2022 Datacenter`.
     pub os_name: String,
     /// Boot id, which changes with each start of the host.
     pub boot_id: String,
-    /// Last start of the host.
+    /// Time of the last start of the host, by its own clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_time: Option<Time>,
-    /// Address of its Node.
+    /// IP address of the Node.
     #[serde(default)]
     pub node_ip: String,
-    /// Its addresses.
+    /// IP addresses of the host.
     #[serde(default)]
     #[schemars(length(max = 64))]
     pub addresses: Vec<String>,
-    /// Lead of its clock over the operator's, in seconds.
+    /// Seconds by which the host's clock is ahead of the operator's; negative if it is behind.
     #[serde(default)]
     pub clock_skew_seconds: i64,
 }
@@ -518,10 +518,10 @@ pub struct Operation {
     /// For an update: the version to go to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub to_version: Option<String>,
-    /// Disruption that it causes.
+    /// Disruption that the operation causes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disruption: Option<Disruption>,
-    /// Services to restart.
+    /// Services that the operation restarts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
@@ -536,7 +536,7 @@ pub struct Operation {
     /// Attempts that failed because of the version, since the host was changed.
     #[serde(default)]
     pub attempts: i32,
-    /// Whether the host returns to `fromVersion`.
+    /// Whether the operation failed and the host returns to `fromVersion`.
     #[serde(default)]
     pub rolling_back: bool,
     /// Whether another client had cordoned the node when the operation began.

@@ -17,7 +17,7 @@ pub struct Drain {
     /// Reaction to a drain that exceeds `timeoutSeconds`. Wait if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_timeout: Option<OnTimeout>,
-    /// Grace period for every pod, instead of the pods' own.
+    /// Grace period in seconds for every evicted pod. Each pod's own if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 86_400))]
     pub grace_period_seconds: Option<i32>,
@@ -27,7 +27,7 @@ pub struct Drain {
     /// Whether pods without a controller, which are not recreated, may be evicted. true if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub evict_unmanaged: Option<bool>,
-    /// Only these pods are evicted. All if not set.
+    /// Pods that are evicted; others stay on the node. All if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod_selector: Option<LabelSelector>,
     /// Seconds after which the drain no longer waits for a terminating pod; 0 means that it waits for every pod. 0 if

@@ -26,7 +26,7 @@ pub struct Inventory {
     /// ConfigMap `windows-instances` of the Windows Machine Config Operator is one; the operator creates a pool for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub config_map_ref: Option<ConfigMapRef>,
-    /// The Machines of a MachineSet. The operator creates pools for MachineSets with Windows Machines.
+    /// The Windows Machines of a MachineSet, or those that no MachineSet owns. The operator creates pools for MachineSets with Windows Machines.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub machine_set_ref: Option<MachineSetRef>,
     /// A Git repository.
@@ -44,23 +44,23 @@ pub struct Inventory {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ConfigMapRef {
-    /// Its name.
+    /// Name of the ConfigMap.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
 }
 
-/// The Machines of a MachineSet.
+/// The Windows Machines of a MachineSet, or those that no MachineSet owns.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MachineSetRef {
     /// API group of the Machines. `machine.openshift.io` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<MachineGroup>,
-    /// Its namespace. `openshift-machine-api` if not set.
+    /// Namespace of the Machines. `openshift-machine-api` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 63))]
     pub namespace: Option<String>,
-    /// Its name. If not set: the Machines without a MachineSet.
+    /// Name of the MachineSet. If not set: the Machines of the namespace that no MachineSet owns.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 253))]
     pub name: Option<String>,
@@ -78,12 +78,12 @@ pub enum MachineGroup {
     ClusterApi,
 }
 
-/// A Git repository. Fields and Secret keys are those of Flux's `GitRepository`. Pools that name the same repository
-/// share the fetched data.
+/// A Git repository. Fields and Secret keys are those of Flux's `GitRepository`, except that durations are in seconds.
+/// Pools that name the same repository share the fetched data.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitSource {
-    /// `https://…` or `ssh://…`. Without password and token: they belong in the Secret. A user name only for ssh.
+    /// URL of the repository: `https://…` or `ssh://…`. Without password and token: they belong in the Secret. A user name only for ssh.
     #[schemars(length(min = 9, max = 2048))]
     #[x_kube(validation = matches(
         r"^(https://[^@?#\s]+|ssh://([^@:/?#\s]+@)?[^@?#\s]+)$",
@@ -93,28 +93,20 @@ pub struct GitSource {
     /// Branch, tag, version range or commit. The branch of the server's HEAD if not set.
     #[serde(rename = "ref", default, skip_serializing_if = "Option::is_none")]
     pub reference: Option<GitRef>,
-    /// File or directory in it with the hosts. The whole repository if not set.
+    /// File or directory in the repository with the hosts. The whole repository if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must not contain `..`: name a path below the root"))]
     pub path: Option<String>,
-    /// Interval of fetches, for example `5m`, at most `168h`; each fetch is up to 5 % earlier or later, so that not all
-    /// pools fetch at once. `5m` if not set.
+    /// Seconds between two fetches; each is up to 5 % earlier or later, so that not all pools fetch at once. 300 if not
+    /// set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    #[x_kube(validation = (
-        r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m|h))+$') && duration(self) <= duration('168h')",
-        "must be a duration such as 5m, at most 168h; set `suspend` to stop fetching"
-    ))]
-    pub interval: Option<String>,
-    /// Timeout of one fetch, for example `60s`, at most `1h`. `60s` if not set.
+    #[schemars(range(min = 1, max = 604_800))]
+    pub interval_seconds: Option<i32>,
+    /// Seconds after which a fetch fails. 60 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32))]
-    #[x_kube(validation = (
-        r"self.matches(r'^([0-9]+(\.[0-9]+)?(ms|s|m))+$') && duration(self) <= duration('1h')",
-        "must be a duration such as 60s, at most 1h"
-    ))]
-    pub timeout: Option<String>,
+    #[schemars(range(min = 1, max = 3600))]
+    pub timeout_seconds: Option<i32>,
     /// Secret with the credentials. For https `username` and `password`, or `bearerToken`; `tls.crt` and `tls.key`;
     /// `ca.crt`. For ssh `identity` and `known_hosts`, and `password` if the identity has a passphrase.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -126,11 +118,11 @@ pub struct GitSource {
     /// force.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub verify: Option<GitVerify>,
-    /// Stop fetching.
+    /// Whether to stop fetching. The revision in use stays in force. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Also use a revision that does not descend from the one in use (for example after a force push), or that has a
-    /// lower version. `false` if not set.
+    /// Whether to use a revision although it does not descend from the one in use (for example after a force push), or has
+    /// a lower version. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allow_non_fast_forward: Option<bool>,
 }
@@ -139,11 +131,11 @@ pub struct GitSource {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitRef {
-    /// Branch.
+    /// Branch: its newest commit is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub branch: Option<String>,
-    /// Tag.
+    /// Tag: its commit is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub tag: Option<String>,
@@ -151,7 +143,7 @@ pub struct GitRef {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 255))]
     pub semver: Option<String>,
-    /// Commit, in full.
+    /// Commit, as its whole id.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     #[x_kube(validation = matches("^([0-9a-f]{40}|[0-9a-f]{64})$", "must be a whole commit id: 40 or 64 digits and letters a to f"))]
@@ -162,7 +154,7 @@ pub struct GitRef {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct GitVerify {
-    /// What must be signed. HEAD if not set.
+    /// Objects that must be signed: the commit, the tag, or both. HEAD if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<VerifyMode>,
     /// Secret with the trusted keys: OpenPGP public keys in keys that end in `.asc`, SSH public keys as in an
@@ -192,12 +184,12 @@ pub enum VerifyMode {
     "Flux does not verify an ExternalArtifact: leave requireVerified out, or name the GitRepository or OCIRepository from which it is made",
 ))]
 pub struct SourceRef {
-    /// Its kind.
+    /// Kind of the object.
     pub kind: SourceKind,
-    /// Its name.
+    /// Name of the object.
     #[schemars(length(min = 1, max = 253))]
     pub name: String,
-    /// Its namespace.
+    /// Namespace of the object.
     #[schemars(length(min = 1, max = 63))]
     pub namespace: String,
     /// File or directory in the artifact with the hosts. The whole artifact if not set.
@@ -205,7 +197,7 @@ pub struct SourceRef {
     #[schemars(length(min = 1, max = 1024))]
     #[x_kube(validation = ("!self.split('/').exists(word, word == '..')", "must not contain `..`: name a path below the root"))]
     pub path: Option<String>,
-    /// Use only an artifact whose signature Flux has verified. `false` if not set.
+    /// Whether to use only an artifact whose signature Flux has verified. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub require_verified: Option<bool>,
 }

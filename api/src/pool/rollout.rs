@@ -59,7 +59,7 @@ pub struct Rollout {
     /// Reaction to nodes whose change failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failure_policy: Option<FailurePolicy>,
-    /// Begin no new operation on any host. Operations in progress are completed.
+    /// Whether to begin no new operation on any host. Operations in progress are completed. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
 }
@@ -80,13 +80,13 @@ pub enum Order {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("has(self.pauseSeconds) != (has(self.approval) && self.approval)", "a step has either pauseSeconds or approval: true"))]
 pub struct Step {
-    /// Nodes changed at the end of this step, including those of the steps before.
+    /// Nodes changed at the end of this step, including those of the steps before: a number, or a percentage of the pool.
     pub nodes: IntOrPercent,
     /// Seconds to wait after the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 2_592_000))]
     pub pause_seconds: Option<i32>,
-    /// Wait for `rollout.approvedVersion`.
+    /// Whether to wait after the step until `rollout.approvedVersion` names the version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub approval: Option<bool>,
 }
@@ -95,7 +95,7 @@ pub struct Step {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct MaintenanceWindow {
-    /// Its name.
+    /// Name of the window, which messages mention.
     #[schemars(length(min = 1, max = 63))]
     #[x_kube(validation = matches(
         "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$",
@@ -105,9 +105,11 @@ pub struct MaintenanceWindow {
     /// Opening times: a cron expression of five fields (minute, hour, day of month, month, day of week).
     #[schemars(length(min = 9, max = 128))]
     pub schedule: String,
-    /// Duration in minutes.
-    #[schemars(range(min = 15, max = 10_080))]
-    pub duration_minutes: i32,
+    /// Seconds that the window stays open.
+    // Required by the API server only: an object of an earlier commit has none, and must be readable all the same.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schemars(required, range(min = 900, max = 604_800))]
+    pub duration_seconds: Option<i32>,
     /// Time zone of the schedule, for example `Europe/Paris`. UTC if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 64))]

@@ -95,7 +95,7 @@ pub struct WindowsNodePoolStatus {
 pub struct InventoryStatus {
     /// The source, for example `git https://git.example.com/hosts` or `ConfigMap windows-instances`.
     pub source: String,
-    /// Its revision: `main@sha1:<commit>` for Git and Flux, the resource version for an object.
+    /// Revision of the source: `main@sha1:<commit>` for Git and Flux, the resource version for an object.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub revision: Option<String>,
     /// Author of the revision, as recorded in the commit.
@@ -104,7 +104,7 @@ pub struct InventoryStatus {
     /// Time of the revision, as recorded in the commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Time>,
-    /// Key of its verified signature: `SSH SHA256:…` or `OpenPGP <fingerprint>`.
+    /// Key of the revision's verified signature: `SSH SHA256:…` or `OpenPGP <fingerprint>`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signer: Option<String>,
     /// Result of the signature check.
@@ -180,14 +180,14 @@ pub struct PlanStatus {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct PlannedHost {
-    /// Its name.
+    /// Name of the host.
     pub host: String,
     /// Action, for example `Join`, `Update`, `Remove` or `Adopt`; `Withhold` for a node whose change would lose
     /// settings.
     pub action: String,
-    /// Disruption: `None`, `Restart`, `Drain` or `Reboot`.
+    /// Disruption that the action causes: `None`, `Restart`, `Drain` or `Reboot`.
     pub disruption: String,
-    /// Cause.
+    /// Cause of the action, in a sentence.
     pub why: String,
 }
 
@@ -195,9 +195,9 @@ pub struct PlannedHost {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct UncleanHost {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Its address.
+    /// Address of the host.
     pub address: String,
     /// Time when it was given up.
     pub time: Time,
@@ -209,26 +209,26 @@ pub struct UncleanHost {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct FirstContact {
-    /// Its address, as listed.
+    /// Address of the host, as listed.
     #[schemars(length(min = 1, max = 253))]
     pub address: String,
-    /// Port of its SSH server.
+    /// Port of the host's SSH server.
     pub port: i32,
-    /// Fingerprint of its host key, `SHA256:…`.
+    /// Fingerprint of the key that the host showed, `SHA256:…`.
     #[schemars(length(max = 64))]
     pub host_key: String,
     /// The IP address that answered.
     #[schemars(length(max = 64))]
     pub dialed: String,
-    /// Host name that it reported, once asked.
+    /// Host name that the host reported, once the operator asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     pub hostname: Option<String>,
-    /// Its machine id, once asked.
+    /// Machine id that the host reported, once the operator asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub machine_id: Option<String>,
-    /// Its boot id, once asked.
+    /// Boot id that the host reported, once the operator asked for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 64))]
     pub boot_id: Option<String>,

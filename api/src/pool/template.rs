@@ -6,16 +6,40 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::rule::matches;
+use crate::{Quantity, rule::matches};
+
+/// A size of 0 or more.
+const SIZE: (&str, &str) = (
+    "type(self) == int ? self >= 0 : isQuantity(self) && !quantity(self).isLessThan(quantity('0'))",
+    "must be a quantity of 0 or more, for example 2Gi",
+);
+
+/// A size above 0.
+const POSITIVE_SIZE: (&str, &str) = (
+    "type(self) == int ? self > 0 : isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
+    "must be a quantity above 0, for example 50Mi",
+);
+
+/// kubelet does not start with a threshold of 0, and reads 0% as none.
+const THRESHOLD: (&str, &str) = (
+    "type(self) == int ? self > 0 : self.matches('^[0-9]{1,2}%$') || isQuantity(self) && quantity(self).isGreaterThan(quantity('0'))",
+    "must be a quantity above 0 or a percentage from 0% to 99%, for example 500Mi or 10%",
+);
+
+/// A limit refuses a size of memory, with which no pod would fit on the node.
+const CPU: (&str, &str) = (
+    "type(self) == int ? self >= 0 && self < 1000 : isQuantity(self) && !quantity(self).isLessThan(quantity('0')) && quantity(self).isLessThan(quantity('1k'))",
+    "must be a quantity of CPUs, 0 or more and below 1000, for example 500m or 2",
+);
 
 /// Metadata and settings of the nodes.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct NodeTemplate {
-    /// Labels and annotations.
+    /// Labels and annotations of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metadata: Option<TemplateMetadata>,
-    /// Taints.
+    /// Taints of the nodes, and settings of kubelet, containerd and logs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spec: Option<TemplateSpec>,
 }
@@ -48,13 +72,13 @@ pub struct TemplateSpec {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into(), "effect".into()]))]
     pub taints: Option<Vec<Taint>>,
-    /// kubelet. A change restarts it; no pod is moved.
+    /// Settings of kubelet. A change restarts kubelet; no pod is moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubelet: Option<KubeletSettings>,
-    /// containerd. A change drains the node.
+    /// Settings of containerd. A change drains the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub containerd: Option<ContainerdSettings>,
-    /// Logs of all services that run on the nodes.
+    /// Rotation of the logs of all services on the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
 }
@@ -86,60 +110,60 @@ pub struct KubeletSettings {
     #[serde(default, rename = "imageGCHighThresholdPercent", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub image_gc_high_threshold_percent: Option<i32>,
-    /// Disk usage in percent down to which it deletes them. 80 if not set.
+    /// Disk usage in percent at which kubelet stops deleting unused images. 80 if not set.
     #[serde(default, rename = "imageGCLowThresholdPercent", skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 0, max = 99))]
     pub image_gc_low_threshold_percent: Option<i32>,
-    /// Size at which the log of a container is rotated. 50Mi if not set.
+    /// Size in bytes at which the log of a container is rotated. 50Mi if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^[1-9][0-9]*(Ki|Mi|Gi|k|M|G)?$"))]
-    pub container_log_max_size: Option<String>,
+    #[x_kube(validation = POSITIVE_SIZE)]
+    pub container_log_max_size: Option<Quantity>,
     /// Number of log files kept for each container. 5 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 100))]
     pub container_log_max_files: Option<i32>,
 }
 
-/// Reserved resources, each as a Kubernetes quantity.
+/// Reserved resources, each a Kubernetes quantity.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Reserved {
-    /// CPU, for example `500m` or `2`.
+    /// CPUs, for example `500m` or `2`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(\.[0-9]{1,3})?|[0-9]+m)$"))]
-    pub cpu: Option<String>,
-    /// Memory, for example `2Gi`.
+    #[x_kube(validation = CPU)]
+    pub cpu: Option<Quantity>,
+    /// Bytes of memory, for example `2Gi`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^[0-9]+(Ki|Mi|Gi|k|M|G)?$"))]
-    pub memory: Option<String>,
-    /// Disk, for example `1Gi`.
+    #[x_kube(validation = SIZE)]
+    pub memory: Option<Quantity>,
+    /// Bytes of disk, for example `1Gi`.
     #[serde(default, rename = "ephemeral-storage", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^[0-9]+(Ki|Mi|Gi|k|M|G)?$"))]
-    pub ephemeral_storage: Option<String>,
+    #[x_kube(validation = SIZE)]
+    pub ephemeral_storage: Option<Quantity>,
 }
 
-/// Eviction thresholds: what must remain free, as a quantity or a percentage.
+/// Eviction thresholds: what must remain free, as a quantity of bytes or a percentage.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 pub struct EvictionThresholds {
-    /// Memory.
+    /// Free memory.
     #[serde(default, rename = "memory.available", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
-    pub memory: Option<String>,
-    /// Disk of pods.
+    #[x_kube(validation = THRESHOLD)]
+    pub memory: Option<Quantity>,
+    /// Free space on the disk with volumes and logs of pods.
     #[serde(default, rename = "nodefs.available", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
-    pub nodefs: Option<String>,
-    /// Disk of images.
+    #[x_kube(validation = THRESHOLD)]
+    pub nodefs: Option<Quantity>,
+    /// Free space on the disk with images.
     #[serde(default, rename = "imagefs.available", skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^([0-9]+(Ki|Mi|Gi|k|M|G)?|[0-9]{1,2}%)$"))]
-    pub imagefs: Option<String>,
+    #[x_kube(validation = THRESHOLD)]
+    pub imagefs: Option<Quantity>,
 }
 
 /// Settings of containerd. The configuration in the payload imports them.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct ContainerdSettings {
-    /// Image of the sandbox of pods. As in the payload if not set.
+    /// Image of the sandbox container of each pod. The image that the payload names if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 512))]
     #[x_kube(validation = matches(
@@ -157,14 +181,14 @@ pub struct ContainerdSettings {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct LogRotation {
-    /// Size at which a log is rotated. 100Mi if not set.
+    /// Size in bytes at which a log is rotated. 100Mi if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(length(max = 32), regex(pattern = r"^[1-9][0-9]*(Ki|Mi|Gi)$"))]
-    pub max_size: Option<String>,
-    /// Hours after which a rotated log is deleted. 168 (a week) if not set.
+    #[x_kube(validation = POSITIVE_SIZE)]
+    pub max_size: Option<Quantity>,
+    /// Seconds after which a rotated log is deleted. 604800 (a week) if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(range(min = 1, max = 87_600))]
-    pub max_age_hours: Option<i32>,
+    #[schemars(range(min = 3600, max = 315_360_000))]
+    pub max_age_seconds: Option<i32>,
 }
 
 /// A taint of a node.
@@ -172,14 +196,14 @@ pub struct LogRotation {
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("!self.key.startsWith('node.kubernetes.io/') && !self.key.startsWith('windowsmachineconfig.openshift.io/')", "taints with a key under node.kubernetes.io or windowsmachineconfig.openshift.io belong to others"))]
 pub struct Taint {
-    /// Key.
+    /// Key of the taint.
     #[schemars(length(min = 1, max = 316))]
     #[x_kube(validation = matches(
         "^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$",
         "must be letters, digits, `-`, `_` and `.`, with or without a lower-case domain and `/` before it, for example example.com/line"
     ))]
     pub key: String,
-    /// Value.
+    /// Value of the taint. Empty if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 63))]
     #[x_kube(validation = matches(

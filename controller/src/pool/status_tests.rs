@@ -441,7 +441,12 @@ fn half_way(moves: bool) -> (Vec<Member>, Decision) {
 fn what_a_rollout_waits_for() {
     let closed = Windows { open: false, closes: None, opens: Some(("night".into(), now())) };
     let wrong = wnp_core::rollout::maintenance_window::look(
-        &[api::MaintenanceWindow { name: "w".into(), schedule: "x".into(), duration_minutes: 60, time_zone: None }],
+        &[api::MaintenanceWindow {
+            name: "w".into(),
+            schedule: "x".into(),
+            duration_seconds: Some(3600),
+            time_zone: None,
+        }],
         now(),
     )
     .unwrap_err();

@@ -307,7 +307,7 @@ async fn steps_and_failures() -> Result<()> {
 #[tokio::test]
 async fn maintenance_windows() -> Result<()> {
     let windows = |list: Vec<Value>| json!({"rollout": {"maintenanceWindows": list}});
-    let named = |name: &str| json!({"name": name, "schedule": "0 2 * * *", "durationMinutes": 120});
+    let named = |name: &str| json!({"name": name, "schedule": "0 2 * * *", "durationSeconds": 7200});
     let one = |patch: Value| {
         let mut window = named("night");
         merge(&mut window, &patch);
@@ -326,10 +326,11 @@ async fn maintenance_windows() -> Result<()> {
         ("no schedule", one(json!({"schedule": null})), Refused("Required value")),
         ("a short schedule", one(json!({"schedule": "0 2 * *"})), Refused("at least 9 chars")),
         ("a long schedule", one(json!({"schedule": "0 ".repeat(65)})), Refused("may not be more than 128")),
-        ("fourteen minutes", one(json!({"durationMinutes": 14})), Refused("greater than or equal to 15")),
-        ("a quarter of an hour", one(json!({"durationMinutes": 15})), Taken),
-        ("a week", one(json!({"durationMinutes": 10_080})), Taken),
-        ("more than a week", one(json!({"durationMinutes": 10_081})), Refused("less than or equal to 10080")),
+        ("no duration", one(json!({"durationSeconds": null})), Refused("Required value")),
+        ("fourteen minutes", one(json!({"durationSeconds": 840})), Refused("greater than or equal to 900")),
+        ("a quarter of an hour", one(json!({"durationSeconds": 900})), Taken),
+        ("a week", one(json!({"durationSeconds": 604_800})), Taken),
+        ("more than a week", one(json!({"durationSeconds": 604_801})), Refused("less than or equal to 604800")),
         ("two of a name", windows(vec![named("a"), named("a")]), Refused("Duplicate value")),
         ("sixteen", windows((0..16).map(|n| named(&format!("w{n}"))).collect()), Taken),
         (
@@ -391,36 +392,39 @@ async fn services_of_the_nodes() -> Result<()> {
         ),
         ("an image", spec(json!({"containerd": {"sandboxImage": "mcr.example.com/oss/pause:3.10@sha256:ab"}})), Taken),
         ("no image", spec(json!({"containerd": {"sandboxImage": "a b"}})), Refused("must be the name of an image")),
-        ("old logs", spec(json!({"logs": {"maxSize": "100Mi", "maxAgeHours": 1}})), Taken),
-        ("no time for logs", spec(json!({"logs": {"maxAgeHours": 0}})), Refused("greater than or equal to 1")),
-        ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("should match")),
+        ("old logs", spec(json!({"logs": {"maxSize": "100Mi", "maxAgeSeconds": 3600}})), Taken),
+        ("no time for logs", spec(json!({"logs": {"maxAgeSeconds": 0}})), Refused("greater than or equal to 3600")),
+        ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("must be a quantity above 0")),
+        ("a size in letters", kubelet(json!({"containerLogMaxSize": "big"})), Refused("must be a quantity above 0")),
+        ("a size as a number", kubelet(json!({"containerLogMaxSize": 1_048_576})), Taken),
     ]);
-    let mut add = |field: &str, key: &str, value: &str, verdict: Verdict| {
-        cases.push((format!("{field} {key} {value:?}"), pool("case", &kubelet(json!({field: {key: value}}))), verdict));
+    let mut add = |field: &str, key: &str, value: Value, verdict: Verdict| {
+        cases.push((format!("{field} {key} {value}"), pool("case", &kubelet(json!({field: {key: value}}))), verdict));
     };
-    let wrong = Refused("should match");
     for field in ["systemReserved", "kubeReserved"] {
-        for cpu in ["500m", "2", "0.5", "1.125"] {
+        for cpu in [json!("500m"), json!("2"), json!(2), json!("0.5"), json!("1.1234"), json!("0")] {
             add(field, "cpu", cpu, Taken);
         }
-        for cpu in ["", "-1", "1.5m", "1.1234", "2Gi"] {
-            add(field, "cpu", cpu, wrong);
+        for cpu in [json!(""), json!("-1"), json!(-1), json!("2Gi"), json!(1000), json!("two")] {
+            add(field, "cpu", cpu, Refused("must be a quantity of CPUs, 0 or more and below 1000"));
         }
         for key in ["memory", "ephemeral-storage"] {
-            for size in ["2Gi", "1500M", "1073741824"] {
+            for size in [json!("2Gi"), json!("1.5Gi"), json!("1Ti"), json!("1500M"), json!(1_073_741_824), json!("1e9")]
+            {
                 add(field, key, size, Taken);
             }
-            for size in ["", "2gi", "1.5Gi", "-1Gi", "10%"] {
-                add(field, key, size, wrong);
+            for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%")] {
+                add(field, key, size, Refused("must be a quantity of 0 or more"));
             }
+            add(field, key, json!("1".repeat(33)), Refused("Too long"));
         }
     }
     for key in ["memory.available", "nodefs.available", "imagefs.available"] {
-        for left in ["500Mi", "10%", "0%"] {
+        for left in [json!("500Mi"), json!("1.5Gi"), json!("10%"), json!("0%"), json!(1_048_576)] {
             add("evictionHard", key, left, Taken);
         }
-        for left in ["", "100%", "-1%", "1.5%"] {
-            add("evictionHard", key, left, wrong);
+        for left in [json!(""), json!("0"), json!(0), json!("100%"), json!("-1%"), json!("1.5%")] {
+            add("evictionHard", key, left, Refused("must be a quantity above 0 or a percentage"));
         }
     }
     check(cases).await

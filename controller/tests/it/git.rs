@@ -73,8 +73,8 @@ impl Scene {
         let mut git = json!({
             "url": self.server.url(),
             "path": "halls",
-            "interval": "1s",
-            "timeout": "3s",
+            "intervalSeconds": 1,
+            "timeoutSeconds": 3,
             "secretRef": {"name": "repository"},
         });
         git.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
@@ -149,7 +149,7 @@ async fn a_repository_is_followed() -> Result<()> {
     let scene = Scene::new(4).await?;
     let (world, origin) = (&scene.world, &scene.origin);
     let first = origin.commit(LIST, scene.list(2), "Two hosts");
-    world.apply(POOL, &scene.spec(json!({"interval": "1h"}))).await?;
+    world.apply(POOL, &scene.spec(json!({"intervalSeconds": 3600}))).await?;
     scene.until_ready(2).await?;
     ensure!(scene.revision().await? == format!("main@sha1:{first}"), "{:?}", scene.revision().await?);
 
@@ -381,7 +381,7 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.signs_with(Some(&mine));
     scene.origin.commit(LIST, scene.list(2), "Both");
     let verify = json!({"secretRef": {"name": "signers"}});
-    scene.world.apply(POOL, &scene.spec(json!({"verify": verify.clone(), "timeout": "60s"}))).await?;
+    scene.world.apply(POOL, &scene.spec(json!({"verify": verify.clone(), "timeoutSeconds": 60}))).await?;
     scene.until_ready(2).await?;
     let (stats, before) = (scene.stats(), said(&scene).await?);
 

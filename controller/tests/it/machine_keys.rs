@@ -149,7 +149,7 @@ async fn machines_that_refuse_a_new_key_are_replaced_one_after_another() -> Resu
     let seen = watch(&maker);
 
     // Outside of maintenance windows, and in a pool that is paused, it is reported and no Machine is deleted.
-    let window = json!([{"name": "leap-day", "schedule": "0 3 29 2 *", "durationMinutes": 15}]);
+    let window = json!([{"name": "leap-day", "schedule": "0 3 29 2 *", "durationSeconds": 900}]);
     edit_rollout(&world, json!({"maintenanceWindows": window.clone()})).await?;
     let new = deployment::new_key()?;
     deployment::store_key(&world.control_plane, &new).await?;

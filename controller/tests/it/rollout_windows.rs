@@ -24,7 +24,7 @@ fn pool(hosts: &[SimHost], pods: i32, window: &Value) -> WindowsNodePoolSpec {
 
 /// An hour each day, from this minute on.
 fn daily(opens: Timestamp) -> Value {
-    json!({"name": "calm", "schedule": opens.strftime("%M %H * * *").to_string(), "durationMinutes": 60})
+    json!({"name": "calm", "schedule": opens.strftime("%M %H * * *").to_string(), "durationSeconds": 3600})
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +65,7 @@ async fn a_change_waits_for_its_window() -> Result<()> {
     ensure!(grant.is_none(), "{grant:?}");
 
     // A person opens the other one.
-    let open = json!({"name": "now", "schedule": "0 * * * *", "durationMinutes": 60});
+    let open = json!({"name": "now", "schedule": "0 * * * *", "durationSeconds": 3600});
     world.apply("shut", &pool(&shut, 101, &open)).await?;
     until_updated(&world, "shut").await
 }

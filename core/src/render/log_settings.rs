@@ -6,7 +6,7 @@ use api::host::LogRotation;
 use super::RenderError;
 
 /// The longest that a log is kept where no age is set: ten years. The field in pools goes no further.
-const FOREVER: u64 = 87_600 * 3600;
+const FOREVER: u64 = 315_360_000;
 
 /// How logs are rotated. `None` leaves the flag out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,19 +71,22 @@ impl LogSettings {
     pub(super) fn of_pool(&self, pool: Option<&api::LogRotation>) -> Result<Self, RenderError> {
         let mut logs = self.clone();
         if let Some(size) = pool.and_then(|p| p.max_size.as_ref()) {
-            if !is_quantity(size) {
+            if !is_quantity(size.as_str()) {
                 let problem = "it must be a quantity of bytes, for example 100Mi";
-                return Err(RenderError::Setting { field: "template.spec.logs.maxSize", value: size.clone(), problem });
+                let value = size.to_string();
+                return Err(RenderError::Setting { field: "template.spec.logs.maxSize", value, problem });
             }
-            logs.size = Some(size.clone());
+            logs.size = Some(size.to_string());
         }
-        if let Some(hours) = pool.and_then(|p| p.max_age_hours) {
-            if hours < 1 {
+        if let Some(seconds) = pool.and_then(|p| p.max_age_seconds) {
+            if seconds < 1 {
                 let problem = "it must be 1 or more";
-                let value = hours.to_string();
-                return Err(RenderError::Setting { field: "template.spec.logs.maxAgeHours", value, problem });
+                let value = seconds.to_string();
+                return Err(RenderError::Setting { field: "template.spec.logs.maxAgeSeconds", value, problem });
             }
-            logs.age = Some(format!("{hours}h"));
+            // Whole hours as before: another text would be another version, and be rolled out.
+            let hours = (seconds % 3600 == 0).then(|| format!("{}h", seconds / 3600));
+            logs.age = Some(hours.unwrap_or_else(|| format!("{seconds}s")));
         }
         Ok(logs)
     }
@@ -245,7 +248,7 @@ mod tests {
             flush: None,
         };
         let pool =
-            |size: Option<&str>, hours| api::LogRotation { max_size: size.map(Into::into), max_age_hours: hours };
+            |size: Option<&str>, seconds| api::LogRotation { max_size: size.map(Into::into), max_age_seconds: seconds };
         let rotation = |max_bytes, max_age_seconds| Some(LogRotation { max_bytes, max_age_seconds });
         let mi = 1 << 20;
         for (name, operator, pool, expected) in [
@@ -258,7 +261,7 @@ mod tests {
                 Some(pool(Some("7Mi"), None)),
                 rotation(7 * mi, 3600),
             ),
-            ("the pool's age", operator(Some("5Mi"), Some("1h")), Some(pool(None, Some(2))), rotation(5 * mi, 7200)),
+            ("the pool's age", operator(Some("5Mi"), Some("1h")), Some(pool(None, Some(7200))), rotation(5 * mi, 7200)),
             ("off", operator(Some("0"), Some("1h")), None, None),
             ("on again", operator(Some("0"), None), Some(pool(Some("1Mi"), None)), rotation(mi, FOREVER)),
             ("kept", operator(Some("1Mi"), Some("0")), None, rotation(mi, FOREVER)),
@@ -267,7 +270,7 @@ mod tests {
         }
         for (pool, field) in [
             (pool(Some("1Mi -x"), None), "template.spec.logs.maxSize"),
-            (pool(None, Some(0)), "template.spec.logs.maxAgeHours"),
+            (pool(None, Some(0)), "template.spec.logs.maxAgeSeconds"),
         ] {
             let error = LogSettings::default().of_pool(Some(&pool)).unwrap_err();
             assert!(matches!(error, RenderError::Setting { field: f, .. } if f == field), "{error}");

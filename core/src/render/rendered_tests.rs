@@ -37,7 +37,7 @@ fn full() -> TemplateSpec {
     });
     TemplateSpec {
         containerd: Some(ContainerdSettings { sandbox_image: Some("x/pause:1".into()), ..Default::default() }),
-        logs: Some(PoolLogs { max_size: Some("10Mi".into()), max_age_hours: Some(2) }),
+        logs: Some(PoolLogs { max_size: Some("10Mi".into()), max_age_seconds: Some(7200) }),
         ..template
     }
 }

@@ -71,6 +71,14 @@ pub enum WindowError {
         /// Its time zone.
         time_zone: String,
     },
+    /// It has no duration.
+    #[error(
+        "the maintenance window {window} has no durationSeconds; write how many seconds it stays open, for example 14400"
+    )]
+    Duration {
+        /// The window.
+        window: String,
+    },
     /// The days of the schedule do not exist.
     #[error(
         "the maintenance window {window} never opens: its schedule {schedule:?} matches no day of the next five years; write days that exist"
@@ -90,8 +98,8 @@ impl WindowError {
     }
 }
 
-/// The longest window, in minutes. The CRD allows no more; a search back has to end even so.
-const LONGEST: i32 = 7 * 24 * 60;
+/// The longest window, in seconds. The CRD allows no more; a search back has to end even so.
+const LONGEST: i32 = 7 * 24 * 3600;
 /// Days ahead in which a window has to open: five years. Eight years without a leap day come only around 2100.
 const AHEAD: i32 = 5 * 366;
 
@@ -159,7 +167,8 @@ impl Schedule {
         let times = hours
             .flat_map(|hour| minutes.iter().filter_map(small).filter_map(move |m| Time::new(hour, m, 0, 0).ok()))
             .collect();
-        let duration = SignedDuration::from_mins(window.duration_minutes.clamp(0, LONGEST).into());
+        let seconds = window.duration_seconds.ok_or_else(|| WindowError::Duration { window: window.name.clone() })?;
+        let duration = SignedDuration::from_secs(seconds.clamp(0, LONGEST).into());
         Ok(Self { pattern, times, zone, duration })
     }
 

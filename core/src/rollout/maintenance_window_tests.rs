@@ -9,7 +9,7 @@ fn window(schedule: &str, minutes: i32, zone: Option<&str>) -> MaintenanceWindow
     MaintenanceWindow {
         name: "night".into(),
         schedule: schedule.into(),
-        duration_minutes: minutes,
+        duration_seconds: Some(minutes.saturating_mul(60)),
         time_zone: zone.map(Into::into),
     }
 }
@@ -148,6 +148,10 @@ fn invalid_windows() {
         assert!(error.to_string().contains("night"), "{error}");
         assert_eq!(error.reason(), "InvalidWindow");
     }
+    // As the window of an earlier commit reads, which had durationMinutes.
+    let error =
+        look(&[MaintenanceWindow { duration_seconds: None, ..window("* * * * *", 15, None) }], now).unwrap_err();
+    assert!(error.to_string().contains("night has no durationSeconds"), "{error}");
 }
 
 #[test]

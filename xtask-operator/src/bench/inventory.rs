@@ -126,7 +126,7 @@ fn spec(server: &Server) -> WindowsNodePoolSpec {
     let git = api::GitSource {
         url: server.url(),
         path: Some("halls".into()),
-        interval: Some("1h".into()),
+        interval_seconds: Some(3600),
         secret_ref: Some(SecretRef { name: "repository".into() }),
         ..api::GitSource::default()
     };

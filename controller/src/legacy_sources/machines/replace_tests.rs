@@ -139,7 +139,7 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
     let window = |schedule: &str| MaintenanceWindow {
         name: "night".into(),
         schedule: schedule.into(),
-        duration_minutes: 60,
+        duration_seconds: Some(3600),
         time_zone: None,
     };
     let pool = |mode, paused, windows| {
