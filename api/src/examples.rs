@@ -123,7 +123,7 @@ pub fn examples() -> Vec<Example> {
                         port: Some(22),
                         username: Some("Administrator".into()),
                         host_key_policy: Some(HostKeyPolicy::Strict),
-                        known_hosts_ref: Some(SecretRef { name: "windows-known-hosts".into() }),
+                        known_hosts_secret_ref: Some(SecretRef { name: "windows-known-hosts".into() }),
                         connect_timeout_seconds: Some(15),
                         command_timeout_seconds: Some(600),
                     }),
@@ -192,7 +192,7 @@ pub fn examples() -> Vec<Example> {
                     }),
                     remediation: Some(Remediation {
                         type_: Some(RemediationType::Reconfigure),
-                        unreachable_seconds: Some(600),
+                        not_ready_seconds: Some(600),
                         max_unhealthy: Some(IntOrPercent::Percent(20)),
                         drift: Some(Drift::Heal),
                     }),

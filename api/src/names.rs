@@ -14,7 +14,7 @@ pub const DEFAULT_NAMESPACE: &str = "openshift-windows-machine-config-operator";
 pub const DEFAULT_KEY_SECRET: &str = "cloud-private-key";
 /// Key in that Secret.
 pub const DEFAULT_KEY_SECRET_KEY: &str = "private-key.pem";
-/// Key in a Secret that a pool's `ssh.knownHostsRef` names.
+/// Key in a Secret that a pool's `ssh.knownHostsSecretRef` names.
 pub const KNOWN_HOSTS_SECRET_KEY: &str = "known_hosts";
 /// Name of the ConfigMap with hosts that WMCO reads, and of the pool that is made for it.
 pub const WINDOWS_INSTANCES: &str = "windows-instances";

@@ -33,7 +33,7 @@ use crate::{
     status = "WindowsNodePoolStatus",
     derive = "PartialEq",
     validation = ("size(self.metadata.name) <= 63", "the name of a pool is used as a label value: at most 63 characters"),
-    printcolumn(name = "Nodes", type_ = "integer", json_path = ".status.nodes"),
+    printcolumn(name = "Hosts", type_ = "integer", json_path = ".status.hosts"),
     printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readyNodes"),
     printcolumn(name = "UpToDate", type_ = "integer", json_path = ".status.upToDateNodes"),
     printcolumn(name = "Unavailable", type_ = "integer", json_path = ".status.unavailableNodes"),
@@ -52,7 +52,7 @@ use crate::{
 )]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = ("!has(self.ssh) || !has(self.ssh.hostKeyPolicy) || self.ssh.hostKeyPolicy != 'Strict' || has(self.ssh.knownHostsRef) || !has(self.inventory.hosts) || self.inventory.hosts.all(h, has(h.hostKey))", "hostKeyPolicy Strict needs ssh.knownHostsRef, or a hostKey on every host")
+    validation = ("!has(self.ssh) || !has(self.ssh.hostKeyPolicy) || self.ssh.hostKeyPolicy != 'Strict' || has(self.ssh.knownHostsSecretRef) || !has(self.inventory.hosts) || self.inventory.hosts.all(h, has(h.hostKey))", "hostKeyPolicy Strict needs ssh.knownHostsSecretRef, or a hostKey on every host")
 )]
 pub struct WindowsNodePoolSpec {
     /// Apply if not set. Plan: only report in the status what the operator would do. It completes operations in
@@ -82,7 +82,7 @@ pub struct WindowsNodePoolSpec {
     pub remediation: Option<Remediation>,
     /// Clusters that no longer exist and whose hosts this pool takes over: the UIDs of their `kube-system` Namespaces,
     /// as the refusal of such a host reports them, or `unknown` for hosts whose record names no cluster. Only hosts
-    /// whose SSH host key is declared are taken over: by `hostKey` in their entry, by `ssh.knownHostsRef` with
+    /// whose SSH host key is declared are taken over: by `hostKey` in their entry, by `ssh.knownHostsSecretRef` with
     /// hostKeyPolicy Strict, or by the annotation `trust-host-key` of their instance. They join within the limit of
     /// `provisioning.maxConcurrent`, and their pods of the other cluster end. None if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -160,9 +160,9 @@ pub struct Ssh {
     /// Which host keys the operator trusts. TrustOnFirstUse if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub host_key_policy: Option<HostKeyPolicy>,
-    /// Secret whose key `known_hosts` lists host keys in the format of OpenSSH.
+    /// Secret whose key `known_hosts` lists host keys in the format of OpenSSH. Used with hostKeyPolicy Strict only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub known_hosts_ref: Option<SecretRef>,
+    pub known_hosts_secret_ref: Option<SecretRef>,
     /// Seconds until an attempt to connect and log in fails. 15 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]

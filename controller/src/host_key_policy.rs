@@ -41,7 +41,7 @@ pub enum HostKeyProblem {
     /// The policy is strict, and nothing is declared.
     #[error(
         "ssh.hostKeyPolicy is Strict and no key of {address} is declared, so the operator does not log in: add hostKey to its entry, \
-         or set ssh.knownHostsRef to a Secret that lists the key"
+         or set ssh.knownHostsSecretRef to a Secret that lists the key"
     )]
     NotDeclared {
         /// Address of the host.
@@ -84,7 +84,7 @@ pub fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource
         return pinned(text, format!("annotation {} of the WindowsInstance", api::names::key::TRUST_HOST_KEY));
     }
     let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict);
-    if is_strict && let Some(secret) = &ssh.known_hosts_ref {
+    if is_strict && let Some(secret) = &ssh.known_hosts_secret_ref {
         return Ok(HostKeySource::KnownHosts(secret.name.clone()));
     }
     if let Some(key) = known.pinned {
@@ -145,7 +145,7 @@ mod tests {
         let pinned = PinnedHostKey { public_key: PINNED.into(), key_type: "ssh-ed25519".into(), ..Default::default() };
         let ssh = |policy, secret: bool| Ssh {
             host_key_policy: policy,
-            known_hosts_ref: secret.then(|| SecretRef { name: "known".into() }),
+            known_hosts_secret_ref: secret.then(|| SecretRef { name: "known".into() }),
             ..Ssh::default()
         };
         let strict = Some(HostKeyPolicy::Strict);

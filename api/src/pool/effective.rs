@@ -85,7 +85,7 @@ impl WindowsNodePoolSpec {
             max_failures: rollout.max_failures().to_string(),
             failure_action: rollout.failure_action(),
             remediation_type: remediation.type_.unwrap_or_default(),
-            unreachable_seconds: int(remediation.unreachable_after()),
+            not_ready_seconds: int(remediation.not_ready_after()),
             max_unhealthy: remediation.max_unhealthy().to_string(),
             drift: remediation.drift.unwrap_or_default(),
             drain_timeout_seconds: int(drain.timeout()),
@@ -226,8 +226,8 @@ impl Drain {
 
 impl Remediation {
     /// Time until a node that is not Ready is repaired.
-    pub fn unreachable_after(&self) -> Duration {
-        seconds(self.unreachable_seconds, 600)
+    pub fn not_ready_after(&self) -> Duration {
+        seconds(self.not_ready_seconds, 600)
     }
     /// Number of nodes that are not Ready above which no node is repaired.
     pub fn max_unhealthy(&self) -> IntOrPercent {
@@ -238,6 +238,40 @@ impl Remediation {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The API server has dropped the fields that have other names now. What is left must be readable: while a pool is
+    /// not, no host of any pool is removed.
+    #[test]
+    fn a_pool_that_an_earlier_commit_stored_is_read() {
+        let stored = serde_json::json!({
+            "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1",
+            "kind": "WindowsNodePool",
+            "metadata": {"name": "factory"},
+            "spec": {
+                "inventory": {"git": {"url": "https://git.example.com/hosts"}},
+                "ssh": {"hostKeyPolicy": "Strict"},
+                "template": {"spec": {"kubelet": {"systemReserved": {"cpu": "1"}, "evictionHard": {"nodefs.available": "10%"}}, "logs": {}}},
+                "rollout": {"maintenanceWindows": [{"name": "night", "schedule": "0 22 * * *"}]},
+                "remediation": {"type": "Reboot"},
+            },
+            "status": {
+                "readyNodes": 4,
+                "rollout": {"toVersion": "1-a", "startTime": "2026-03-01T08:00:00.123456789Z"},
+                "uncleanHosts": [{"name": "win-9", "address": "10.0.0.9", "time": "2026-03-01T08:00:00Z"}],
+                "effective": {
+                    "sshPort": 22, "sshUsername": "Administrator", "hostKeyPolicy": "Strict", "connectTimeoutSeconds": 15,
+                    "commandTimeoutSeconds": 600, "maxConcurrent": 10, "maxUnavailable": "1", "minReadySeconds": 0,
+                    "progressDeadlineSeconds": 3600, "order": "Zone", "ignoreLostAfterSeconds": 3600, "maxFailures": "1",
+                    "failureAction": "Pause", "remediationType": "Reboot", "maxUnhealthy": "20%", "drift": "Heal",
+                    "drainTimeoutSeconds": 3600, "drainOnTimeout": "Wait", "deletionPolicy": "Deconfigure", "taints": [],
+                },
+            },
+        });
+        let pool: crate::WindowsNodePool = serde_json::from_value(stored).unwrap();
+        assert_eq!(pool.spec.remediation().not_ready_after(), Duration::from_mins(10));
+        assert_eq!(pool.spec.rollout().windows()[0].duration_seconds, None);
+        assert!(pool.status.unwrap().rollout.unwrap().start_time.known().is_some());
+    }
 
     #[test]
     fn fetches_have_limits_whatever_the_object_says() {

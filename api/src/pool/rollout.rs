@@ -10,7 +10,8 @@ use crate::{IntOrPercent, rule::matches};
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Provisioning {
-    /// Number of hosts that join at the same time. 10 if not set.
+    /// Number of hosts that join at the same time. As many nodes at a time get a change without disruption, the next
+    /// payload, or another key. 10 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 100))]
     pub max_concurrent: Option<i32>,
@@ -147,13 +148,13 @@ pub enum FailureAction {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
 pub struct Remediation {
-    /// Reaction to a node that has not been Ready for `unreachableSeconds`. Reconfigure if not set.
+    /// Reaction to a node that has not been Ready for `notReadySeconds`. Reconfigure if not set.
     #[serde(default, rename = "type", skip_serializing_if = "Option::is_none")]
     pub type_: Option<RemediationType>,
-    /// Seconds that a node is not Ready before the reaction. 600 if not set.
+    /// Seconds that a node is not Ready, for whatever reason, before the operator reacts. 600 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 30, max = 604_800))]
-    pub unreachable_seconds: Option<i32>,
+    pub not_ready_seconds: Option<i32>,
     /// When more nodes than this are not Ready, the operator assumes a common cause and repairs none. 20% if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_unhealthy: Option<IntOrPercent>,

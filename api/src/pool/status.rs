@@ -20,9 +20,10 @@ pub struct WindowsNodePoolStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// Hosts in the inventory.
+    /// Hosts that the inventory lists and the operator accepts, whether or not their nodes have joined. The condition
+    /// `InventorySynced` names entries that it refuses, which do not count.
     #[serde(default)]
-    pub nodes: i32,
+    pub hosts: i32,
     /// Hosts whose node has joined and is Ready.
     #[serde(default)]
     pub ready_nodes: i32,
@@ -266,8 +267,10 @@ pub struct Effective {
     pub failure_action: FailureAction,
     /// `remediation.type`
     pub remediation_type: RemediationType,
-    /// `remediation.unreachableSeconds`
-    pub unreachable_seconds: i32,
+    /// `remediation.notReadySeconds`
+    // A status of an earlier commit has another name for it.
+    #[serde(default)]
+    pub not_ready_seconds: i32,
     /// `remediation.maxUnhealthy`
     pub max_unhealthy: String,
     /// `remediation.drift`

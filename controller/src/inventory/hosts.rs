@@ -65,7 +65,7 @@ pub fn resolve(
 
     let ssh = spec.ssh();
     // For hosts that are listed in the pool, the API server has checked it.
-    let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_ref.is_none();
+    let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_secret_ref.is_none();
     let mut taken: BTreeMap<(String, i32), String> = BTreeMap::new();
     for known in known.iter().filter(|k| k.pool != pool) {
         taken.insert((canonical(&known.address), known.port), format!("{} of pool {}", known.name, known.pool));

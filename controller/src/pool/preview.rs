@@ -95,7 +95,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
         return planned("Reboot", Disruption::Reboot, "the host requests a restart".into());
     }
     if candidate.down_since.is_some() && limits.remediation != RemediationType::None {
-        let why = format!("not Ready, if it stays so for {} s", limits.unreachable_after.as_secs());
+        let why = format!("not Ready, if it stays so for {} s", limits.not_ready_after.as_secs());
         let restarts = limits.remediation == RemediationType::Reboot;
         return planned("Repair", if restarts { Disruption::Reboot } else { Disruption::None }, why);
     }
@@ -163,7 +163,7 @@ mod tests {
             ignore_lost_after: None,
             gate: UpdateLimit::default(),
             remediation,
-            unreachable_after: Duration::from_mins(10),
+            not_ready_after: Duration::from_mins(10),
             max_unhealthy: IntOrPercent::Percent(20),
             others: None,
         }

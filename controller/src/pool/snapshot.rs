@@ -84,7 +84,7 @@ impl Snapshot {
             ignore_lost_after: rollout.ignore_lost_after(),
             gate: desired.course.gate.clone(),
             remediation: remediation.type_.unwrap_or_default(),
-            unreachable_after: remediation.unreachable_after(),
+            not_ready_after: remediation.not_ready_after(),
             max_unhealthy: remediation.max_unhealthy(),
             others: None,
         };

@@ -69,7 +69,7 @@ pub(crate) fn next(
     let size = |names: &[String]| count(names.len());
     let mut status = WindowsNodePoolStatus {
         observed_generation: generation,
-        nodes: count(seen.list.hosts.len()),
+        hosts: count(seen.list.hosts.len()),
         ready_nodes: size(&groups.ready),
         available_nodes: size(&groups.available),
         up_to_date_nodes: size(&groups.up_to_date),
@@ -140,7 +140,7 @@ pub(crate) fn planned(
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
-    status.nodes = count(hosts);
+    status.hosts = count(hosts);
     // The state of nodes is still reported; operations on them stop.
     let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
     status.ready_nodes = of(&|m| m.candidate.ready && !m.candidate.leaving);

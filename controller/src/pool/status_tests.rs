@@ -219,7 +219,7 @@ fn counters() {
     ];
     let s = described(&pool(4), &members, &[]);
     assert_eq!(
-        (s.nodes, s.ready_nodes, s.up_to_date_nodes, s.unavailable_nodes, s.failed_nodes, s.joining_nodes),
+        (s.hosts, s.ready_nodes, s.up_to_date_nodes, s.unavailable_nodes, s.failed_nodes, s.joining_nodes),
         (4, 1, 1, 1, 1, 1)
     );
     assert_eq!(s.failed_node_names, ["h1"]);

@@ -274,7 +274,7 @@ async fn instances_are_the_operators_to_write() -> Result<()> {
     let contact = json!({"address": "10.0.0.9", "port": 22, "dialed": "10.0.0.9", "hostKey": "SHA256:forged"});
     let forged = Patch::Merge(json!({"status": {"contacts": [contact]}}));
     refused(pools.patch_status("access-status", &params, &forged).await, why);
-    let progress = Patch::Merge(json!({"status": {"nodes": 1}}));
+    let progress = Patch::Merge(json!({"status": {"hosts": 1}}));
     Api::<WindowsNodePool>::all(operator).patch_status("access-status", &params, &progress).await?;
     pools.delete("access-status", &DeleteParams::default()).await?;
     instances.delete("inst-1", &DeleteParams::default()).await?;

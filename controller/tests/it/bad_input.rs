@@ -168,7 +168,7 @@ async fn strict(world: &World) -> Result<()> {
     };
     let other = deployment::new_key()?;
     store(world, "known", json!({"known_hosts": line(&hosts[0], other.public_key())})).await?;
-    let ssh = json!({"ssh": {"hostKeyPolicy": "Strict", "knownHostsRef": {"name": "known"}}});
+    let ssh = json!({"ssh": {"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "known"}}});
     world.apply("strict", &spec_with(&hosts, ssh)).await?;
     let mismatch = world.until_failed("strict-0", "HostKeyMismatch").await?;
     let unknown = world.until_failed("strict-1", "HostKeyUnknown").await?;

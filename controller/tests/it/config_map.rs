@@ -53,7 +53,7 @@ async fn until_pool_is_made(world: &World) -> Result<WindowsNodePool> {
 async fn until_ready(world: &World, nodes: i32) -> Result<()> {
     world
         .until(WINDOWS_INSTANCES, &format!("{nodes} nodes"), |p| {
-            is_ready(p) && (pool_status(p).nodes, pool_status(p).ready_nodes) == (nodes, nodes)
+            is_ready(p) && (pool_status(p).hosts, pool_status(p).ready_nodes) == (nodes, nodes)
         })
         .await
 }
@@ -143,7 +143,7 @@ async fn hosts_of_windows_instances_join_and_go_without_a_pool_of_ones_own() -> 
     for host in &hosts[1..] {
         world.until_gone(host).await?;
     }
-    world.until(WINDOWS_INSTANCES, "no host is left", |p| pool_status(p).nodes == 0).await?;
+    world.until(WINDOWS_INSTANCES, "no host is left", |p| pool_status(p).hosts == 0).await?;
     let pool = world.pool(WINDOWS_INSTANCES).await?;
     ensure!(pool.metadata.deletion_timestamp.is_none(), "{pool:?}");
     ensure!(owned(&pool, MANAGER_ADAPTER) == ours, "{}", owned(&pool, MANAGER_ADAPTER));

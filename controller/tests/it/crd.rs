@@ -120,10 +120,10 @@ async fn ssh() -> Result<()> {
         spec
     };
     let ssh = |patch: Value| json!({"ssh": patch});
-    let needs = "hostKeyPolicy Strict needs ssh.knownHostsRef";
+    let needs = "hostKeyPolicy Strict needs ssh.knownHostsSecretRef";
     check(specs(&[
         ("strict with nothing", strict(json!({})), Refused(needs)),
-        ("strict with known hosts", strict(json!({"ssh": {"knownHostsRef": {"name": "known"}}})), Taken),
+        ("strict with known hosts", strict(json!({"ssh": {"knownHostsSecretRef": {"name": "known"}}})), Taken),
         ("strict with a key on the host", strict(json!({"inventory": {"hosts": [with_key]}})), Taken),
         (
             "strict with a key on one host of two",
@@ -351,10 +351,10 @@ async fn remediation_and_mode() -> Result<()> {
         ("another mode", json!({"mode": "plan"}), Refused("Unsupported value")),
         (
             "all",
-            remediation(json!({"type": "Reboot", "unreachableSeconds": 30, "maxUnhealthy": "40%", "drift": "Report"})),
+            remediation(json!({"type": "Reboot", "notReadySeconds": 30, "maxUnhealthy": "40%", "drift": "Report"})),
             Taken,
         ),
-        ("too soon", remediation(json!({"unreachableSeconds": 29})), Refused("greater than or equal to 30")),
+        ("too soon", remediation(json!({"notReadySeconds": 29})), Refused("greater than or equal to 30")),
         ("another type", remediation(json!({"type": "Replace"})), Refused("Unsupported value")),
         ("another answer to drift", remediation(json!({"drift": "Ignore"})), Refused("Unsupported value")),
         ("none unhealthy", remediation(json!({"maxUnhealthy": 0})), Refused("must be a whole number of at least 1")),

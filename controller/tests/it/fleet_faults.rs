@@ -61,7 +61,7 @@ async fn four_of_a_hundred_are_broken_and_mended() -> Result<()> {
             let s = pool_status(p);
             s.failed_nodes == 4
                 && s.failed_node_names == broken
-                && s.nodes == 100
+                && s.hosts == 100
                 && has(&s.conditions, kind::DEGRADED, "True", "NodesFailed")
                 && has(&s.conditions, kind::READY, "False", "NodesFailed")
                 && has(&s.conditions, kind::RECONCILING, "True", "ProgressingWithRetry")

@@ -184,7 +184,7 @@ impl<'a> Scene<'a> {
         let all = |p: &WindowsNodePool| {
             let status = pool_status(p);
             let used = status.inventory.and_then(|i| i.revision);
-            is_ready(p) && status.ready_nodes == count && status.nodes == count && used.as_deref() == Some(revision)
+            is_ready(p) && status.ready_nodes == count && status.hosts == count && used.as_deref() == Some(revision)
         };
         self.world.until(&self.pool, &format!("{count} hosts of {revision} are Ready"), all).await
     }
@@ -411,7 +411,7 @@ async fn an_operator_that_starts_while_the_server_is_away_leaves_all_as_it_is() 
     let scene = Scene { world: &world, pool, hosts, source };
     scene.refuses("nothing is known", "ArtifactNotReadable", "could not be fetched", None, Then::TriesAgain).await?;
     let seen = pool_status(&world.pool(&scene.pool).await?);
-    ensure!((seen.nodes, seen.ready_nodes, seen.removing_nodes) == (2, 2, 0), "{seen:?}");
+    ensure!((seen.hosts, seen.ready_nodes, seen.removing_nodes) == (2, 2, 0), "{seen:?}");
     ensure!(seen.inventory.and_then(|i| i.revision).as_deref() == Some(revision), "the pool forgot its revision");
     scene.is_untouched(&before).await?;
     scene.source.serves(Reply::Artifact(archive(LIST, EntryType::Regular, &list)));

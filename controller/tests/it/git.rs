@@ -90,7 +90,7 @@ impl Scene {
     pub async fn until_ready(&self, count: i32) -> Result<()> {
         let all = |p: &WindowsNodePool| {
             let status = pool_status(p);
-            is_ready(p) && status.ready_nodes == count && status.nodes == count
+            is_ready(p) && status.ready_nodes == count && status.hosts == count
         };
         self.world.until(POOL, &format!("{count} hosts are Ready"), all).await
     }
@@ -407,7 +407,7 @@ async fn an_operator_that_starts_leaves_all_as_it_is() -> Result<()> {
     scene.world.new_operator().await?;
     refuses(&scene, "nothing is known", "Timeout", "after 3s").await?;
     let status = pool_status(&scene.world.pool(POOL).await?);
-    ensure!((status.nodes, status.ready_nodes, status.removing_nodes) == (2, 2, 0), "{status:?}");
+    ensure!((status.hosts, status.ready_nodes, status.removing_nodes) == (2, 2, 0), "{status:?}");
     *scene.rule.lock().unwrap() = None;
     scene.until_ready(2).await?;
     ensure!(scene.stats() == stats, "a host was worked on: {:?}", scene.stats());

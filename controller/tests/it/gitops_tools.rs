@@ -62,7 +62,7 @@ async fn two_tools_share_a_pool() -> Result<()> {
     let less = part(&[], json!({"template": {"metadata": {"labels": {"example.com/hall": "b"}}}}));
     apply(&world, FLUX, &less, false).await?;
     world.until_gone(&hosts[1]).await?;
-    world.until(POOL, "one host is left", |p| is_ready(p) && pool_status(p).nodes == 1).await?;
+    world.until(POOL, "one host is left", |p| is_ready(p) && pool_status(p).hosts == 1).await?;
     let node = world.node(hosts[0].name()).await?.context("the other's host is gone")?;
     ensure!(node.labels().get("example.com/hall").map(String::as_str) == Some("b"), "{:?}", node.labels());
     Ok(())

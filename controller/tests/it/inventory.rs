@@ -91,7 +91,7 @@ async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
     world.until(POOL, "too many are gone at once", blocked).await?;
     let pool = world.pool(POOL).await?;
     let status = pool_status(&pool);
-    ensure!(status.nodes == 4 && status.removing_nodes == 0, "{status:?}");
+    ensure!(status.hosts == 4 && status.removing_nodes == 0, "{status:?}");
     let message = &conditions::find(&status.conditions, kind::STALLED).context("not stalled")?.message;
     for part in ["3 of 4", "guarded-1, guarded-2, guarded-3", &format!("{}=3", key::APPROVE_REMOVAL)] {
         ensure!(message.contains(part), "{message} does not say {part:?}");
@@ -102,7 +102,7 @@ async fn many_removals_wait_for_a_person(world: &World) -> Result<()> {
     for host in &hosts[1..4] {
         world.until_gone(host).await?;
     }
-    world.until(POOL, "one is left", |p| is_ready(p) && pool_status(p).nodes == 1).await
+    world.until(POOL, "one is left", |p| is_ready(p) && pool_status(p).hosts == 1).await
 }
 
 async fn an_entry_that_turns_bad_keeps_its_host(world: &World) -> Result<()> {

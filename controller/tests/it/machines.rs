@@ -144,7 +144,7 @@ pub async fn set_port(world: &World, pool: &str, host: &SimHost) -> Result<()> {
 pub async fn until_ready(world: &World, pool: &str, nodes: i32) -> Result<()> {
     world
         .until(pool, &format!("{nodes} nodes"), |p| {
-            is_ready(p) && (pool_status(p).nodes, pool_status(p).ready_nodes) == (nodes, nodes)
+            is_ready(p) && (pool_status(p).hosts, pool_status(p).ready_nodes) == (nodes, nodes)
         })
         .await
 }

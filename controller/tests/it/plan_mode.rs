@@ -340,8 +340,13 @@ async fn what_stands_in_the_way_is_said() -> Result<()> {
     ensure!(typo != good, "{good}");
     let other = |text: &str| text.replace(&format!("name: {POOL}"), "name: other");
     for (about, by, text, expected) in [
-        ("a rule", By::Operator, strict.clone(), "hostKeyPolicy Strict needs ssh.knownHostsRef"),
-        ("a rule, for a new pool", By::Administrator, other(&strict), "hostKeyPolicy Strict needs ssh.knownHostsRef"),
+        ("a rule", By::Operator, strict.clone(), "hostKeyPolicy Strict needs ssh.knownHostsSecretRef"),
+        (
+            "a rule, for a new pool",
+            By::Administrator,
+            other(&strict),
+            "hostKeyPolicy Strict needs ssh.knownHostsSecretRef",
+        ),
         ("a field that is not known", By::Operator, typo.clone(), "unknown field \"spec.templat\""),
         ("the same, for a new pool", By::Administrator, other(&typo), "unknown field \"spec.templat\""),
     ] {

@@ -142,7 +142,7 @@ async fn one_at_a_time_and_gently(world: &World) -> Result<()> {
         ensure!(host.stats().connections == 2, "{}: {:?}", host.name(), host.stats());
         world.until_event(host.name(), "Removed").await?;
     }
-    world.until("budgeted", "one is left", |p| crate::fleet::is_ready(p) && pool_status(p).nodes == 1).await?;
+    world.until("budgeted", "one is left", |p| crate::fleet::is_ready(p) && pool_status(p).hosts == 1).await?;
     let kept = world.node(hosts[3].name()).await?.context("the one that stays is gone")?;
     ensure!(!is_cordoned(&kept), "the one that stays is cordoned");
 

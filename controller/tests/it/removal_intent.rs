@@ -174,7 +174,7 @@ async fn an_empty_list_removes_nobody_until_the_number_is_confirmed(world: &Worl
         world.until_gone(host).await?;
     }
     world.until_event(POOL, "RemovalConfirmed").await?;
-    world.until(POOL, "no host is left", |p| is_ready(p) && pool_status(p).nodes == 0).await?;
+    world.until(POOL, "no host is left", |p| is_ready(p) && pool_status(p).hosts == 0).await?;
     let pool = world.pool(POOL).await?;
     ensure!(!pool.annotations().contains_key(key::APPROVE_REMOVAL), "a confirmation is used once");
     Ok(())

@@ -46,7 +46,7 @@ async fn hosts_fall_ill_and_are_put_right() -> Result<()> {
 
 /// A pool of which at most one may be down for that to be the host's fault, and what is then done about it.
 fn frail(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
-    let remediation = json!({"type": remedy, "unreachableSeconds": PATIENCE, "maxUnhealthy": 1});
+    let remediation = json!({"type": remedy, "notReadySeconds": PATIENCE, "maxUnhealthy": 1});
     spec_with(hosts, json!({"remediation": remediation, "rollout": {"maxUnavailable": 1}}))
 }
 

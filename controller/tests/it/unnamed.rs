@@ -135,7 +135,7 @@ async fn strict_is_strict_without_names_too(world: &World) -> Result<()> {
     let strict = json!({"hostKeyPolicy": "Strict"});
     list(world, POOL, &addresses(&hosts), hosts[0].port(), strict).await?;
     let address = hosts[0].address().to_string();
-    until_problem(world, POOL, "HostKeyUnknown", &[&address, "ssh.knownHostsRef"]).await?;
+    until_problem(world, POOL, "HostKeyUnknown", &[&address, "ssh.knownHostsSecretRef"]).await?;
     ensure!(!is_ready(&world.pool(POOL).await?), "it says that all is well");
     ensure!(hosts[0].stats().connections == 0, "it was logged in to");
 
@@ -145,7 +145,7 @@ async fn strict_is_strict_without_names_too(world: &World) -> Result<()> {
     let secret =
         json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": {"known_hosts": known}});
     world.control_plane.apply_yaml(&secret.to_string()).await?;
-    let strict = json!({"hostKeyPolicy": "Strict", "knownHostsRef": {"name": "strictly-known"}});
+    let strict = json!({"hostKeyPolicy": "Strict", "knownHostsSecretRef": {"name": "strictly-known"}});
     world.apply(POOL, &spec(POOL, hosts[0].port(), strict)).await?;
     world.until_joined(hosts[0].name()).await?;
     Ok(())

@@ -49,7 +49,7 @@ pub struct Limits {
     /// What is done with nodes that have not been Ready for long.
     pub remediation: RemediationType,
     /// How long that is.
-    pub unreachable_after: Duration,
+    pub not_ready_after: Duration,
     /// When more nodes than this are not Ready, the cause is elsewhere.
     pub max_unhealthy: IntOrPercent,
     /// How many more nodes may be disturbed under the limit over all pools; `None`: there is no such limit.
@@ -484,7 +484,7 @@ impl<'a> Plan<'a> {
         !self.limits.paused
             && !self.too_many_down
             && self.is_repairable(candidate)
-            && later(candidate.down_since, Some(self.limits.unreachable_after)).is_some_and(|at| at <= self.now)
+            && later(candidate.down_since, Some(self.limits.not_ready_after)).is_some_and(|at| at <= self.now)
     }
 
     fn is_repairable(&self, candidate: &Candidate) -> bool {
@@ -522,7 +522,7 @@ impl<'a> Plan<'a> {
 
     fn next(&self) -> Option<Timestamp> {
         let of = |s: &&Candidate| {
-            let repair = later(s.down_since, Some(self.limits.unreachable_after)).filter(|_| self.is_repairable(s));
+            let repair = later(s.down_since, Some(self.limits.not_ready_after)).filter(|_| self.is_repairable(s));
             let lost = later(s.down_since, self.limits.ignore_lost_after).filter(|_| is_silent(s));
             let key = s.key_waits_until.filter(|_| s.wants_key);
             [s.waits_until, repair, lost, key].into_iter().flatten().filter(|at| *at > self.now).min()

@@ -16,7 +16,7 @@ pub(super) fn limits() -> Limits {
         ignore_lost_after: None,
         gate: UpdateLimit::default(),
         remediation: RemediationType::Reconfigure,
-        unreachable_after: Duration::from_mins(10),
+        not_ready_after: Duration::from_mins(10),
         max_unhealthy: IntOrPercent::Percent(50),
         others: None,
     }

@@ -453,7 +453,7 @@ prop_compose! {
             ignore_lost_after: ignores_lost.then_some(Duration::from_mins(25)),
             gate: UpdateLimit { limit, ..UpdateLimit::default() },
             remediation: if repairs { RemediationType::Reconfigure } else { RemediationType::None },
-            unreachable_after: Duration::from_mins(10),
+            not_ready_after: Duration::from_mins(10),
             max_unhealthy,
             others,
         }

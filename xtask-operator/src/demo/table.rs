@@ -77,7 +77,7 @@ impl Table {
         let _ = std::io::stdout().flush();
         let pool_ready = view.pool.as_ref().and_then(|p| p.status.as_ref()).is_some_and(|s| {
             find(&s.conditions, kind::READY).is_some_and(|c| c.status == "True")
-                && usize::try_from(s.nodes) == Ok(hosts)
+                && usize::try_from(s.hosts) == Ok(hosts)
         });
         pool_ready && rows.iter().filter(|r| r.ready).count() == hosts
     }
