@@ -10,6 +10,7 @@ mod config_map;
 mod crash;
 mod crd;
 mod crd_inventory;
+mod crd_template;
 mod csr;
 mod deploy;
 mod drain_rights;

@@ -1,0 +1,147 @@
+//! What the API server takes for the template of a pool's nodes, and what it refuses.
+
+use anyhow::Result;
+use serde_json::{Value, json};
+
+use crate::crd::{
+    Verdict::{self, Refused, Taken},
+    check, pool, specs,
+};
+
+#[tokio::test]
+async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
+    let mut cases = Vec::new();
+    let mut add = |what: &'static str, key: &str, verdict: Verdict| {
+        let patch = json!({"template": {"metadata": {what: {key: "x"}}}});
+        cases.push((format!("{what} {key}"), pool("case", &patch), verdict));
+    };
+    for key in [
+        "line",
+        "example.com/line",
+        "node-role.kubernetes.io/factory",
+        "node.kubernetes.io/instance-type",
+        "topology.kubernetes.io/zone",
+    ] {
+        add("labels", key, Taken);
+    }
+    for key in [
+        "kubernetes.io/os",
+        "beta.kubernetes.io/os",
+        "kubernetes.io/hostname",
+        "node-restriction.kubernetes.io/a",
+        "k8s.io/a",
+        "x.k8s.io/a",
+        "windowsmachineconfig.openshift.io/byoh",
+    ] {
+        add("labels", key, Refused("belong to others; only node-role.kubernetes.io/"));
+        add("annotations", key, Refused("annotations with a key under"));
+    }
+    add("annotations", "example.com/contact", Taken);
+    add("annotations", "contact", Taken);
+    add("annotations", "node.kubernetes.io/a", Refused("annotations with a key under"));
+    let many = |n: usize| (0..n).map(|i| (format!("k{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
+    for what in ["labels", "annotations"] {
+        for (n, verdict) in [(64, Taken), (65, Refused("must have at most 64 items"))] {
+            let patch = json!({"template": {"metadata": {what: many(n)}}});
+            cases.push((format!("{n} {what}"), pool("case", &patch), verdict));
+        }
+    }
+    check(cases).await
+}
+
+#[tokio::test]
+async fn taints() -> Result<()> {
+    let taint = |key: &str| json!({"key": key, "effect": "NoSchedule"});
+    let taints = |list: Vec<Value>| json!({"template": {"spec": {"taints": list}}});
+    let others = "taints with a key under";
+    check(specs(&[
+        ("none", taints(vec![]), Taken),
+        ("plain", taints(vec![taint("os")]), Taken),
+        ("with a prefix", taints(vec![taint("example.com/a_b.C")]), Taken),
+        ("kubelet's", taints(vec![taint("node.kubernetes.io/unschedulable")]), Refused(others)),
+        ("the operator's", taints(vec![taint("windowsmachineconfig.openshift.io/a")]), Refused(others)),
+        ("like kubelet's", taints(vec![taint("x.node.kubernetes.io/a")]), Taken),
+        ("bad key", taints(vec![taint("a b")]), Refused("must be letters, digits")),
+        ("two prefixes", taints(vec![taint("a/b/c")]), Refused("must be letters, digits")),
+        (
+            "bad value",
+            taints(vec![json!({"key": "a", "value": "b c", "effect": "NoExecute"})]),
+            Refused("must be letters, digits"),
+        ),
+        ("value", taints(vec![json!({"key": "a", "value": "b", "effect": "PreferNoSchedule"})]), Taken),
+        ("bad effect", taints(vec![json!({"key": "a", "effect": "Never"})]), Refused("Unsupported value")),
+        ("no effect", taints(vec![json!({"key": "a"})]), Refused("Required value")),
+        ("the same twice", taints(vec![taint("a"), taint("a")]), Refused("Duplicate value")),
+        ("two effects", taints(vec![taint("a"), json!({"key": "a", "effect": "NoExecute"})]), Taken),
+        ("too many", taints((0..33).map(|i| taint(&format!("t{i}"))).collect()), Refused("must have at most 32 items")),
+    ]))
+    .await
+}
+
+#[tokio::test]
+async fn services_of_the_nodes() -> Result<()> {
+    let spec = |spec: Value| json!({"template": {"spec": spec}});
+    let kubelet = |kubelet: Value| spec(json!({"kubelet": kubelet}));
+    let gc = |low: Value, high: Value| {
+        kubelet(json!({"imageGCLowThresholdPercent": low, "imageGCHighThresholdPercent": high}))
+    };
+    let less =
+        "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
+    let mut cases = specs(&[
+        ("low below high", gc(json!(79), json!(80)), Taken),
+        ("low as high", gc(json!(80), json!(80)), Refused(less)),
+        ("low above high", gc(json!(90), json!(80)), Refused(less)),
+        ("low below the usual high", gc(json!(84), Value::Null), Taken),
+        ("low as the usual high", gc(json!(85), Value::Null), Refused(less)),
+        ("high as the usual low", gc(Value::Null, json!(80)), Refused(less)),
+        ("high above the usual low", gc(Value::Null, json!(81)), Taken),
+        ("high of more than all", gc(Value::Null, json!(101)), Refused("less than or equal to 100")),
+        ("no pods", kubelet(json!({"maxPods": 0})), Refused("greater than or equal to 1")),
+        ("many pods", kubelet(json!({"maxPods": 1000})), Taken),
+        ("too many pods", kubelet(json!({"maxPods": 1001})), Refused("less than or equal to 1000")),
+        ("one log", kubelet(json!({"containerLogMaxFiles": 1})), Refused("greater than or equal to 2")),
+        ("downloads", spec(json!({"containerd": {"maxConcurrentDownloads": 64}})), Taken),
+        (
+            "no downloads",
+            spec(json!({"containerd": {"maxConcurrentDownloads": 0}})),
+            Refused("greater than or equal to 1"),
+        ),
+        ("an image", spec(json!({"containerd": {"sandboxImage": "mcr.example.com/oss/pause:3.10@sha256:ab"}})), Taken),
+        ("no image", spec(json!({"containerd": {"sandboxImage": "a b"}})), Refused("must be the name of an image")),
+        ("old logs", spec(json!({"logs": {"maxSize": "100Mi", "maxAgeSeconds": 3600}})), Taken),
+        ("no time for logs", spec(json!({"logs": {"maxAgeSeconds": 0}})), Refused("greater than or equal to 3600")),
+        ("no size for logs", spec(json!({"logs": {"maxSize": "0Mi"}})), Refused("must be a quantity above 0")),
+        ("a size in letters", kubelet(json!({"containerLogMaxSize": "big"})), Refused("must be a quantity above 0")),
+        ("a size as a number", kubelet(json!({"containerLogMaxSize": 1_048_576})), Taken),
+    ]);
+    let mut add = |field: &str, key: &str, value: Value, verdict: Verdict| {
+        cases.push((format!("{field} {key} {value}"), pool("case", &kubelet(json!({field: {key: value}}))), verdict));
+    };
+    for field in ["systemReserved", "kubeReserved"] {
+        for cpu in [json!("500m"), json!("2"), json!(2), json!("0.5"), json!("1.1234"), json!("0")] {
+            add(field, "cpu", cpu, Taken);
+        }
+        for cpu in [json!(""), json!("-1"), json!(-1), json!("2Gi"), json!(1000), json!("two")] {
+            add(field, "cpu", cpu, Refused("must be a quantity of CPUs, 0 or more and below 1000"));
+        }
+        for key in ["memory", "ephemeral-storage"] {
+            for size in [json!("2Gi"), json!("1.5Gi"), json!("1Ti"), json!("1500M"), json!(1_073_741_824), json!("1e9")]
+            {
+                add(field, key, size, Taken);
+            }
+            for size in [json!(""), json!("2gi"), json!("-1Gi"), json!(-1), json!("10%")] {
+                add(field, key, size, Refused("must be a quantity of 0 or more"));
+            }
+            add(field, key, json!("1".repeat(33)), Refused("Too long"));
+        }
+    }
+    for key in ["memory.available", "nodefs.available", "imagefs.available"] {
+        for left in [json!("500Mi"), json!("1.5Gi"), json!("10%"), json!("0%"), json!(1_048_576)] {
+            add("evictionHard", key, left, Taken);
+        }
+        for left in [json!(""), json!("0"), json!(0), json!("100%"), json!("-1%"), json!("1.5%")] {
+            add("evictionHard", key, left, Refused("must be a quantity above 0 or a percentage"));
+        }
+    }
+    check(cases).await
+}
