@@ -326,7 +326,7 @@ async fn a_null_is_a_field_that_is_not_set() -> Result<()> {
     let mut body = pool("crd-nulls", &json!({"rollout": {"order": "Name"}}));
     let expected = body["spec"].clone();
     body["spec"]["ssh"] = Value::Null;
-    body["spec"]["rollout"]["steps"] = Value::Null;
+    body["spec"]["rollout"]["paused"] = Value::Null;
     body["spec"]["inventory"]["hosts"][0]["port"] = Value::Null;
     let made = pools.create(&PostParams::default(), &serde_json::from_value(body)?).await?;
     assert_eq!(made.data["spec"], expected);
