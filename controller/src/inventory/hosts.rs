@@ -21,6 +21,9 @@ pub struct Known {
     pub port: i32,
     /// Its pool.
     pub pool: String,
+    /// Whether it was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
+    /// entries in two pools were exchanged would keep each other from being put right.
+    pub is_elsewhere: bool,
 }
 
 /// An entry that is not used, and why.
@@ -67,7 +70,7 @@ pub fn resolve(
     // For hosts that are listed in the pool, the API server has checked it.
     let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_secret_ref.is_none();
     let mut taken: BTreeMap<(String, i32), String> = BTreeMap::new();
-    for known in known.iter().filter(|k| k.pool != pool) {
+    for known in known.iter().filter(|k| k.pool != pool && !k.is_elsewhere) {
         taken.insert((canonical(&known.address), known.port), format!("{} of pool {}", known.name, known.pool));
     }
     let mut names = BTreeSet::new();
@@ -154,7 +157,7 @@ mod tests {
         (resolved.hosts, resolved.problems)
     }
     fn known(name: &str, address: &str, pool: &str) -> Known {
-        Known { name: name.into(), address: address.into(), port: 22, pool: pool.into() }
+        Known { name: name.into(), address: address.into(), port: 22, pool: pool.into(), is_elsewhere: false }
     }
 
     #[test]
@@ -196,6 +199,13 @@ mod tests {
                 vec![known("x", "10.0.0.1", "q")],
                 vec![],
                 vec![("a", "HostConflict")],
+            ),
+            (
+                "address in another pool, whose host was reached elsewhere",
+                vec![host("a", "10.0.0.1")],
+                vec![Known { is_elsewhere: true, ..known("x", "10.0.0.1", "q") }],
+                vec!["a"],
+                vec![],
             ),
             (
                 "name in another pool",

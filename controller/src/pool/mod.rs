@@ -262,11 +262,14 @@ fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &Poo
 }
 
 pub(crate) fn known(instance: &WindowsInstance) -> Known {
+    let host = &instance.spec.host;
+    let proven = instance.status.as_ref().and_then(|s| s.proven_at.as_ref());
     Known {
         name: instance.name_any(),
-        address: instance.spec.host.address.clone(),
-        port: instance.spec.host.port,
+        address: host.address.clone(),
+        port: host.port,
         pool: instance.spec.pool_ref.name.clone(),
+        is_elsewhere: proven.is_some_and(|p| (&p.address, p.port) != (&host.address, host.port)),
     }
 }
 

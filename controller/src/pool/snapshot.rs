@@ -175,6 +175,7 @@ pub async fn plan(
         address: host.address.clone(),
         port: host.port,
         pool: name.clone(),
+        is_elsewhere: false,
     };
     Ok(Planned {
         list: look.preview(pool, cx),
