@@ -13,7 +13,7 @@ use testbed::sim::Fault;
 
 use super::{
     reconcile_instance,
-    test_bed::{Bed, CLUSTER},
+    test_bed::{Bed, CLUSTER, NODE},
 };
 use crate::fake_api::AtWrite;
 
@@ -27,7 +27,8 @@ struct World {
     bed: Bed,
     /// Kubelet starts that were seen: a Node is registered at the start of a kubelet, and at no other time.
     starts: u64,
-    node_of_start: Option<String>,
+    /// Whether its pool takes it out when the operator crashes.
+    leaves_at_crash: bool,
 }
 
 fn grant(id: &str, type_: GrantType, more: &Value) -> Value {
@@ -44,7 +45,7 @@ impl World {
         instance["metadata"] = metadata;
         bed.api.forget("PATCH", &format!("{}/status", super::test_bed::INSTANCE));
         bed.api.objects(|o| o.put("windowsinstances", instance));
-        Self { bed, starts: 0, node_of_start: None }
+        Self { bed, starts: 0, leaves_at_crash: false }
     }
 
     /// A host that is a node of this version.
@@ -111,6 +112,12 @@ impl World {
         self.instance().is_none() && self.node().is_none() && !on_host(path::STATE) && !on_host(path::ROOT)
     }
 
+    /// Whether the operator has cordoned the Node, ever.
+    fn was_cordoned(&self) -> bool {
+        let calls = self.bed.api.all_calls();
+        calls.iter().any(|c| c.method == "PATCH" && c.path == NODE && is_cordoned(&c.body))
+    }
+
     /// What kubelet and wicd do.
     fn host_works(&mut self) {
         let starts = self.bed.host.kubelet_starts();
@@ -118,10 +125,7 @@ impl World {
             let is_start = starts != self.starts;
             self.starts = starts;
             match self.node() {
-                None if is_start => {
-                    let node = self.bed.api.objects(|o| o.put("nodes", node));
-                    self.node_of_start = node["metadata"]["uid"].as_str().map(str::to_owned);
-                }
+                None if is_start => drop(self.bed.api.objects(|o| o.put("nodes", node))),
                 Some(known) if is_start || known["status"]["nodeInfo"] != node["status"]["nodeInfo"] => {
                     self.bed.api.objects(|o| o.edit("nodes", "win-1", |n| n["status"] = node["status"].take()));
                 }
@@ -167,6 +171,9 @@ impl World {
             };
             if crashed {
                 self.bed.restart_operator();
+                if std::mem::take(&mut self.leaves_at_crash) {
+                    self.take_out();
+                }
             }
             // The next watch event, or the time that the operator waits for: a drain waits some seconds for pods that are still bound.
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -239,4 +246,65 @@ async fn a_host_that_is_cut_off_anywhere_joins() {
         world.works_until("it joins", |w| w.follows(&version)).await;
         assert_eq!(world.bed.cx.cluster.id, CLUSTER);
     }
+}
+
+#[tokio::test]
+async fn a_host_that_is_taken_out_anywhere_in_its_join_leaves_nothing() {
+    let prepare = async || World { leaves_at_crash: true, ..World::new().await };
+    at_each_write(AtWrite::Crash, prepare, async |world: &mut World| {
+        let version = world.publish(110);
+        world.grant("join-1", GrantType::Provision, &version, &json!({}));
+        world.works_until("it joins or leaves", |w| w.follows(&version) || w.is_gone()).await;
+        // The crash after the last write may come too late.
+        if world.instance().is_some() && !world.bed.api.is_still_to_come() {
+            world.take_out();
+            world.works_until("it leaves", World::is_gone).await;
+        }
+    })
+    .await;
+}
+
+/// A change that a node takes while its pods run.
+fn quiet() -> Value {
+    json!({"disruption": "None"})
+}
+
+#[tokio::test]
+async fn a_quiet_change_that_is_interrupted_anywhere_disturbs_nothing() {
+    for what in INTERRUPTIONS {
+        at_each_write(
+            what,
+            async || World::joined().await.0,
+            async |world: &mut World| {
+                let version = world.publish(120);
+                let boots = world.bed.host.boots();
+                let mut grant = quiet();
+                grant["version"] = json!(version);
+                world.grant("update-1", GrantType::Update, &version, &grant);
+                world.works_until("it is updated", |w| w.follows(&version)).await;
+                assert_eq!(world.bed.host.boots(), boots);
+                assert!(!world.was_cordoned());
+            },
+        )
+        .await;
+    }
+}
+
+/// It was granted without a place in the budget, as many others at once.
+#[tokio::test]
+async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
+    let (mut world, _) = World::joined().await;
+    let (version, boots) = (world.publish(120), world.bed.host.boots());
+    world.bed.host.fault(Fault::NeedsReboot);
+    let mut grant = quiet();
+    grant["version"] = json!(version);
+    world.grant("update-1", GrantType::Update, &version, &grant);
+    let waits = |w: &World| {
+        let asks = |n: Value| n["metadata"]["annotations"].get(key::REBOOT_REQUIRED).is_some();
+        let is_over = |i: Value| i["status"]["operation"].is_null() && i["status"]["lastOperation"] == "update-1";
+        w.node().is_some_and(asks) && w.instance().is_some_and(is_over)
+    };
+    world.works_until("it asks for a restart", waits).await;
+    assert_eq!(world.bed.host.boots(), boots, "it was restarted without a turn");
+    assert!(!world.was_cordoned(), "it was drained without a turn");
 }
