@@ -59,7 +59,7 @@ pub struct Run {
     /// Format of the log.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
     pub log_format: LogFormat,
-    /// Level of the log, for example `info` or `info,controller::ssh=debug`.
+    /// Level of the log, for example `info` or `info,controller::instance=debug`.
     #[arg(long, env = "LOG_LEVEL", default_value = "info,kube_runtime=warn")]
     pub log_level: String,
     /// URL at which hosts reach the API server. If not set: detected on OpenShift, otherwise the URL that the operator

@@ -12,7 +12,7 @@ use crate::args::LogFormat;
 pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
-    /// Sets the level, as `debug` or `info,controller::ssh=debug`. The error says what is wrong with the text.
+    /// Sets the level, as `debug` or `info,controller::instance=debug`. The error says what is wrong with the text.
     pub fn set(&self, level: &str) -> Result<(), String> {
         let filter = EnvFilter::try_new(level).map_err(|e| format!("{level:?} is not a log level: {e}"))?;
         self.0.reload(filter).map_err(|e| e.to_string())
