@@ -83,7 +83,8 @@ fn reasons(page: &mut String, title: &str, place: &str, reasons: &[Reason]) {
 
 fn events() -> String {
     let about = "The events of the operator. Those of pools and instances are in the namespace `default`, because these objects have none. The \
-                 operator writes the same event, with the same note, once in ten minutes.";
+                 operator writes the same event, with the same note, once in ten minutes, and in that time at most ten different notes \
+                 for one object and reason.";
     let mut page = page("Events", about);
     let rows = EventReason::FIXED.iter().map(|reason| {
         let on: Vec<String> = reason.regarding().iter().map(|kind| format!("{kind:?}")).collect();
