@@ -17,7 +17,10 @@ use k8s_openapi::api::core::v1::{Node, Secret};
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, DynamicObject, Patch, PatchParams},
-    runtime::watcher::{self, Event, watcher},
+    runtime::{
+        WatchStreamExt as _,
+        watcher::{self, Event, watcher},
+    },
 };
 use remote::ssh::Identity;
 use russh::keys::{PrivateKey, ssh_key::LineEnding};
@@ -70,7 +73,7 @@ fn watch(maker: &Maker) -> Arc<Mutex<Seen>> {
     let (seen, all) = (Arc::<Mutex<Seen>>::default(), maker.machines());
     let into = seen.clone();
     tokio::spawn(async move {
-        let mut events = std::pin::pin!(watcher(all, watcher::Config::default()));
+        let mut events = std::pin::pin!(watcher(all, watcher::Config::default()).default_backoff());
         while let Some(event) = events.next().await {
             match event {
                 Ok(Event::Apply(machine) | Event::InitApply(machine)) => into.lock().unwrap().note(&machine),
