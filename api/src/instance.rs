@@ -206,6 +206,10 @@ pub struct Grant {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 32))]
     pub services: Vec<String>,
+    /// Whether the node took no pods when this was granted, because it was not Ready or was cordoned, so that the grant has no place
+    /// in `rollout.maxUnavailable`. The operator does not cordon a node that takes pods again before the pool has found it a place.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub without_place: bool,
 }
 
 /// How disruptive a change is; each includes those before.
@@ -569,6 +573,7 @@ impl Operation {
             version: self.to_version.clone(),
             disruption: self.disruption,
             services: self.services.clone(),
+            without_place: false,
         }
     }
     /// Whether the restart of the host is the purpose of the operation, and not only a part of a step.

@@ -64,6 +64,7 @@ mod tests {
             id: "x".into(),
             type_,
             granted_time: api::Time::default(),
+            without_place: false,
             version: None,
             disruption,
             services: Vec::new(),

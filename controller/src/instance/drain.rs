@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
 
-use super::{drain_options::options, error::StepError, scope::Scope};
+use super::{drain_options::options, error::StepError, node::ready, scope::Scope};
 use crate::{
     drain::{self, Cordon, Drain, State},
     events::EventReason,
@@ -48,8 +48,21 @@ pub async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError> {
     Ok(())
 }
 
-/// Keeps new pods away.
-pub async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
+/// A node that waits for a place in the budget checks this often whether it has one; its pool triggers it as well.
+const PLACE_POLL: Duration = Duration::from_secs(5);
+
+/// Whether the node takes pods again, and the operation was granted as one that costs nothing because it took none.
+fn lacks_place(scope: &Scope, node: &Node) -> bool {
+    let operation = scope.status.operation.as_ref().map(|o| &o.id);
+    let grant = scope.instance.spec.grant.as_ref().filter(|g| Some(&g.id) == operation);
+    grant.is_some_and(|g| g.without_place) && ready(node).0 && !drain::is_cordoned(node)
+}
+
+/// Keeps new pods away. Returns how long the operation waits, if it lacks a place in the budget.
+pub async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
+    if lacks_place(scope, node) {
+        return Ok(Some(Action::requeue(PLACE_POLL)));
+    }
     match &mut scope.status.operation {
         // A drain begins only on a cordoned node.
         Some(operation) if operation.drain.is_some() => lifted(scope, Timestamp::now()),
@@ -61,7 +74,7 @@ pub async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<(), StepError
     scope.enter_step(CORDON, "cordoning the node").await?;
     scope.cx.process.metrics.wrote("Node");
     cordon(scope).take(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
-    Ok(())
+    Ok(None)
 }
 
 /// Another client lifted the cordon during the drain. Whatever its owner, the new cordon is the operator's, and the

@@ -308,3 +308,20 @@ async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     assert_eq!(world.bed.host.boots(), boots, "it was restarted without a turn");
     assert!(!world.was_cordoned(), "it was drained without a turn");
 }
+
+/// What was granted to a node that took no pods cost nothing. It may have come back in the moment before.
+#[tokio::test]
+async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
+    let (mut world, _) = World::joined().await;
+    world.take_out();
+    world.edit(|i| i["spec"]["grant"]["withoutPlace"] = json!(true));
+    for _ in 0..2 {
+        let instance = world.bed.sync().unwrap();
+        Box::pin(reconcile_instance(&instance, &world.bed.cx)).await.unwrap();
+    }
+    assert!(!world.was_cordoned());
+    // Its pool finds it one.
+    world.edit(|i| drop(i["spec"]["grant"].as_object_mut().unwrap().remove("withoutPlace")));
+    world.works_until("it leaves", World::is_gone).await;
+    assert!(world.was_cordoned());
+}

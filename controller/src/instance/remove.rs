@@ -74,7 +74,9 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> 
             }
             (Next::Do(Step::Cordon), Some(node)) => {
                 seen.drained = false;
-                take_cordon(scope, &node).await?;
+                if let Some(action) = take_cordon(scope, &node).await? {
+                    return Ok(action);
+                }
             }
             (Next::Do(Step::Drain), Some(node)) => match pass(scope, &node).await? {
                 None => seen.drained = true,

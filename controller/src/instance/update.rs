@@ -120,7 +120,9 @@ async fn evacuate(scope: &mut Scope, begun: Option<Step>, target: &Target) -> Re
             }
             (Next::Do(Step::Cordon), Found::Node(node)) => {
                 seen.drained = false;
-                take_cordon(scope, &node).await?;
+                if let Some(action) = take_cordon(scope, &node).await? {
+                    return Ok(Some(action));
+                }
             }
             (Next::Do(Step::Drain), Found::Node(node)) => match pass(scope, &node).await? {
                 None => seen.drained = true,

@@ -244,6 +244,10 @@ pub async fn apply(
         let leaving = leave.contains(&name).then(|| leaving(list, instance, now));
         let granting = decision.changes.get(&name);
         let mut spec = granting.map_or_else(|| json!({}), |g| granted(instance, g.as_ref(), now));
+        let is_placed = decision.placed.contains(&name);
+        if is_placed {
+            spec["grant"] = json!({"withoutPlace": null});
+        }
         if let Some(leaving) = &leaving {
             spec["leaving"] = json!(leaving);
         }
@@ -260,6 +264,7 @@ pub async fn apply(
                 writes.push(Write::Leave { name, patch, mark, event });
             }
             (None, Some(_)) => writes.push(Write::Grant { name, patch }),
+            (None, None) if is_placed => writes.push(Write::Grant { name, patch }),
             (None, None) => {}
         }
     }
@@ -280,7 +285,7 @@ fn granted(instance: &WindowsInstance, granting: Option<&Granting>, now: Timesta
     let mut spec = json!({"grant": null});
     if let Some(grant) = &grant {
         // What the last grant had and this one has not must go.
-        let empty = json!({"version": null, "disruption": null, "services": null});
+        let empty = json!({"version": null, "disruption": null, "services": null, "withoutPlace": null});
         spec["grant"] = merged(empty, json!(grant));
         if let Some(version) = &grant.version {
             spec["desired"] = json!({"version": version});
@@ -381,6 +386,7 @@ fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) ->
         version: granting.version.clone(),
         disruption: granting.disruption,
         services: granting.services.clone(),
+        without_place: granting.without_place,
     }
 }
 

@@ -77,6 +77,7 @@ pub(crate) fn member(
         grant: grant.map(|g| g.type_),
         grant_version: grant.and_then(|g| g.version.clone()),
         grant_disruption: grant.and_then(|g| g.disruption),
+        grant_without_place: grant.is_some_and(|g| g.without_place),
         begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
         removing: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Remove),
         vanishing: false,

@@ -53,8 +53,6 @@ const LISTED: Duration = Duration::from_secs(30);
 const EXPLAINED: Duration = Duration::from_secs(15);
 /// A watch has caught up after this time.
 const CAUGHT_UP: Duration = Duration::from_secs(5);
-/// A node that comes back is noticed within this time. Its change was granted as one that costs nothing, and may begin until then.
-const NOTICED: Duration = Duration::from_secs(2);
 
 /// What people want now.
 struct Model {
@@ -72,9 +70,7 @@ struct Model {
 struct Seen {
     nodes: BTreeMap<String, Node>,
     ready_since: BTreeMap<String, Instant>,
-    /// Since when each Node is Ready and takes pods.
-    up_since: BTreeMap<String, Instant>,
-    /// Nodes that had been Ready for some time when the operator cordoned them.
+    /// Nodes that were Ready when the operator cordoned them.
     cordoned_while_ready: BTreeSet<String>,
     /// Pods that run and are not asked to end, by UID: their Node and name.
     pods: BTreeMap<String, (String, String)>,
@@ -164,12 +160,7 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                     seen.history.record(format!("Node {name}"), state);
                     if !is_cordoned(&node) {
                         seen.cordoned_while_ready.remove(&name);
-                    }
-                    if node_is_ready(&node) && !is_cordoned(&node) {
-                        seen.up_since.entry(name.clone()).or_insert_with(Instant::now);
-                    } else if seen.up_since.remove(&name).is_some_and(|since| since.elapsed() >= NOTICED)
-                        && node_is_ready(&node)
-                    {
+                    } else if node_is_ready(&node) && seen.nodes.get(&name).is_some_and(|before| !is_cordoned(before)) {
                         seen.cordoned_while_ready.insert(name.clone());
                     }
                     seen.nodes.insert(name, node);
@@ -178,7 +169,6 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                     seen.history.record(format!("Node {}", node.name_any()), "deleted".into());
                     seen.nodes.remove(&node.name_any());
                     seen.ready_since.remove(&node.name_any());
-                    seen.up_since.remove(&node.name_any());
                     seen.cordoned_while_ready.remove(&node.name_any());
                 }
                 _ => {}
@@ -192,8 +182,8 @@ fn watch_nodes(world: &World, seen: Shared) -> JoinHandle<()> {
                     .filter(|n| is_cordoned_by_us(n) && is_cordoned(n))
                     .map(ResourceExt::name_any)
                     .collect();
-                // One that was not Ready when it was cordoned, or had come back only just before, cost nothing of the budget. When it becomes
-                // Ready, its operation is taken back, which takes a moment.
+                // One that was not Ready when it was cordoned cost nothing of the budget. When it becomes Ready, its operation is taken back,
+                // which takes a moment.
                 let ready = |n: &&String| seen.ready_since.contains_key(*n) && seen.cordoned_while_ready.contains(*n);
                 let counted = cordoned.iter().filter(ready).count();
                 if counted > 1 {

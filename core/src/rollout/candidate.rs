@@ -19,6 +19,8 @@ pub struct Candidate {
     pub grant_version: Option<String>,
     /// How disruptive the update is that was granted. An update of which this is not known counts as disruptive.
     pub grant_disruption: Option<Disruption>,
+    /// Whether its grant was given while it took no pods, and has no place in the budget.
+    pub grant_without_place: bool,
     /// Whether its operation has begun, and may have disturbed the node.
     pub begun: bool,
     /// Whether that operation has changed something on the host, so that its grant is no longer revoked.

@@ -67,11 +67,13 @@ pub struct Granting {
     pub disruption: Option<Disruption>,
     /// To update: services to restart.
     pub services: Vec<String>,
+    /// Whether the node takes no pods now, so that it costs nothing.
+    pub without_place: bool,
 }
 
 impl From<GrantType> for Granting {
     fn from(type_: GrantType) -> Self {
-        Self { type_, version: None, disruption: None, services: Vec::new() }
+        Self { type_, version: None, disruption: None, services: Vec::new(), without_place: false }
     }
 }
 
@@ -80,6 +82,8 @@ impl From<GrantType> for Granting {
 pub struct Decision {
     /// Grants to write; `None` takes one back.
     pub changes: BTreeMap<String, Option<Granting>>,
+    /// Nodes that take pods again since they were granted something that cost nothing, and for which there is a place now.
+    pub placed: BTreeSet<String>,
     /// How many more available nodes could be disturbed now.
     pub allowed_disruptions: u32,
     /// Nodes that are disturbed, or may be at any moment, because of a grant.
@@ -255,7 +259,8 @@ impl<'a> Plan<'a> {
     }
 
     fn give(&mut self, candidate: &'a Candidate, grant: impl Into<Granting>) {
-        let grant = grant.into();
+        let mut grant: Granting = grant.into();
+        grant.without_place = disturbs(Some(grant.type_), grant.disruption) && !has_pods(candidate);
         let same = candidate.grant == Some(grant.type_)
             && candidate.grant_version == grant.version
             && (candidate.grant_disruption.is_none() || candidate.grant_disruption == grant.disruption);
@@ -562,6 +567,9 @@ impl<'a> Plan<'a> {
                 None if candidate.grant.is_some() => drop(decision.changes.insert(candidate.name.clone(), None)),
                 Some(Verdict::Give(grant)) => {
                     drop(decision.changes.insert(candidate.name.clone(), Some(grant.clone())));
+                }
+                Some(Verdict::Keep) if candidate.grant_without_place && has_pods(candidate) => {
+                    decision.placed.insert(candidate.name.clone());
                 }
                 None | Some(Verdict::Keep) => {}
             }

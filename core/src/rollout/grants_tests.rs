@@ -643,6 +643,7 @@ fn what_is_granted_says_what_to_do() {
         version: Some(V2.into()),
         disruption: Some(Disruption::Drain),
         services: vec!["kubelet".into()],
+        without_place: false,
     };
     let stage = Granting { version: Some(V2.into()), ..GrantType::Stage.into() };
     assert_eq!(decision.changes, BTreeMap::from([("a".into(), Some(update)), ("b".into(), Some(stage))]));
@@ -818,4 +819,24 @@ fn nodes_of_an_abandoned_rollout_go_first() {
             vec![("a", Some(GrantType::Update))],
         ),
     ]);
+}
+
+/// Otherwise the operator would cordon it in the moment before its pool takes the grant back.
+#[test]
+fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
+    use GrantType::Remove;
+    let limits = limits();
+    let down = Candidate { ready: false, ..dead("a") };
+    let given =
+        |candidate: Candidate| decide(&[leaving(candidate)], &limits, NOW).changes.remove("a").flatten().unwrap();
+    assert!(given(down).without_place);
+    assert!(!given(node("a")).without_place);
+
+    let back = |name| Candidate { grant_without_place: true, ..granted(leaving(node(name)), Remove) };
+    let decision = decide(&[back("a"), node("b")], &limits, NOW);
+    assert!(decision.placed.contains("a") && decision.changes.is_empty(), "{decision:?}");
+    let busy = Candidate { removing: true, ..granted(leaving(node("b")), Remove) };
+    let decision = decide(&[back("a"), busy], &limits, NOW);
+    assert!(decision.placed.is_empty(), "{decision:?}");
+    assert_eq!(decision.changes, BTreeMap::from([("a".into(), None)]), "it waits for its turn");
 }
