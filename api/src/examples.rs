@@ -4,8 +4,8 @@ use crate::{
     ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, GitRef,
     GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, KubeletSettings, LogRotation,
     MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation,
-    RemediationType, Removal, Reserved, Rollout, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Step, Taint,
-    TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
+    RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh,
+    Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -174,8 +174,8 @@ pub fn examples() -> Vec<Example> {
                         progress_deadline_seconds: Some(3600),
                         ignore_lost_after_seconds: Some(7200),
                         steps: Some(vec![
-                            Step { nodes: IntOrPercent::Int(1), pause_seconds: Some(900), approval: None },
-                            Step { nodes: IntOrPercent::Percent(10), pause_seconds: None, approval: Some(true) },
+                            RolloutStep { nodes: IntOrPercent::Int(1), pause_seconds: Some(900), approval: None },
+                            RolloutStep { nodes: IntOrPercent::Percent(10), pause_seconds: None, approval: Some(true) },
                         ]),
                         approved_version: None,
                         maintenance_windows: Some(vec![MaintenanceWindow {

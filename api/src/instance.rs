@@ -7,7 +7,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{SecretKeyRef, Time};
+use crate::{SecretKeyRef, Step, Time};
 
 /// One host of a pool: its desired state, and what the operator observes and does. Only the operator writes it; to
 /// change a host, change its pool.
@@ -508,7 +508,7 @@ pub struct Operation {
     #[serde(rename = "type")]
     pub type_: GrantType,
     /// Step of the operation.
-    pub step: String,
+    pub step: Step,
     /// Start of the step.
     pub step_start_time: Time,
     /// Start of the operation.
@@ -618,5 +618,15 @@ pub struct Failures {
     pub last_message: String,
     /// Step that failed.
     #[serde(default)]
-    pub step: String,
+    pub step: Step,
+}
+
+impl Failures {
+    /// The last failure in a line: the step that failed, and why.
+    pub fn summary(&self) -> String {
+        match self.step {
+            Step::Unknown => self.last_message.clone(),
+            step => format!("{step}: {}", self.last_message),
+        }
+    }
 }

@@ -37,6 +37,7 @@ pub mod reasons;
 mod rule;
 pub mod services;
 pub mod services_version;
+mod step;
 pub mod text;
 mod time;
 
@@ -46,4 +47,5 @@ pub use instance::*;
 pub use int_or_percent::{IntOrPercent, ParseIntOrPercentError};
 pub use pool::*;
 pub use quantity::Quantity;
+pub use step::Step;
 pub use time::Time;

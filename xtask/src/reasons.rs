@@ -54,19 +54,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ),
     (
         "steps, operations and actions of events",
-        &[
-            "AdaptSource",
-            "AddKey",
-            "DeleteNode",
-            "KeepUserData",
-            "ReadInventory",
-            "ReadSecret",
-            "ReplaceMachine",
-            "RetireKey",
-            "RotateKey",
-            "VerifyAddress",
-            "VerifyKey",
-        ],
+        &["AdaptSource", "KeepUserData", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],
     ),
     (
         "values of Kubernetes",

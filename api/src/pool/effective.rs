@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use super::{
     DeletionPolicy, Drain, Effective, FailureAction, GitSource, Host, Inventory, MaintenanceWindow, Mode, Order,
-    Remediation, Rollout, SecretKeyRef, SourceRef, Ssh, Step, Taint, TemplateSpec, WindowsNodePoolSpec,
+    Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec, WindowsNodePoolSpec,
 };
 use crate::{IntOrPercent, names};
 
@@ -196,7 +196,7 @@ impl Rollout {
         Some(seconds(self.ignore_lost_after_seconds, 3600)).filter(|d| !d.is_zero())
     }
     /// Steps of a change.
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[RolloutStep] {
         self.steps.as_deref().unwrap_or_default()
     }
     /// Windows in which changes may begin; none means always.

@@ -45,7 +45,7 @@ pub struct Rollout {
     /// Steps of a rollout: a change reaches the nodes of a step, and then waits. After the last step all nodes follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 10))]
-    pub steps: Option<Vec<Step>>,
+    pub steps: Option<Vec<RolloutStep>>,
     /// Version that may pass the steps that wait for an approval: the value of `status.desiredVersion`. It names the
     /// version, so that an old approval does not apply to a new change. The annotation `approve` of the pool does the
     /// same.
@@ -80,7 +80,7 @@ pub enum Order {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Copy, Debug, PartialEq, Eq)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(validation = ("has(self.pauseSeconds) != (has(self.approval) && self.approval)", "a step has either pauseSeconds or approval: true"))]
-pub struct Step {
+pub struct RolloutStep {
     /// Nodes changed at the end of this step, including those of the steps before: a number, or a percentage of the pool.
     pub nodes: IntOrPercent,
     /// Seconds to wait after the step.

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use api::Failures;
+use api::{Failures, Step};
 
 use super::{
     error::StepError,
@@ -12,9 +12,6 @@ use super::{
 };
 use crate::events::EventReason;
 use wnp_core::operation::identity::{Identity, Purpose};
-
-/// As the status and events show it.
-const STEP: &str = "VerifyAddress";
 
 /// Whether the entry of the host names another place than the one where it was proven.
 fn is_elsewhere(scope: &Scope) -> bool {
@@ -65,18 +62,18 @@ pub async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
         Ok(()) => {
             scope.mark_reachable();
             let note = format!("the host answers at {place} with its known host key and machine id");
-            scope.cx.events.say(&scope.instance, EventReason::AddressVerified, STEP, &note);
+            scope.cx.events.say(&scope.instance, EventReason::AddressVerified, Step::VerifyAddress.as_str(), &note);
             Ok(None)
         }
         Err(error @ StepError::Api { .. }) => Err(error),
         Err(error) => {
             let (failures, wait) = scope.next_failure(scope.status.address_failures.as_ref(), &error);
             let reason = failures.last_reason.clone();
-            scope.status.address_failures = Some(Failures { step: STEP.into(), ..failures });
+            scope.status.address_failures = Some(Failures { step: Step::VerifyAddress, ..failures });
             scope.mark_unreachable(&error);
             scope.cx.process.metrics.failed(&reason);
             let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
-            scope.cx.events.say(&scope.instance, EventReason::AddressRefused, STEP, &note);
+            scope.cx.events.say(&scope.instance, EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
             Ok(Some(wait))
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::DrainStatus;
+use api::{DrainStatus, Step};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
@@ -18,9 +18,6 @@ use crate::{
 const BLOCKED_POLL: Duration = Duration::from_secs(20);
 /// Interval at which pods of a deleted Node are checked again.
 const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
-/// The steps, as the status shows them.
-const CORDON: &str = "Cordon";
-const DRAIN: &str = "Drain";
 
 /// The cordon of the operation that is going on.
 pub fn cordon(scope: &Scope) -> Cordon {
@@ -71,7 +68,7 @@ pub async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action
         Some(operation) => operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned,
         None => {}
     }
-    scope.enter_step(CORDON, "cordoning the node").await?;
+    scope.enter_step(Step::Cordon, "cordoning the node").await?;
     scope.cx.process.metrics.wrote("Node");
     cordon(scope).take(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
     Ok(None)
@@ -102,7 +99,7 @@ pub async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError>
         "the Node was deleted, and {} pods are still bound to it (for example {first}); waiting until the cluster has removed them or the Node exists again",
         pods.len()
     );
-    scope.enter_step(DRAIN, &what).await?;
+    scope.enter_step(Step::Drain, &what).await?;
     Ok(Some(Action::requeue(LEFT_BEHIND_POLL)))
 }
 
@@ -119,7 +116,7 @@ pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, Step
         if let Some(operation) = &mut scope.status.operation {
             operation.drain = Some(DrainStatus { start_time: started.into(), ..DrainStatus::default() });
         }
-        scope.enter_step(DRAIN, "evicting pods").await?;
+        scope.enter_step(Step::Drain, "evicting pods").await?;
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
@@ -171,7 +168,7 @@ pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, Step
         let overdue = if progress.overdue { "; this takes longer than drain.timeoutSeconds" } else { "" };
         scope.cx.events.say(&scope.instance, EventReason::DrainBlocked, "Drain", &format!("{blockers}{overdue}"));
     }
-    scope.enter_step(DRAIN, &what).await?;
+    scope.enter_step(Step::Drain, &what).await?;
     let wait = if progress.state == State::Refused { BLOCKED_POLL } else { progress.next };
     Ok(Some(Action::requeue(wait.max(Duration::from_millis(500)))))
 }

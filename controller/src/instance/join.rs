@@ -1,6 +1,6 @@
 //! Makes a host a node.
 
-use api::Grant;
+use api::{Grant, Step};
 use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
@@ -15,14 +15,13 @@ use super::{
     status::Situation,
 };
 use crate::events::EventReason;
-use wnp_core::operation::join::Step;
 
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    scope.start_operation(grant, Step::Connect.as_str());
+    scope.start_operation(grant, Step::Connect);
     let version = scope.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default();
     let target = scope.target(&version).await?;
-    match converge(scope, &target).await? {
+    match Box::pin(converge(scope, &target)).await? {
         Converged::Waits(action) => Ok(action),
         Converged::Works(node) => joined(scope, node.as_deref(), &target).await,
         Converged::AlreadyNode(node) => adopted(scope, node).await,

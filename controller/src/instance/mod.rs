@@ -15,6 +15,7 @@ mod error;
 #[cfg(test)]
 mod executor_tests;
 mod hand_back;
+mod host_steps;
 mod identity;
 mod join;
 mod login;
@@ -169,11 +170,10 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
     if remove::is_abandoned(&scope.instance) {
         return remove::abandon(scope).await;
     }
-    if remove::is_past_return(scope) {
+    if let Some(begun) = remove::past_return(scope) {
         if let Some(wait) = scope.retry_after() {
             return Ok(Action::requeue(wait));
         }
-        let begun = scope.operation().as_grant();
         return remove::run(scope, &begun).await;
     }
     let machine = scope.instance.spec.origin.as_ref().and_then(|o| o.machine.clone());

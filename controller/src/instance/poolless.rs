@@ -38,10 +38,10 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
     // What has changed something on the host is brought to its end when the pool is there again.
     if !scope.status.operation.as_ref().is_some_and(|o| o.is_past_return() || o.type_ == GrantType::Remove) {
         update::abort_operation(scope).await?;
-    } else if !remove::is_past_return(scope) {
+    } else if remove::past_return(scope).is_none() {
         remove::take_back(scope).await?;
     }
-    let text = message(&scope.name(), &scope.instance, remove::is_past_return(scope));
+    let text = message(&scope.name(), &scope.instance, remove::past_return(scope).is_some());
     scope.set_conditions(&Situation::Poolless { message: &text });
     Ok(Action::await_change())
 }

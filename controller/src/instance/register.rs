@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use api::{
-    Time,
+    Step, Time,
     names::{MANAGER_INSTANCE, key},
 };
 use k8s_openapi::api::core::v1::Node;
@@ -23,7 +23,7 @@ use super::{
     wanted::wanted_node,
 };
 use crate::whose::{Whose, whose};
-use wnp_core::operation::join::{Step, Wanted};
+use wnp_core::operation::join::Wanted;
 
 /// A Node that comes up takes moments for each of its steps. The status reports what it waits for only after this time;
 /// each change before would be a write more for every host that joins.
@@ -56,9 +56,9 @@ pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -
             (false, _, says) => format!("waiting for the Node to be Ready: {says}"),
         },
     };
-    let begins = scope.status.operation.as_ref().is_none_or(|o| o.step != Step::Register.as_str());
+    let begins = scope.step() != Step::Register;
     if begins || scope.in_step() >= REGISTER_QUIET {
-        scope.enter_step(Step::Register.as_str(), &what).await?;
+        scope.enter_step(Step::Register, &what).await?;
     }
     if let Some(node) = node {
         sync_node_metadata(scope, node).await?;
@@ -102,7 +102,7 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
         }
         Err(error) => {
             if let Some(operation) = &mut scope.status.operation {
-                operation.step = Step::Connect.as_str().into();
+                operation.step = Step::Connect;
                 operation.step_start_time = Time::now();
             }
             Err(error)

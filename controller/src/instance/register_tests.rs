@@ -54,6 +54,6 @@ async fn no_version_is_blamed_for_a_host_that_went_off() {
     assert!(error.is_unreachable() && error.blame() == Blame::Host, "{error:?}");
     assert_eq!(follows(&error), AfterFailure::Retry { attempts: 0 });
     // When it is back it is verified first, and its services have their full time again.
-    assert_eq!(scope.operation().step, Step::Connect.as_str());
+    assert_eq!(scope.step(), Step::Connect);
     assert!(scope.in_step() < Duration::from_mins(1), "{:?}", scope.in_step());
 }

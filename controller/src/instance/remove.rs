@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use api::{
-    DeletionPolicy, Grant, GrantType, Operation, Time, UncleanHost, WindowsInstance, WindowsNodePool,
+    DeletionPolicy, Grant, GrantType, Operation, Step, Time, UncleanHost, WindowsInstance, WindowsNodePool,
     host::{self, Body, Verb},
     names::{FINALIZER_INSTANCE, MANAGER_INSTANCE, key},
 };
@@ -30,7 +30,7 @@ use crate::events::EventReason;
 use remote::facts;
 use wnp_core::operation::{
     identity::{Identity, Purpose},
-    remove::{Next, Seen, Step, next},
+    remove::{Next, ObservedRemoval, is_past_drain, next},
 };
 
 /// A node that is to leave stays one for at least this long after it was marked: what was taken out by mistake, or stands in the next
@@ -40,31 +40,39 @@ const SETTLE: Duration = Duration::from_secs(5);
 /// Continues the removal of the host, until it is complete or a wait is needed.
 pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     // A user who hands hosts back sets this policy last: it takes precedence over a grant that was given under another.
-    if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && !is_past_return(scope) {
+    if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && past_return(scope).is_none() {
         return let_go(scope, grant).await;
     }
-    let cx = scope.cx.clone();
-    let begun = scope.status.operation.as_ref().filter(|o| o.id == grant.id).and_then(|o| Step::parse(&o.step));
+    let begun = scope.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| o.step);
     if begun.is_none() {
         Box::pin(verify_before_removal(scope)).await?;
     }
     take_up(scope, grant);
-    let mut seen = Seen { begun, touched: scope.status.host_key.is_some(), ..Seen::default() };
+    let mut seen = ObservedRemoval { begun, touched: scope.status.host_key.is_some(), ..ObservedRemoval::default() };
     loop {
-        if cx.process.stop.is_cancelled() {
+        if scope.cx.process.stop.is_cancelled() {
             return Ok(Action::await_change());
         }
-        let past_drain = seen.begun >= Some(Step::Deconfigure);
-        let found = if past_drain { scope.find_node().await? } else { scope.find_node_to_empty().await? };
-        let is_gone = matches!(found, Found::Gone);
+        let is_past_drain = is_past_drain(seen.begun);
+        let found = if is_past_drain { scope.find_node().await? } else { scope.find_node_to_empty().await? };
+        // Pods of a Node that is gone must end before anything is done to the host.
+        let has_lost_node = matches!(found, Found::Gone) && !is_past_drain;
         let node = found.node();
-        seen.node = node.is_some();
         seen.cordoned = node.as_ref().is_some_and(|n| cordon(scope).is_held(n));
         seen.deleted = scope.instance.is_deleting();
-        match (next(seen), node) {
-            (Next::Gone, _) => return gone(scope).await,
-            (Next::Delete, _) => {
-                if is_gone && let Some(action) = left_behind(scope).await? {
+        match next(node, seen) {
+            Next::Cordon(node) => {
+                seen.drained = false;
+                if let Some(action) = take_cordon(scope, &node).await? {
+                    return Ok(action);
+                }
+            }
+            Next::Drain(node) => match pass(scope, &node).await? {
+                None => seen.drained = true,
+                Some(action) => return Ok(action),
+            },
+            Next::Delete => {
+                if has_lost_node && let Some(action) = left_behind(scope).await? {
                     return Ok(action);
                 }
                 if let Some(wait) = settles(scope) {
@@ -72,33 +80,19 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> 
                 }
                 delete(scope, |i| leaves_with(i, grant)).await?;
             }
-            (Next::Do(Step::Cordon), Some(node)) => {
-                seen.drained = false;
-                if let Some(action) = take_cordon(scope, &node).await? {
-                    return Ok(action);
-                }
-            }
-            (Next::Do(Step::Drain), Some(node)) => match pass(scope, &node).await? {
-                None => seen.drained = true,
-                Some(action) => return Ok(action),
-            },
-            (Next::Do(Step::Deconfigure), _) => {
-                if is_gone
-                    && !past_drain
-                    && let Some(action) = left_behind(scope).await?
-                {
+            Next::Deconfigure => {
+                if has_lost_node && let Some(action) = left_behind(scope).await? {
                     return Ok(action);
                 }
                 deconfigure(scope).await?;
                 (seen.clean, seen.begun) = (true, Some(Step::Deconfigure));
             }
-            (Next::Do(Step::DeleteNode), Some(node)) => {
-                scope.enter_step(Step::DeleteNode.as_str(), "deleting the Node").await?;
+            Next::DeleteNode(node) => {
+                scope.enter_step(Step::DeleteNode, "deleting the Node").await?;
                 seen.begun = Some(Step::DeleteNode);
                 delete_node(scope, &node).await?;
             }
-            // The Node went away in between: look again.
-            (Next::Do(_), None) => {}
+            Next::Gone => return gone(scope).await,
         }
     }
 }
@@ -106,7 +100,7 @@ pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> 
 /// Takes up the removal. Of a change that it interrupts it keeps what was changed on the host, in case that the host is to stay after all.
 fn take_up(scope: &mut Scope, grant: &Grant) {
     let interrupted = scope.status.operation.clone().filter(|o| o.id != grant.id && is_half_changed(o));
-    let operation = scope.start_operation(grant, Step::Cordon.as_str());
+    let operation = scope.start_operation(grant, Step::Cordon);
     if let Some(old) = interrupted {
         operation.from_version = old.from_version;
         operation.to_version = old.to_version;
@@ -123,10 +117,11 @@ fn is_half_changed(operation: &Operation) -> bool {
     operation.applied || operation.rolling_back
 }
 
-/// Whether the removal can no longer be revoked.
-pub fn is_past_return(scope: &Scope) -> bool {
-    let step = scope.status.operation.as_ref().filter(|o| o.type_ == GrantType::Remove).map(|o| o.step.as_str());
-    scope.instance.is_deleting() && step.and_then(Step::parse) >= Some(Step::Deconfigure)
+/// The grant of a removal that can no longer be revoked.
+pub fn past_return(scope: &Scope) -> Option<Grant> {
+    let is_removal = |o: &&Operation| o.type_ == GrantType::Remove && is_past_drain(Some(o.step));
+    let removal = scope.status.operation.as_ref().filter(is_removal)?;
+    scope.instance.is_deleting().then(|| removal.as_grant())
 }
 
 /// How long a node that was marked only just now stays one yet.
@@ -147,7 +142,7 @@ pub async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     operation.drain = None;
     if is_half_changed(operation) {
         operation.type_ = GrantType::Update;
-        operation.step = wnp_core::operation::update::Step::Host.as_str().into();
+        operation.step = Step::Connect;
     } else {
         lift_cordon(scope).await?;
         scope.status.operation = None;
@@ -223,7 +218,7 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
 }
 
 async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
-    scope.enter_step(Step::Deconfigure.as_str(), "removing everything that the operator put on the host").await?;
+    scope.enter_step(Step::Deconfigure, "removing everything that the operator put on the host").await?;
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     Box::pin(verify_before_removal(scope)).await?;
     let login = login(&scope.cx, &scope.instance, &scope.pool).await?;

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use api::{Grant, GrantType, KeyRotation, host::Verb};
+use api::{Grant, GrantType, KeyRotation, Step, host::Verb};
 
 use kube::runtime::controller::Action;
 
@@ -26,11 +26,6 @@ const PROFILE: &str = r".ssh\authorized_keys";
 /// More than any such file has.
 const MAX_FILE: usize = 1 << 20;
 
-const CONNECT: &str = "Connect";
-const ADD: &str = "AddKey";
-const VERIFY: &str = "VerifyKey";
-const RETIRE: &str = "RetireKey";
-
 /// Whether it is the operation of a host that must stay.
 pub fn is_at_it(scope: &Scope) -> bool {
     !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
@@ -38,11 +33,11 @@ pub fn is_at_it(scope: &Scope) -> bool {
 
 /// Goes through all of it. It takes seconds, and what an operator before us has done is found done.
 pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    scope.start_operation(grant, CONNECT);
+    scope.start_operation(grant, Step::Connect);
     let host = scope.instance.spec.host.clone();
     let Some(reference) = host.private_keys.first() else { return Ok(done(scope)) };
     let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
-    scope.enter_step(CONNECT, &what).await?;
+    scope.enter_step(Step::Connect, &what).await?;
     let new = scope.cx.hosts.secrets.key(reference).await?;
     let (keys, _) = scope.cx.hosts.secrets.keys(&host.private_keys).await?;
     let target = login::login(&scope.cx, &scope.instance, &scope.pool).await?;
@@ -104,7 +99,7 @@ async fn add(
     let rotation = scope.status.key_rotation.get_or_insert_default();
     rotation.retiring_key_hash = Some(old.public_key_hash());
     let what = format!("putting the key {} beside {}", new.fingerprint(), old.fingerprint());
-    scope.enter_step(ADD, &what).await?;
+    scope.enter_step(Step::AddKey, &what).await?;
     let connection = session.connection();
     let (mut places, mut problem) = (Vec::new(), None);
     for file in files {
@@ -123,7 +118,7 @@ async fn add(
         if let Some(both) = edit(&text, &change.new_line, &change.old_line, Old::Stays) {
             connection.rewrite(file, &bytes(&text), &bytes(&both)).await?;
             let note = format!("the key {} ({}) was added to {file}", new.fingerprint(), new.name());
-            scope.cx.events.say(&scope.instance, EventReason::KeyAdded, ADD, &note);
+            scope.cx.events.say(&scope.instance, EventReason::KeyAdded, Step::AddKey.as_str(), &note);
         }
     }
     if places.is_empty() {
@@ -136,7 +131,7 @@ async fn add(
     let check = HostKeyCheck::Pinned(connection.host_key().clone());
     // A host may allow one connection at a time, and so may the limit over all hosts.
     session.close().await;
-    scope.enter_step(VERIFY, &format!("logging in with the key {} alone", new.fingerprint())).await?;
+    scope.enter_step(Step::VerifyKey, &format!("logging in with the key {} alone", new.fingerprint())).await?;
     let alone = Target { keys: vec![change.new.identity.clone()], host_key: check, ..target };
     let session = login::open(&scope.cx, &scope.instance, operation, &alone).await.map_err(|error| match error {
         StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. })) => {
@@ -151,7 +146,7 @@ async fn add(
 /// Takes the old key out. `session` was made with the new one.
 async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[String]) -> Result<(), StepError> {
     let old = &change.old.identity;
-    scope.enter_step(RETIRE, &format!("removing the key {}", old.fingerprint())).await?;
+    scope.enter_step(Step::RetireKey, &format!("removing the key {}", old.fingerprint())).await?;
     let connection = session.connection();
     let mut problem = None;
     for file in files {
@@ -165,7 +160,7 @@ async fn retire(scope: &mut Scope, session: &Session, change: &Change, files: &[
         if let Some(last) = edit(&text, &change.new_line, &change.old_line, Old::Goes) {
             connection.rewrite(file, &bytes(&text), &bytes(&last)).await?;
             let note = format!("the key {} ({}) was removed from {file}", old.fingerprint(), old.name());
-            scope.cx.events.say(&scope.instance, EventReason::KeyRetired, RETIRE, &note);
+            scope.cx.events.say(&scope.instance, EventReason::KeyRetired, Step::RetireKey.as_str(), &note);
         }
     }
     // In a file that cannot be read there may still be one.
@@ -189,14 +184,14 @@ fn rotation_over(scope: &mut Scope) {
 pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = scope.status.key_rotation.clone().unwrap_or_default();
     let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);
-    if error.is_unreachable() && failures.step == CONNECT {
+    if error.is_unreachable() && failures.step == Step::Connect {
         scope.mark_unreachable(error);
     }
     scope.note_refusal(error).await;
-    let (reason, step) = (error.reason(), failures.step.clone());
+    let (reason, step) = (error.reason(), failures.step);
     scope.cx.process.metrics.failed(&reason);
     let note = format!("{reason}: {step}: {error}");
-    scope.cx.events.say(&scope.instance, EventReason::KeyRotationFailed, &step, &note);
+    scope.cx.events.say(&scope.instance, EventReason::KeyRotationFailed, step.as_str(), &note);
     scope.status.key_rotation = Some(KeyRotation { failures: Some(failures), ..before });
     scope.status.operation = None;
     scope.save().await?;

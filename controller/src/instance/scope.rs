@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use api::{
-    Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Time, WindowsInstance, WindowsInstanceStatus,
-    WindowsNodePool,
+    Disruption, Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Step, Time, WindowsInstance,
+    WindowsInstanceStatus, WindowsNodePool,
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -26,6 +26,7 @@ use wnp_core::{
         backoff::{backoff, believed},
         key_refusal,
         remove::is_past_return,
+        update::drains,
     },
     render::{Rendered, Stored},
 };
@@ -99,14 +100,14 @@ impl Scope {
     }
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
-    pub fn start_operation(&mut self, grant: &Grant, first_step: &str) -> &mut Operation {
+    pub fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
         let (epoch, now) = (self.cx.process.epoch, Time::now());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
         self.begins = stored.is_none();
         let operation = stored.unwrap_or_else(|| Operation {
             id: grant.id.clone(),
             type_: grant.type_,
-            step: first_step.into(),
+            step: first_step,
             step_start_time: now,
             start_time: now,
             disruption: grant.disruption,
@@ -146,10 +147,24 @@ impl Scope {
         wicd && (wanted.is_none() || wanted == current)
     }
 
-    /// The operation that is going on. It has been taken up.
-    pub fn operation(&self) -> &Operation {
-        static NONE: std::sync::LazyLock<Operation> = std::sync::LazyLock::new(Operation::default);
-        self.status.operation.as_ref().unwrap_or(&NONE)
+    /// Its step; unknown without an operation.
+    pub fn step(&self) -> Step {
+        self.status.operation.as_ref().map(|o| o.step).unwrap_or_default()
+    }
+
+    /// The kind of its operation.
+    pub fn operation_type(&self) -> Option<GrantType> {
+        self.status.operation.as_ref().map(|o| o.type_)
+    }
+
+    /// The disruption that its operation may cause.
+    pub fn disruption(&self) -> Disruption {
+        self.status.operation.as_ref().and_then(|o| o.disruption).unwrap_or_default()
+    }
+
+    /// Whether its operation evicts the pods first.
+    pub fn drains(&self) -> bool {
+        self.operation_type().is_some_and(|type_| drains(type_, self.disruption()))
     }
 
     /// Notes that the operation is over, and with it its failures.
@@ -161,50 +176,28 @@ impl Scope {
     /// Notes that the operation is over.
     pub fn end_operation(&mut self) {
         if let Some(operation) = self.status.operation.take() {
-            self.observe_step(&operation.step);
+            self.observe_step(operation.step);
             self.status.last_operation = Some(operation.id);
         }
     }
 
     /// Stores that a step begins, before its first side effect.
-    pub async fn enter_step(&mut self, step: &str, what: &str) -> Result<(), StepError> {
-        let before = self.status.operation.as_ref().map(|o| o.step.clone()).filter(|s| s != step);
-        if let Some(before) = before {
-            self.observe_step(&before);
-            if let Some(operation) = self.status.operation.as_mut() {
-                operation.step = step.into();
-                operation.step_start_time = Time::now();
-            }
+    pub async fn enter_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
+        let before = self.step();
+        if let Some(operation) = self.status.operation.as_mut().filter(|o| o.step != step) {
+            operation.step = step;
+            operation.step_start_time = Time::now();
+            self.observe_step(before);
         }
-        tracing::info!(instance = self.name(), step, "{what}");
+        tracing::info!(instance = self.name(), step = step.as_str(), "{what}");
         let type_ = self.status.operation.as_ref().map_or(GrantType::Provision, |o| o.type_);
         self.set_conditions(&Situation::Working { type_, step, what });
         self.save().await
     }
 
-    fn observe_step(&mut self, step: &str) {
-        let known = [
-            "Connect",
-            "Stage",
-            "Check",
-            "Verify",
-            "Uncordon",
-            "Upload",
-            "Configure",
-            "Reboot",
-            "Certify",
-            "Start",
-            "Register",
-            "Cordon",
-            "Drain",
-            "Deconfigure",
-            "DeleteNode",
-            "AddKey",
-            "VerifyKey",
-            "RetireKey",
-        ];
-        if let Some(step) = known.into_iter().find(|k| *k == step) {
-            let label = crate::metrics::StepLabel { step };
+    fn observe_step(&mut self, step: Step) {
+        if step != Step::Unknown {
+            let label = crate::metrics::StepLabel { step: step.as_str() };
             self.cx.process.metrics.step_seconds.get_or_create(&label).observe(self.step_began.elapsed().as_secs_f64());
         }
         self.step_began = std::time::Instant::now();
@@ -292,7 +285,7 @@ impl Scope {
             next_retry_time: next.into(),
             last_reason: error.reason(),
             last_message: error.to_string(),
-            step: self.status.operation.as_ref().map(|o| o.step.clone()).unwrap_or_default(),
+            step: self.step(),
         };
         (failures, wait)
     }
@@ -300,7 +293,7 @@ impl Scope {
     /// Notes a failure, and when the next attempt is made.
     pub async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
         let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
-        let Failures { last_reason: reason, last_message: message, step, .. } = failures.clone();
+        let (reason, step, summary) = (failures.last_reason.clone(), failures.step, failures.summary());
         self.status.failures = Some(failures);
         if error.is_unreachable() {
             self.mark_unreachable(error);
@@ -317,7 +310,6 @@ impl Scope {
             self.set_conditions(&Situation::Failed { leaving });
         }
         self.cx.process.metrics.failed(&reason);
-        let note = format!("{step}: {message}");
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
             _ if leaving => EventReason::RemoveFailed,
@@ -327,7 +319,7 @@ impl Scope {
             Some(GrantType::Repair) => EventReason::RepairFailed,
             _ => EventReason::JoinFailed,
         };
-        self.cx.events.say(&self.instance, event, &step, &format!("{reason}: {note}"));
+        self.cx.events.say(&self.instance, event, step.as_str(), &format!("{reason}: {summary}"));
         self.save().await?;
         Ok(wait)
     }

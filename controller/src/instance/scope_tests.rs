@@ -36,7 +36,7 @@ async fn nothing_begins_for_a_removal_that_was_taken_back() {
         bed.api.forget("GET", INSTANCE).on("GET", INSTANCE, 200, json!(changed));
 
         let mut scope = bed.scope(instance.clone());
-        let begun = scope.enter_step(step, "moving pods away").await;
+        let begun = scope.enter_step(step.into(), "moving pods away").await;
         assert_eq!(begun.is_ok(), goes_on, "{about}: {begun:?}");
         assert!(goes_on || matches!(begun, Err(StepError::Outdated)), "{about}: {begun:?}");
 

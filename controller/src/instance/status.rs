@@ -1,12 +1,10 @@
 //! What a person reads of an instance: phase and conditions, from the situation. Pure.
 
 use api::{
-    Failures, GrantType, Phase, Time, WindowsInstanceStatus,
+    Failures, GrantType, Phase, Step, Time, WindowsInstanceStatus,
     conditions::{Status, kind, reason, remove, set},
 };
 use jiff::Timestamp;
-
-use wnp_core::operation::update;
 
 /// Where an instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,7 +21,7 @@ pub enum Situation<'a> {
         /// The kind of the operation.
         type_: GrantType,
         /// The step.
-        step: &'a str,
+        step: Step,
         /// In a sentence.
         what: &'a str,
     },
@@ -73,8 +71,7 @@ pub fn describe(
                 None => format!("{step}: {what}"),
             };
             // Operations that are not disruptive: the node continues unchanged.
-            let quiet =
-                matches!(type_, GrantType::Stage | GrantType::RotateKey) || *step == update::Step::Check.as_str();
+            let quiet = matches!(type_, GrantType::Stage | GrantType::RotateKey) || *step == Step::Check;
             let phase = match type_ {
                 _ if quiet => Phase::Ready,
                 GrantType::Provision => Phase::Joining,
@@ -149,7 +146,7 @@ fn times(count: i32) -> String {
 /// A failure in words, with when it is tried again.
 fn failed(f: &Failures, now: Timestamp) -> String {
     let next = clock(f.next_retry_time, now);
-    format!("{}: {} (failed {}; next try {next})", f.step, f.last_message, times(f.count))
+    format!("{} (failed {}; next try {next})", f.summary(), times(f.count))
 }
 
 /// A time for a message: the time of day, with the date if that is not today's.
@@ -179,7 +176,7 @@ mod tests {
             next_retry_time: "2027-01-01T09:50:12Z".parse().unwrap(),
             last_reason: "ConnectTimeout".into(),
             last_message: "10.0.0.1:22 did not answer within 15 s".into(),
-            step: "Connect".into(),
+            step: Step::Connect,
         }
     }
 
@@ -195,14 +192,14 @@ mod tests {
                 "waits for its turn",
             ),
             (
-                Situation::Working { type_: GrantType::Provision, step: "Upload", what: "sending 4 files" },
+                Situation::Working { type_: GrantType::Provision, step: Step::Upload, what: "sending 4 files" },
                 None,
                 Phase::Joining,
                 "Unknown",
                 "Upload: sending 4 files",
             ),
             (
-                Situation::Working { type_: GrantType::Remove, step: "Drain", what: "2 pods left" },
+                Situation::Working { type_: GrantType::Remove, step: Step::Drain, what: "2 pods left" },
                 Some(twice()),
                 Phase::Removing,
                 "Unknown",
@@ -274,7 +271,7 @@ mod tests {
         let node = Situation::Node { ready: true, says: "kubelet is posting ready status", up_to_date: false };
         let mut status = described(&node, None);
         let before = find(&status.conditions, kind::READY).cloned();
-        let check = Situation::Working { type_: GrantType::Update, step: "Check", what: "logging in" };
+        let check = Situation::Working { type_: GrantType::Update, step: Step::Check, what: "logging in" };
         status.failures = Some(twice());
         describe(&mut status, &check, Some(3), TODAY.parse().unwrap());
         assert_eq!((find(&status.conditions, kind::READY), status.phase), (before.as_ref(), Some(Phase::Ready)));

@@ -4,14 +4,15 @@
 
 use std::{sync::Arc, time::Duration};
 
-use api::{Disruption, Grant, GrantType, Operation, names::key};
+use api::{Disruption, Grant, GrantType, Operation, Step, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::runtime::controller::Action;
 
 use super::{
-    converge::{Converged, STAGE, converge, look_and_stage},
+    converge::{Converged, converge},
     drain::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     error::StepError,
+    host_steps::look_and_stage,
     node::{self, ready},
     own::Found,
     register::{request_restart, sync_node_metadata},
@@ -20,7 +21,9 @@ use super::{
 };
 use crate::events::EventReason;
 use wnp_core::{
-    operation::update::{AfterFailure, Failure, Next, Seen, Step, after_failure, drains, next},
+    operation::update::{
+        AfterFailure, ChangePhase, Failure, Next, ObservedChange, after_failure, drains, first_step, next,
+    },
     render::Stored,
 };
 
@@ -30,12 +33,12 @@ pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     if let Some(wait) = scope.retry_after() {
         return Ok(Action::requeue(wait));
     }
-    scope.start_operation(grant, STAGE);
+    scope.start_operation(grant, Step::Stage);
     if let Some(operation) = &mut scope.status.operation {
         operation.to_version = Some(version.clone());
     }
     let target = scope.target(version).await?;
-    look_and_stage(scope, &target, STAGE).await?;
+    look_and_stage(scope, &target, Step::Stage).await?;
     scope.status.staged_version = Some(version.clone());
     scope.finish_operation();
     Ok(Action::await_change())
@@ -43,53 +46,119 @@ pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
 
 /// Continues a change, until it is complete or a wait is needed.
 pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
-    let begun = scope.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| Step::parse(&o.step));
-    let fresh = begun.is_none();
     if let Some(wait) = scope.retry_after() {
         return Ok(Action::requeue(wait));
     }
-    let current = scope.status.current_version.clone();
-    let operation = scope.start_operation(grant, "");
-    if fresh {
-        operation.from_version.clone_from(&current);
-        operation.to_version = grant.version.clone().or(current);
-        let first =
-            if drains(operation.type_, operation.disruption.unwrap_or_default()) { Step::Check } else { Step::Host };
-        operation.step = first.as_str().into();
-        take_over_cordon(scope).await?;
-    }
-    let begun = begun.or_else(|| scope.status.operation.as_ref().map(|o| Step::parse(&o.step)));
+    take_up(scope, grant).await?;
     // A missing version is detected before any disruption.
     let target = target(scope).await?;
-    if let Some(action) = evacuate(scope, begun, &target).await? {
-        return Ok(action);
-    }
-    if scope.operation().type_ == GrantType::Repair && scope.operation().services.is_empty() {
-        // Which of them does not work is not known.
-        let all = target.rendered.services.services.iter().map(|s| s.name.clone()).collect();
-        if let Some(operation) = &mut scope.status.operation {
-            operation.services = all;
+    let (mut seen, mut working) = begin(scope, &target);
+    loop {
+        if scope.cx.process.stop.is_cancelled() {
+            return Ok(Action::await_change());
+        }
+        let found = observe(scope, &mut seen).await?;
+        let is_gone = matches!(found, Found::Gone);
+        match next(found.node(), seen) {
+            Next::Check => {
+                look_and_stage(scope, &target, Step::Check).await?;
+                seen.checked = true;
+            }
+            Next::Cordon(node) => {
+                seen.drained = false;
+                if let Some(action) = take_cordon(scope, &node).await? {
+                    return Ok(action);
+                }
+            }
+            Next::Drain(node) => match pass(scope, &node).await? {
+                None => seen.drained = true,
+                Some(action) => return Ok(action),
+            },
+            Next::Converge => {
+                if is_gone && let Some(action) = left_behind(scope).await? {
+                    return Ok(action);
+                }
+                name_services(scope, &target);
+                seen.begun = ChangePhase::Converge;
+                working = match Box::pin(converge(scope, &target)).await? {
+                    Converged::Works(node) => node,
+                    Converged::Waits(action) => return Ok(action),
+                    Converged::MustBeEmpty => return empty_first(scope).await,
+                    // Only a host that joins is asked.
+                    Converged::AlreadyNode(_) => None,
+                };
+                seen.works = true;
+            }
+            Next::Verify => {
+                if let Some(wait) = watch(scope).await? {
+                    return Ok(Action::requeue(wait));
+                }
+                seen.proven = true;
+            }
+            Next::Uncordon(node) => uncordon(scope, &node).await?,
+            Next::Done => return done(scope, working, &target).await,
         }
     }
-    // A change that was seen to work is only watched.
-    let watched = scope.operation().step == Step::Verify.as_str() || scope.operation().step == Step::Uncordon.as_str();
-    let node = scope.cx.node(&scope.name());
-    let node = match node.filter(|n| watched && works(scope, n, &target)) {
-        Some(node) => Some(node),
-        None => match converge(scope, &target).await? {
-            Converged::Works(node) => node,
-            Converged::Waits(action) => return Ok(action),
-            Converged::MustBeEmpty => return empty_first(scope).await,
-            // Only a host that joins is asked.
-            Converged::AlreadyNode(_) => None,
-        },
+}
+
+/// Takes up the change: a new one begins from the version that the host follows.
+async fn take_up(scope: &mut Scope, grant: &Grant) -> Result<(), StepError> {
+    let is_new = scope.status.operation.as_ref().is_none_or(|o| o.id != grant.id);
+    let current = scope.status.current_version.clone();
+    let is_drained = drains(grant.type_, grant.disruption.unwrap_or_default());
+    let operation = scope.start_operation(grant, first_step(is_drained));
+    if is_new {
+        operation.from_version.clone_from(&current);
+        operation.to_version = grant.version.clone().or(current);
+        take_over_cordon(scope).await?;
+    }
+    Ok(())
+}
+
+/// What is known of the change before anything is done, and the Node, if the change was seen to work already: then it is only watched.
+fn begin(scope: &Scope, target: &Target) -> (ObservedChange, Option<Arc<Node>>) {
+    let begun = scope.step().into();
+    let working = scope.cx.node(&scope.name()).filter(|n| begun >= ChangePhase::Verify && works(scope, n, target));
+    let seen = ObservedChange {
+        begun,
+        drains: scope.drains(),
+        checked: false,
+        cordoned: false,
+        drained: false,
+        works: working.is_some(),
+        proven: begun == ChangePhase::Uncordon || scope.pool.spec.rollout().min_ready().is_zero(),
+        our_cordon: false,
     };
-    verify(scope, node, &target).await
+    (seen, working)
+}
+
+/// Observes what other clients may change at any time. Whether the Node has a cordon, and whose, is asked of the API server.
+async fn observe(scope: &mut Scope, seen: &mut ObservedChange) -> Result<Found, StepError> {
+    let found = if seen.is_before_drain() {
+        scope.find_node_to_empty().await?
+    } else if seen.works && seen.proven && may_have_our_cordon(scope) {
+        scope.find_node().await?
+    } else {
+        Found::None
+    };
+    if let Found::Node(node) = &found {
+        seen.cordoned = cordon(scope).is_held(node);
+        seen.our_cordon = is_our_cordon(scope, node);
+    }
+    Ok(found)
+}
+
+fn may_have_our_cordon(scope: &Scope) -> bool {
+    scope.drains() || scope.cx.node(&scope.name()).is_some_and(|n| is_our_cordon(scope, &n))
+}
+
+fn is_our_cordon(scope: &Scope, node: &Node) -> bool {
+    scope.status.operation.as_ref().is_some_and(|o| node::cordoned_by(node) == Some(o.id.as_str()))
 }
 
 /// The host has to be restarted, for which its pods must be moved away first.
 async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
-    if scope.operation().disruption.unwrap_or_default() == Disruption::None {
+    if scope.disruption() == Disruption::None {
         // It has no place in the budget. Nothing has been done yet: the restart is asked for, and both get their turn.
         request_restart(scope).await?;
         scope.finish_operation();
@@ -98,46 +167,23 @@ async fn empty_first(scope: &mut Scope) -> Result<Action, StepError> {
     if let Some(stored) = &mut scope.status.operation {
         stored.disruption = Some(Disruption::Reboot);
     }
-    scope.enter_step(Step::Cordon.as_str(), "the host must be restarted: its pods are evicted first").await?;
+    scope.enter_step(Step::Cordon, "the host must be restarted: its pods are evicted first").await?;
     Ok(Action::requeue(Duration::ZERO))
 }
 
-/// Until the node may be disturbed. `None` when it may. A host that cannot be changed is found out while its pods still run.
-async fn evacuate(scope: &mut Scope, begun: Option<Step>, target: &Target) -> Result<Option<Action>, StepError> {
-    let mut seen = Seen { begun, ..Seen::default() };
-    seen.drains = drains(scope.operation().type_, scope.operation().disruption.unwrap_or_default());
-    loop {
-        if scope.cx.process.stop.is_cancelled() {
-            return Ok(Some(Action::await_change()));
-        }
-        let found =
-            if seen.drains && seen.begun < Some(Step::Host) { scope.find_node_to_empty().await? } else { Found::None };
-        seen.cordoned = matches!(&found, Found::Node(node) if cordon(scope).is_held(node));
-        match (next(seen), found) {
-            (Next::Do(Step::Check), _) => {
-                look_and_stage(scope, target, Step::Check.as_str()).await?;
-                seen.checked = true;
-            }
-            (Next::Do(Step::Cordon), Found::Node(node)) => {
-                seen.drained = false;
-                if let Some(action) = take_cordon(scope, &node).await? {
-                    return Ok(Some(action));
-                }
-            }
-            (Next::Do(Step::Drain), Found::Node(node)) => match pass(scope, &node).await? {
-                None => seen.drained = true,
-                Some(action) => return Ok(Some(action)),
-            },
-            (Next::Do(Step::Cordon | Step::Drain), Found::Gone) => return left_behind(scope).await,
-            // The host is no node: there is nothing to move away.
-            _ => return Ok(None),
-        }
+/// A repair of which it is not known which service does not work restarts all.
+fn name_services(scope: &mut Scope, target: &Target) {
+    if let Some(operation) = &mut scope.status.operation
+        && operation.type_ == GrantType::Repair
+        && operation.services.is_empty()
+    {
+        operation.services = target.rendered.services.services.iter().map(|s| s.name.clone()).collect();
     }
 }
 
 async fn target(scope: &Scope) -> Result<Target, StepError> {
-    let operation = scope.operation();
-    scope.target(operation.to_version.as_deref().unwrap_or_default()).await
+    let version = scope.status.operation.as_ref().and_then(|o| o.to_version.clone());
+    scope.target(&version.unwrap_or_default()).await
 }
 
 /// Whether a Node is still as it was when the change was seen to work.
@@ -148,43 +194,23 @@ fn works(scope: &Scope, node: &Node, target: &Target) -> bool {
         && follows == Some(&target.version)
 }
 
-/// The node works: it is watched for a while, and then takes pods again.
-async fn verify(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Action, StepError> {
+/// Watches the node that works. Returns how long it is to be watched yet.
+async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let hold = scope.pool.spec.rollout().min_ready();
-    let releasing = scope.operation().step == Step::Uncordon.as_str();
-    if !releasing && !hold.is_zero() {
-        scope
-            .enter_step(
-                Step::Verify.as_str(),
-                &format!("watching whether the node stays Ready for {} s", hold.as_secs()),
-            )
-            .await?;
-    }
-    let mut seen = Seen { begun: Some(Step::Verify), works: true, ..Seen::default() };
-    seen.proven = releasing || hold.is_zero() || scope.in_step() >= hold;
-    if !seen.proven {
-        return Ok(Action::requeue(hold.saturating_sub(scope.in_step()).max(Duration::from_millis(200))));
-    }
-    // The Node is fetched again: whether it has the operator's cordon must be certain.
-    let operation = scope.operation();
-    let drained = drains(operation.type_, operation.disruption.unwrap_or_default());
-    let id = operation.id.clone();
-    let is_ours = |n: Arc<Node>| node::cordoned_by(&n) == Some(id.as_str());
-    let cordoned = drained || scope.cx.node(&scope.name()).is_some_and(is_ours);
-    let fresh = if cordoned { scope.find_node().await?.node() } else { None };
-    seen.our_cordon = fresh.as_ref().is_some_and(|n| node::cordoned_by(n) == Some(scope.operation().id.as_str()));
-    if next(seen) == Next::Do(Step::Uncordon)
-        && let Some(fresh) = &fresh
-    {
-        scope.enter_step(Step::Uncordon.as_str(), "uncordoning the node").await?;
-        scope.cx.process.metrics.wrote("Node");
-        cordon(scope).release(&scope.cx.cluster.client, fresh).await.map_err(StepError::Drain)?;
-    }
-    done(scope, node, target).await
+    let what = format!("watching whether the node stays Ready for {} s", hold.as_secs());
+    scope.enter_step(Step::Verify, &what).await?;
+    let watched = scope.in_step();
+    Ok((watched < hold).then(|| hold.saturating_sub(watched).max(Duration::from_millis(200))))
+}
+
+async fn uncordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
+    scope.enter_step(Step::Uncordon, "uncordoning the node").await?;
+    scope.cx.process.metrics.wrote("Node");
+    cordon(scope).release(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)
 }
 
 async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Action, StepError> {
-    let operation = scope.operation().clone();
+    let operation = scope.status.operation.clone().unwrap_or_default();
     if scope.status.current_version.as_ref() != Some(&target.version) {
         scope.status.previous_version = scope.status.current_version.replace(target.version.clone());
     }
@@ -206,12 +232,12 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
         scope.set_conditions(&Situation::Node { ready: is_ready, says: &says, up_to_date });
     }
     scope.save().await?;
-    let (reason, note) = told(&operation, target);
+    let (reason, note) = completion_event(&operation, target);
     scope.cx.events.say(&scope.instance, reason, operation.type_.as_str(), &note);
     Ok(Action::await_change())
 }
 
-fn told(operation: &Operation, target: &Target) -> (EventReason, String) {
+fn completion_event(operation: &Operation, target: &Target) -> (EventReason, String) {
     match operation.type_ {
         _ if operation.rolling_back => {
             (EventReason::RolledBack, format!("the node follows version {} again", target.version))
@@ -270,7 +296,7 @@ pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepEr
         stored.attempts = 0;
         stored.boot_id_before = None;
         stored.boot_id_to_leave = None;
-        stored.step = Step::Host.as_str().into();
+        stored.step = Step::Connect;
     }
     scope.retry_now();
     let back = operation.from_version.unwrap_or_default();

@@ -18,7 +18,7 @@ use crate::context::Context;
 
 /// What to do about the pool of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PoolChange {
     /// It is in its desired state, or a present change triggers another reconcile.
     Nothing,
     /// It has to be made.
@@ -46,15 +46,15 @@ pub(super) struct Seen<'a> {
 }
 
 /// What to do about the pool of a source.
-pub(super) fn decide(seen: &Seen<'_>) -> Step {
+pub(super) fn decide(seen: &Seen<'_>) -> PoolChange {
     let Seen { source, reads, other_reads, .. } = *seen;
     match seen.pool {
-        Some(pool) if pool.metadata.deletion_timestamp.is_some() => Step::Nothing,
+        Some(pool) if pool.metadata.deletion_timestamp.is_some() => PoolChange::Nothing,
         // Two pools would quarrel about each host.
-        None if source && !other_reads => Step::Make,
-        Some(_) if source && !reads && !other_reads => Step::Taken,
-        Some(pool) if !source && reads && !seen.has_instances && !has_unclean_hosts(pool) => Step::Drop,
-        _ => Step::Nothing,
+        None if source && !other_reads => PoolChange::Make,
+        Some(_) if source && !reads && !other_reads => PoolChange::Taken,
+        Some(pool) if !source && reads && !seen.has_instances && !has_unclean_hosts(pool) => PoolChange::Drop,
+        _ => PoolChange::Nothing,
     }
 }
 
@@ -126,18 +126,18 @@ mod tests {
         unclean.status = Some(WindowsNodePoolStatus { unclean_hosts, ..WindowsNodePoolStatus::default() });
         // source, pool, reads, other, has instances
         for (about, source, pool, reads, other_reads, has_instances, expected) in [
-            ("nothing there", false, None, false, false, false, Step::Nothing),
-            ("a source and no pool", true, None, false, false, false, Step::Make),
-            ("another pool reads it", true, None, false, true, false, Step::Nothing),
-            ("it is there", true, Some(&plain), true, false, true, Step::Nothing),
-            ("a person's pool", true, Some(&plain), false, false, false, Step::Taken),
-            ("a person's pool, and another one reads it", true, Some(&plain), false, true, false, Step::Nothing),
-            ("it has hosts yet", false, Some(&plain), true, false, true, Step::Nothing),
-            ("it has none", false, Some(&plain), true, false, false, Step::Drop),
-            ("a person's, without the source", false, Some(&plain), false, false, false, Step::Nothing),
-            ("it knows of unclean hosts", false, Some(&unclean), true, false, false, Step::Nothing),
-            ("it is being deleted", true, Some(&going), true, false, false, Step::Nothing),
-            ("it is being deleted, too", false, Some(&going), true, false, false, Step::Nothing),
+            ("nothing there", false, None, false, false, false, PoolChange::Nothing),
+            ("a source and no pool", true, None, false, false, false, PoolChange::Make),
+            ("another pool reads it", true, None, false, true, false, PoolChange::Nothing),
+            ("it is there", true, Some(&plain), true, false, true, PoolChange::Nothing),
+            ("a person's pool", true, Some(&plain), false, false, false, PoolChange::Taken),
+            ("a person's pool, and another one reads it", true, Some(&plain), false, true, false, PoolChange::Nothing),
+            ("it has hosts yet", false, Some(&plain), true, false, true, PoolChange::Nothing),
+            ("it has none", false, Some(&plain), true, false, false, PoolChange::Drop),
+            ("a person's, without the source", false, Some(&plain), false, false, false, PoolChange::Nothing),
+            ("it knows of unclean hosts", false, Some(&unclean), true, false, false, PoolChange::Nothing),
+            ("it is being deleted", true, Some(&going), true, false, false, PoolChange::Nothing),
+            ("it is being deleted, too", false, Some(&going), true, false, false, PoolChange::Nothing),
         ] {
             let seen = Seen { source, pool, reads, other_reads, has_instances };
             assert_eq!(decide(&seen), expected, "{about}");

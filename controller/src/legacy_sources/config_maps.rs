@@ -21,7 +21,7 @@ use kube::{
 };
 
 use super::{
-    adapter::{Seen, Step, decide, drop_pool, has_instances, make},
+    adapter::{PoolChange, Seen, decide, drop_pool, has_instances, make},
     config_map,
 };
 use crate::{context::Context, events::EventReason, watch::Changes};
@@ -116,12 +116,12 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
         pool: pool.as_deref(),
     };
     match (decide(&seen), map) {
-        (Step::Make, _) => {
+        (PoolChange::Make, _) => {
             let config_map_ref = Some(ConfigMapRef { name: WINDOWS_INSTANCES.into() });
             make(cx, WINDOWS_INSTANCES, &Inventory { config_map_ref, ..Inventory::default() }).await
         }
-        (Step::Drop, _) => drop_pool(cx, WINDOWS_INSTANCES).await,
-        (Step::Taken, Some(map)) => {
+        (PoolChange::Drop, _) => drop_pool(cx, WINDOWS_INSTANCES).await,
+        (PoolChange::Taken, Some(map)) => {
             let note = format!(
                 "no pool reads this ConfigMap: the pool {WINDOWS_INSTANCES} has another source of hosts. Set inventory.configMapRef \
                  of a pool to it, or delete the ConfigMap"
@@ -129,7 +129,7 @@ async fn keep_pool(cx: &Context, maps: &Store<Meta>) -> kube::Result<()> {
             cx.events.say_of(reference(&map), EventReason::PoolTaken, "AdaptSource", &note);
             Ok(())
         }
-        (Step::Nothing | Step::Taken, _) => Ok(()),
+        (PoolChange::Nothing | PoolChange::Taken, _) => Ok(()),
     }
 }
 

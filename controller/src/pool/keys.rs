@@ -104,7 +104,7 @@ impl Keys {
             if let Some(f) = failures {
                 let todo =
                     if f.last_reason == SshError::AUTHENTICATION_FAILED { todo(instance) } else { String::new() };
-                standing.failed.push((name.clone(), format!("{}: {}{todo}", f.step, f.last_message)));
+                standing.failed.push((name.clone(), f.summary() + &todo));
             }
             standing.old.push(name);
         }

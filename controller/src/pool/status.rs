@@ -54,7 +54,7 @@ fn failure(member: &Member) -> Option<String> {
         return Some(format!("{}: version {version} did not work and was rolled back", member.candidate.name));
     }
     let failures = status.failures.as_ref()?;
-    Some(format!("{}: {}: {}", member.candidate.name, failures.step, failures.last_message))
+    Some(format!("{}: {}", member.candidate.name, failures.summary()))
 }
 
 /// The status that follows from what was observed.

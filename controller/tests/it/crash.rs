@@ -39,7 +39,7 @@ pub async fn kill_at(
     step: &str,
     act: impl Future<Output = Result<()>>,
 ) -> Result<WindowsInstance> {
-    kill_when(world, name, step, |i| status(i).operation.is_some_and(|o| o.step == step), act).await
+    kill_when(world, name, step, |i| status(i).operation.is_some_and(|o| o.step == step.into()), act).await
 }
 
 /// Does something that makes the operator work on an instance, and kills the operator as soon as something is seen of it.
@@ -252,7 +252,7 @@ async fn one_leads_stops_when_told_and_yields_when_it_slept() -> Result<()> {
         .await?;
     world.apply("slept", &spec(std::slice::from_ref(&host))).await?;
     world
-        .until_instance("slept", "is on its way", |i| status(i).operation.is_some_and(|o| o.step != "Connect"))
+        .until_instance("slept", "is on its way", |i| status(i).operation.is_some_and(|o| o.step != api::Step::Connect))
         .await?;
     world.operator.signal("STOP")?;
     third.leads().await?;

@@ -129,7 +129,8 @@ async fn no_node_is_left_over_when_a_host_is_taken_out_while_it_joins(world: &Wo
     for host in &hosts {
         world
             .until_instance(host.name(), "has its certificates", |i| {
-                status(i).operation.is_some_and(|o| o.step == "Register") || status(i).current_version.is_some()
+                status(i).operation.is_some_and(|o| o.step == api::Step::Register)
+                    || status(i).current_version.is_some()
             })
             .await?;
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
-    GrantType, WindowsInstance, WindowsNodePoolSpec, conditions,
+    GrantType, Step, WindowsInstance, WindowsNodePoolSpec, conditions,
     conditions::kind,
     host::{ServiceState, WICD_SERVICE, launcher_path},
     names::key,
@@ -207,7 +207,7 @@ async fn no_version_is_blamed_for_a_node_that_was_deleted(world: &World) -> Resu
     world.join("deleted", &pool(100)).await?;
     host.fault(Fault::NeverRegisters);
     world.apply("deleted", &pool(101)).await?;
-    let registers = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == "Register");
+    let registers = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == Step::Register);
     world.until_instance(name, "waits for its Node", registers).await?;
     let starts = started(host);
     Api::<Node>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{GrantType, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key};
+use api::{GrantType, Step, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePoolSpec, names::key};
 use futures::StreamExt as _;
 use k8s_openapi::api::{
     coordination::v1::Lease,
@@ -253,7 +253,7 @@ async fn a_change_survives_a_crash_at_every_step() -> Result<()> {
     revive(&mut r.world).await?;
     let goes_on = |i: &WindowsInstance| {
         let operation = status(i).operation.unwrap_or_default();
-        operation.step == "Drain" && operation.epoch > before.into()
+        operation.step == Step::Drain && operation.epoch > before.into()
     };
     let again = r.world.until_instance("draining", "is drained by the next operator", goes_on).await?;
     ensure!(drain_start(&status(&again)) == Some(start), "the drain restarted: {again:?}");
@@ -445,7 +445,7 @@ async fn the_host_is_believed(r: &Rollout) -> Result<()> {
 async fn a_sleeper_does_no_harm(r: &mut Rollout) -> Result<()> {
     let next = Operator::start(&r.world.control_plane, &r.world.options)?;
     release(&r.world, "slept").await?;
-    let works = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == "Configure");
+    let works = |i: &WindowsInstance| status(i).operation.is_some_and(|o| o.step == Step::Configure);
     let at = r.world.until_instance("slept", "is being configured", works).await?;
     r.world.operator.signal("STOP")?;
     next.leads().await?;

@@ -273,7 +273,7 @@ async fn containers_are_waited_for(world: &World) -> Result<()> {
         })
         .await?;
     let operation = status(&instance).operation.context("no operation")?;
-    ensure!(operation.step == "Drain" && !operation.applied, "{operation:?}");
+    ensure!(operation.step == api::Step::Drain && !operation.applied, "{operation:?}");
     ensure!(host.stats() == before, "something was done on the host: {:?}, {before:?}", host.stats());
     host.mend();
     until_updated(world, "linger").await?;

@@ -54,7 +54,9 @@ async fn a_host_that_has_to_be_restarted_is_drained_first() -> Result<()> {
     let watcher = Watcher::of(&world.client, POOL);
     world.apply(POOL, &pool(101, false)).await?;
     world
-        .until_instance("late", "waits for its Node", |i| status(i).operation.is_some_and(|o| o.step == "Register"))
+        .until_instance("late", "waits for its Node", |i| {
+            status(i).operation.is_some_and(|o| o.step == api::Step::Register)
+        })
         .await?;
     world.edit_node("late", asks).await?;
 

@@ -5,40 +5,6 @@ use std::collections::BTreeMap;
 use api::host::{CertificateKind, HostState, ServiceState};
 use jiff::Timestamp;
 
-/// A step, in the order in which they are needed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// Log in, send wicd, ask the host what it is.
-    Connect,
-    /// Send the payload files that are missing.
-    Upload,
-    /// Put files in place, write configuration, make keys.
-    Configure,
-    /// Restart the host.
-    Reboot,
-    /// Have certificates issued.
-    Certify,
-    /// Hand certificates over, start the services.
-    Start,
-    /// Wait until the Node is there, Ready, and follows its version.
-    Register,
-}
-
-impl Step {
-    /// As the status shows it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Connect => "Connect",
-            Self::Upload => "Upload",
-            Self::Configure => "Configure",
-            Self::Reboot => "Reboot",
-            Self::Certify => "Certify",
-            Self::Start => "Start",
-            Self::Register => "Register",
-        }
-    }
-}
-
 /// Desired state of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
@@ -86,11 +52,34 @@ pub struct HostSeen {
     pub started: bool,
 }
 
-/// What to do next.
+/// What to do next while no connection is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// This step.
-    Do(Step),
+pub enum WithoutConnection {
+    /// Log in, send wicd, ask the host for its state.
+    Connect,
+    /// Restart the host, as its Node asks for.
+    Reboot,
+    /// Wait until the Node is there, Ready, and follows its version.
+    Register,
+    /// Nothing: it is a node.
+    Joined,
+}
+
+/// What to do next while a connection is open, in the order in which it is needed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnHost {
+    /// Send the payload files that are missing.
+    Upload,
+    /// Put files in place, write configuration, make keys.
+    Configure,
+    /// Restart the host.
+    Reboot,
+    /// Have certificates issued.
+    Certify,
+    /// Hand certificates over, start the services.
+    Start,
+    /// Close the connection, and wait for the Node.
+    Register,
     /// Nothing: it is a node.
     Joined,
 }
@@ -98,50 +87,52 @@ pub enum Next {
 /// A certificate must live for another hour to be good enough to start with.
 const SPARE_SECONDS: i64 = 3600;
 
-/// Chooses the next step. `registering` says that the services were started in this operation already, so that only the
-/// Node is to be waited for and no connection is needed.
-pub fn next(
-    wanted: &Wanted,
-    node: Option<&NodeSeen>,
-    host: Option<&HostSeen>,
-    registering: bool,
-    now: Timestamp,
-) -> Next {
-    let stays = |boot_id: &str| wanted.leaves_boot.as_deref() == Some(boot_id);
-    let node_is_right =
-        node.is_some_and(|n| n.ready && n.version.as_deref() == Some(&wanted.version) && !stays(&n.boot_id));
-    let Some(host) = host else {
-        let asks_restart = node.is_some_and(|n| n.asks_restart) && wanted.leaves_boot.is_none();
-        return match registering {
-            true if node_is_right => Next::Joined,
-            true if asks_restart => Next::Do(Step::Reboot),
-            true => Next::Do(Step::Register),
-            false => Next::Do(Step::Connect),
-        };
-    };
+/// Whether the host still runs since the boot that it must leave.
+fn stays(wanted: &Wanted, boot_id: &str) -> bool {
+    wanted.leaves_boot.as_deref() == Some(boot_id)
+}
+
+fn is_right(wanted: &Wanted, node: &NodeSeen) -> bool {
+    node.ready && node.version.as_deref() == Some(&wanted.version) && !stays(wanted, &node.boot_id)
+}
+
+/// Chooses what to do while no connection is open. `registering` says that the services were started in this operation
+/// already, so that only the Node is to be waited for and no connection is needed.
+pub fn without_connection(wanted: &Wanted, node: Option<&NodeSeen>, registering: bool) -> WithoutConnection {
+    let asks_restart = node.is_some_and(|n| n.asks_restart) && wanted.leaves_boot.is_none();
+    match registering {
+        true if node.is_some_and(|n| is_right(wanted, n)) => WithoutConnection::Joined,
+        true if asks_restart => WithoutConnection::Reboot,
+        true => WithoutConnection::Register,
+        false => WithoutConnection::Connect,
+    }
+}
+
+/// Chooses what to do with the host while a connection to it is open.
+pub fn on_host(wanted: &Wanted, node: Option<&NodeSeen>, host: &HostSeen, now: Timestamp) -> OnHost {
     let state = &host.state;
     if !state.missing.is_empty() {
-        return Next::Do(Step::Upload);
+        return OnHost::Upload;
     }
     let placed = is_placed(wanted, state);
     let lives = |kind| state.certificates.get(&kind).is_some_and(|end| *end > now.as_second() + SPARE_SECONDS);
     let kinds = [CertificateKind::Kubelet, CertificateKind::Wicd];
     let wants: Vec<CertificateKind> = kinds.into_iter().filter(|k| !lives(*k)).collect();
     if !placed || wants.iter().any(|k| !host.requests.contains_key(k)) {
-        return Next::Do(Step::Configure);
+        return OnHost::Configure;
     }
-    if state.reboot_required.is_some() || stays(&state.machine.boot_id) {
-        return Next::Do(Step::Reboot);
+    if state.reboot_required.is_some() || stays(wanted, &state.machine.boot_id) {
+        return OnHost::Reboot;
     }
     if wants.iter().any(|k| !host.issued.contains_key(k)) {
-        return Next::Do(Step::Certify);
+        return OnHost::Certify;
     }
     let runs = state.wicd == ServiceState::Running && state.wicd_sha256.as_deref() == Some(&wanted.wicd);
     // kubelet registers its Node only when it starts: with everything running and no Node, it must restart.
     if !host.started && (!wants.is_empty() || !runs || node.is_none() || wanted.restarts) {
-        return Next::Do(Step::Start);
+        return OnHost::Start;
     }
-    if node_is_right { Next::Joined } else { Next::Do(Step::Register) }
+    if node.is_some_and(|n| is_right(wanted, n)) { OnHost::Joined } else { OnHost::Register }
 }
 
 /// Whether files and configuration on the host match the desired state.
@@ -205,7 +196,7 @@ mod tests {
 
     #[test]
     fn with_a_connection() {
-        use Step::{Certify, Configure, Reboot, Register, Start, Upload};
+        use OnHost::{Certify, Configure, Reboot, Register, Start, Upload};
         let no_certificates = |s: &mut HostSeen| s.state.certificates.clear();
         for (name, seen, expected) in [
             ("files are missing", but(|s| s.state.missing = vec!["x".into()]), Upload),
@@ -272,11 +263,8 @@ mod tests {
             ("all runs, but the Node was deleted", finished(), Start),
             ("all was started", but(|s| s.started = true), Register),
         ] {
-            assert_eq!(
-                next(&wanted(), None, Some(&seen), false, Timestamp::from_second(NOW).unwrap()),
-                Next::Do(expected),
-                "{name}"
-            );
+            let now = Timestamp::from_second(NOW).unwrap();
+            assert_eq!(on_host(&wanted(), None, &seen, now), expected, "{name}");
         }
     }
 
@@ -290,17 +278,18 @@ mod tests {
             asks_restart: false,
         };
         for (node, registering, expected) in [
-            (None, false, Next::Do(Step::Connect)),
+            (None, false, WithoutConnection::Connect),
             // A Node of that name says nothing of the host as long as the host is not proven in this operation.
-            (Some(node(true, "1-a")), false, Next::Do(Step::Connect)),
-            (None, true, Next::Do(Step::Register)),
-            (Some(node(false, "1-a")), true, Next::Do(Step::Register)),
-            (Some(node(true, "0")), true, Next::Do(Step::Register)),
-            (Some(node(true, "1-a")), true, Next::Joined),
+            (Some(node(true, "1-a")), false, WithoutConnection::Connect),
+            (None, true, WithoutConnection::Register),
+            (Some(node(false, "1-a")), true, WithoutConnection::Register),
+            (Some(node(true, "0")), true, WithoutConnection::Register),
+            (Some(node(true, "1-a")), true, WithoutConnection::Joined),
         ] {
-            assert_eq!(next(&wanted(), node.as_ref(), None, registering, now), expected, "{node:?} {registering}");
+            let chosen = without_connection(&wanted(), node.as_ref(), registering);
+            assert_eq!(chosen, expected, "{node:?} {registering}");
         }
-        assert_eq!(next(&wanted(), Some(&node(true, "1-a")), Some(&finished()), false, now), Next::Joined);
+        assert_eq!(on_host(&wanted(), Some(&node(true, "1-a")), &finished(), now), OnHost::Joined);
     }
 
     #[test]
@@ -321,25 +310,22 @@ mod tests {
         let restarts = Wanted { restarts: true, ..wanted() };
         let started = but(|s| s.started = true);
         let leaves = Wanted { leaves_boot: Some("1".into()), ..wanted() };
-        for (name, wanted, node, host, registering, expected) in [
-            ("services are restarted", &restarts, node("1"), Some(finished()), false, Next::Do(Step::Start)),
-            ("once", &restarts, node("1"), Some(started), false, Next::Joined),
-            ("the host is restarted", &leaves, node("1"), Some(on("1")), false, Next::Do(Step::Reboot)),
-            (
-                "its Node still reports the version before",
-                &leaves,
-                node("1"),
-                Some(on("2")),
-                false,
-                Next::Do(Step::Register),
-            ),
-            ("until kubelet has started", &leaves, node("1"), None, true, Next::Do(Step::Register)),
-            ("all is new", &leaves, node("2"), Some(on("2")), false, Next::Joined),
-            ("a user requests a restart", &restarts, asks("1", "0"), None, true, Next::Do(Step::Reboot)),
-            ("a user did, and it has happened", &leaves, asks("2", "0"), None, true, Next::Do(Step::Register)),
-            ("that may wait until all is right", &restarts, asks("1", "1-a"), None, true, Next::Joined),
+        for (name, wanted, node, host, expected) in [
+            ("services are restarted", &restarts, node("1"), finished(), OnHost::Start),
+            ("once", &restarts, node("1"), started, OnHost::Joined),
+            ("the host is restarted", &leaves, node("1"), on("1"), OnHost::Reboot),
+            ("its Node still reports the version before", &leaves, node("1"), on("2"), OnHost::Register),
+            ("all is new", &leaves, node("2"), on("2"), OnHost::Joined),
         ] {
-            assert_eq!(next(wanted, Some(&node), host.as_ref(), registering, now), expected, "{name}");
+            assert_eq!(on_host(wanted, Some(&node), &host, now), expected, "{name}");
+        }
+        for (name, wanted, node, expected) in [
+            ("until kubelet has started", &leaves, node("1"), WithoutConnection::Register),
+            ("a user requests a restart", &restarts, asks("1", "0"), WithoutConnection::Reboot),
+            ("a user did, and it has happened", &leaves, asks("2", "0"), WithoutConnection::Register),
+            ("that may wait until all is right", &restarts, asks("1", "1-a"), WithoutConnection::Joined),
+        ] {
+            assert_eq!(without_connection(wanted, Some(&node), true), expected, "{name}");
         }
     }
 }

@@ -3,44 +3,12 @@
 //! Until the host is being deconfigured, its removal can be revoked: it is only marked as leaving, and at most cordoned
 //! and drained. What cannot be revoked begins with the deletion of the instance.
 
-use api::{GrantType, WindowsInstance};
+use api::{GrantType, Step, WindowsInstance};
 
-/// A step, in order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
-    /// Take no new pods.
-    Cordon,
-    /// Move the pods away.
-    Drain,
-    /// Remove everything that the operator put on the host.
-    Deconfigure,
-    /// Delete the Node.
-    DeleteNode,
-}
-
-impl Step {
-    /// As the status shows it.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Cordon => "Cordon",
-            Self::Drain => "Drain",
-            Self::Deconfigure => "Deconfigure",
-            Self::DeleteNode => "DeleteNode",
-        }
-    }
-
-    /// The step with that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        [Self::Cordon, Self::Drain, Self::Deconfigure, Self::DeleteNode].into_iter().find(|s| s.as_str() == name)
-    }
-}
-
-/// What is seen.
+/// What was observed of a host that leaves, beside its Node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
-    /// Whether the Node is there and is this host's.
-    pub node: bool,
+pub struct ObservedRemoval {
     /// Whether it is cordoned, by this operation or by another client before it.
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
@@ -55,44 +23,56 @@ pub struct Seen {
     pub begun: Option<Step>,
 }
 
-/// What to do next.
+/// What to do next; with the Node, where it needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// This step.
-    Do(Step),
+pub enum Next<N> {
+    /// Keep new pods away.
+    Cordon(N),
+    /// Move the pods away.
+    Drain(N),
     /// Delete the instance, if the host is still to leave.
     Delete,
+    /// Remove everything that the operator put on the host.
+    Deconfigure,
+    /// Delete the Node.
+    DeleteNode(N),
     /// Nothing: the host is out.
     Gone,
+}
+
+/// Whether a removal at this step has left the drain behind: the services on the host may be stopped already.
+pub fn is_past_drain(begun: Option<Step>) -> bool {
+    matches!(begun, Some(Step::Deconfigure | Step::DeleteNode))
 }
 
 /// Whether the removal of a host can no longer be revoked.
 pub fn is_past_return(instance: &WindowsInstance) -> bool {
     let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
-    let deconfigures =
-        operation.is_some_and(|o| o.type_ == GrantType::Remove && Step::parse(&o.step) >= Some(Step::Deconfigure));
-    instance.is_deleting() && deconfigures
+    instance.is_deleting() && operation.is_some_and(|o| o.type_ == GrantType::Remove && is_past_drain(Some(o.step)))
 }
 
-/// Chooses the next step.
-pub fn next(seen: Seen) -> Next {
-    // Past the drain the services on the host may be stopped already: no pod can be moved any more, none must be waited for.
-    let past_drain = seen.begun >= Some(Step::Deconfigure);
-    if seen.node && !past_drain {
-        if !seen.cordoned {
-            return Next::Do(Step::Cordon);
+/// Chooses the next step. `node` is the Node, if it is there and is this host's.
+pub fn next<N>(node: Option<N>, seen: ObservedRemoval) -> Next<N> {
+    // Past the drain no pod can be moved any more, and none must be waited for.
+    let node = match node {
+        Some(node) if !is_past_drain(seen.begun) => {
+            if !seen.cordoned {
+                return Next::Cordon(node);
+            }
+            if !seen.drained {
+                return Next::Drain(node);
+            }
+            Some(node)
         }
-        if !seen.drained {
-            return Next::Do(Step::Drain);
-        }
-    }
+        node => node,
+    };
     if !seen.deleted {
         return Next::Delete;
     }
     if seen.touched && !seen.clean && seen.begun != Some(Step::DeleteNode) {
-        return Next::Do(Step::Deconfigure);
+        return Next::Deconfigure;
     }
-    if seen.node { Next::Do(Step::DeleteNode) } else { Next::Gone }
+    node.map_or(Next::Gone, Next::DeleteNode)
 }
 
 #[cfg(test)]
@@ -101,49 +81,40 @@ mod tests {
 
     #[test]
     fn cases() {
-        use Next::{Delete, Do, Gone};
-        use Step::{Cordon, Deconfigure, DeleteNode, Drain};
-        let marked = Seen { node: true, touched: true, ..Seen::default() };
-        let node = Seen { deleted: true, ..marked };
-        let deleted = Seen { deleted: true, ..Seen::default() };
-        for (name, seen, expected) in [
-            ("a node that is marked", marked, Do(Cordon)),
-            ("cordoned", Seen { cordoned: true, ..marked }, Do(Drain)),
-            ("drained, and nothing of it is done yet", Seen { cordoned: true, drained: true, ..marked }, Delete),
-            ("marked before it had a Node", Seen { touched: true, ..Seen::default() }, Delete),
-            ("marked before it was reached", Seen::default(), Delete),
-            ("a node that a person deletes", node, Do(Cordon)),
-            ("cordoned", Seen { cordoned: true, ..node }, Do(Drain)),
-            (
-                "another client lifts the cordon in the middle",
-                Seen { drained: true, begun: Some(Drain), ..node },
-                Do(Cordon),
-            ),
-            ("drained", Seen { cordoned: true, drained: true, ..node }, Do(Deconfigure)),
-            (
-                "the operator died while deconfiguring",
-                Seen { cordoned: true, begun: Some(Deconfigure), ..node },
-                Do(Deconfigure),
-            ),
-            (
-                "clean",
-                Seen { cordoned: true, drained: true, clean: true, begun: Some(Deconfigure), ..node },
-                Do(DeleteNode),
-            ),
+        use Next::{Cordon, Deconfigure, Delete, DeleteNode, Drain, Gone};
+        type Seen = ObservedRemoval;
+        let node = Some(());
+        let marked = Seen { touched: true, ..Seen::default() };
+        let deleted = Seen { deleted: true, ..marked };
+        let never = Seen { deleted: true, ..Seen::default() };
+        let at = |step, seen: Seen| Seen { begun: Some(step), ..seen };
+        let cordoned = |seen: Seen| Seen { cordoned: true, ..seen };
+        let drained = |seen: Seen| Seen { drained: true, ..seen };
+        let clean = |seen: Seen| Seen { clean: true, ..seen };
+        for (name, node, seen, expected) in [
+            ("a node that is marked", node, marked, Cordon(())),
+            ("cordoned", node, cordoned(marked), Drain(())),
+            ("drained, and nothing of it is done yet", node, drained(cordoned(marked)), Delete),
+            ("marked before it had a Node", None, marked, Delete),
+            ("marked before it was reached", None, Seen::default(), Delete),
+            ("a node that a person deletes", node, deleted, Cordon(())),
+            ("cordoned", node, cordoned(deleted), Drain(())),
+            ("another client lifts the cordon in the middle", node, at(Step::Drain, drained(deleted)), Cordon(())),
+            ("drained", node, drained(cordoned(deleted)), Deconfigure),
+            ("the operator died while deconfiguring", node, at(Step::Deconfigure, cordoned(deleted)), Deconfigure),
+            ("clean", node, at(Step::Deconfigure, clean(drained(cordoned(deleted)))), DeleteNode(())),
             (
                 "the operator died before the Node was deleted",
-                Seen { cordoned: true, begun: Some(DeleteNode), ..node },
-                Do(DeleteNode),
+                node,
+                at(Step::DeleteNode, cordoned(deleted)),
+                DeleteNode(()),
             ),
-            ("the Node is gone", Seen { touched: true, clean: true, ..deleted }, Gone),
-            ("the Node was deleted by hand", Seen { touched: true, ..deleted }, Do(Deconfigure)),
-            ("it is deleted and the operator died", Seen { touched: true, begun: Some(DeleteNode), ..deleted }, Gone),
-            ("the host was never reached", deleted, Gone),
+            ("the Node is gone", None, clean(deleted), Gone),
+            ("the Node was deleted by hand", None, deleted, Deconfigure),
+            ("it is deleted and the operator died", None, at(Step::DeleteNode, deleted), Gone),
+            ("the host was never reached", None, never, Gone),
         ] {
-            assert_eq!(next(seen), expected, "{name}");
-        }
-        for step in [Cordon, Drain, Deconfigure, DeleteNode] {
-            assert_eq!(Step::parse(step.as_str()), Some(step));
+            assert_eq!(next(node, seen), expected, "{name}");
         }
     }
 }

@@ -3,11 +3,11 @@
 //! What is done on the host is the same as when it joined, and chosen by [`super::join`]. Around it the pods are moved away if
 //! that is needed, and the node is watched for a while before it takes pods again.
 
-use api::{Disruption, GrantType};
+use api::{Disruption, GrantType, Step};
 
-/// A step, in order.
+/// A phase of a change, in order. What is done on the host has several steps in the status, and is one phase here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub enum ChangePhase {
     /// Log in, check that the host can be changed, and send missing files. The node continues unchanged.
     Check,
     /// Take no new pods.
@@ -15,33 +15,29 @@ pub enum Step {
     /// Move the pods away.
     Drain,
     /// Everything on the host, and until the Node is Ready again.
-    Host,
+    Converge,
     /// See that it stays so.
     Verify,
     /// Take pods again.
     Uncordon,
 }
 
-impl Step {
-    /// As the status shows it; what is done on the host has names of its own there.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Check => "Check",
-            Self::Cordon => "Cordon",
-            Self::Drain => "Drain",
-            Self::Host => "Connect",
-            Self::Verify => "Verify",
-            Self::Uncordon => "Uncordon",
+impl From<Step> for ChangePhase {
+    fn from(step: Step) -> Self {
+        match step {
+            Step::Check => Self::Check,
+            Step::Cordon => Self::Cordon,
+            Step::Drain => Self::Drain,
+            Step::Verify => Self::Verify,
+            Step::Uncordon => Self::Uncordon,
+            _ => Self::Converge,
         }
     }
+}
 
-    /// The step that a name in a status stands for.
-    pub fn parse(name: &str) -> Self {
-        let named = [Self::Check, Self::Cordon, Self::Drain, Self::Verify, Self::Uncordon]
-            .into_iter()
-            .find(|s| s.as_str() == name);
-        named.unwrap_or(Self::Host)
-    }
+/// The step with which a change begins.
+pub fn first_step(drains: bool) -> Step {
+    if drains { Step::Check } else { Step::Connect }
 }
 
 /// Whether the pods are moved away first. A node that does not work has none that could be moved.
@@ -53,10 +49,12 @@ pub fn drains(type_: GrantType, disruption: Disruption) -> bool {
     }
 }
 
-/// What is seen.
+/// What was observed of a node that changes.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Seen {
+#[derive(Clone, Copy, Debug)]
+pub struct ObservedChange {
+    /// The phase that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
+    pub begun: ChangePhase,
     /// Whether the pods are to be moved away.
     pub drains: bool,
     /// Whether the host was found fit to be changed in this operation, with everything on it that the change needs.
@@ -65,8 +63,6 @@ pub struct Seen {
     pub cordoned: bool,
     /// Whether the last pass of the drain found it empty. Counts for one choice only.
     pub drained: bool,
-    /// The step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
-    pub begun: Option<Step>,
     /// Whether the host is in its desired state and its Node Ready.
     pub works: bool,
     /// Whether that has been so for long enough.
@@ -75,37 +71,54 @@ pub struct Seen {
     pub our_cordon: bool,
 }
 
-/// What to do next.
+impl ObservedChange {
+    /// Whether pods may have to be moved away yet. Past the drain services on the host may be stopped: no pod can be moved any more, none
+    /// must be waited for.
+    pub fn is_before_drain(&self) -> bool {
+        self.drains && self.begun < ChangePhase::Converge
+    }
+}
+
+/// What to do next; with the Node, where it needs one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
-    /// This step.
-    Do(Step),
+pub enum Next<N> {
+    /// Log in, check that the host can be changed, and send missing files.
+    Check,
+    /// Take no new pods.
+    Cordon(N),
+    /// Move the pods away.
+    Drain(N),
+    /// Change the host.
+    Converge,
+    /// See that it stays as it is.
+    Verify,
+    /// Take pods again.
+    Uncordon(N),
     /// Nothing: it is done.
     Done,
 }
 
-/// Chooses the next step.
-pub fn next(seen: Seen) -> Next {
-    // Past the drain services on the host may be stopped: no pod can be moved any more, none must be waited for.
-    if seen.drains && seen.begun < Some(Step::Host) {
+/// Chooses the next step. Without a Node there is nothing to move away, and nothing to uncordon.
+pub fn next<N>(node: Option<N>, seen: ObservedChange) -> Next<N> {
+    if seen.is_before_drain() {
         // The cordon is stored only after the check, so an operator that finds it begun need not check again.
-        if !seen.checked && seen.begun < Some(Step::Cordon) {
-            return Next::Do(Step::Check);
+        if !seen.checked && seen.begun < ChangePhase::Cordon {
+            return Next::Check;
         }
-        if !seen.cordoned {
-            return Next::Do(Step::Cordon);
+        match node {
+            Some(node) if !seen.cordoned => return Next::Cordon(node),
+            Some(node) if !seen.drained => return Next::Drain(node),
+            _ => {}
         }
-        if !seen.drained {
-            return Next::Do(Step::Drain);
-        }
+        return Next::Converge;
     }
     if !seen.works {
-        return Next::Do(Step::Host);
+        return Next::Converge;
     }
     if !seen.proven {
-        return Next::Do(Step::Verify);
+        return Next::Verify;
     }
-    if seen.our_cordon { Next::Do(Step::Uncordon) } else { Next::Done }
+    node.filter(|_| seen.our_cordon).map_or(Next::Done, Next::Uncordon)
 }
 
 /// The part at fault. Only an error of the version counts against it, and may stop or roll back a rollout.
@@ -179,39 +192,59 @@ mod tests {
 
     #[test]
     fn cases() {
-        use Step::{Check, Cordon, Drain, Host, Uncordon, Verify};
-        let free = Seen::default();
-        let full = Seen { drains: true, ..free };
-        let held = Seen { cordoned: true, our_cordon: true, ..full };
-        let past = |begun, seen: Seen| Seen { begun: Some(begun), ..seen };
-        let works = |seen: Seen| Seen { works: true, ..seen };
-        let checked = |seen: Seen| Seen { checked: true, ..seen };
+        use ChangePhase::{Check, Converge, Cordon, Drain, Verify};
+        let free = ObservedChange {
+            begun: Converge,
+            drains: false,
+            checked: false,
+            cordoned: false,
+            drained: false,
+            works: false,
+            proven: false,
+            our_cordon: false,
+        };
+        let full = ObservedChange { begun: Check, drains: true, ..free };
+        let held = ObservedChange { cordoned: true, our_cordon: true, ..full };
+        let past = |begun, seen: ObservedChange| ObservedChange { begun, ..seen };
+        let works = |seen: ObservedChange| ObservedChange { works: true, ..seen };
+        let proven = |seen: ObservedChange| ObservedChange { proven: true, ..works(seen) };
+        let checked = |seen: ObservedChange| ObservedChange { checked: true, ..seen };
+        let drained = |seen: ObservedChange| ObservedChange { drained: true, ..checked(seen) };
         for (name, seen, expected) in [
-            ("no pod is moved for a service", free, Next::Do(Host)),
-            ("it works, for a moment", works(free), Next::Do(Verify)),
-            ("it has worked long enough", Seen { proven: true, ..works(free) }, Next::Done),
-            ("the host is checked before its pods are moved", full, Next::Do(Check)),
-            ("a crash in the middle of the check", past(Check, full), Next::Do(Check)),
-            ("a node that a person has cordoned is checked as well", Seen { cordoned: true, ..full }, Next::Do(Check)),
-            ("pods are moved first", checked(full), Next::Do(Cordon)),
-            ("a crash before the cordon was taken", past(Cordon, full), Next::Do(Cordon)),
-            ("the cordon is there", checked(held), Next::Do(Drain)),
-            ("another client's cordon is sufficient", Seen { cordoned: true, ..checked(full) }, Next::Do(Drain)),
-            ("empty", Seen { drained: true, ..checked(held) }, Next::Do(Host)),
-            ("another client lifted the cordon", past(Drain, full), Next::Do(Cordon)),
-            ("a crash in the middle of the drain", past(Drain, held), Next::Do(Drain)),
-            ("a crash past the drain", past(Host, held), Next::Do(Host)),
-            ("nothing is drained again at the end", past(Verify, works(held)), Next::Do(Verify)),
-            ("it stopped working while it was watched", past(Verify, held), Next::Do(Host)),
-            ("proven", past(Verify, Seen { proven: true, ..works(held) }), Next::Do(Uncordon)),
+            ("no pod is moved for a service", free, Next::Converge),
+            ("it works, for a moment", works(free), Next::Verify),
+            ("it has worked long enough", proven(free), Next::Done),
+            ("the host is checked before its pods are moved", full, Next::Check),
+            (
+                "a node that a person has cordoned is checked as well",
+                ObservedChange { cordoned: true, ..full },
+                Next::Check,
+            ),
+            ("pods are moved first", checked(full), Next::Cordon(())),
+            ("a crash before the cordon was taken", past(Cordon, full), Next::Cordon(())),
+            ("the cordon is there", checked(held), Next::Drain(())),
+            (
+                "another client's cordon is sufficient",
+                ObservedChange { cordoned: true, ..checked(full) },
+                Next::Drain(()),
+            ),
+            ("empty", drained(held), Next::Converge),
+            ("another client lifted the cordon", past(Drain, full), Next::Cordon(())),
+            ("a crash in the middle of the drain", past(Drain, held), Next::Drain(())),
+            ("a crash past the drain", past(Converge, held), Next::Converge),
+            ("nothing is drained again at the end", past(Verify, works(held)), Next::Verify),
+            ("it stopped working while it was watched", past(Verify, held), Next::Converge),
+            ("proven", past(Verify, proven(held)), Next::Uncordon(())),
             (
                 "the cordon was another client's",
-                past(Verify, Seen { proven: true, our_cordon: false, ..works(held) }),
+                past(Verify, ObservedChange { our_cordon: false, ..proven(held) }),
                 Next::Done,
             ),
         ] {
-            assert_eq!(next(seen), expected, "{name}");
+            assert_eq!(next(Some(()), seen), expected, "{name}");
         }
+        assert_eq!(next(None::<()>, full), Next::Check, "a host without a Node is checked as well");
+        assert_eq!(next(None::<()>, checked(full)), Next::Converge, "and has no pods");
     }
 
     #[test]
@@ -229,41 +262,25 @@ mod tests {
         }
     }
 
-    #[test]
-    fn names_come_back() {
-        for step in [Step::Check, Step::Cordon, Step::Drain, Step::Host, Step::Verify, Step::Uncordon] {
-            assert_eq!(Step::parse(step.as_str()), step);
-        }
-        assert_eq!(Step::parse("Register"), Step::Host);
-    }
-
-    fn any_seen() -> impl Strategy<Value = Seen> {
-        let step = proptest::sample::select(vec![
-            None,
-            Some(Step::Check),
-            Some(Step::Cordon),
-            Some(Step::Drain),
-            Some(Step::Host),
-            Some(Step::Verify),
-            Some(Step::Uncordon),
+    fn any_seen() -> impl Strategy<Value = ObservedChange> {
+        let phase = proptest::sample::select(vec![
+            ChangePhase::Check,
+            ChangePhase::Cordon,
+            ChangePhase::Drain,
+            ChangePhase::Converge,
+            ChangePhase::Verify,
+            ChangePhase::Uncordon,
         ]);
-        (step, any::<[bool; 6]>()).prop_map(|(begun, [checked, cordoned, drained, works, proven, our_cordon])| Seen {
-            drains: true,
-            checked,
-            cordoned,
-            drained,
-            begun,
-            works,
-            proven,
-            our_cordon,
+        (phase, any::<[bool; 6]>()).prop_map(|(begun, [checked, cordoned, drained, works, proven, our_cordon])| {
+            ObservedChange { drains: true, checked, cordoned, drained, begun, works, proven, our_cordon }
         })
     }
 
     proptest! {
         #[test]
         fn no_node_is_cordoned_before_its_host_was_checked(seen in any_seen()) {
-            let disturbs = matches!(next(seen), Next::Do(Step::Cordon | Step::Drain | Step::Host));
-            prop_assert!(!disturbs || seen.checked || seen.begun >= Some(Step::Cordon), "{:?}", seen);
+            let disturbs = matches!(next(Some(()), seen), Next::Cordon(()) | Next::Drain(()) | Next::Converge);
+            prop_assert!(!disturbs || seen.checked || seen.begun >= ChangePhase::Cordon, "{:?}", seen);
         }
 
         #[test]

@@ -1,6 +1,6 @@
 //! Pools that live: hosts do what they are granted, or fail, die and come back, and people change their minds.
 
-use api::{FailureAction, RolloutStatus, Step};
+use api::{FailureAction, RolloutStatus, RolloutStep};
 use proptest::prelude::*;
 
 use super::*;
@@ -639,7 +639,7 @@ proptest! {
             // Only a person uncordons a node that was cordoned before; that is the test's part.
             host.candidate.available |= host.candidate.ready && !host.candidate.begun;
         }
-        let steps: Vec<Step> = steps.into_iter().map(|(p, s)| Step { nodes: IntOrPercent::Percent(p), pause_seconds: Some(s), approval: None }).collect();
+        let steps: Vec<RolloutStep> = steps.into_iter().map(|(p, s)| RolloutStep { nodes: IntOrPercent::Percent(p), pause_seconds: Some(s), approval: None }).collect();
         let settings = Settings { steps: &steps, approved: &[], max_failures: percent, action: FailureAction::Pause };
         let mut status: Option<RolloutStatus> = None;
         let done = |world: &World| world.hosts.iter().all(|h| h.broken || (h.candidate.joined && h.follows == "v2" && h.candidate.available && h.candidate.grant.is_none() && !h.candidate.wants_reboot && !h.candidate.wants_key));

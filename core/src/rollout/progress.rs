@@ -3,7 +3,7 @@
 //! A change reaches the nodes in steps. Each step waits for its nodes, and then for a time or for a person. How nodes are
 //! picked is not decided here: the gate says how many may have been changed, and the plan of grants keeps to it.
 
-use api::{FailureAction, IntOrPercent, RolloutStatus, Step, Time};
+use api::{FailureAction, IntOrPercent, RolloutStatus, RolloutStep, Time};
 use jiff::{SignedDuration, Timestamp};
 
 /// What is seen of the nodes. Only those count that have joined and are neither held, lost nor leaving.
@@ -27,7 +27,7 @@ pub struct Seen {
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
     /// Steps.
-    pub steps: &'a [Step],
+    pub steps: &'a [RolloutStep],
     /// Versions that a person has approved.
     pub approved: &'a [&'a str],
     /// How many failed nodes are too many.

@@ -8,20 +8,20 @@ fn at(second: i64) -> Timestamp {
     Timestamp::from_second(second).unwrap()
 }
 
-fn pause(nodes: IntOrPercent, seconds: i32) -> Step {
-    Step { nodes, pause_seconds: Some(seconds), approval: None }
+fn pause(nodes: IntOrPercent, seconds: i32) -> RolloutStep {
+    RolloutStep { nodes, pause_seconds: Some(seconds), approval: None }
 }
 
-fn approval(nodes: IntOrPercent) -> Step {
-    Step { nodes, pause_seconds: None, approval: Some(true) }
+fn approval(nodes: IntOrPercent) -> RolloutStep {
+    RolloutStep { nodes, pause_seconds: None, approval: Some(true) }
 }
 
 /// One node and 15 minutes, then a tenth and an approval.
-fn steps() -> Vec<Step> {
+fn steps() -> Vec<RolloutStep> {
     vec![pause(IntOrPercent::Int(1), 900), approval(IntOrPercent::Percent(10))]
 }
 
-fn settings<'a>(steps: &'a [Step], approved: &'a [&'a str], action: FailureAction) -> Settings<'a> {
+fn settings<'a>(steps: &'a [RolloutStep], approved: &'a [&'a str], action: FailureAction) -> Settings<'a> {
     Settings { steps, approved, max_failures: IntOrPercent::Int(2), action }
 }
 
@@ -235,7 +235,7 @@ fn failures() {
 }
 
 prop_compose! {
-    fn any_step()(nodes in prop_oneof![(1..20u32).prop_map(IntOrPercent::Int), (1..=100u32).prop_map(IntOrPercent::Percent)], seconds in 0..300i32, approves: bool) -> Step {
+    fn any_step()(nodes in prop_oneof![(1..20u32).prop_map(IntOrPercent::Int), (1..=100u32).prop_map(IntOrPercent::Percent)], seconds in 0..300i32, approves: bool) -> RolloutStep {
         if approves { approval(nodes) } else { pause(nodes, seconds) }
     }
 }

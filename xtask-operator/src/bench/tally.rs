@@ -144,6 +144,7 @@ mod tests {
             version: None,
             disruption: None,
             services: Vec::new(),
+            without_place: false,
         });
         instance.status = phase.map(|phase| WindowsInstanceStatus { phase: Some(phase), ..Default::default() });
         instance

@@ -100,7 +100,7 @@ fn row(instance: &WindowsInstance) -> Row {
     let ready = find(&status.conditions, kind::READY);
     let phase = status.phase.map_or_else(|| "Pending".to_owned(), |p| format!("{p:?}"));
     let (step, since) = match &status.operation {
-        Some(operation) => (operation.step.clone(), operation.step_start_time.known()),
+        Some(operation) => (operation.step.to_string(), operation.step_start_time.known()),
         None => (phase, ready.map(|c| c.last_transition_time.0)),
     };
     let says = ready.map(|c| c.message.clone()).unwrap_or_default();

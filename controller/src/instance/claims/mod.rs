@@ -116,7 +116,7 @@ fn build(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Be
         reported_names,
         joined: status.node_ref.is_some(),
         proven,
-        ended: status.operation.as_ref().and_then(|o| remove::Step::parse(&o.step)) >= Some(remove::Step::Deconfigure),
+        ended: remove::is_past_drain(status.operation.as_ref().map(|o| o.step)),
     }
 }
 

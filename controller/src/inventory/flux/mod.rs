@@ -72,7 +72,7 @@ struct Refused {
 
 /// What becomes of the artifact that the object names.
 #[derive(Debug, PartialEq)]
-enum Step {
+enum Fetching {
     /// It is in use.
     Keep,
     /// It was tried, and it is not time to try it again.
@@ -128,12 +128,12 @@ impl Kept {
         };
         let refuse = |trouble: SourceError| Some((trouble, Some(artifact.revision.clone())));
         match self.step(artifact, Timestamp::now()) {
-            Step::Keep => {
+            Fetching::Keep => {
                 self.refused = None;
                 self.note(artifact);
             }
-            Step::Wait(trouble, again) => return self.told(refuse(trouble), again.or_else(|| after(INTERVAL))),
-            Step::Fetch(failures) => match fetch(&self.from, artifact, servers).await {
+            Fetching::Wait(trouble, again) => return self.told(refuse(trouble), again.or_else(|| after(INTERVAL))),
+            Fetching::Fetch(failures) => match fetch(&self.from, artifact, servers).await {
                 Ok(listing) => {
                     self.in_use = Some(InUse { digest: artifact.digest.clone(), listing: Arc::new(listing) });
                     self.refused = None;
@@ -162,14 +162,14 @@ impl Kept {
         }
     }
 
-    fn step(&self, artifact: &Artifact, now: Timestamp) -> Step {
+    fn step(&self, artifact: &Artifact, now: Timestamp) -> Fetching {
         if self.in_use.as_ref().is_some_and(|u| u.digest == artifact.digest) {
-            return Step::Keep;
+            return Fetching::Keep;
         }
         match self.refused.as_ref().filter(|r| r.artifact == *artifact) {
-            None => Step::Fetch(0),
-            Some(r) if r.again.is_some_and(|again| again <= now) => Step::Fetch(r.failures),
-            Some(r) => Step::Wait(r.trouble.clone(), r.again),
+            None => Fetching::Fetch(0),
+            Some(r) if r.again.is_some_and(|again| again <= now) => Fetching::Fetch(r.failures),
+            Some(r) => Fetching::Wait(r.trouble.clone(), r.again),
         }
     }
 
@@ -278,16 +278,16 @@ mod tests {
         };
         let later = Some(now + jiff::SignedDuration::from_secs(9));
         for (about, in_use, refused, named, expected) in [
-            ("the first one", None, None, artifact("1", "u"), Step::Fetch(0)),
-            ("the same", Some("1"), None, artifact("1", "u"), Step::Keep),
-            ("the same elsewhere", Some("1"), None, artifact("1", "v"), Step::Keep),
-            ("a new one", Some("1"), None, artifact("2", "u"), Step::Fetch(0)),
-            ("not yet", Some("1"), Some(refused(Some(9))), artifact("2", "u"), Step::Wait(trouble.clone(), later)),
-            ("now", Some("1"), Some(refused(Some(0))), artifact("2", "u"), Step::Fetch(3)),
-            ("never again", None, Some(refused(None)), artifact("2", "u"), Step::Wait(trouble.clone(), None)),
-            ("from elsewhere", None, Some(refused(Some(9))), artifact("2", "v"), Step::Fetch(0)),
-            ("a newer one", None, Some(refused(None)), artifact("3", "u"), Step::Fetch(0)),
-            ("taken back", Some("1"), Some(refused(None)), artifact("1", "u"), Step::Keep),
+            ("the first one", None, None, artifact("1", "u"), Fetching::Fetch(0)),
+            ("the same", Some("1"), None, artifact("1", "u"), Fetching::Keep),
+            ("the same elsewhere", Some("1"), None, artifact("1", "v"), Fetching::Keep),
+            ("a new one", Some("1"), None, artifact("2", "u"), Fetching::Fetch(0)),
+            ("not yet", Some("1"), Some(refused(Some(9))), artifact("2", "u"), Fetching::Wait(trouble.clone(), later)),
+            ("now", Some("1"), Some(refused(Some(0))), artifact("2", "u"), Fetching::Fetch(3)),
+            ("never again", None, Some(refused(None)), artifact("2", "u"), Fetching::Wait(trouble.clone(), None)),
+            ("from elsewhere", None, Some(refused(Some(9))), artifact("2", "v"), Fetching::Fetch(0)),
+            ("a newer one", None, Some(refused(None)), artifact("3", "u"), Fetching::Fetch(0)),
+            ("taken back", Some("1"), Some(refused(None)), artifact("1", "u"), Fetching::Keep),
         ] {
             let in_use = in_use.map(|digest: &str| InUse { digest: digest.into(), listing: Arc::default() });
             let kept = Kept { in_use, refused, ..Kept::default() };

@@ -9,7 +9,7 @@ use api::{MachineGroup, WindowsNodePool};
 use kube::ResourceExt;
 use sha2::{Digest as _, Sha256};
 
-use super::super::adapter::{self, Seen, Step};
+use super::super::adapter::{self, PoolChange, Seen};
 use crate::machines::{
     CLUSTER_API, MACHINE_API,
     read::{Machine, MachineSet, Source},
@@ -79,7 +79,7 @@ pub(in crate::legacy_sources) fn acts(
             has_instances: has_instances(&name),
             ..Seen::default()
         };
-        if adapter::decide(&seen) == Step::Drop {
+        if adapter::decide(&seen) == PoolChange::Drop {
             acts.push(Act::Drop(name));
         }
     }

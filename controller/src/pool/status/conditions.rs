@@ -1,7 +1,7 @@
 //! The conditions of a pool, one function each.
 
 use api::{
-    Verdict, WindowsNodePool,
+    Step, Verdict, WindowsNodePool,
     conditions::{Status, reason},
     names::key,
 };
@@ -381,7 +381,7 @@ fn stalled(
 fn step_of(members: &[Member], name: &str) -> Option<String> {
     let status = members.iter().find(|m| m.candidate.name == name)?.instance.status.as_ref()?;
     let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;
-    let draining = operation.drain.as_ref().filter(|_| operation.step == "Drain");
+    let draining = operation.drain.as_ref().filter(|_| operation.step == Step::Drain);
     let pods = draining.map(|d| format!(", {} left", number(d.remaining.unsigned_abs(), "pod")));
     Some(format!("{name}: {}{}", operation.step, pods.unwrap_or_default()))
 }

@@ -1,0 +1,131 @@
+use std::{borrow::Cow, fmt};
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Defines the steps once: the type, its words, and the list of all.
+macro_rules! steps {
+    ($($(#[doc = $doc:expr])+ $step:ident,)+) => {
+        /// A step of an operation, as `status.operation.step`, events and metrics name it.
+        ///
+        /// The names are a part of the API. A stored name that this version does not have reads as [`Step::Unknown`]: a step of another
+        /// version must not make the whole object unreadable.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+        pub enum Step {
+            /// No step, or one of another version of the operator.
+            #[default]
+            Unknown,
+            $($(#[doc = $doc])+ $step,)+
+        }
+
+        impl Step {
+            /// All steps but the unknown one.
+            pub const ALL: &[Self] = &[$(Self::$step),+];
+
+            /// The name.
+            pub const fn as_str(self) -> &'static str {
+                match self {
+                    Self::Unknown => "Unknown",
+                    $(Self::$step => stringify!($step),)+
+                }
+            }
+        }
+    };
+}
+
+steps! {
+    /// Log in, send wicd, ask the host for its state.
+    Connect,
+    /// Send the payload of a version ahead. The node continues unchanged.
+    Stage,
+    /// Check that the host can be changed, and send missing files. The node continues unchanged.
+    Check,
+    /// Keep new pods off the node.
+    Cordon,
+    /// Evict the pods.
+    Drain,
+    /// Send the payload files that are missing.
+    Upload,
+    /// Put files in place, write the configuration, make keys.
+    Configure,
+    /// Restart the host.
+    Reboot,
+    /// Have certificates issued.
+    Certify,
+    /// Hand the certificates over, start the services.
+    Start,
+    /// Wait until the Node exists, is Ready, and follows its version.
+    Register,
+    /// Watch whether the changed node stays Ready.
+    Verify,
+    /// Let the node take pods again.
+    Uncordon,
+    /// Remove everything that the operator put on the host.
+    Deconfigure,
+    /// Delete the Node.
+    DeleteNode,
+    /// Put the new SSH key beside the old one.
+    AddKey,
+    /// Log in with the new SSH key alone.
+    VerifyKey,
+    /// Remove the old SSH key.
+    RetireKey,
+    /// Prove the host at its changed address.
+    VerifyAddress,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl From<&str> for Step {
+    fn from(name: &str) -> Self {
+        Self::ALL.iter().copied().find(|s| s.as_str() == name).unwrap_or_default()
+    }
+}
+
+impl Serialize for Step {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Step {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        Ok(String::deserialize(d)?.as_str().into())
+    }
+}
+
+/// A string without a list of its values: objects that another version has stored must still be accepted.
+impl JsonSchema for Step {
+    fn schema_name() -> Cow<'static, str> {
+        "Step".into()
+    }
+
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({"type": "string"})
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_come_back_and_those_of_other_versions_are_read() {
+        for step in Step::ALL {
+            let json = serde_json::to_string(step).unwrap();
+            assert_eq!(json, format!("\"{step}\""));
+            assert_eq!(serde_json::from_str::<Step>(&json).unwrap(), *step);
+        }
+        for other in ["\"\"", "\"Levitate\"", "\"Unknown\""] {
+            assert_eq!(serde_json::from_str::<Step>(other).unwrap(), Step::Unknown);
+        }
+    }
+}

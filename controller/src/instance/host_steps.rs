@@ -1,0 +1,346 @@
+//! What is done over a connection to a host, one function a step. [`converge`](super::converge) says in which order.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use api::{
+    Step,
+    host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
+    payload,
+};
+use futures::future::try_join_all;
+use jiff::Timestamp;
+use kube::{ResourceExt, runtime::controller::Action};
+
+use super::{
+    error::StepError,
+    identity,
+    login::{self, login},
+    register::record_template,
+    scope::{Scope, Target},
+};
+use crate::{csr, events::EventReason};
+use remote::{RemoteError, Session, facts};
+use wnp_core::{operation::join::HostSeen, render::HostParams};
+
+/// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
+const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
+/// A host that restarts is asked this often whether it is back.
+const REBOOT_POLL: Duration = Duration::from_secs(5);
+/// A host that still answers after this time, not restarted, is asked again.
+const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
+/// kubelet's first certificate; it rotates it by itself.
+const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
+
+/// Connects, checks that the host can be changed, sends the missing files of the target, and makes no other change.
+pub async fn look_and_stage(scope: &mut Scope, target: &Target, step: Step) -> Result<(), StepError> {
+    let (session, state) = connect(scope, target, step).await?;
+    if !state.missing.is_empty() {
+        upload(scope, &session, target, &state, step).await?;
+    }
+    session.tidy(&[Verb::Facts, Verb::Stage]).await?;
+    session.close().await;
+    Ok(())
+}
+
+pub fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
+    let node_ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
+    let host = HostParams { node_name: scope.name(), node_ip, taints: scope.pool.spec.taints() };
+    target.rendered.configs(&scope.cx.hosts.release.cluster, &host).map_err(StepError::Render)
+}
+
+/// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
+pub async fn connect(scope: &mut Scope, target: &Target, step: Step) -> Result<(Session, HostState), StepError> {
+    let host = scope.instance.spec.host.clone();
+    let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
+    if !rebooting {
+        let what = format!("logging in to {} port {} as {}", host.address, host.port, host.username);
+        scope.enter_step(step, &what).await?;
+    }
+    let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
+    let login = login(&scope.cx, &scope.instance, &scope.pool).await?;
+    let mut session = login::open(&scope.cx, &scope.instance, &operation, &login).await?;
+    scope.mark_reachable();
+    // A host gets nothing as long as its name may be another's.
+    scope.claim_name(Some(session.connection().peer_address())).await?;
+    // The first key is stored before anything is done to the host: what was trusted once is trusted for good. Another one only when
+    // the host is proven: it may be that of another host.
+    if scope.status.host_key.is_none() {
+        scope.record_identity(session.connection());
+        scope.save().await?;
+    }
+    session.prepare().await?;
+    let state = session.look(target.rendered.files()).await?;
+    check(scope, &mut session, &state)?;
+    scope.record_identity(session.connection());
+    note_wicd_certificate(scope, &state);
+    note_boot(scope, &state);
+    if let Some(before) = scope.status.operation.as_ref().and_then(|o| o.boot_id_before.clone()) {
+        if before == state.machine.boot_id {
+            // An operator that died may have stored that it asks for the restart, and not have asked. Asking twice does no
+            // harm: wicd restarts nothing that has another boot id by then.
+            if scope.in_step() > REBOOT_ASK_AGAIN {
+                let _ = session.ask(Body::Reboot(host::Reboot { boot_id: before })).await;
+            }
+            return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
+        }
+        if let Some(operation) = &mut scope.status.operation {
+            operation.boot_id_before = None;
+        }
+    }
+    scope.cx.wicd.proven.notify_one();
+    Ok((session, state))
+}
+
+/// When wicd's certificate ends, as the host shows it.
+fn note_wicd_certificate(scope: &mut Scope, state: &HostState) {
+    let end = state.certificates.get(&CertificateKind::Wicd).and_then(|end| Timestamp::from_second(*end).ok());
+    if let Some(end) = end {
+        scope.note_wicd_certificate(end);
+    }
+}
+
+/// An operation that is to restart the host stores, before it does, which run of the host is to end.
+fn note_boot(scope: &mut Scope, state: &HostState) {
+    let boot_id = scope.status.facts.as_ref().map(|f| f.boot_id.clone());
+    if let Some(operation) =
+        scope.status.operation.as_mut().filter(|o| o.must_restart() && o.boot_id_to_leave.is_none())
+    {
+        operation.boot_id_to_leave = boot_id.or_else(|| Some(state.machine.boot_id.clone()));
+    }
+}
+
+/// Checks the facts that the host reports before the operator trusts them, and before the first change of the host.
+fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<(), StepError> {
+    let machine = &state.machine;
+    let host = scope.instance.spec.host.clone();
+    let now = Timestamp::now();
+    let facts = facts::parse_facts(machine, &host.address, session.connection().peer_address(), now)?;
+    let purpose = identity::purpose(scope);
+    identity::prove(scope, session, state, purpose)?;
+    let name = scope.name();
+    if !machine.is_admin {
+        return Err(RemoteError::NotAdministrator { user: host.username.clone() }.into());
+    }
+    let skew_ms = facts::clock_skew_ms(machine, now);
+    if skew_ms.unsigned_abs() > u64::try_from(MAX_CLOCK_SKEW.as_millis()).unwrap_or(u64::MAX) {
+        let direction = if skew_ms > 0 { "ahead" } else { "behind" };
+        return Err(StepError::ClockSkew { seconds: skew_ms.unsigned_abs() / 1000, direction });
+    }
+    if !state.foreign_services.is_empty() {
+        let names = facts::short(&state.foreign_services.join(", "), 200);
+        return Err(StepError::ForeignServices { names });
+    }
+    if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
+        // Nothing to report.
+    } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
+        let note = format!(
+            "the name {name} is longer than the 15 characters that Windows allows for a computer name; the host reports the name {}. Its Node is still named {name}",
+            facts.hostname
+        );
+        scope.cx.events.say(&scope.instance, EventReason::HostNameTooLong, "Connect", &note);
+    }
+    scope.status.facts = Some(facts);
+    Ok(())
+}
+
+/// An error while a host restarts on our behalf is expected; only taking too long is one.
+pub fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
+    let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
+    // A host that goes down may take the question with it.
+    let expected = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
+    if !rebooting || !expected {
+        return Err(error);
+    }
+    if scope.in_step() > scope.cx.process.args.reboot_timeout {
+        return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
+    }
+    Ok(Action::requeue(REBOOT_POLL))
+}
+
+pub async fn upload(
+    scope: &mut Scope,
+    session: &Session,
+    target: &Target,
+    state: &HostState,
+    step: Step,
+) -> Result<HostState, StepError> {
+    let files = target.rendered.files();
+    let missing: Vec<&payload::File> = files.iter().filter(|f| state.missing.contains(&f.sha256)).collect();
+    let (sent, unpacked) = missing.iter().fold((0, 0), |(s, u), f| (s + f.compressed_size, u + f.size));
+    let needed = sent + unpacked;
+    if state.machine.disk_free < needed {
+        return Err(StepError::DiskFull { free_mib: state.machine.disk_free >> 20, needed_mib: (needed >> 20) + 1 });
+    }
+    let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
+    scope.enter_step(step, &what).await?;
+    Ok(session.upload(files, &state.missing).await?)
+}
+
+/// From here on the host is changed: what has begun is brought to its end. The step that begins next stores it, and is refused if
+/// the grant was revoked in the meantime.
+fn pass_return(scope: &mut Scope) {
+    if let Some(operation) = &mut scope.status.operation {
+        operation.changed = true;
+    }
+}
+
+pub async fn configure(
+    scope: &mut Scope,
+    session: &Session,
+    target: &Target,
+    seen: &mut HostSeen,
+) -> Result<(), StepError> {
+    record_template(scope);
+    pass_return(scope);
+    scope.enter_step(Step::Configure, "placing files, writing configuration, making keys").await?;
+    let (release, rendered) = (&scope.cx.hosts.release, &target.rendered);
+    let ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
+    let apply = host::Apply {
+        desired: host::Desired {
+            cluster_id: scope.cx.cluster.id.clone(),
+            node_name: scope.name(),
+            node_ip: ip.clone(),
+            pool: scope.pool.name_any(),
+            namespace: scope.cx.process.args.namespace.clone(),
+            version: target.version.clone(),
+            services: rendered.services.clone(),
+            payload: rendered.payload_digest(),
+            trusted_ca: release.cluster.trusted_ca.clone().unwrap_or_default(),
+            logs: rendered.shared.logs,
+            drift: scope.pool.spec.remediation().drift.unwrap_or_default(),
+        },
+        files: rendered.files().to_vec(),
+        configs: configs(scope, target)?,
+        certificates: vec![CertificateKind::Kubelet, CertificateKind::Wicd],
+        wicd_sha256: release.wicd.sha256.clone(),
+    };
+    let answer = session.ask(Body::Apply(Box::new(apply))).await?;
+    for warning in answer.warnings.iter().take(10) {
+        let warning = facts::message(warning);
+        scope.cx.events.say(&scope.instance, EventReason::HostWarning, Step::Configure.as_str(), &warning);
+    }
+    let mut state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Apply.as_str() })?;
+    if let Outcome::RebootRequired { why } = answer.outcome {
+        state.reboot_required.get_or_insert(why);
+    }
+    let digest = host::configs_digest(&configs(scope, target)?);
+    let placed = state.marker.as_ref().is_some_and(|m| m.configs == digest && m.version == target.version);
+    if !placed {
+        // It reported success; a retry would repeat for ever.
+        return Err(RemoteError::BadAnswer { verb: Verb::Apply.as_str() }.into());
+    }
+    seen.requests = answer.requests;
+    seen.state = state;
+    if let Some(operation) = &mut scope.status.operation {
+        operation.applied = true;
+    }
+    Ok(())
+}
+
+pub async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
+    pass_return(scope);
+    let boot_id = state.machine.boot_id.clone();
+    if let Some(operation) = &mut scope.status.operation {
+        operation.boot_id_before = Some(boot_id.clone());
+    }
+    let why = facts::message(state.reboot_required.as_deref().unwrap_or("a restart was requested"));
+    scope.enter_step(Step::Reboot, &format!("restarting the host: {why}")).await?;
+    scope.cx.events.say(
+        &scope.instance,
+        EventReason::Rebooting,
+        Step::Reboot.as_str(),
+        &format!("restarting the host: {why}"),
+    );
+    match session.ask(Body::Reboot(host::Reboot { boot_id })).await {
+        // The connection breaking is how a restart looks from here.
+        Ok(_) | Err(RemoteError::Ssh(_) | RemoteError::NoAnswer { .. }) => Ok(Action::requeue(REBOOT_POLL)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+pub async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
+    scope.enter_step(Step::Certify, "requesting certificates").await?;
+    scope.claim_name(None).await?;
+    let claim = super::claims::claim(&scope.instance, &scope.status, &scope.cx);
+    // Without the policies that hold wicd its identity could change every Node.
+    if seen.requests.contains_key(&CertificateKind::Wicd)
+        && let Some(problem) = scope.cx.wicd.rights.problem()
+    {
+        return Err(StepError::Rights(problem));
+    }
+    let cx = &scope.cx;
+    let issue = |kind: CertificateKind, pem: String| {
+        let claim = &claim;
+        async move {
+            let (csr_kind, life) = match kind {
+                CertificateKind::Kubelet => (csr::Kind::KubeletClient, KUBELET_CERTIFICATE),
+                CertificateKind::Wicd => (csr::Kind::WicdClient, cx.process.args.wicd_certificate_lifetime),
+            };
+            cx.process.metrics.wrote("CertificateSigningRequest");
+            cx.process.metrics.wrote("CertificateSigningRequest");
+            let chain = csr::request_and_sign(cx.cluster.client.clone(), claim, csr_kind, &pem, life).await;
+            chain.map(|chain| (kind, chain)).map_err(StepError::Csr)
+        }
+    };
+    let issued = try_join_all(seen.requests.clone().into_iter().map(|(kind, pem)| issue(kind, pem))).await?;
+    seen.issued = issued.into_iter().collect();
+    Ok(())
+}
+
+pub async fn start(scope: &mut Scope, session: &Session, seen: &mut HostSeen, no_node: bool) -> Result<(), StepError> {
+    pass_return(scope);
+    scope.enter_step(Step::Start, "starting the services").await?;
+    let asked = scope.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();
+    let restart = services_to_restart(asked, &seen.state, no_node);
+    let body = host::Start {
+        certificates: std::mem::take(&mut seen.issued),
+        wicd_sha256: scope.cx.hosts.release.wicd.sha256.clone(),
+        certificate_seconds: i32::try_from(scope.cx.process.args.wicd_certificate_lifetime.as_secs())
+            .unwrap_or(i32::MAX),
+        restart,
+    };
+    let answer = session.ask(Body::Start(body)).await?;
+    seen.state = answer.state.ok_or(RemoteError::BadAnswer { verb: Verb::Start.as_str() })?;
+    note_wicd_certificate(scope, &seen.state);
+    seen.requests = BTreeMap::new();
+    seen.started = true;
+    Ok(session.tidy(&[Verb::Facts, Verb::Stage, Verb::Apply, Verb::Start]).await?)
+}
+
+const KUBELET: &str = "kubelet";
+
+/// Services to restart: those of the operation, and kubelet where the Node is missing. It registers only when
+/// it starts, and may run all the while that wicd does not.
+fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool) -> Vec<String> {
+    let runs = |s: &ServiceState| matches!(s, ServiceState::Running | ServiceState::Pending);
+    if no_node && state.services.get(KUBELET).is_some_and(runs) && !asked.iter().any(|s| s == KUBELET) {
+        asked.push(KUBELET.to_owned());
+    }
+    asked
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelet_that_runs_without_a_node_does_not_stay_as_it_is() {
+        use ServiceState::{Missing, Pending, Running, Stopped};
+        for (kubelet, wicd, no_node, asked, expected) in [
+            (Running, Running, true, vec![], vec!["kubelet"]),
+            // Apply has stopped wicd, and left kubelet, which did not have to change.
+            (Running, Stopped, true, vec![], vec!["kubelet"]),
+            (Pending, Missing, true, vec![], vec!["kubelet"]),
+            (Stopped, Stopped, true, vec![], vec![]),
+            (Missing, Missing, true, vec![], vec![]),
+            (Running, Running, false, vec![], vec![]),
+            (Running, Running, true, vec!["kubelet"], vec!["kubelet"]),
+            (Running, Running, true, vec!["csi-proxy"], vec!["csi-proxy", "kubelet"]),
+        ] {
+            let asked = asked.into_iter().map(str::to_owned).collect();
+            let services = BTreeMap::from([(KUBELET.to_owned(), kubelet)]);
+            let state = HostState { wicd, services, ..HostState::default() };
+            assert_eq!(services_to_restart(asked, &state, no_node), expected, "{kubelet:?} {wicd:?}");
+        }
+    }
+}
