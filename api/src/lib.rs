@@ -21,6 +21,8 @@
 //! assert_eq!(spec.rollout().max_unavailable(), IntOrPercent::Percent(10));
 //! ```
 
+#![expect(unreachable_pub, reason = "the derive of `KubeSchema` repeats each type in a function")]
+
 pub mod conditions;
 mod crd;
 mod documented;

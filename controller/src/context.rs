@@ -29,6 +29,7 @@ use crate::{
     unreadable::Unreadable,
     versions::Versions,
     wicd_rights::WicdRights,
+    write_count,
     write_tracker::WriteTracker,
 };
 
@@ -40,10 +41,10 @@ const LOOKS: usize = 16;
 /// The same for the hosts of one pool.
 const LOOKS_OF_ONE_POOL: usize = 4;
 /// Which Nodes are watched.
-pub const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
+pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
 /// The cluster, as this process reaches it.
-pub struct Cluster {
+pub(crate) struct Cluster {
     config: Config,
     /// For reads and for writes that may be repeated.
     pub client: Client,
@@ -52,27 +53,27 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// That of a configuration.
+    /// That of a configuration. Its writes are counted in the metrics.
     ///
     /// # Errors
     /// When the configuration is of no use.
-    pub fn new(config: Config) -> kube::Result<Self> {
+    pub(crate) fn new(config: Config, metrics: &Arc<Metrics>) -> kube::Result<Self> {
         let mut direct = config.clone();
         direct.default_retry = false;
-        Ok(Self { client: limited(config.clone())?, direct: limited(direct)?, config })
+        Ok(Self { client: client(config.clone(), metrics)?, direct: client(direct, metrics)?, config })
     }
 
     /// Id of this cluster: UID of the Namespace `kube-system`, which lives as long as the cluster.
     ///
     /// # Errors
     /// When the API server does not show it.
-    pub async fn id(&self) -> Result<String, ReleaseError> {
+    pub(crate) async fn id(&self) -> Result<String, ReleaseError> {
         Ok(crate::cluster::id(&self.client).await?)
     }
 
     /// One that answers from a script.
     #[cfg(test)]
-    pub fn fake(client: Client) -> Self {
+    pub(crate) fn fake(client: Client) -> Self {
         Self { config: Config::new(http::Uri::from_static("http://localhost")), direct: client.clone(), client }
     }
 
@@ -80,19 +81,20 @@ impl Cluster {
     ///
     /// # Errors
     /// When there is nothing to give, or the cluster cannot be made out.
-    pub async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
+    pub(crate) async fn release(&self, args: &Run) -> Result<Release, ReleaseError> {
         let cluster = crate::cluster::discover(&self.client, &self.config, args).await?;
         Release::load(cluster, args)
     }
 }
 
 /// A client that asks the API server with at most [`REQUESTS`] concurrent requests. Watches do not count.
-fn limited(config: Config) -> kube::Result<Client> {
-    Ok(ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS)).build())
+fn client(config: Config, metrics: &Arc<Metrics>) -> kube::Result<Client> {
+    let limited = ClientBuilder::try_from(config)?.with_layer(&ConcurrencyLimitLayer::new(REQUESTS));
+    Ok(limited.with_layer(&write_count::layer(metrics.clone())).build())
 }
 
 /// What is watched of the cluster.
-pub struct Caches {
+pub(crate) struct Caches {
     /// Pools.
     pub pools: Store<WindowsNodePool>,
     /// Instances.
@@ -106,7 +108,7 @@ pub struct Caches {
 }
 
 /// Identity of this process.
-pub struct Process {
+pub(crate) struct Process {
     /// Settings.
     pub args: Run,
     /// Name.
@@ -122,7 +124,7 @@ pub struct Process {
 }
 
 /// This cluster, as controllers reach it.
-pub struct ThisCluster {
+pub(crate) struct ThisCluster {
     /// For reads and for writes that may be repeated.
     pub client: Client,
     /// Its id. A host that is on record as another cluster's is not touched.
@@ -130,7 +132,7 @@ pub struct ThisCluster {
 }
 
 /// What it takes to work on hosts.
-pub struct Hosts {
+pub(crate) struct Hosts {
     /// Keys and known hosts.
     pub secrets: Secrets,
     /// Host keys that the legacy operator has seen.
@@ -151,7 +153,7 @@ pub struct Hosts {
 
 /// What this process has written, so that no decision is made on older state.
 #[derive(Default)]
-pub struct Writes {
+pub(crate) struct Writes {
     /// Statuses of instances.
     pub instances: WriteTracker,
     /// Grants.
@@ -159,7 +161,7 @@ pub struct Writes {
 }
 
 /// The identities of the hosts' daemons.
-pub struct Wicd {
+pub(crate) struct Wicd {
     /// Whether they may have rights and certificates.
     pub rights: WicdRights,
     /// Certificates that they have renewed.
@@ -169,7 +171,7 @@ pub struct Wicd {
 }
 
 /// What all controllers share.
-pub struct Context {
+pub(crate) struct Context {
     /// Settings and identity of this process.
     pub process: Process,
     /// Events.
@@ -190,9 +192,15 @@ pub struct Context {
 
 impl Context {
     /// Puts it together.
-    pub fn new(process: Process, cluster: Cluster, cluster_id: String, caches: Caches, release: Release) -> Self {
+    pub(crate) fn new(
+        process: Process,
+        cluster: Cluster,
+        cluster_id: String,
+        caches: Caches,
+        release: Release,
+    ) -> Self {
         let Cluster { client, direct, .. } = cluster;
-        let events = Events::new(client.clone(), &process.identity, process.metrics.clone());
+        let events = Events::new(client.clone(), &process.identity);
         let (namespace, looks_once) = (&process.args.namespace, process.looks_once);
         let hosts = Hosts {
             secrets: Secrets::new(client.clone(), namespace),
@@ -226,12 +234,12 @@ impl Context {
     }
 
     /// The pool of an instance.
-    pub fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
+    pub(crate) fn pool_of(&self, instance: &WindowsInstance) -> Option<Arc<WindowsNodePool>> {
         self.caches.pools.get(&ObjectRef::new(&instance.spec.pool_ref.name))
     }
 
     /// The Node of that name, as last seen.
-    pub fn node(&self, name: &str) -> Option<Arc<Node>> {
+    pub(crate) fn node(&self, name: &str) -> Option<Arc<Node>> {
         self.caches.nodes.get(&ObjectRef::new(name))
     }
 }

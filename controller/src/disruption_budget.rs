@@ -11,11 +11,11 @@ use wnp_core::rollout::grants::Decision;
 
 /// How many nodes each pool disturbs, as it last decided.
 #[derive(Debug, Default)]
-pub struct GlobalDisruptionBudget(Mutex<HashMap<String, u32>>);
+pub(crate) struct GlobalDisruptionBudget(Mutex<HashMap<String, u32>>);
 
 impl GlobalDisruptionBudget {
     /// Has a pool decide, with what the others leave it. One pool at a time: two that decide at once would each take what is left.
-    pub fn decide(
+    pub(crate) fn decide(
         &self,
         pool: &str,
         cap: Option<u32>,
@@ -41,7 +41,7 @@ impl GlobalDisruptionBudget {
     }
 
     /// Of a pool that is not carried out only what it was granted before counts.
-    pub fn forget(&self, pool: &str) {
+    pub(crate) fn forget(&self, pool: &str) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
     }
 }

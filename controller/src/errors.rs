@@ -5,7 +5,7 @@ const MOST: usize = 2000;
 
 /// The message of the API server, without the details of the client. It is part of messages, because the remedy depends
 /// on it: a right that is missing looks the same as an outage otherwise.
-pub fn said(error: &kube::Error) -> String {
+pub(crate) fn said(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if is_missing_right(status) => {
             let message = api::text::line(&status.message, MOST);

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use api::events::EventReason;
+pub(crate) use api::events::EventReason;
 use api::events::Level;
 use jiff::Timestamp;
 use k8s_openapi::{
@@ -21,8 +21,6 @@ use kube::{
     Api, Client, Resource,
     api::{ObjectMeta, PostParams},
 };
-
-use crate::metrics::Metrics;
 
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 const NOTE_LIMIT: usize = 1000;
@@ -35,26 +33,25 @@ type Subject = (String, &'static str);
 
 /// Writes events.
 #[derive(Clone)]
-pub struct Events {
+pub(crate) struct Events {
     client: Client,
     identity: String,
-    metrics: Arc<Metrics>,
     said: Arc<Mutex<Said>>,
 }
 
 impl Events {
     /// Writes events in the name of `identity`.
-    pub fn new(client: Client, identity: &str, metrics: Arc<Metrics>) -> Self {
-        Self { client, identity: identity.into(), metrics, said: Arc::default() }
+    pub(crate) fn new(client: Client, identity: &str) -> Self {
+        Self { client, identity: identity.into(), said: Arc::default() }
     }
 
     /// Reports an event of an object; `action` is what was being done. Never fails: an event that cannot be written is logged.
-    pub fn say<K: Resource<DynamicType = ()>>(&self, object: &K, reason: EventReason, action: &str, note: &str) {
+    pub(crate) fn say<K: Resource<DynamicType = ()>>(&self, object: &K, reason: EventReason, action: &str, note: &str) {
         self.say_of(object.object_ref(&()), reason, action, note);
     }
 
     /// The same for a reference.
-    pub fn say_of(&self, regarding: ObjectReference, reason: EventReason, action: &str, note: &str) {
+    pub(crate) fn say_of(&self, regarding: ObjectReference, reason: EventReason, action: &str, note: &str) {
         let (reason, level) = (reason.as_str(), reason.level());
         let name = regarding.name.clone().unwrap_or_default();
         match level {
@@ -81,9 +78,8 @@ impl Events {
             type_: Some(level.as_str().into()),
             ..Event::default()
         };
-        let (api, metrics) = (Api::<Event>::namespaced(self.client.clone(), &namespace), self.metrics.clone());
+        let api = Api::<Event>::namespaced(self.client.clone(), &namespace);
         tokio::spawn(async move {
-            metrics.wrote("Event");
             if let Err(error) = api.create(&PostParams::default(), &event).await {
                 tracing::warn!(%error, reason, "failed to write an event");
             }

@@ -9,7 +9,7 @@ use remote::ssh::{HostKey, HostKeyCheck, HostKeyError};
 
 /// Everything that is known of the key of one host, the strongest first.
 #[derive(Clone, Debug, Default)]
-pub struct KnownKeys<'a> {
+pub(crate) struct KnownKeys<'a> {
     /// Address of the host, for messages.
     pub address: &'a str,
     /// `hostKey` of its entry.
@@ -26,7 +26,7 @@ pub struct KnownKeys<'a> {
 
 /// Where the belief in a host key comes from.
 #[derive(Debug, PartialEq, Eq)]
-pub enum HostKeySource {
+pub(crate) enum HostKeySource {
     /// What is known already.
     Check(HostKeyCheck),
     /// The known hosts Secret of this name.
@@ -37,7 +37,7 @@ pub enum HostKeySource {
 
 /// Why no host key is trusted, so that the operator does not log in.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum HostKeyProblem {
+pub(crate) enum HostKeyProblem {
     /// The policy is strict, and nothing is declared.
     #[error(
         "ssh.hostKeyPolicy is Strict and no key of {address} is declared, so the operator does not log in: add hostKey to its entry, \
@@ -59,7 +59,7 @@ pub enum HostKeyProblem {
 
 impl HostKeyProblem {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::NotDeclared { .. } => "HostKeyUnknown",
             Self::Unusable { .. } => "HostKeyInvalid",
@@ -73,7 +73,7 @@ impl HostKeyProblem {
 ///
 /// # Errors
 /// When the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
-pub fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource, HostKeyProblem> {
+pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource, HostKeyProblem> {
     let unusable = |place: String| move |error| HostKeyProblem::Unusable { place, error };
     let pinned =
         |text: &str, place: String| HostKeyCheck::pinned(text).map(HostKeySource::Check).map_err(unusable(place));

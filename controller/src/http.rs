@@ -1,6 +1,6 @@
 //! `/healthz`, `/readyz` and `/metrics` for the cluster; `/log-level` on loopback only, because it asks for no password.
 
-pub mod server;
+pub(crate) mod server;
 
 use std::{
     net::SocketAddr,
@@ -32,7 +32,7 @@ const MAX_BODY: usize = 4 << 10;
 
 /// What the endpoints show.
 #[derive(Clone)]
-pub struct Health {
+pub(crate) struct Health {
     /// Whether the process can do its work: it leads and its caches are filled, or it stands by for the leader.
     pub ready: Arc<AtomicBool>,
     /// The metrics.
@@ -40,7 +40,7 @@ pub struct Health {
 }
 
 /// Serves until `stop`. The listeners are bound when this returns, so a port that is taken is an error at the start.
-pub async fn serve(
+pub(crate) async fn serve(
     listen: SocketAddr,
     admin: SocketAddr,
     health: Health,

@@ -20,7 +20,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 /// Why leading ended or could not begin.
 #[derive(Debug, thiserror::Error)]
-pub enum LeaseError {
+pub(crate) enum LeaseError {
     /// The API server shows an older Lease than this process has written.
     #[error(
         "the resource version of the lease {name} decreased from {written} to {found}: the cluster's data were restored from a backup; this process ends, because its caches would miss all changes from now on"
@@ -44,7 +44,7 @@ pub enum LeaseError {
 }
 
 /// An election that this process takes part in.
-pub struct Election {
+pub(crate) struct Election {
     api: Api<Lease>,
     name: String,
     identity: String,
@@ -82,7 +82,7 @@ const EPOCHS_BEGIN: i64 = 1_577_836_800;
 const MAX_AHEAD: i32 = 24 * 60 * 60;
 /// Longest duration of a Lease that is waited for. A client that may write Leases could otherwise keep operators away for decades with one
 /// write.
-pub const MAX_DURATION: Duration = Duration::from_mins(10);
+pub(crate) const MAX_DURATION: Duration = Duration::from_mins(10);
 
 /// The number of transitions of a new holder: more than before, and never less than that of an earlier Lease. A number that no holder can
 /// have reached is not believed: hosts would remember it, and no operator could ever have a newer epoch.
@@ -110,7 +110,7 @@ fn version_of(lease: &Lease) -> u64 {
 
 impl Election {
     /// Takes part in the election of `name`. `client` must not retry by itself: a renewal that comes late is worse than none.
-    pub fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, name: &str, identity: &str, duration: Duration) -> Self {
         Self { api: Api::namespaced(client, namespace), name: name.into(), identity: identity.into(), duration }
     }
 
@@ -139,7 +139,7 @@ impl Election {
     }
 
     /// Waits until this process holds the Lease. Returns its epoch.
-    pub async fn acquire(&self) -> i64 {
+    pub(crate) async fn acquire(&self) -> i64 {
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
             match timeout(self.duration, self.try_acquire(&mut seen)).await {
@@ -191,7 +191,7 @@ impl Election {
     }
 
     /// Renews until that is impossible. The caller drops this future when it stops by itself, and calls [`Self::release`].
-    pub async fn hold(&self, epoch: i64) -> LeaseError {
+    pub(crate) async fn hold(&self, epoch: i64) -> LeaseError {
         // The deadline is shorter than the Lease, so that this process has stopped before another may begin.
         let deadline = self.duration * 2 / 3;
         let (mut renewed, mut written) = (Instant::now(), 0);
@@ -233,7 +233,7 @@ impl Election {
     }
 
     /// Gives the Lease back, so that the next operator need not wait.
-    pub async fn release(&self, epoch: i64) {
+    pub(crate) async fn release(&self, epoch: i64) {
         let give_back = async {
             let lease = self.api.get(&self.name).await?;
             let spec = lease.spec.clone().unwrap_or_default();

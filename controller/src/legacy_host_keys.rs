@@ -25,7 +25,7 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
 /// The ConfigMap says nothing that can be relied upon.
 #[derive(Debug, thiserror::Error)]
-pub enum LegacyHostKeysError {
+pub(crate) enum LegacyHostKeysError {
     /// It cannot be read.
     #[error("failed to get the known host keys: {}", crate::errors::said(.0))]
     Api(#[source] kube::Error),
@@ -35,7 +35,7 @@ pub enum LegacyHostKeysError {
 }
 
 /// Reads the ConfigMap.
-pub struct LegacyHostKeys {
+pub(crate) struct LegacyHostKeys {
     api: Api<ConfigMap>,
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
@@ -45,7 +45,7 @@ type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
 impl LegacyHostKeys {
     /// That of `namespace`.
-    pub fn new(client: Client, namespace: &str) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), seen: Mutex::default() }
     }
 
@@ -53,7 +53,11 @@ impl LegacyHostKeys {
     ///
     /// # Errors
     /// When the ConfigMap or the entry cannot be read: a pin must not be lost.
-    pub async fn of(&self, address: &str, since: Option<Timestamp>) -> Result<Option<HostKey>, LegacyHostKeysError> {
+    pub(crate) async fn of(
+        &self,
+        address: &str,
+        since: Option<Timestamp>,
+    ) -> Result<Option<HostKey>, LegacyHostKeysError> {
         Ok(find(&*self.entries().await?, address, since)?)
     }
 

@@ -30,7 +30,7 @@ pub(crate) const APIS: [(MachineGroup, &str, &[&str]); 2] = [
 
 /// What is seen of Machines all the time.
 #[derive(Default)]
-pub struct Machines {
+pub(crate) struct Machines {
     watched: Mutex<BTreeMap<MachineGroup, Watched>>,
     pub(crate) stirred: Notify,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub fn reference(&self, namespace: &str, name: &str) -> ObjectRef<DynamicObject> {
+    pub(crate) fn reference(&self, namespace: &str, name: &str) -> ObjectRef<DynamicObject> {
         ObjectRef::new_with(name, self.kind.clone()).within(namespace)
     }
 }
@@ -73,13 +73,13 @@ impl Machines {
     }
 
     /// When a Machine, by `<namespace>/<name>`, was made, as far as that is known.
-    pub fn created(&self, machine: &str) -> Option<Timestamp> {
+    pub(crate) fn created(&self, machine: &str) -> Option<Timestamp> {
         let groups = self.groups();
         groups.into_iter().flat_map(|g| self.machines(g)).find(|m| m.key() == machine).and_then(|m| m.created)
     }
 
     /// The Machine that has a name, or whose Node has it, by `<namespace>/<name>`.
-    pub fn named(&self, name: &str) -> Option<String> {
+    pub(crate) fn named(&self, name: &str) -> Option<String> {
         let has = |m: &Machine| {
             let dns = |a: &&read::Address| a.kind.ends_with("DNS") || a.kind == "Hostname";
             let names = m.addresses.iter().filter(dns).map(|a| a.address.as_str()).chain(m.node.as_deref());
@@ -95,7 +95,7 @@ impl Machines {
 
     /// What the status of the Machine `<namespace>/<name>` lists as its addresses, each with its type. The cloud
     /// reports them, not the host.
-    pub fn addresses(&self, machine: &str) -> Vec<(String, String)> {
+    pub(crate) fn addresses(&self, machine: &str) -> Vec<(String, String)> {
         let Some((namespace, name)) = machine.split_once('/') else { return Vec::new() };
         let found = self.groups().into_iter().filter_map(|group| {
             let watched = self.of(group)?;
@@ -113,7 +113,7 @@ impl Machines {
 
 /// Whether a Machine of an API, by `<namespace>/<name>`, is gone, and with it its host. Not knowing is not being gone: that API itself must
 /// say so, not only another one that never had the Machine.
-pub async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -> bool {
+pub(crate) async fn is_gone(client: &Client, own: MachineGroup, machine: &str) -> bool {
     let Some((namespace, name)) = machine.split_once('/') else { return false };
     for (group, ..) in APIS {
         let resource = match served(client, group).await {

@@ -61,6 +61,13 @@ labels! {
     }
 }
 
+labels! {
+    /// Label set with a resource.
+    ResourceLabel {
+        resource: String = "Resource, with its subresource, for example `nodes` or `windowsinstances/status`.",
+    }
+}
+
 /// Labels of a family, with their meanings.
 pub trait Labels {
     /// Name and meaning.
@@ -151,7 +158,7 @@ pub struct Metrics {
     /// Bytes received from Git servers.
     pub git_received: Counter,
     /// Writes to the API server, without leases.
-    pub api_writes: Family<KindLabel, Counter>,
+    pub api_writes: Family<ResourceLabel, Counter>,
     /// Changes on hosts that the operator has not made.
     pub drift: Counter,
     /// Certificate requests by verdict.
@@ -182,7 +189,7 @@ impl Default for Metrics {
         let git_received =
             all.add("git_received", Some(Unit::Bytes), "Bytes received from Git servers", Counter::default());
         let api_writes =
-            all.add("api_writes", None, "Writes to the API server by kind, without leases", Family::default());
+            all.add("api_writes", None, "Writes to the API server by resource, without leases", Family::default());
         let drift = all.add("drift", None, "Changes on hosts that the operator did not make", Counter::default());
         let csr_verdicts = all.add("csr_verdicts", None, "Certificate requests by verdict", Family::default());
         let leader = all.add("leader", None, "1 while this process leads", Gauge::default());
@@ -210,9 +217,10 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a write to the API server.
-    pub fn wrote(&self, kind: &'static str) {
-        self.api_writes.get_or_create(&KindLabel { kind }).inc();
+    /// Counts a write to the API server, of a resource and perhaps its subresource.
+    pub fn wrote(&self, (resource, subresource): (&str, Option<&str>)) {
+        let resource = subresource.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
+        self.api_writes.get_or_create(&ResourceLabel { resource }).inc();
     }
 
     /// Counts a failed attempt.
@@ -246,9 +254,8 @@ mod tests {
         for family in [&metrics.failures, &metrics.csr_verdicts] {
             family.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         }
-        for family in [&metrics.api_writes, &metrics.reconcile_errors] {
-            family.get_or_create(&KindLabel { kind: "x" }).inc();
-        }
+        metrics.wrote(("x", None));
+        metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
         let text = metrics.render();
         assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE ")).count(), metrics.descriptions().len());
         for Description { name, type_, unit, labels, help } in metrics.descriptions() {
@@ -270,10 +277,10 @@ mod tests {
     fn the_text_has_what_was_counted() {
         let metrics = Metrics::default();
         metrics.failed("ConnectTimeout");
-        metrics.wrote("Node");
+        metrics.wrote(("pods", Some("eviction")));
         let text = metrics.render();
         assert!(text.contains("windows_node_pool_failures_total{reason=\"ConnectTimeout\"} 1"), "{text}");
-        assert!(text.contains("windows_node_pool_api_writes_total{kind=\"Node\"} 1"), "{text}");
+        assert!(text.contains("windows_node_pool_api_writes_total{resource=\"pods/eviction\"} 1"), "{text}");
         assert!(text.ends_with("# EOF\n"));
     }
 }

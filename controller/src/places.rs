@@ -7,7 +7,7 @@ use std::{
 
 /// Places for work. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub(crate) struct Places {
     all: usize,
     of_one_pool: usize,
     taken: Arc<Mutex<BTreeMap<String, usize>>>,
@@ -15,19 +15,19 @@ pub struct Places {
 
 /// A place, until it is dropped.
 #[derive(Debug)]
-pub struct Place {
+pub(crate) struct Place {
     pool: String,
     places: Places,
 }
 
 impl Places {
     /// `all` places, of which one pool can take `of_one_pool`.
-    pub fn new(all: usize, of_one_pool: usize) -> Self {
+    pub(crate) fn new(all: usize, of_one_pool: usize) -> Self {
         Self { all, of_one_pool, taken: Arc::default() }
     }
 
     /// Takes a place for work of a pool, if one is free.
-    pub fn take(&self, pool: &str) -> Option<Place> {
+    pub(crate) fn take(&self, pool: &str) -> Option<Place> {
         let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let (all, of_pool) = (taken.values().sum::<usize>(), taken.get(pool).copied().unwrap_or_default());
         (all < self.all && of_pool < self.of_one_pool).then(|| {

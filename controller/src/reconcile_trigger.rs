@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 /// Channel on which a source reports a change.
 #[derive(Clone)]
-pub struct ReconcileTrigger {
+pub(crate) struct ReconcileTrigger {
     sender: mpsc::UnboundedSender<String>,
     receiver: Arc<Mutex<Option<mpsc::UnboundedReceiver<String>>>>,
 }
@@ -21,13 +21,13 @@ impl Default for ReconcileTrigger {
 
 impl ReconcileTrigger {
     /// The pool of this name looks again.
-    pub fn pool(&self, name: &str) {
+    pub(crate) fn pool(&self, name: &str) {
         // Without a receiver no reconcile is needed.
         let _ = self.sender.send(name.to_owned());
     }
 
     /// Names of pools to reconcile. The first caller gets them; there is one pool controller.
-    pub fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
+    pub(crate) fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
         let receiver = self.receiver.lock().ok().and_then(|mut r| r.take());
         stream::unfold(receiver, |receiver| async move {
             let mut receiver = receiver?;

@@ -8,7 +8,7 @@ use wnp_core::render::{self, Cluster, LogSettings, LogSettingsError, RenderError
 
 /// The operator has nothing to give to hosts.
 #[derive(Debug, thiserror::Error)]
-pub enum ReleaseError {
+pub(crate) enum ReleaseError {
     /// The payload is wrong.
     #[error("{0}")]
     Payload(#[from] PayloadError),
@@ -33,7 +33,7 @@ pub enum ReleaseError {
 
 impl ReleaseError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Payload(_) => "PayloadInvalid",
             Self::Render(e) => e.reason(),
@@ -45,7 +45,7 @@ impl ReleaseError {
 }
 
 /// What hosts get from this operator. The settings of pools come on top, see [`Release::render`].
-pub struct Release {
+pub(crate) struct Release {
     /// Facts of the cluster.
     pub cluster: Cluster,
     /// The payload.
@@ -57,7 +57,7 @@ pub struct Release {
 
 impl Release {
     /// Opens the payload, and sees whether it can be rendered.
-    pub fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
+    pub(crate) fn load(cluster: Cluster, args: &Run) -> Result<Self, ReleaseError> {
         let settings = settings(args)?;
         let payload = Payload::open(&args.payload)?;
         let wicd = Wicd::open(&args.wicd)?;
@@ -67,12 +67,12 @@ impl Release {
     }
 
     /// What the hosts of a pool get.
-    pub fn render(&self, template: &TemplateSpec) -> Result<Rendered, RenderError> {
+    pub(crate) fn render(&self, template: &TemplateSpec) -> Result<Rendered, RenderError> {
         render::render(&self.cluster, self.payload.manifest(), &self.settings, template)
     }
 
     /// Whether hosts that have nothing can be sent these files.
-    pub fn has(&self, files: &[File]) -> bool {
+    pub(crate) fn has(&self, files: &[File]) -> bool {
         let mine = &self.payload.manifest().files;
         files.iter().all(|f| mine.iter().any(|m| m.sha256 == f.sha256))
     }

@@ -76,7 +76,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let mut for_lease = config.clone();
     for_lease.default_retry = false;
     let for_lease = Client::try_from(for_lease).context("cannot make a client")?;
-    let cluster = Cluster::new(config).context("cannot make a client for the API server")?;
+    let cluster = Cluster::new(config, &metrics).context("cannot make a client for the API server")?;
     let identity = args.identity.clone().unwrap_or_else(|| format!("windows-node-pools-{}", std::process::id()));
     // Unlike a pod's name this differs after a restart in place, so that every start has an epoch of its own.
     let identity = format!("{identity}_{:08x}", rand::random::<u32>());
@@ -405,9 +405,6 @@ async fn approve(cx: Arc<Context>) {
                 shared.wicd.renewals.note(request, Timestamp::now());
             }
             shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
-            if matches!(verdict, csr::Verdict::Deny { .. }) {
-                shared.process.metrics.wrote("CertificateSigningRequest");
-            }
             if let Some((reason, message)) = event {
                 let action = if reason == EventReason::Waiting { "Approve" } else { "Deny" };
                 shared.events.say(request, reason, action, &message);

@@ -19,7 +19,7 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
 /// Something that a Secret should have given could not be had.
 #[derive(Debug, thiserror::Error)]
-pub enum SecretError {
+pub(crate) enum SecretError {
     /// There is no such Secret.
     #[error("the Secret {namespace}/{name} does not exist; create it, or name another in the pool's ssh settings")]
     Missing {
@@ -64,13 +64,14 @@ pub enum SecretError {
 
 impl SecretError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    pub(crate) fn reason(&self) -> &'static str {
         api::conditions::reason::CREDENTIALS_UNAVAILABLE
     }
 }
 
 /// A private key and its text, which the legacy `username` annotation is encrypted with.
-pub struct Key {
+pub(crate) struct Key {
     /// For SSH.
     pub identity: Arc<Identity>,
     /// PEM text.
@@ -81,7 +82,7 @@ pub struct Key {
 type Remembered = (Instant, Arc<Key>);
 
 /// Reads Secrets.
-pub struct Secrets {
+pub(crate) struct Secrets {
     api: Api<Secret>,
     namespace: String,
     seen: Mutex<HashMap<(String, String), Remembered>>,
@@ -89,7 +90,7 @@ pub struct Secrets {
 
 impl Secrets {
     /// Reads Secrets of `namespace`.
-    pub fn new(client: Client, namespace: &str) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), namespace: namespace.into(), seen: Mutex::default() }
     }
 
@@ -113,12 +114,12 @@ impl Secrets {
     }
 
     /// One private key.
-    pub async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
+    pub(crate) async fn key(&self, from: &SecretKeyRef) -> Result<Arc<Key>, SecretError> {
         self.key_not_older(from, REMEMBER_FOR).await
     }
 
     /// One private key as it was at most so long ago, or as long as any is remembered, whichever is longer.
-    pub async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
+    pub(crate) async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
         let id = (from.name.clone(), from.key().to_string());
         if let Some((at, key)) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&id)
             && at.elapsed() < old.max(REMEMBER_FOR)
@@ -135,7 +136,7 @@ impl Secrets {
 
     /// The available private keys, in order. Errors of the others are returned beside them, unless none is available:
     /// then the first problem is the error.
-    pub async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
+    pub(crate) async fn keys(&self, from: &[SecretKeyRef]) -> Result<(Vec<Arc<Key>>, Vec<SecretError>), SecretError> {
         let (mut keys, mut problems) = (Vec::new(), Vec::new());
         for reference in from {
             match self.key(reference).await {
@@ -150,13 +151,13 @@ impl Secrets {
     }
 
     /// Drops these from the cache, so that the next access reads them again.
-    pub fn forget(&self, keys: &[SecretKeyRef]) {
+    pub(crate) fn forget(&self, keys: &[SecretKeyRef]) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
     }
 
     /// The hashes of the public keys, in order. All or none.
-    pub async fn hashes(&self, from: &[SecretKeyRef]) -> Result<Vec<String>, SecretError> {
+    pub(crate) async fn hashes(&self, from: &[SecretKeyRef]) -> Result<Vec<String>, SecretError> {
         let mut hashes = Vec::new();
         for reference in from {
             hashes.push(self.key(reference).await?.identity.public_key_hash());
@@ -165,7 +166,7 @@ impl Secrets {
     }
 
     /// The host keys that a known hosts Secret has for an address.
-    pub async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
+    pub(crate) async fn known_hosts(&self, name: &str, address: &str, port: u16) -> Result<Vec<HostKey>, SecretError> {
         let text = self.read(name, api::names::KNOWN_HOSTS_SECRET_KEY).await?;
         let problem = |problem: String| SecretError::KnownHosts { name: name.into(), problem };
         let text = std::str::from_utf8(&text).map_err(|_| problem("it is not UTF-8 text".into()))?;

@@ -11,20 +11,20 @@ use tokio::task::{Id, JoinSet};
 #[error(
     "the operator has an internal fault and makes no changes here until it is fixed: {message}; report it with the operator's log"
 )]
-pub struct Panicked {
+pub(crate) struct Panicked {
     message: String,
 }
 
 impl Panicked {
     /// Reason of conditions and events.
-    pub const REASON: &'static str = "InternalError";
+    pub(crate) const REASON: &'static str = "InternalError";
 }
 
 /// Runs a reconcile. A panic in it is returned as an error, so that it stops neither the controller nor other objects.
 ///
 /// What a reconcile shares with others is behind locks whose users take the content of a poisoned lock, and everything that matters is
 /// stored before it has an effect: a reconcile may end anywhere.
-pub async fn catch<T>(reconcile: impl Future<Output = T>) -> Result<T, Panicked> {
+pub(crate) async fn catch<T>(reconcile: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(reconcile).catch_unwind().await.map_err(|payload| Panicked { message: message(&*payload) })
 }
 
@@ -35,20 +35,20 @@ fn message(payload: &(dyn Any + Send)) -> String {
 
 /// Tasks that all have to run for the process to be of use.
 #[derive(Default)]
-pub struct Tasks {
+pub(crate) struct Tasks {
     tasks: JoinSet<()>,
     names: HashMap<Id, &'static str>,
 }
 
 impl Tasks {
     /// Starts a task.
-    pub fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn spawn(&mut self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let handle = self.tasks.spawn(task);
         self.names.insert(handle.id(), name);
     }
 
     /// Waits until any task ends, and returns which one and how. `None` if there is none.
-    pub async fn first_end(&mut self) -> Option<String> {
+    pub(crate) async fn first_end(&mut self) -> Option<String> {
         let (id, how) = match self.tasks.join_next_with_id().await? {
             Ok((id, ())) => (id, "ended by itself".to_owned()),
             Err(error) => {
@@ -61,7 +61,7 @@ impl Tasks {
     }
 
     /// Waits until all tasks have ended.
-    pub async fn all_end(&mut self) {
+    pub(crate) async fn all_end(&mut self) {
         while self.tasks.join_next().await.is_some() {}
     }
 }

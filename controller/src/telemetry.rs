@@ -9,23 +9,23 @@ use crate::args::LogFormat;
 
 /// Handle to change the level of the log.
 #[derive(Clone)]
-pub struct LogLevel(reload::Handle<EnvFilter, Registry>);
+pub(crate) struct LogLevel(reload::Handle<EnvFilter, Registry>);
 
 impl LogLevel {
     /// Sets the level, as `debug` or `info,controller::instance=debug`. The error says what is wrong with the text.
-    pub fn set(&self, level: &str) -> Result<(), String> {
+    pub(crate) fn set(&self, level: &str) -> Result<(), String> {
         let filter = EnvFilter::try_new(level).map_err(|e| format!("{level:?} is not a log level: {e}"))?;
         self.0.reload(filter).map_err(|e| e.to_string())
     }
 
     /// The level in force.
-    pub fn get(&self) -> String {
+    pub(crate) fn get(&self) -> String {
         self.0.with_current(ToString::to_string).unwrap_or_default()
     }
 }
 
 /// Installs the log for the whole process.
-pub fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
+pub(crate) fn init(format: LogFormat, level: &str) -> anyhow::Result<LogLevel> {
     let filter = EnvFilter::try_new(level).with_context(|| format!("{level:?} is not a log level"))?;
     let (filter, handle) = reload::Layer::new(filter);
     let registry = tracing_subscriber::registry().with(filter);

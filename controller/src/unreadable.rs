@@ -18,7 +18,7 @@ const MAX_ERROR: usize = 200;
 
 /// All objects that cannot be read now.
 #[derive(Clone, Default)]
-pub struct Unreadable(Arc<Shared>);
+pub(crate) struct Unreadable(Arc<Shared>);
 
 #[derive(Default)]
 struct Shared {
@@ -43,12 +43,12 @@ struct Object {
 
 impl Unreadable {
     /// A list of a kind begins.
-    pub fn list_begins(&self, kind: &str) {
+    pub(crate) fn list_begins(&self, kind: &str) {
         *self.lock().lists.entry(kind.to_owned()).or_default() += 1;
     }
 
     /// A list of a kind is complete: what was not in it is gone.
-    pub fn list_ends(&self, kind: &str) {
+    pub(crate) fn list_ends(&self, kind: &str) {
         let mut state = self.lock();
         let current = state.lists.get(kind).copied().unwrap_or_default();
         state.objects.retain(|(k, _), object| k != kind || object.list >= current);
@@ -57,7 +57,7 @@ impl Unreadable {
     }
 
     /// An object cannot be read.
-    pub fn note(&self, kind: &str, meta: &ObjectMeta, error: &str) {
+    pub(crate) fn note(&self, kind: &str, meta: &ObjectMeta, error: &str) {
         let name = meta.name.clone().unwrap_or_default();
         let pool = meta.labels.as_ref().and_then(|l| l.get(key::POOL)).cloned();
         let error = error.chars().filter(|c| !c.is_control()).take(MAX_ERROR).collect();
@@ -69,7 +69,7 @@ impl Unreadable {
     }
 
     /// An object can be read, or is gone.
-    pub fn forget(&self, kind: &str, name: &str) {
+    pub(crate) fn forget(&self, kind: &str, name: &str) {
         let mut state = self.lock();
         if !state.objects.is_empty() && state.objects.remove(&(kind.to_owned(), name.to_owned())).is_some() {
             drop(state);
@@ -78,7 +78,7 @@ impl Unreadable {
     }
 
     /// What is wrong with an instance of a pool, if one cannot be read, and what to do.
-    pub fn of_pool(&self, pool: &str) -> Option<String> {
+    pub(crate) fn of_pool(&self, pool: &str) -> Option<String> {
         let state = self.lock();
         let ((_, name), object) = state.objects.iter().find(|(_, o)| o.pool.as_deref() == Some(pool))?;
         Some(format!(
@@ -88,17 +88,17 @@ impl Unreadable {
     }
 
     /// Objects of a kind that cannot be read.
-    pub fn names(&self, kind: &str) -> Vec<String> {
+    pub(crate) fn names(&self, kind: &str) -> Vec<String> {
         self.lock().objects.keys().filter(|(k, _)| k == kind).map(|(_, name)| name.clone()).collect()
     }
 
     /// Pools that have such an object.
-    pub fn pools(&self) -> Vec<String> {
+    pub(crate) fn pools(&self) -> Vec<String> {
         self.lock().objects.values().filter_map(|o| o.pool.clone()).collect()
     }
 
     /// Waits until something of this changes.
-    pub async fn changed(&self) {
+    pub(crate) async fn changed(&self) {
         self.0.changed.notified().await;
     }
 

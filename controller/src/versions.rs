@@ -29,7 +29,7 @@ use wnp_core::render::{Rendered, Stored, StoredError, collectable, is_ours};
 
 /// What is stored of a version cannot be had, or not be stored.
 #[derive(Debug, thiserror::Error)]
-pub enum VersionError {
+pub(crate) enum VersionError {
     /// The API server did not do what was asked.
     #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
@@ -59,7 +59,7 @@ pub enum VersionError {
 
 impl VersionError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Api { .. } => "ApiError",
             Self::Unreadable { .. } => "VersionUnreadable",
@@ -84,7 +84,7 @@ struct Known {
 }
 
 /// The versions that are stored.
-pub struct Versions {
+pub(crate) struct Versions {
     api: Api<ConfigMap>,
     roles: Api<Role>,
     namespace: String,
@@ -98,7 +98,7 @@ pub struct Versions {
 
 impl Versions {
     /// Those of this namespace.
-    pub fn new(client: Client, namespace: &str, events: Option<Events>) -> Self {
+    pub(crate) fn new(client: Client, namespace: &str, events: Option<Events>) -> Self {
         Self {
             api: Api::namespaced(client.clone(), namespace),
             roles: Api::namespaced(client, namespace),
@@ -122,7 +122,7 @@ impl Versions {
 
     /// What a version stands for. `None` if it is not stored, or its content does not match the name; such a ConfigMap
     /// is deleted.
-    pub async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
+    pub(crate) async fn get(&self, version: &str) -> Result<Option<Arc<Stored>>, VersionError> {
         if let Some(known) = self.known(version) {
             return Ok(Some(known.stored));
         }
@@ -152,20 +152,20 @@ impl Versions {
     }
 
     /// Stores a version, and lets the hosts' daemons read it.
-    pub async fn publish(&self, version: &str, rendered: Rendered) -> Result<(), VersionError> {
+    pub(crate) async fn publish(&self, version: &str, rendered: &Rendered) -> Result<(), VersionError> {
         if self.known(version).is_some() {
             return Ok(());
         }
         let _one = self.listing.lock().await;
         let config_map = self.create(version, &rendered.to_config_map(version, &self.namespace)).await?;
         self.permit(&self.live().await?).await?;
-        self.learn(version, Stored::Ours(rendered), config_map);
+        self.learn(version, Stored::Ours(rendered.clone()), config_map);
         Ok(())
     }
 
     /// Deletes unused versions of the operator that are older than this: one that was stored a moment ago may not be
     /// referenced yet. Used versions that another client has deleted or replaced are stored again.
-    pub async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
+    pub(crate) async fn keep(&self, needed: &BTreeSet<String>, age: Duration) -> Result<(), VersionError> {
         let _one = self.listing.lock().await;
         let mut live = self.live().await?;
         let mut again = Vec::new();

@@ -32,7 +32,7 @@ impl Bed {
 
     fn with(may_write: bool) -> Self {
         let api = FakeApi::new();
-        let events = may_write.then(|| Events::new(api.client(), "it", Arc::default()));
+        let events = may_write.then(|| Events::new(api.client(), "it"));
         let versions = Versions::new(api.client(), "ns", events);
         let version = rendered().name("1.0.0");
         let mut right = serde_json::to_value(rendered().to_config_map(&version, "ns")).unwrap();
@@ -97,7 +97,7 @@ async fn what_is_published_replaces_what_somebody_else_has_put_there() {
         .on("POST", MAPS, 201, bed.right.clone())
         .on("GET", &bed.path, 200, bed.forged.clone())
         .on("DELETE", &bed.path, 200, success());
-    bed.listed(&bed.right).versions.publish(&bed.version, rendered()).await.unwrap();
+    bed.listed(&bed.right).versions.publish(&bed.version, &rendered()).await.unwrap();
     assert_eq!(bed.deletes(), [json!("forged")]);
     assert_eq!(bed.api.calls("POST", MAPS).len(), 2);
     let permitted = bed.api.calls("PATCH", ROLE).pop().unwrap().body;
@@ -109,7 +109,7 @@ async fn what_is_published_replaces_what_somebody_else_has_put_there() {
         .fail("POST", MAPS, 409, "AlreadyExists", "it exists", Value::Null)
         .on("GET", &bed.path, 200, bed.forged.clone())
         .on("DELETE", &bed.path, 200, success());
-    let error = bed.versions.publish(&bed.version, rendered()).await.unwrap_err();
+    let error = bed.versions.publish(&bed.version, &rendered()).await.unwrap_err();
     assert_eq!(error.reason(), "VersionUnverified");
     assert!(bed.api.calls("PATCH", ROLE).is_empty());
 }
@@ -153,6 +153,6 @@ async fn a_name_without_a_digest_vouches_for_nothing_but_wmcos_services() {
     assert_eq!(stored.as_deref(), Some(&Stored::Legacy(rendered().services)));
     // No host of ours is let read it.
     bed.api.on("POST", MAPS, 201, bed.right.clone());
-    bed.listed(&legacy).versions.publish(&bed.version, rendered()).await.unwrap();
+    bed.listed(&legacy).versions.publish(&bed.version, &rendered()).await.unwrap();
     assert_eq!(bed.api.calls("PATCH", ROLE).pop().unwrap().body["rules"], json!([]));
 }

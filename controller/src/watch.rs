@@ -22,13 +22,13 @@ use tokio::sync::mpsc;
 use crate::unreadable::Unreadable;
 
 /// What a controller listens to: every object that came, changed or went.
-pub type Changes<K> = stream::BoxStream<'static, Arc<K>>;
+pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
 /// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
 /// it all. Managed fields are not kept, because they are never read.
 ///
 /// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
-pub fn watch<K, const LISTENERS: usize>(
+pub(crate) fn watch<K, const LISTENERS: usize>(
     client: Client,
     config: watcher::Config,
     unreadable: &Unreadable,
@@ -75,7 +75,7 @@ where
 }
 
 /// Fills a cache once with what is there now.
-pub async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
+pub(crate) async fn list<K>(client: Client, params: &ListParams, unreadable: &Unreadable) -> kube::Result<Store<K>>
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
 {

@@ -20,7 +20,7 @@ use kube::{Api, Client, ResourceExt};
 
 /// Known facts about a host, to distinguish its Node from those of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Evidence {
+pub(crate) struct Evidence {
     /// The name of its Node.
     pub name: String,
     /// UID of its Node, as it is on record.
@@ -35,7 +35,7 @@ pub struct Evidence {
 
 /// Whose a Node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whose {
+pub(crate) enum Whose {
     /// There is no Node of that name.
     Nobodys,
     /// The host's.
@@ -46,7 +46,7 @@ pub enum Whose {
 
 /// What proves that a Node is a host's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub(crate) enum By {
     /// Its UID.
     Uid,
     /// Its name, which the host holds, and its addresses.
@@ -57,7 +57,7 @@ pub enum By {
 
 /// Why a Node does not count as a host's. Its text names the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Mismatch {
+pub(crate) enum Mismatch {
     /// It does not run Windows.
     NotWindows {
         /// What it runs.
@@ -99,7 +99,7 @@ impl fmt::Display for Mismatch {
 }
 
 /// Decides whose the Node of that name is.
-pub fn whose(node: Option<&Node>, evidence: &Evidence) -> Whose {
+pub(crate) fn whose(node: Option<&Node>, evidence: &Evidence) -> Whose {
     let Some(node) = node else { return Whose::Nobodys };
     if evidence.uid.is_some() && node.uid() == evidence.uid {
         return Whose::Hosts(By::Uid);
@@ -123,14 +123,14 @@ pub fn whose(node: Option<&Node>, evidence: &Evidence) -> Whose {
 }
 
 /// Asks the API server for the Node of that name, and decides whose it is.
-pub async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<Node>, Whose)> {
+pub(crate) async fn ask(client: &Client, evidence: &Evidence) -> kube::Result<(Option<Node>, Whose)> {
     let node = Api::<Node>::all(client.clone()).get_opt(&evidence.name).await?;
     let whose = whose(node.as_ref(), evidence);
     Ok((node, whose))
 }
 
 /// The IP addresses that a Node reports, each in its canonical form.
-pub fn addresses(node: &Node) -> Vec<IpAddr> {
+pub(crate) fn addresses(node: &Node) -> Vec<IpAddr> {
     let all = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
     all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
 }

@@ -144,7 +144,7 @@ fn act(in_force: bool, owner: Option<&ValidatingAdmissionPolicyBinding>, grant: 
 }
 
 /// Keeps the rights, and what is said of them, true to the policies, until the operator stops.
-pub async fn keep(cx: Arc<Context>) {
+pub(crate) async fn keep(cx: Arc<Context>) {
     let mut watched = Watched::new();
     let mut changes = changes(&cx.cluster.client, &watched.shipped);
     let mut again: Option<Instant> = None;
@@ -216,7 +216,6 @@ fn stand(cx: &Context, standing: Standing) {
 async fn delete(cx: &Context, grant: Option<&ClusterRoleBinding>) -> Result<(), RightsProblem> {
     let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
     let only_this = Preconditions { uid: grant.and_then(|g| g.metadata.uid.clone()), ..Preconditions::default() };
-    cx.process.metrics.wrote("ClusterRoleBinding");
     match api.delete(wicd_rbac::BINDING, &DeleteParams::default().preconditions(only_this)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
@@ -228,7 +227,6 @@ async fn apply(cx: &Context, owner: Option<&ValidatingAdmissionPolicyBinding>) -
     let Some(owner) = owner else { return Ok(()) };
     let api: Api<ClusterRoleBinding> = Api::all(cx.cluster.client.clone());
     let params = PatchParams::apply(api::names::MANAGER_POOL).force();
-    cx.process.metrics.wrote("ClusterRoleBinding");
     let written = api.patch(wicd_rbac::BINDING, &params, &Patch::Apply(wicd_rbac::binding(owner))).await;
     written.map(drop).map_err(|error| RightsProblem::write("store", &error))
 }

@@ -7,14 +7,14 @@ use crate::{errors::said, wicd_policy, wicd_rbac};
 /// Why the hosts' daemons have no rights.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
-pub struct RightsProblem {
+pub(crate) struct RightsProblem {
     reason: &'static str,
     message: String,
 }
 
 impl RightsProblem {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         self.reason
     }
 
@@ -42,7 +42,7 @@ pub(crate) enum Standing {
 
 /// Whether the hosts' daemons may have rights.
 #[derive(Debug)]
-pub struct WicdRights(watch::Sender<Standing>);
+pub(crate) struct WicdRights(watch::Sender<Standing>);
 
 impl Default for WicdRights {
     /// For commands that issue nothing: nothing is known to be wrong.
@@ -53,12 +53,12 @@ impl Default for WicdRights {
 
 impl WicdRights {
     /// Nothing is known yet, and so nothing is issued.
-    pub fn unknown() -> Self {
+    pub(crate) fn unknown() -> Self {
         Self(watch::channel(Standing::NotRead).0)
     }
 
     /// Why no certificate of a wicd is to be issued now; `None` if it may be.
-    pub fn problem(&self) -> Option<RightsProblem> {
+    pub(crate) fn problem(&self) -> Option<RightsProblem> {
         match &*self.0.borrow() {
             Standing::Given => None,
             Standing::Withheld(problem) => Some(problem.clone()),
@@ -70,7 +70,7 @@ impl WicdRights {
     }
 
     /// Waits until the API server has answered once.
-    pub async fn known(&self) {
+    pub(crate) async fn known(&self) {
         // The sender lives as long as this.
         let _ = self.0.subscribe().wait_for(|standing| *standing != Standing::NotRead).await;
     }

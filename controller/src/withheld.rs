@@ -19,7 +19,7 @@ use wnp_core::{
 };
 
 /// Versions of the legacy operator that hosts follow, and what people accept to lose.
-pub struct Legacies {
+pub(crate) struct Legacies {
     /// By version; `None` for one that is not stored, and an error in words for one that cannot be read.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
     /// The pool's annotation.
@@ -28,7 +28,7 @@ pub struct Legacies {
 
 impl Legacies {
     /// Reads these versions.
-    pub async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
+    pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = pool.annotations().get(key::ACCEPT_LOST_SETTINGS).cloned();
         let mut read = Self { versions: HashMap::new(), accepted };
         for version in versions {
@@ -40,7 +40,7 @@ impl Legacies {
 
     /// Settings that a node of this version would lose, and whose loss is not accepted. `accepted` is the instance's
     /// annotation.
-    pub fn losses(&self, version: &str, accepted: Option<&String>, to: &ServicesConfig) -> Vec<Loss> {
+    pub(crate) fn losses(&self, version: &str, accepted: Option<&String>, to: &ServicesConfig) -> Vec<Loss> {
         let all = match self.versions.get(version) {
             Some(Ok(Some(stored))) => match stored.as_ref() {
                 Stored::Legacy(from) => losses(from, to),
@@ -55,14 +55,14 @@ impl Legacies {
     }
 
     /// The same for a host.
-    pub fn losses_of(&self, instance: &WindowsInstance, to: &ServicesConfig) -> Vec<Loss> {
+    pub(crate) fn losses_of(&self, instance: &WindowsInstance, to: &ServicesConfig) -> Vec<Loss> {
         let Some(version) = adopted_version(instance) else { return Vec::new() };
         self.losses(version, instance.annotations().get(key::ACCEPT_LOST_SETTINGS), to)
     }
 }
 
 /// The version of a node that was taken over and has not been changed since.
-pub fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
+pub(crate) fn adopted_version(instance: &WindowsInstance) -> Option<&String> {
     let status = instance.status.as_ref().filter(|s| s.wicd.is_none())?;
     status.current_version.as_ref()
 }

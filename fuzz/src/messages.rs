@@ -7,15 +7,15 @@ use api::{
     host::{Answer, Verb},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use controller::instance::{StepError, facts};
 use jiff::Timestamp;
 use k8s_openapi::{
     ByteString,
     api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec},
 };
+use remote::{RemoteError, facts};
 use wnp_core::{
     csr::{Claim, Outstanding, Verdict, verdict},
-    operation::join::{HostSeen, NodeSeen, Wanted, is_placed, next},
+    operation::join::{HostSeen, NodeSeen, Wanted, is_placed, on_host},
 };
 
 /// As in the seeds.
@@ -31,7 +31,7 @@ pub fn answer(data: &[u8]) {
     }) else {
         return;
     };
-    warnings.iter().for_each(|warning| fit(&StepError::host("Warning", warning)));
+    warnings.iter().for_each(|warning| fit(&RemoteError::host("Warning", warning)));
     let peer = IpAddr::from([10, 0, 0, 1]);
     match facts::parse_facts(&state.machine, "10.0.0.1", peer, Timestamp::UNIX_EPOCH) {
         Ok(facts) => {
@@ -58,11 +58,11 @@ pub fn answer(data: &[u8]) {
     let node = NodeSeen { ready: true, version: Some("1-a".into()), boot_id: String::new(), asks_restart: false };
     let seen = HostSeen { state, requests, ..HostSeen::default() };
     for node in [None, Some(&node)] {
-        let _ = next(&wanted, node, Some(&seen), false, Timestamp::UNIX_EPOCH);
+        let _ = on_host(&wanted, node, &seen, Timestamp::UNIX_EPOCH);
     }
 }
 
-fn fit(error: &StepError) {
+fn fit(error: &RemoteError) {
     crate::assert_fit_for_people(&error.to_string(), 1000);
     let reason = error.reason();
     assert!(reason.len() <= 40 && reason.bytes().all(|b| b.is_ascii_alphanumeric()), "{reason:?}");

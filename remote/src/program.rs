@@ -20,7 +20,7 @@ const ATTEMPTS: usize = 2;
 /// # Errors
 /// [`RemoteError::ProgramDamaged`] if the host gives back other bytes than it was sent, [`RemoteError::NotAdministrator`] if
 /// `user` cannot write where only administrators can.
-pub async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, RemoteError> {
+pub(crate) async fn ensure(connection: &Connection, wicd: &Wicd, user: &str) -> Result<u64, RemoteError> {
     let path = host::launcher_path(&wicd.sha256);
     if connection.holds(&path, wicd.size, &wicd.sha256).await? {
         return Ok(0);

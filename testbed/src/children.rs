@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result};
 
 /// A child process: killed on drop, and by the kernel when this process dies in whatever way.
 #[derive(Debug)]
-pub struct Daemon {
+pub(crate) struct Daemon {
     name: String,
     log: PathBuf,
     child: Child,
@@ -20,7 +20,7 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts `command` with no standard input and with its output in the file `log` (truncated first).
-    pub fn start(name: &str, log: PathBuf, command: &Command) -> Result<Self> {
+    pub(crate) fn start(name: &str, log: PathBuf, command: &Command) -> Result<Self> {
         let out = File::create(&log).with_context(|| format!("create {}", log.display()))?;
         let err = out.try_clone()?;
         // `setpriv` sets the parent-death signal and becomes the command. It is in util-linux, as `unshare` is.
@@ -41,17 +41,17 @@ impl Daemon {
     }
 
     /// Its exit status, if it has ended.
-    pub fn ended(&mut self) -> Result<Option<ExitStatus>> {
+    pub(crate) fn ended(&mut self) -> Result<Option<ExitStatus>> {
         Ok(self.child.try_wait()?)
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         let _ = self.child.wait(); // fails only if there is no such child any more
     }
 
     /// An error with the last lines of the log, if it has ended.
-    pub fn check(&mut self) -> Result<()> {
+    pub(crate) fn check(&mut self) -> Result<()> {
         match self.ended()? {
             None => Ok(()),
             Some(status) => anyhow::bail!("{} ended: {status}\n{}", self.name, self.last_lines()),
@@ -59,18 +59,18 @@ impl Daemon {
     }
 
     /// Its process id.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it at once, and waits until it is gone.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         let _ = self.child.kill(); // fails only for a process that is gone
         self.wait();
     }
 
     /// The end of its log.
-    pub fn last_lines(&self) -> String {
+    pub(crate) fn last_lines(&self) -> String {
         let text = std::fs::read(&self.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();

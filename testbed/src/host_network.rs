@@ -95,12 +95,12 @@ pub(super) struct Cable {
 
 impl Cable {
     /// Cuts the connection: packets vanish, as with a pulled cable.
-    pub fn cut(&self) -> Result<()> {
+    pub(crate) fn cut(&self) -> Result<()> {
         ip(&["link", "set", &self.name, "down"])
     }
 
     /// Undoes [`Cable::cut`].
-    pub fn mend(&self) -> Result<()> {
+    pub(crate) fn mend(&self) -> Result<()> {
         ip(&["link", "set", &self.name, "up"])
     }
 }

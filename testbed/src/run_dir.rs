@@ -14,7 +14,7 @@ use crate::binaries::{cache_dir, lock, lock_file};
 /// A folder in the cache, removed on drop; what a killed process left is removed when the next one is made. (A value
 /// in a `static` is never dropped, so this is no rare case.)
 #[derive(Debug)]
-pub struct RunDir {
+pub(crate) struct RunDir {
     path: PathBuf,
     // The kernel gives up the lock of a process that dies: that is how the others know.
     _lock: File,
@@ -22,7 +22,7 @@ pub struct RunDir {
 
 impl RunDir {
     /// Makes a folder whose name starts with `prefix`.
-    pub fn new(prefix: &str) -> Result<Self> {
+    pub(crate) fn new(prefix: &str) -> Result<Self> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let root = cache_dir()?.join("run");
         // No sweep runs between the creation of a folder and its lock.
@@ -34,12 +34,12 @@ impl RunDir {
     }
 
     /// The folder.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// A file or folder in it.
-    pub fn join(&self, name: &str) -> PathBuf {
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
 }

@@ -1,5 +1,3 @@
-use std::fs;
-
 use super::*;
 use crate::access::{AccessList, Entry};
 use crate::fake::FakeHost;

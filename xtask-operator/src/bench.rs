@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Measures the operator: `join`, `rollout`, `upload`, `idle` or `inventory`. What each does and how to read it is in docs/reference/benchmarks.md.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     bench: Bench,
 }
@@ -40,7 +40,7 @@ enum Bench {
 const FILES: u32 = 8192;
 
 /// Measures. A debug build builds a release and runs that instead.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     if cfg!(debug_assertions) {
         return run_release();
     }

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_millis(250);
 /// Shows hosts becoming nodes: starts a control plane, hosts and the operator, applies a pool, and shows a live table. Then
 /// prints commands to try, until Ctrl-C. Nothing is left behind.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// End when all nodes are Ready, or when they are not within `--timeout`; the status says which.
     #[arg(long)]
     once: bool,
@@ -37,7 +37,7 @@ pub struct Args {
 }
 
 /// Runs the demo.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         tokio::select! {

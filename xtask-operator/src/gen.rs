@@ -15,14 +15,14 @@ const REFERENCE: &str = "docs/reference";
 
 /// Writes crds/, examples/, the reference pages and the schema of host lists from the code of api/ and controller/.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Write nothing; fail if a file is not as it would be written.
     #[arg(long)]
     pub check: bool,
 }
 
 /// Writes or checks the files.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let root = &devenv::workspace_root();
     let files = files()?;
     if args.check {

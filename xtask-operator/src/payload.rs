@@ -21,7 +21,7 @@ use parts::{PARTS, Part, Source};
 /// is in neither is left out, and so are the services that need it.
 #[derive(clap::Args)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
-pub struct Args {
+pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Command>,
     /// Directory to write; made if it does not exist.
@@ -50,7 +50,7 @@ enum Command {
     },
 }
 
-pub fn run(args: Args) -> Result<()> {
+pub(crate) fn run(args: Args) -> Result<()> {
     match (&args.command, &args.out) {
         (Some(Command::Verify { dir }), _) => verify(dir),
         (None, Some(out)) => make(&args, out),

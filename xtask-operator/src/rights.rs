@@ -43,7 +43,7 @@ const UNSEEN: &[(&str, &str)] = &[
 /// Compares the operator's roles with the audit logs of API servers: a request that was forbidden is an error, and so is a right that no
 /// request has used.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Folder with the audit logs, as tests write them that run with TESTBED_AUDIT_DIR.
     #[arg(long)]
     pub logs: PathBuf,
@@ -53,7 +53,7 @@ pub struct Args {
 }
 
 /// Runs the comparison.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let rights = rights()?;
     let mut seen = Seen::default();
     for entry in fs::read_dir(&args.logs).with_context(|| format!("list {}", args.logs.display()))? {

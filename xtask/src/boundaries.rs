@@ -22,10 +22,10 @@ const BOUNDARIES: &[(&str, &[&str], &str)] = &[
 
 /// Checks that crates do not depend on what they must not know, directly or through others.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// Checks all [`BOUNDARIES`].
-pub fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(_: &Args) -> Result<()> {
     let mut problems = Vec::new();
     for (package, forbidden, reason) in BOUNDARIES {
         let tree = tree(package)?;

@@ -16,7 +16,7 @@ use crate::{boundaries, deny, fuzz, links, modules, operator_task, reasons, unus
 /// Runs all that CI checks: format, words, links, modules, reasons, dependencies, clippy for both targets, generated files, tests, the operator's rights, fuzz targets
 /// for half a minute each.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// Run only the steps that build nothing of the operator: format, words, links, modules, reasons, boundaries and unused dependencies.
     #[arg(long)]
     fast: bool,
@@ -47,7 +47,7 @@ const THOROUGH: &[Step] = &[
 ];
 
 /// Runs every step; the first that fails ends it.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let begin = Instant::now();
     let thorough = if args.fast { &[] } else { THOROUGH };
     for (name, step) in FAST.iter().chain(thorough) {

@@ -18,10 +18,10 @@ const FETCH: Duration = Duration::from_mins(2);
 /// Checks licenses, sources, duplicates and, where their database can be fetched, known vulnerabilities of dependencies with cargo-deny, which is
 /// built first if need be (minutes).
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// Runs cargo-deny.
-pub fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(_: &Args) -> Result<()> {
     let program = program()?;
     let deny = |args: &[&str]| {
         let mut command = Command::new(&program);

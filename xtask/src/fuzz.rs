@@ -15,7 +15,7 @@ use devenv::{cache_dir, execute, forget_caller, workspace_root};
 
 /// Fuzzes the parsers of outside input: all targets, as many at once as there are cores.
 #[derive(clap::Args)]
-pub struct Args {
+pub(crate) struct Args {
     /// How long each target runs.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     pub seconds: u64,
@@ -54,7 +54,7 @@ const MEGABYTES: u64 = 1024;
 const SHOWN: usize = 2048;
 
 /// Builds the targets and runs them. A finding is an error.
-pub fn run(args: &Args) -> Result<()> {
+pub(crate) fn run(args: &Args) -> Result<()> {
     let program = build()?;
     let names: Vec<&str> = match args.targets.as_slice() {
         [] => TARGETS.iter().map(|(name, _)| *name).collect(),

@@ -12,10 +12,10 @@ use devenv::workspace_root;
 
 /// Finds links between documents that lead nowhere. Links to other sites are not followed.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// Checks all tracked Markdown files. A link that leads nowhere is an error.
-pub fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(_: &Args) -> Result<()> {
     let output = Command::new("git").args(["ls-files"]).current_dir(workspace_root()).output().context("run git")?;
     ensure!(output.status.success(), "git ls-files: {}", output.status);
     let files = String::from_utf8(output.stdout)?;

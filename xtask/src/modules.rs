@@ -31,10 +31,10 @@ const STEPS: usize = 32;
 
 /// Finds cycles between the modules of each crate of the workspace. Fails if there is one.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// Finds the cycles of all crates of the workspace.
-pub fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(_: &Args) -> Result<()> {
     let mut cycles = Vec::new();
     let mut count = 0;
     for (name, root) in roots()? {

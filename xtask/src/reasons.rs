@@ -38,9 +38,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     (
         "kinds",
         &[
-            "CertificateSigningRequest",
             "ClusterRole",
-            "ClusterRoleBinding",
             "ConfigFile",
             "ConfigMap",
             "CredentialProviderConfig",
@@ -83,15 +81,14 @@ const OTHERS: &[(&str, &[&str])] = &[
             "StoredVersionInvalid",
         ],
     ),
-    ("states of a drain", &["Drained", "Draining", "DrainRefused"]),
 ];
 
 /// Finds reasons in the code that the reference does not explain, and rows of the reference that no code uses.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// Compares the words of all packages with the rows.
-pub fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(_: &Args) -> Result<()> {
     let mut used = BTreeMap::new();
     for file in files()? {
         let text = fs::read_to_string(workspace_root().join(&file)).with_context(|| format!("read {file}"))?;

@@ -31,7 +31,7 @@ const DEBIAN_RUST: &[(&str, &str)] = &[
 
 /// Installs what is missing, saying so first; does nothing when all is there. Needs root (and Debian) only to install.
 /// Go is not installed: Debian's is too old for Kubernetes, so its absence is an error that says what to do.
-pub fn setup() -> Result<()> {
+pub(crate) fn setup() -> Result<()> {
     let present = |place: &str| {
         if place.starts_with('/') { Path::new(place).exists() } else { find(place).is_some() }
     };

@@ -13,7 +13,7 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 use serde_json::Value;
 
 /// A package of a workspace.
-pub struct Package {
+pub(crate) struct Package {
     /// Its name.
     pub name: String,
     /// Its folder.
@@ -25,7 +25,7 @@ pub struct Package {
 }
 
 /// A library or a program.
-pub struct Root {
+pub(crate) struct Root {
     /// Its name in code.
     pub name: String,
     /// Its file, from the root of the repository.
@@ -35,7 +35,7 @@ pub struct Root {
 }
 
 /// An entry of a `Cargo.toml`.
-pub struct Dependency {
+pub(crate) struct Dependency {
     /// The key of the entry.
     pub key: String,
     /// For whom: code, tests or the build script.
@@ -44,7 +44,7 @@ pub struct Dependency {
 
 /// For whom a dependency is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// Code.
     Normal,
     /// Tests, benchmarks and examples.
@@ -54,7 +54,7 @@ pub enum Kind {
 }
 
 /// The packages of the workspace with this `Cargo.toml`, a path from the root of the repository.
-pub fn packages(manifest: &Path) -> Result<Vec<Package>> {
+pub(crate) fn packages(manifest: &Path) -> Result<Vec<Package>> {
     let mut cargo = Command::new("cargo");
     forget_caller(&mut cargo);
     cargo.args(["metadata", "--no-deps", "--format-version", "1", "--manifest-path"]);
@@ -98,7 +98,7 @@ fn package(package: &Value) -> Result<Package> {
 }
 
 /// The Rust files in a folder and below it; none if there is no such folder.
-pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+pub(crate) fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
     let mut waiting = vec![folder.to_owned()];
     while let Some(path) = waiting.pop() {
@@ -114,13 +114,13 @@ pub fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// The tokens of a file.
-pub fn tokens(text: &str) -> Result<TokenStream> {
+pub(crate) fn tokens(text: &str) -> Result<TokenStream> {
     text.parse().map_err(|error| anyhow::anyhow!("{error}"))
 }
 
 /// A module: a file, or an inline module in one.
 #[derive(Default)]
-pub struct Module {
+pub(crate) struct Module {
     /// Its file, from the root of the repository.
     pub file: String,
     /// Names of the items that it defines, modules left out.
@@ -133,7 +133,7 @@ pub struct Module {
 
 /// What a `use` brings into a module.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Import {
+pub(crate) struct Import {
     /// The name in this module; `None` for a glob.
     pub name: Option<String>,
     /// Without the `*` of a glob.
@@ -142,7 +142,7 @@ pub struct Import {
 
 /// A path in code.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Mention {
+pub(crate) struct Mention {
     /// Its parts.
     pub path: Vec<String>,
     /// Its line in the file.
@@ -150,7 +150,10 @@ pub struct Mention {
 }
 
 /// Reads a crate from its root file on. `read` returns the text of a file, or `None` if there is no such file.
-pub fn read_crate(root: &str, read: &dyn Fn(&str) -> Result<Option<String>>) -> Result<BTreeMap<Vec<String>, Module>> {
+pub(crate) fn read_crate(
+    root: &str,
+    read: &dyn Fn(&str) -> Result<Option<String>>,
+) -> Result<BTreeMap<Vec<String>, Module>> {
     let mut modules = BTreeMap::new();
     let folder = root.rsplit_once('/').map_or("", |(folder, _)| folder);
     let mut waiting = vec![(Vec::new(), root.to_owned(), folder.to_owned())];
@@ -314,7 +317,7 @@ fn defined(tokens: &[TokenTree], at: usize) -> Option<String> {
 }
 
 /// If an item that is only for tests begins here, where it ends.
-pub fn end_of_test_code(tokens: &[TokenTree], at: usize) -> Option<usize> {
+pub(crate) fn end_of_test_code(tokens: &[TokenTree], at: usize) -> Option<usize> {
     const ITEMS: [&str; 14] = [
         "pub", "use", "mod", "fn", "struct", "enum", "union", "const", "static", "type", "trait", "impl", "async",
         "unsafe",
@@ -349,12 +352,12 @@ fn is_for_tests(attribute: TokenStream) -> bool {
 }
 
 /// Whether `::` is here.
-pub fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
+pub(crate) fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
     [at, at + 1].iter().all(|i| tokens.get(*i).is_some_and(|token| is_punct(token, ':')))
 }
 
 /// Whether a token is this character.
-pub fn is_punct(token: &TokenTree, character: char) -> bool {
+pub(crate) fn is_punct(token: &TokenTree, character: char) -> bool {
     matches!(token, TokenTree::Punct(punct) if punct.as_char() == character)
 }
 

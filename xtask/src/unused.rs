@@ -22,10 +22,10 @@ const EXCEPTIONS: &[(&str, &str, &str)] =
 
 /// Finds dependencies that no source names, and those of the workspace that no package has.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// Checks the packages of the workspace and of the fuzz targets.
-pub fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(_: &Args) -> Result<()> {
     let mut packages = source::packages(Path::new("Cargo.toml"))?;
     packages.extend(source::packages(Path::new("fuzz/Cargo.toml"))?);
     let mut problems = Vec::new();

@@ -41,10 +41,10 @@ const EXEMPT: &[(&str, &str)] = &[
 
 /// Finds words in comments, strings and documents that the project's style does not use, and prints what to use instead.
 #[derive(clap::Args)]
-pub struct Args {}
+pub(crate) struct Args {}
 
 /// Scans all tracked files. A word that the project does not use is an error.
-pub fn run(_: &Args) -> Result<()> {
+pub(crate) fn run(_: &Args) -> Result<()> {
     let output = Command::new("git").arg("ls-files").current_dir(workspace_root()).output().context("run git")?;
     ensure!(output.status.success(), "git ls-files: {}", output.status);
     let mut found = 0;

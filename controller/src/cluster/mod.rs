@@ -17,7 +17,7 @@ use wnp_core::render::{Cluster, Network, Platform, Proxy, TlsPair};
 
 /// The operator cannot find out what it needs.
 #[derive(Debug, thiserror::Error)]
-pub enum ClusterError {
+pub(crate) enum ClusterError {
     /// The API server did not answer.
     #[error("failed to get {what}: {}", crate::errors::said(.source))]
     Api {
@@ -49,7 +49,8 @@ pub enum ClusterError {
 
 impl ClusterError {
     /// Reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    #[expect(clippy::unused_self, reason = "as all errors, of which most have several reasons")]
+    pub(crate) fn reason(&self) -> &'static str {
         "ClusterUnknown"
     }
 }
@@ -62,7 +63,7 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
 const OLDEST_MINOR: u32 = 33;
 
 /// A warning if the API server is older than what is tested. The operator works on.
-pub fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
+pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
     let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
@@ -80,7 +81,7 @@ pub fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String
 }
 
 /// Id of the cluster: UID of the Namespace `kube-system`.
-pub async fn id(client: &Client) -> Result<String, ClusterError> {
+pub(crate) async fn id(client: &Client) -> Result<String, ClusterError> {
     const WHAT: &str = "the id of the cluster (UID of the Namespace kube-system)";
     let namespace = Api::<Namespace>::all(client.clone()).get("kube-system").await.map_err(failed(WHAT))?;
     let uid = namespace.metadata.uid.filter(|uid| !uid.is_empty());
@@ -88,7 +89,7 @@ pub async fn id(client: &Client) -> Result<String, ClusterError> {
 }
 
 /// Finds out what is needed.
-pub async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cluster, ClusterError> {
+pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Result<Cluster, ClusterError> {
     let infrastructure = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await?;
     let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
     let operator = openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?;

@@ -94,7 +94,7 @@ impl Pass<'_> {
     async fn ask(&mut self, pod: &Pod) -> Result<Asked, DrainError> {
         let target = Target::of(pod);
         let _in_flight = self.cx.limits.permit(&target.namespace).await;
-        let answer = read(self.cx.evictor.evict(&target, self.grace()).await, "evict", &target)?;
+        let answer = read(evict::evict(&self.cx.client, &target, self.grace()).await, "evict", &target)?;
         let may_force = self.overdue() && self.drain.options.on_timeout == OnTimeout::Force;
         match self.settle(answer, &target)? {
             Asked::Refused { blocker, by: Refusal::Budget, .. } if may_force => self.force(pod, &target, blocker).await,

@@ -14,9 +14,9 @@ use serde_json::{Value, json};
 use super::error::DrainError;
 
 /// Annotation on a Node: the id of the operation that cordoned it.
-pub const CORDONED_BY: &str = "windowsmachineconfig.openshift.io/cordoned-by";
+pub(crate) const CORDONED_BY: &str = "windowsmachineconfig.openshift.io/cordoned-by";
 /// Annotation on a Node: with the value "true" it stays cordoned when the operation ends. A person sets and removes it.
-pub const KEEP_CORDONED: &str = "windowsmachineconfig.openshift.io/keep-cordoned";
+pub(crate) const KEEP_CORDONED: &str = "windowsmachineconfig.openshift.io/keep-cordoned";
 
 /// Attempts to patch a Node that changes meanwhile.
 const ATTEMPTS: usize = 4;
@@ -24,7 +24,7 @@ const ATTEMPTS: usize = 4;
 /// The cordon of one operation on one Node. The caller stores it before the first [`Cordon::take`], so that its owner
 /// is known after a crash.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cordon {
+pub(crate) struct Cordon {
     /// The operation that holds the cordon.
     pub operation_id: String,
     /// Another client had cordoned the Node before; it stays cordoned afterwards.
@@ -32,13 +32,13 @@ pub struct Cordon {
 }
 
 /// What is in the way of new pods on a Node.
-pub fn is_cordoned(node: &Node) -> bool {
+pub(crate) fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|spec| spec.unschedulable) == Some(true)
 }
 
 /// Whether a Node looks as the legacy operator leaves it when it ends in the middle of an upgrade: cordoned, and called upgrading.
 /// Any client may write that label, so it counts only on a node that this operator has not changed yet.
-pub fn is_of_the_legacy_operator(node: &Node) -> bool {
+pub(crate) fn is_of_the_legacy_operator(node: &Node) -> bool {
     is_cordoned(node) && holder(node).is_none() && node.labels().get(UPGRADING).is_some_and(|v| v == "true")
 }
 
@@ -46,13 +46,13 @@ impl Cordon {
     /// Decides, from the Node as it is before the operation, whether another client has cordoned it. Pure.
     ///
     /// A cordon with the annotation of another operation is one that an earlier operation of this operator left behind; it is taken over.
-    pub fn plan(node: &Node, operation_id: impl Into<String>) -> Self {
+    pub(crate) fn plan(node: &Node, operation_id: impl Into<String>) -> Self {
         Self { operation_id: operation_id.into(), pre_cordoned: is_cordoned(node) && holder(node).is_none() }
     }
 
     /// Whether [`Cordon::take`] has nothing to do any more: the Node is cordoned, by this operation or by another
     /// client.
-    pub fn is_held(&self, node: &Node) -> bool {
+    pub(crate) fn is_held(&self, node: &Node) -> bool {
         self.take_patch(node).is_none()
     }
 
@@ -60,18 +60,18 @@ impl Cordon {
     ///
     /// A Node that another client has cordoned since [`Cordon::plan`] is left unchanged: that cordon belongs to the
     /// client.
-    pub async fn take(&self, client: &Client, node: &Node) -> Result<Node, DrainError> {
+    pub(crate) async fn take(&self, client: &Client, node: &Node) -> Result<Node, DrainError> {
         patch(client, node, "cordon", |node| self.take_patch(node)).await
     }
 
     /// Makes the cordon that the legacy operator has left on a Node this operation's, so that it is lifted when that ends. The
     /// caller has seen that it is the legacy operator's.
-    pub async fn take_over(&self, client: &Client, node: &Node) -> Result<Node, DrainError> {
+    pub(crate) async fn take_over(&self, client: &Client, node: &Node) -> Result<Node, DrainError> {
         patch(client, node, "take over the cordon of", |node| self.take_over_patch(node)).await
     }
 
     /// Lifts the cordon, if it belongs to this operation alone, and no annotation keeps it. A deleted Node has none.
-    pub async fn release(&self, client: &Client, node: &Node) -> Result<(), DrainError> {
+    pub(crate) async fn release(&self, client: &Client, node: &Node) -> Result<(), DrainError> {
         match patch(client, node, "uncordon", |node| self.release_patch(node)).await {
             Ok(_) | Err(DrainError::NodeGone { .. }) => Ok(()),
             Err(error) => Err(error),

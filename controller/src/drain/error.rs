@@ -4,7 +4,7 @@ use std::time::Duration;
 ///
 /// That a drain is refused or has timed out is a result, not an error: see [`State`](super::State).
 #[derive(Debug, thiserror::Error)]
-pub enum DrainError {
+pub(crate) enum DrainError {
     /// The API server refused a call, or could not be reached.
     #[error("cannot {what}: {}; the operator retries", crate::errors::said(.source))]
     Api {
@@ -62,7 +62,7 @@ pub enum DrainError {
 
 impl DrainError {
     /// A stable PascalCase reason for conditions and events.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Api { .. } | Self::Slow { .. } => "ApiError",
             Self::EvictionForbidden { .. } => "EvictionForbidden",

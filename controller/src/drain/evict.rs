@@ -1,4 +1,3 @@
-use futures::future::BoxFuture;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::Eviction;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{DeleteOptions, ObjectMeta, Preconditions};
@@ -8,7 +7,7 @@ use kube::{Client, ResourceExt};
 
 /// One pod as it was listed. An eviction is only ever for the pod with this UID.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     /// The pod's namespace.
     pub namespace: String,
     /// The pod's name.
@@ -33,55 +32,38 @@ impl std::fmt::Display for Target {
     }
 }
 
-/// How a pod is asked to leave. A trait because Kubernetes is about to have a second way (KEP-4563, `EvictionRequest`).
-pub trait Evictor: Send + Sync {
-    /// Asks once, without any retry. `Ok` means that the pod will be deleted; a refusal is `kube::Error::Api` with its status code.
-    ///
-    /// `grace_period_seconds` is left out of the request when `None`, so that the pod gets its own; it is never 0, which would kill.
-    fn evict<'a>(
-        &'a self,
-        target: &'a Target,
-        grace_period_seconds: Option<u32>,
-    ) -> BoxFuture<'a, Result<(), kube::Error>>;
-}
-
-/// Posts a `policy/v1` `Eviction` to the pod's subresource.
+/// Posts a `policy/v1` `Eviction` to the pod's subresource, once. `Ok` means that the pod will be deleted; a refusal is `kube::Error::Api`
+/// with its status code.
+///
+/// - `client` must not retry by itself: a budget's refusal is a 429, which the default client repeats for minutes.
+/// - `grace_period_seconds` is left out of the request when `None`, so that the pod gets its own; it is never 0, which would kill.
 ///
 /// Not `kube::Api::evict`: that one writes its options under a key that the server does not know, so that the UID and the grace
 /// period are silently dropped (kube 5.0.0).
-pub struct PolicyV1 {
-    /// A client without retries of its own: a budget's refusal is a 429, which the default client repeats for minutes.
-    pub client: Client,
-}
-
-impl Evictor for PolicyV1 {
-    fn evict<'a>(
-        &'a self,
-        target: &'a Target,
-        grace_period_seconds: Option<u32>,
-    ) -> BoxFuture<'a, Result<(), kube::Error>> {
-        Box::pin(async move {
-            let eviction = Eviction {
-                metadata: ObjectMeta {
-                    name: Some(target.name.clone()),
-                    namespace: Some(target.namespace.clone()),
-                    ..ObjectMeta::default()
-                },
-                delete_options: Some(DeleteOptions {
-                    grace_period_seconds: grace_period_seconds.map(i64::from),
-                    preconditions: Some(Preconditions { uid: Some(target.uid.clone()), resource_version: None }),
-                    ..DeleteOptions::default()
-                }),
-            };
-            let pods: Api<Pod> = Api::namespaced(self.client.clone(), &target.namespace);
-            let answer: serde_json::Value =
-                pods.create_subresource("eviction", &target.name, &PostParams::default(), &eviction).await?;
-            // The server writes some refusals (two budgets for one pod) as a Failure in the body of a 201.
-            match serde_json::from_value::<Status>(answer) {
-                Ok(status) if status.status == Some(StatusSummary::Failure) => Err(kube::Error::Api(status.boxed())),
-                _ => Ok(()),
-            }
-        })
+pub(super) async fn evict(
+    client: &Client,
+    target: &Target,
+    grace_period_seconds: Option<u32>,
+) -> Result<(), kube::Error> {
+    let eviction = Eviction {
+        metadata: ObjectMeta {
+            name: Some(target.name.clone()),
+            namespace: Some(target.namespace.clone()),
+            ..ObjectMeta::default()
+        },
+        delete_options: Some(DeleteOptions {
+            grace_period_seconds: grace_period_seconds.map(i64::from),
+            preconditions: Some(Preconditions { uid: Some(target.uid.clone()), resource_version: None }),
+            ..DeleteOptions::default()
+        }),
+    };
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &target.namespace);
+    let answer: serde_json::Value =
+        pods.create_subresource("eviction", &target.name, &PostParams::default(), &eviction).await?;
+    // The server writes some refusals (two budgets for one pod) as a Failure in the body of a 201.
+    match serde_json::from_value::<Status>(answer) {
+        Ok(status) if status.status == Some(StatusSummary::Failure) => Err(kube::Error::Api(status.boxed())),
+        _ => Ok(()),
     }
 }
 

@@ -31,21 +31,16 @@ use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Client;
 
-pub use answer::{Answer, Refusal, read as read_refusal};
-pub use classify::{DRAIN_LABEL, Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
-pub use cordon::{
-    CORDONED_BY, Cordon, KEEP_CORDONED, is_cordoned, is_of_the_legacy_operator as is_cordon_of_the_legacy_operator,
-};
-pub use error::DrainError;
-pub use evict::{Evictor, PolicyV1, Target};
-pub use pass::{left_behind, pass};
+pub(crate) use cordon::{Cordon, is_cordoned, is_of_the_legacy_operator as is_cordon_of_the_legacy_operator};
+pub(crate) use error::DrainError;
+pub(crate) use pass::{left_behind, pass};
 
 /// API time that one pass may take.
 const PASS_BUDGET: Duration = Duration::from_secs(10);
 
 /// How a pool wants its nodes drained.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub(crate) struct Options {
     /// From the stored start; `None` or zero = no deadline.
     pub timeout: Option<Duration>,
     /// What happens at the deadline.
@@ -85,7 +80,7 @@ impl Default for Options {
 
 /// What happens at the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnTimeout {
+pub(crate) enum OnTimeout {
     /// Continue, and report that it is overdue. Disruption budgets are always respected.
     Wait,
     /// Stop. The caller uncordons and tries again later.
@@ -96,7 +91,7 @@ pub enum OnTimeout {
 
 /// An exception for some pods.
 #[derive(Clone, Debug)]
-pub struct Rule {
+pub(crate) struct Rule {
     /// Selects pods; empty = all.
     pub pod_selector: LabelSelector,
     /// Selects the pods' namespaces; empty = all.
@@ -109,7 +104,7 @@ pub struct Rule {
 
 /// What happens to the pods of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Behavior {
+pub(crate) enum Behavior {
     /// They are evicted.
     Drain,
     /// They stay, and the drain does not wait for them.
@@ -120,7 +115,7 @@ pub enum Behavior {
 
 /// One drain: what a pass is about.
 #[derive(Clone, Copy, Debug)]
-pub struct Drain<'a> {
+pub(crate) struct Drain<'a> {
     /// The Node; may be a little stale, as from a cache.
     pub node: &'a Node,
     /// As stored before the node was cordoned.
@@ -137,7 +132,7 @@ pub struct Drain<'a> {
 
 /// What one pass found and did.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Progress {
+pub(crate) struct Progress {
     /// Where the drain is.
     pub state: State,
     /// Pods that are still to leave, those included that are on their way.
@@ -163,7 +158,7 @@ pub struct Progress {
 
 /// Where a drain is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub(crate) enum State {
     /// Nothing is left to leave: seen in a list made while the node was cordoned, long enough after the cordon.
     Drained,
     /// Not yet.
@@ -174,23 +169,10 @@ pub enum State {
     Refused,
 }
 
-impl State {
-    /// A stable PascalCase reason for conditions and events.
-    pub fn reason(self) -> &'static str {
-        match self {
-            Self::Drained => "Drained",
-            Self::Waiting => "Draining",
-            Self::TimedOut => "DrainTimedOut",
-            Self::Refused => "DrainRefused",
-        }
-    }
-}
-
 /// What all drains of one operator share. Cheap to clone; make only one.
 #[derive(Clone)]
-pub struct Drainer {
+pub(crate) struct Drainer {
     client: Client,
-    evictor: Arc<dyn Evictor>,
     limits: Arc<limit::Limits>,
     budget: Duration,
     /// By node name: the pod at which the last pass ran out of time. A hint for fairness, not a state: without it a pass starts at the first pod.
@@ -200,24 +182,13 @@ pub struct Drainer {
 impl Drainer {
     /// The client must be built with `Config::default_retry = false`: the default client repeats a 429, which is how a budget refuses,
     /// for minutes before the status reports it.
-    pub fn new(client: Client) -> Self {
-        Self {
-            evictor: Arc::new(PolicyV1 { client: client.clone() }),
-            client,
-            limits: Arc::new(limit::Limits::new()),
-            budget: PASS_BUDGET,
-            resume: Arc::default(),
-        }
-    }
-
-    /// Evicts in another way.
-    pub fn with_evictor(mut self, evictor: Arc<dyn Evictor>) -> Self {
-        self.evictor = evictor;
-        self
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client, limits: Arc::new(limit::Limits::new()), budget: PASS_BUDGET, resume: Arc::default() }
     }
 
     /// Another limit for the API time of a pass.
-    pub fn with_pass_budget(mut self, budget: Duration) -> Self {
+    #[cfg(test)]
+    pub(crate) fn with_pass_budget(mut self, budget: Duration) -> Self {
         self.budget = budget;
         self
     }

@@ -32,14 +32,14 @@ const MAX_BLOCKERS: usize = 5;
 /// Performs one round: ensures that the node is cordoned, lists all its pods, evicts those that may leave, and reports.
 ///
 /// Takes at most 10 s of API time; what it did not get to is done by the next call. An error loses nothing: call again.
-pub async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainError> {
+pub(crate) async fn pass(cx: &Drainer, drain: &Drain<'_>) -> Result<Progress, DrainError> {
     let mut pass = Pass::new(cx, drain)?;
     // Boxed: callers hold this future inside large ones of their own.
     Box::pin(pass.run()).await
 }
 
 /// The pods that are bound to a Node which is not there, and that a drain would move away or wait for. Nothing is done to them.
-pub async fn left_behind(
+pub(crate) async fn left_behind(
     cx: &Drainer,
     name: &str,
     now: Timestamp,

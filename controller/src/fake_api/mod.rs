@@ -25,11 +25,11 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-pub use objects::Objects;
+pub(crate) use objects::Objects;
 
 /// One request as it was on the wire.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Call {
+pub(crate) struct Call {
     pub method: String,
     pub path: String,
     /// Percent-decoded.
@@ -41,7 +41,7 @@ pub struct Call {
 
 impl Call {
     /// The value of a query parameter.
-    pub fn query(&self, key: &str) -> Option<&str> {
+    pub(crate) fn query(&self, key: &str) -> Option<&str> {
         self.query.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str())
     }
 }
@@ -61,7 +61,7 @@ struct Route {
 
 /// What happens at a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AtWrite {
+pub(crate) enum AtWrite {
     /// It takes effect, and its client never hears of that.
     Crash,
     /// Another client changes the object just before.
@@ -84,44 +84,44 @@ struct State {
 
 /// See the module. Clones share one script and one record.
 #[derive(Clone, Default)]
-pub struct FakeApi(Arc<Mutex<State>>);
+pub(crate) struct FakeApi(Arc<Mutex<State>>);
 
 impl FakeApi {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::default()
     }
 
     /// One with objects.
-    pub fn with_objects() -> Self {
+    pub(crate) fn with_objects() -> Self {
         let api = Self::default();
         api.0.lock().unwrap().objects = Some(Objects::default());
         api
     }
 
     /// Reads or changes the objects, as another client would.
-    pub fn objects<T>(&self, with: impl FnOnce(&mut Objects) -> T) -> T {
+    pub(crate) fn objects<T>(&self, with: impl FnOnce(&mut Objects) -> T) -> T {
         with(self.0.lock().unwrap().objects.as_mut().unwrap())
     }
 
     /// Lets something happen at the write of this number, counted from 0 and from now.
-    pub fn at_write(&self, number: usize, what: AtWrite) {
+    pub(crate) fn at_write(&self, number: usize, what: AtWrite) {
         let mut state = self.0.lock().unwrap();
         state.fault = Some((state.writes + number, what));
     }
 
     /// Whether that write is still to come.
-    pub fn is_still_to_come(&self) -> bool {
+    pub(crate) fn is_still_to_come(&self) -> bool {
         self.0.lock().unwrap().fault.is_some()
     }
 
     /// Waits for a write at which the writer crashes.
-    pub async fn crashed(&self) {
+    pub(crate) async fn crashed(&self) {
         let crashed = self.0.lock().unwrap().crashed.clone();
         crashed.notified().await;
     }
 
     /// A client of this server, without retries.
-    pub fn client(&self) -> Client {
+    pub(crate) fn client(&self) -> Client {
         let api = self.clone();
         let service = tower::service_fn(move |request: Request<Body>| {
             let api = api.clone();
@@ -138,39 +138,47 @@ impl FakeApi {
 
     /// Adds an answer. `path` may end in `?key=value&…`: then only requests whose query has all of these are meant, and they go
     /// before a script without.
-    pub fn on(&self, method: &str, path: &str, code: u16, body: Value) -> &Self {
+    pub(crate) fn on(&self, method: &str, path: &str, code: u16, body: Value) -> &Self {
         self.add(method, path, Reply::Json(code, body))
     }
 
     /// Never answers.
-    pub fn hang(&self, method: &str, path: &str) -> &Self {
+    pub(crate) fn hang(&self, method: &str, path: &str) -> &Self {
         self.add(method, path, Reply::Hang)
     }
 
     /// Adds a failure as the API server words it: `details` may be `Null`.
-    pub fn fail(&self, method: &str, path: &str, code: u16, reason: &str, message: &str, details: Value) -> &Self {
+    pub(crate) fn fail(
+        &self,
+        method: &str,
+        path: &str,
+        code: u16,
+        reason: &str,
+        message: &str,
+        details: Value,
+    ) -> &Self {
         self.on(method, path, code, failure(code, reason, message, details))
     }
 
     /// Forgets what was scripted for this method and path, so that new answers can take its place.
-    pub fn forget(&self, method: &str, path: &str) -> &Self {
+    pub(crate) fn forget(&self, method: &str, path: &str) -> &Self {
         let (path, query) = split(path);
         self.0.lock().unwrap().routes.retain(|r| (r.method != method) || r.path != path || r.query != query);
         self
     }
 
     /// The requests to this method and path, whatever their query, in the order of their arrival.
-    pub fn calls(&self, method: &str, path: &str) -> Vec<Call> {
+    pub(crate) fn calls(&self, method: &str, path: &str) -> Vec<Call> {
         self.all_calls().into_iter().filter(|call| call.method == method && call.path == path).collect()
     }
 
     /// Every request, in the order of arrival.
-    pub fn all_calls(&self) -> Vec<Call> {
+    pub(crate) fn all_calls(&self) -> Vec<Call> {
         self.0.lock().unwrap().calls.clone()
     }
 
     /// "METHOD path" of each request that had no script.
-    pub fn unexpected(&self) -> Vec<String> {
+    pub(crate) fn unexpected(&self) -> Vec<String> {
         self.0.lock().unwrap().unexpected.clone()
     }
 
@@ -238,7 +246,7 @@ impl State {
 }
 
 /// A `Status` object of a failure.
-pub fn failure(code: u16, reason: &str, message: &str, details: Value) -> Value {
+pub(crate) fn failure(code: u16, reason: &str, message: &str, details: Value) -> Value {
     json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure",
         "code": code, "reason": reason, "message": message, "details": details,
@@ -246,12 +254,12 @@ pub fn failure(code: u16, reason: &str, message: &str, details: Value) -> Value 
 }
 
 /// A `Status` object of a success.
-pub fn success() -> Value {
+pub(crate) fn success() -> Value {
     json!({ "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201 })
 }
 
 /// One page of a list; `continue_token` is empty on the last.
-pub fn list(kind: &str, api_version: &str, items: &[Value], continue_token: &str) -> Value {
+pub(crate) fn list(kind: &str, api_version: &str, items: &[Value], continue_token: &str) -> Value {
     json!({ "kind": kind, "apiVersion": api_version, "metadata": { "resourceVersion": "1", "continue": continue_token }, "items": items })
 }
 

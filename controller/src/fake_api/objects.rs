@@ -22,7 +22,7 @@ struct Target {
 }
 
 /// The objects.
-pub struct Objects {
+pub(crate) struct Objects {
     all: BTreeMap<Key, Value>,
     version: u64,
     signer: Issuer<'static, KeyPair>,
@@ -37,17 +37,17 @@ impl Default for Objects {
 
 impl Objects {
     /// The object of a cluster-scoped kind.
-    pub fn get(&self, plural: &str, name: &str) -> Option<&Value> {
+    pub(crate) fn get(&self, plural: &str, name: &str) -> Option<&Value> {
         self.all.get(&(plural.into(), String::new(), name.into()))
     }
 
     /// All objects of a kind.
-    pub fn of_kind(&self, plural: &str) -> Vec<Value> {
+    pub(crate) fn of_kind(&self, plural: &str) -> Vec<Value> {
         self.all.iter().filter(|(key, _)| key.0 == plural).map(|(_, object)| object.clone()).collect()
     }
 
     /// Stores an object as another client would, and returns it with its new version.
-    pub fn put(&mut self, plural: &str, mut object: Value) -> Value {
+    pub(crate) fn put(&mut self, plural: &str, mut object: Value) -> Value {
         let text = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
         let key = (plural.to_owned(), text("namespace"), text("name"));
         self.version += 1;
@@ -60,7 +60,7 @@ impl Objects {
     }
 
     /// Changes an object as another client would.
-    pub fn edit(&mut self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
+    pub(crate) fn edit(&mut self, plural: &str, name: &str, change: impl FnOnce(&mut Value)) {
         if let Some(mut object) = self.get(plural, name).cloned() {
             change(&mut object);
             self.put(plural, object);

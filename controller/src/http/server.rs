@@ -24,7 +24,7 @@ const MAX_HEAD: usize = 16 << 10;
 
 /// What clients may use.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub(crate) struct Limits {
     /// Connections that may be open at once.
     pub connections: usize,
     /// Connections that may be open at once from one address.
@@ -37,7 +37,7 @@ pub struct Limits {
 
 /// Serves until `stop`. When as many connections are open as may be, a new one takes the place of the oldest: a client that opens many and
 /// sends nothing does not keep out a probe of kubelet, which takes milliseconds.
-pub async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
+pub(crate) async fn serve(listener: TcpListener, router: Router, limits: Limits, stop: CancellationToken) {
     let places = Places::default();
     while let Some(accepted) = stop.run_until_cancelled(listener.accept()).await {
         let (stream, peer) = match accepted {

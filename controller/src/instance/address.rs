@@ -22,7 +22,7 @@ fn is_elsewhere(scope: &Scope) -> bool {
 /// Proves a host whose address has changed before it is taken out: its node must not be drained for another machine's sake. An entry that
 /// leads to another machine by now no longer says where the host is: then it is sought where it was proven last, by the key and the machine
 /// id that it had there. Found there, it is reached there for the rest of this reconcile.
-pub async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
+pub(super) async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
     let Some(place) = scope.status.proven_at.clone().filter(|_| is_elsewhere(scope)) else { return Ok(()) };
     let error = match look_there(scope, Purpose::Remove, true).await {
         Err(error) if !matches!(error, StepError::Api { .. }) => error,
@@ -40,7 +40,7 @@ pub async fn verify_before_removal(scope: &mut Scope) -> Result<(), StepError> {
 }
 
 /// Looks, if the host's address is another one than it was proven at. Returns how long the next look waits, if it does.
-pub async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
+pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     if !is_elsewhere(scope) {
         if scope.status.address_failures.take().is_some() {
             // It was changed back.

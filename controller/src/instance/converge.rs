@@ -23,7 +23,7 @@ use remote::Session;
 use wnp_core::operation::join::{self, HostSeen, NodeSeen, OnHost, Wanted, WithoutConnection, is_placed};
 
 /// How far it got.
-pub enum Converged {
+pub(super) enum Converged {
     /// The host follows the target completely and its Node is Ready.
     Works(Option<Arc<Node>>),
     /// The host is a node already, of this version, which an operator before us has made.
@@ -35,7 +35,7 @@ pub enum Converged {
 }
 
 /// A node that was found.
-pub struct FoundNode {
+pub(super) struct FoundNode {
     /// The version that it follows.
     pub version: String,
     /// SHA-256 of the wicd that it runs, where it is this cluster's own by its record.
@@ -53,7 +53,7 @@ type Flow = ControlFlow<Converged, Option<OpenHost>>;
 
 /// Brings the host closer to the target, until it is reached or a wait is needed. The operation has been
 /// taken up.
-pub async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, StepError> {
+pub(super) async fn converge(scope: &mut Scope, target: &Target) -> Result<Converged, StepError> {
     let mut work = Convergence::begin(scope, target);
     let mut host = None;
     loop {

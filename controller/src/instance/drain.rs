@@ -20,7 +20,7 @@ const BLOCKED_POLL: Duration = Duration::from_secs(20);
 const LEFT_BEHIND_POLL: Duration = Duration::from_secs(5);
 
 /// The cordon of the operation that is going on.
-pub fn cordon(scope: &Scope) -> Cordon {
+pub(super) fn cordon(scope: &Scope) -> Cordon {
     let operation = scope.status.operation.as_ref();
     Cordon {
         operation_id: operation.map(|o| o.id.clone()).unwrap_or_default(),
@@ -29,17 +29,16 @@ pub fn cordon(scope: &Scope) -> Cordon {
 }
 
 /// Whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
-pub fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
+pub(super) fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
     scope.status.wicd.is_none() && drain::is_cordon_of_the_legacy_operator(node)
 }
 
 /// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
-pub async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError> {
+pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError> {
     if !scope.cx.node(&scope.name()).is_some_and(|n| is_legacy_cordon(scope, &n)) {
         return Ok(());
     }
     if let Some(node) = scope.find_node().await?.node().filter(|n| is_legacy_cordon(scope, n)) {
-        scope.cx.process.metrics.wrote("Node");
         cordon(scope).take_over(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
@@ -56,7 +55,7 @@ fn lacks_place(scope: &Scope, node: &Node) -> bool {
 }
 
 /// Keeps new pods away. Returns how long the operation waits, if it lacks a place in the budget.
-pub async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
+pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
     if lacks_place(scope, node) {
         return Ok(Some(Action::requeue(PLACE_POLL)));
     }
@@ -69,7 +68,6 @@ pub async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action
         None => {}
     }
     scope.enter_step(Step::Cordon, "cordoning the node").await?;
-    scope.cx.process.metrics.wrote("Node");
     cordon(scope).take(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
     Ok(None)
 }
@@ -89,7 +87,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
 
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
 /// removes them, or the Node is made again and drained.
-pub async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
+pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
     let options = options(&scope.pool.spec.drain())?;
     let name = scope.name();
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, Timestamp::now(), &options);
@@ -104,7 +102,7 @@ pub async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError>
 }
 
 /// One pass of the drain. `None` when the node is empty.
-pub async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
+pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
     let now = Timestamp::now();
     let cordon = cordon(scope);
     let stored = scope.status.operation.as_ref().and_then(|o| o.drain.clone());

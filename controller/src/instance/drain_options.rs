@@ -10,7 +10,7 @@ use super::error::StepError;
 use crate::drain::{self, Behavior, Options, Rule};
 
 /// Translates. A selector that means nothing is an error: taken for "all" it would evict what should stay.
-pub fn options(drain: &api::Drain) -> Result<Options, StepError> {
+pub(super) fn options(drain: &api::Drain) -> Result<Options, StepError> {
     let pod_selector = drain.pod_selector.clone().map(selector).transpose()?;
     Ok(Options {
         timeout: Some(drain.timeout()).filter(|t| !t.is_zero()),

@@ -18,7 +18,7 @@ const OF_THE_VERSION: [&str; 5] =
 
 /// Why a step on a host failed. Each has a message with the remedy and a stable reason.
 #[derive(Debug, thiserror::Error)]
-pub enum StepError {
+pub(crate) enum StepError {
     /// The host could not be asked, or failed.
     #[error("{0}")]
     Remote(#[from] RemoteError),
@@ -178,12 +178,12 @@ impl From<LegacyHostKeysError> for StepError {
 
 impl StepError {
     /// Wraps an error of the API server.
-    pub fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
+    pub(crate) fn api(doing: &'static str) -> impl FnOnce(kube::Error) -> Self {
         move |source| Self::Api { doing, source }
     }
 
     /// Reason for conditions, events and metrics.
-    pub fn reason(&self) -> String {
+    pub(crate) fn reason(&self) -> String {
         match self {
             Self::Remote(e) => e.reason(),
             Self::HostKey(e) => e.reason(),
@@ -213,7 +213,7 @@ impl StepError {
     }
 
     /// The part at fault. This alone decides whether a failure counts against a version.
-    pub fn blame(&self) -> Blame {
+    pub(crate) fn blame(&self) -> Blame {
         match self {
             Self::Remote(RemoteError::Host { reason, .. }) if OF_THE_VERSION.contains(&reason.as_str()) => {
                 Blame::Version
@@ -248,7 +248,7 @@ impl StepError {
     }
 
     /// Whether only a request to the API server failed. The same request is retried; the operation is not aborted.
-    pub fn is_of_the_api(&self) -> bool {
+    pub(crate) fn is_of_the_api(&self) -> bool {
         matches!(
             self,
             Self::Api { .. }
@@ -262,12 +262,12 @@ impl StepError {
     }
 
     /// Whether all the time that there is has passed, so that another attempt shows nothing more.
-    pub fn is_final(&self) -> bool {
+    pub(crate) fn is_final(&self) -> bool {
         matches!(self, Self::NotRegistered(_))
     }
 
     /// Whether the host itself could not be reached.
-    pub fn is_unreachable(&self) -> bool {
+    pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
     }
 }

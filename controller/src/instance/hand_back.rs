@@ -18,7 +18,7 @@ const ANNOTATIONS: [&str; 6] =
 
 /// What a Node lacks of what the legacy operator expects of its own, or has and must not have: names of labels and annotations,
 /// and other words. `of_machine`: the host is that of a Machine.
-pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
+pub(super) fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
     let (labels, annotations) = (node.labels(), node.annotations());
     let mut lacks: Vec<String> = ANNOTATIONS
         .iter()
@@ -49,13 +49,12 @@ pub fn lacks(node: &Node, of_machine: bool) -> Vec<String> {
 }
 
 /// Lifts a cordon of the operator, and reports what the legacy operator would miss.
-pub async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
+pub(super) async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
     const NOTE: &str = "the host was released as it is; its node continues to run";
     let Some(node) = scope.find_node().await?.node() else { return Ok(NOTE.into()) };
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = scope.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
         let left = Cordon { operation_id: operation.into(), pre_cordoned };
-        scope.cx.process.metrics.wrote("Node");
         left.release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     let of_machine = scope.pool.spec.inventory.machine_set_ref.is_some();

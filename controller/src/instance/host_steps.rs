@@ -32,7 +32,7 @@ const REBOOT_ASK_AGAIN: Duration = Duration::from_secs(20);
 const KUBELET_CERTIFICATE: Duration = Duration::from_hours(24);
 
 /// Connects, checks that the host can be changed, sends the missing files of the target, and makes no other change.
-pub async fn look_and_stage(scope: &mut Scope, target: &Target, step: Step) -> Result<(), StepError> {
+pub(super) async fn look_and_stage(scope: &mut Scope, target: &Target, step: Step) -> Result<(), StepError> {
     let (session, state) = connect(scope, target, step).await?;
     if !state.missing.is_empty() {
         upload(scope, &session, target, &state, step).await?;
@@ -42,14 +42,14 @@ pub async fn look_and_stage(scope: &mut Scope, target: &Target, step: Step) -> R
     Ok(())
 }
 
-pub fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
+pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
     let node_ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
     let host = HostParams { node_name: scope.name(), node_ip, taints: scope.pool.spec.taints() };
     target.rendered.configs(&scope.cx.hosts.release.cluster, &host).map_err(StepError::Render)
 }
 
 /// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
-pub async fn connect(scope: &mut Scope, target: &Target, step: Step) -> Result<(Session, HostState), StepError> {
+pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> Result<(Session, HostState), StepError> {
     let host = scope.instance.spec.host.clone();
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     if !rebooting {
@@ -144,7 +144,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
 }
 
 /// An error while a host restarts on our behalf is expected; only taking too long is one.
-pub fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
+pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepError> {
     let rebooting = scope.status.operation.as_ref().is_some_and(|o| o.boot_id_before.is_some());
     // A host that goes down may take the question with it.
     let expected = error.is_unreachable() || matches!(error, StepError::Remote(RemoteError::NoAnswer { .. }));
@@ -157,7 +157,7 @@ pub fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, StepErr
     Ok(Action::requeue(REBOOT_POLL))
 }
 
-pub async fn upload(
+pub(super) async fn upload(
     scope: &mut Scope,
     session: &Session,
     target: &Target,
@@ -184,7 +184,7 @@ fn pass_return(scope: &mut Scope) {
     }
 }
 
-pub async fn configure(
+pub(super) async fn configure(
     scope: &mut Scope,
     session: &Session,
     target: &Target,
@@ -237,7 +237,7 @@ pub async fn configure(
     Ok(())
 }
 
-pub async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
+pub(super) async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> Result<Action, StepError> {
     pass_return(scope);
     let boot_id = state.machine.boot_id.clone();
     if let Some(operation) = &mut scope.status.operation {
@@ -258,7 +258,7 @@ pub async fn reboot(scope: &mut Scope, session: &Session, state: &HostState) -> 
     }
 }
 
-pub async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
+pub(super) async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepError> {
     scope.enter_step(Step::Certify, "requesting certificates").await?;
     scope.claim_name(None).await?;
     let claim = super::claims::claim(&scope.instance, &scope.status, &scope.cx);
@@ -276,8 +276,6 @@ pub async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepE
                 CertificateKind::Kubelet => (csr::Kind::KubeletClient, KUBELET_CERTIFICATE),
                 CertificateKind::Wicd => (csr::Kind::WicdClient, cx.process.args.wicd_certificate_lifetime),
             };
-            cx.process.metrics.wrote("CertificateSigningRequest");
-            cx.process.metrics.wrote("CertificateSigningRequest");
             let chain = csr::request_and_sign(cx.cluster.client.clone(), claim, csr_kind, &pem, life).await;
             chain.map(|chain| (kind, chain)).map_err(StepError::Csr)
         }
@@ -287,7 +285,12 @@ pub async fn certify(scope: &mut Scope, seen: &mut HostSeen) -> Result<(), StepE
     Ok(())
 }
 
-pub async fn start(scope: &mut Scope, session: &Session, seen: &mut HostSeen, no_node: bool) -> Result<(), StepError> {
+pub(super) async fn start(
+    scope: &mut Scope,
+    session: &Session,
+    seen: &mut HostSeen,
+    no_node: bool,
+) -> Result<(), StepError> {
     pass_return(scope);
     scope.enter_step(Step::Start, "starting the services").await?;
     let asked = scope.status.operation.as_ref().map(|o| o.services.clone()).unwrap_or_default();

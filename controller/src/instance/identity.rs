@@ -15,12 +15,12 @@ use remote::{Session, Speaks};
 use wnp_core::operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify};
 
 /// What is to be done with a host of this instance, if it is not taken out.
-pub fn purpose(scope: &Scope) -> Purpose {
+pub(super) fn purpose(scope: &Scope) -> Purpose {
     if scope.status.current_version.is_some() { Purpose::Keep } else { Purpose::Join }
 }
 
 /// Decides which host has answered, and lets the session speak to that one alone.
-pub fn prove(
+pub(super) fn prove(
     scope: &mut Scope,
     session: &mut Session,
     state: &HostState,

@@ -17,7 +17,7 @@ use super::{
 use crate::events::EventReason;
 
 /// Continues the join of a host, until it is a node or a wait is needed.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     let version = scope.instance.spec.desired.as_ref().map(|d| d.version.clone()).unwrap_or_default();
     let target = scope.target(&version).await?;

@@ -18,7 +18,11 @@ use wnp_core::operation::identity::Refusal;
 
 /// Gathers the credentials of a log-in. A missing key is reported, but does not stop the log-in while another key
 /// exists.
-pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodePool) -> Result<Target, StepError> {
+pub(super) async fn login(
+    cx: &Context,
+    instance: &WindowsInstance,
+    pool: &WindowsNodePool,
+) -> Result<Target, StepError> {
     let host = &instance.spec.host;
     let (name, annotations) = (instance.name_any(), instance.annotations());
     let node = cx.node(&name);
@@ -42,7 +46,7 @@ pub async fn login(cx: &Context, instance: &WindowsInstance, pool: &WindowsNodeP
 }
 
 /// Whether a person has declared the host key: in the inventory, for this host alone, or in the known hosts Secret.
-pub fn is_key_declared(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
+pub(super) fn is_key_declared(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
     let known = KnownKeys {
         address: &instance.spec.host.address,
         declared: instance.spec.host.host_key.as_deref(),
@@ -53,7 +57,7 @@ pub fn is_key_declared(instance: &WindowsInstance, pool: &WindowsNodePool) -> bo
 }
 
 /// Asks the source of a host key. `since` is the moment before which nothing can have been seen of the host.
-pub async fn check(
+pub(crate) async fn check(
     cx: &Context,
     source: HostKeySource,
     address: &str,
@@ -74,7 +78,7 @@ pub async fn check(
 }
 
 /// The private keys for a log-in that believes the host keys of `check`.
-pub async fn credentials(
+pub(crate) async fn credentials(
     cx: &Context,
     instance: &WindowsInstance,
     pool: &WindowsNodePool,
@@ -97,7 +101,7 @@ pub async fn credentials(
 }
 
 /// Logs in with one of the operator's connection slots, once one is free. `operation` names the files of requests on the host.
-pub async fn open(
+pub(super) async fn open(
     cx: &Context,
     instance: &WindowsInstance,
     operation: &str,
@@ -108,7 +112,7 @@ pub async fn open(
 }
 
 /// Logs in without a slot: these are for work that was granted. The caller bounds how many such connections there are.
-pub async fn open_apart(
+pub(crate) async fn open_apart(
     cx: &Context,
     instance: &WindowsInstance,
     operation: &str,

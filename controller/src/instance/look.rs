@@ -26,13 +26,16 @@ const NO_PLACE: Duration = Duration::from_secs(15);
 
 /// Takes a place for a look that nothing was granted for, or says how long it waits. It does not queue: what is granted to the host in
 /// the meantime would wait with it.
-pub fn place(scope: &Scope) -> Result<Place, Duration> {
+pub(super) fn place(scope: &Scope) -> Result<Place, Duration> {
     let pool = &scope.instance.spec.pool_ref.name;
     scope.cx.hosts.looks.take(pool).ok_or_else(|| NO_PLACE.mul_f64(1.0 + rand::random::<f64>()))
 }
 
 /// Waits for a look until its time is up: a host that answers a little at a time must not keep its place for hours.
-pub async fn in_time<T>(address: &str, look: impl Future<Output = Result<T, StepError>>) -> Result<T, StepError> {
+pub(super) async fn in_time<T>(
+    address: &str,
+    look: impl Future<Output = Result<T, StepError>>,
+) -> Result<T, StepError> {
     let done = tokio::time::timeout(LIMIT, Box::pin(look)).await;
     done.unwrap_or_else(|_| {
         let command = "examining the host".to_owned();
@@ -41,7 +44,7 @@ pub async fn in_time<T>(address: &str, look: impl Future<Output = Result<T, Step
 }
 
 /// Logs in. `granted`: it takes one of the places of granted work; otherwise the caller holds a [`place`].
-pub async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
+pub(super) async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
     let host = &scope.instance.spec.host;
     let id = hex::encode(Sha256::digest(format!("{} {} {}", scope.name(), host.address, host.port)));
     let operation = format!("look-{}", &id[..10]);
@@ -54,7 +57,7 @@ pub async fn open(scope: &Scope, granted: bool) -> Result<Session, StepError> {
 }
 
 /// Asks the host what it is, and proves that it is the one that is meant.
-pub async fn ask(
+pub(super) async fn ask(
     scope: &mut Scope,
     session: &mut Session,
     purpose: Purpose,

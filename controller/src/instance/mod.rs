@@ -5,8 +5,8 @@
 //! it may end anywhere.
 
 mod address;
-pub mod applied;
-pub mod claims;
+pub(crate) mod applied;
+pub(crate) mod claims;
 mod converge;
 mod desired_metadata;
 mod drain;
@@ -20,8 +20,8 @@ mod identity;
 mod join;
 mod login;
 mod look;
-pub mod node;
-pub mod own;
+pub(crate) mod node;
+pub(crate) mod own;
 mod poolless;
 mod register;
 mod remove;
@@ -45,8 +45,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::controller::Action};
 
-pub use error::StepError;
-pub use login::{check as check_host_key, credentials, open_apart};
+pub(crate) use error::StepError;
+pub(crate) use login::{check as check_host_key, credentials, open_apart};
 use scope::Scope;
 use status::Situation;
 
@@ -74,7 +74,7 @@ const MACHINE_POLL: Duration = Duration::from_secs(5);
 const PLANNED: &str = "waits because its pool is in mode Plan: no operation begins";
 
 /// Reconciles one instance.
-pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
+pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
     let stop = cx.process.stop.clone();
     // Ending in the middle is no different from a crash, which is allowed at any point.
     tokio::select! {
@@ -89,7 +89,7 @@ pub async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Resu
 }
 
 /// What to do after an error that could not be stored as the instance's own.
-pub fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
+pub(crate) fn error_policy(instance: Arc<WindowsInstance>, error: &StepError, cx: Arc<Context>) -> Action {
     tracing::warn!(instance = instance.name_any(), reason = error.reason(), %error, "the instance is reconciled again");
     cx.process.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsInstance" }).inc();
     Action::requeue(API_RETRY)
@@ -311,7 +311,6 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
     if let Some(operation) = node::cordoned_by(&node) {
         // The mark of an operation that is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
-        scope.cx.process.metrics.wrote("Node");
         left.release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     tell_of_host(scope, &node);

@@ -18,7 +18,7 @@ use super::{
 /// The merge patch that makes the Node as wanted, or `None` if it is. `before` is what may be removed. The patch carries the
 /// resource version where it has the list of taints, which is written whole. Without, it is not in the way of all the others that
 /// write a new Node.
-pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
+pub(crate) fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
     let mut annotations = wanted.annotations.clone();
     for (k, v) in &wanted.annotations_if_missing {
         if !node.annotations().contains_key(k) {
@@ -92,7 +92,7 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
 }
 
 /// Desired metadata of a host's Node, from its pool's template and its entry in the inventory.
-pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetadata {
+pub(crate) fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetadata {
     let mut labels = pool.spec.labels();
     labels.extend(host.labels.clone());
     labels.insert(key::POOL.to_string(), pool.name_any());
@@ -115,7 +115,7 @@ pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetad
 }
 
 /// What a patch changes, in words.
-pub fn told(patch: &Value) -> Vec<String> {
+pub(crate) fn told(patch: &Value) -> Vec<String> {
     let keys = |path: &str| -> Vec<&str> {
         let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();
         all.map(|(k, _)| k.as_str()).collect()
@@ -135,22 +135,22 @@ pub fn told(patch: &Value) -> Vec<String> {
 }
 
 /// Reference to a Node.
-pub fn reference(node: &Node) -> NodeRef {
+pub(crate) fn reference(node: &Node) -> NodeRef {
     NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() }
 }
 
 /// The operation that has cordoned a Node.
-pub fn cordoned_by(node: &Node) -> Option<&str> {
+pub(crate) fn cordoned_by(node: &Node) -> Option<&str> {
     node.annotations().get(key::CORDONED_BY).map(String::as_str).filter(|id| !id.is_empty())
 }
 
 /// Boot id of the host, as kubelet reported it at its start.
-pub fn boot_id(node: &Node) -> String {
+pub(crate) fn boot_id(node: &Node) -> String {
     node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
 }
 
 /// Whether the Node is Ready, since when, and kubelet's message.
-pub fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
+pub(crate) fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     match conditions.iter().find(|c| c.type_ == "Ready") {
         Some(c) => {

@@ -9,33 +9,33 @@ use kube::ResourceExt;
 use super::{error::StepError, node::reference, scope::Scope};
 use crate::{
     machines::Machines,
-    whose::{self, By, Evidence, Mismatch, Whose},
+    whose::{self, By, Evidence, Whose},
 };
 
 /// The Node that a host is on record as.
-pub enum Found {
+pub(crate) enum Found {
     /// There it is.
     Node(Box<Node>),
     /// The host was a node, and there is no Node of its name now. Pods may still be bound to that name.
     Gone,
     /// A Node of its name exists, and it is not proven to be the host's.
-    Others(Mismatch),
+    Others,
     /// The host never was a node.
     None,
 }
 
 impl Found {
     /// The Node, if it is there.
-    pub fn node(self) -> Option<Node> {
+    pub(crate) fn node(self) -> Option<Node> {
         match self {
             Self::Node(node) => Some(*node),
-            Self::Gone | Self::Others(_) | Self::None => None,
+            Self::Gone | Self::Others | Self::None => None,
         }
     }
 }
 
 /// Known facts about the host of an instance, to identify its Node.
-pub fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, machines: &Machines) -> Evidence {
+pub(crate) fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, machines: &Machines) -> Evidence {
     let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
     // A Node of another UID than the one on record has appeared since that one was deleted, whether that was seen or not.
     let holds_name = status.holds_node_name || uid.is_some();
@@ -52,7 +52,11 @@ pub fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, mach
 
 /// The addresses that are proven to be of a host: where it was reached last, and what its Machine has. Of a host that was never
 /// reached nothing is proven.
-pub fn proven_addresses(origin: Option<&Origin>, status: &WindowsInstanceStatus, machines: &Machines) -> Vec<IpAddr> {
+pub(crate) fn proven_addresses(
+    origin: Option<&Origin>,
+    status: &WindowsInstanceStatus,
+    machines: &Machines,
+) -> Vec<IpAddr> {
     let Some(reached) = status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok()) else {
         return Vec::new();
     };
@@ -66,14 +70,14 @@ pub fn proven_addresses(origin: Option<&Origin>, status: &WindowsInstanceStatus,
 
 impl Scope {
     /// Known facts about the host, to identify its Node.
-    pub fn evidence(&self) -> Evidence {
+    pub(super) fn evidence(&self) -> Evidence {
         evidence(&self.instance, &self.status, &self.cx.caches.machines)
     }
 
     /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One of
     /// another owner is an error; a missing one leaves the name to the host. `reached` is the address of the
     /// connection, if it is not on record yet.
-    pub async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
+    pub(super) async fn claim_name(&mut self, reached: Option<IpAddr>) -> Result<(), StepError> {
         match self.ask_for_node(reached).await? {
             (_, Whose::Nobodys) => self.status.holds_node_name = true,
             (_, Whose::Hosts(_)) => {}
@@ -88,7 +92,7 @@ impl Scope {
 
     /// The Node, asked of the API server, if the host is on record as that node: it may be moved away from and deleted. A Node that was
     /// created again, under another UID, is recorded.
-    pub async fn find_node(&mut self) -> Result<Found, StepError> {
+    pub(super) async fn find_node(&mut self) -> Result<Found, StepError> {
         let found = self.ask_for_node(None).await?;
         Ok(self.found(found))
     }
@@ -105,7 +109,7 @@ impl Scope {
                 self.status.node_ref = Some(reference(&node));
                 Found::Node(Box::new(node))
             }
-            (_, Whose::Others(why)) => Found::Others(why),
+            (_, Whose::Others(_)) => Found::Others,
             // A mark means that an operator has made it a node. An operator that has only observed the host does not decide that.
             (_, Whose::Hosts(_) | Whose::Nobodys) => Found::None,
         }
@@ -114,7 +118,7 @@ impl Scope {
     /// As [`Scope::find_node`], before the host is disturbed. A host that is a node is not taken for one without pods only because it
     /// is not proven which Node is its own. A host that was logged in to is going to be cleaned, whichever operator has made it the node
     /// that it is, and whether or not that is on record already.
-    pub async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
+    pub(super) async fn find_node_to_empty(&mut self) -> Result<Found, StepError> {
         let will_be_cleaned = self.status.host_key.is_some();
         match self.ask_for_node(None).await? {
             (Some(node), Whose::Hosts(By::Mark)) if will_be_cleaned => {
@@ -131,7 +135,7 @@ impl Scope {
     }
 
     /// Asks the API server whose the Node of the host's name is. `reached` is the address of the connection, if it is not on record yet.
-    pub async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
+    pub(super) async fn ask_for_node(&self, reached: Option<IpAddr>) -> Result<(Option<Node>, Whose), StepError> {
         let mut evidence = self.evidence();
         evidence.proven.extend(reached.map(|ip| ip.to_canonical()));
         whose::ask(&self.cx.cluster.client, &evidence).await.map_err(StepError::api("get the Node"))

@@ -33,7 +33,7 @@ const REGISTER_POLL: Duration = Duration::from_secs(10);
 
 /// The Node of the host, as last observed: every change of it triggers another reconcile. A Node of that name with
 /// another owner is an error.
-pub fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
+pub(super) fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
     let Some(node) = scope.cx.node(&scope.name()) else { return Ok(None) };
     match whose(Some(&node), &scope.evidence()) {
         Whose::Hosts(_) => scope.status.node_ref = Some(reference(&node)),
@@ -44,7 +44,7 @@ pub fn own_node(scope: &mut Scope) -> Result<Option<Arc<Node>>, StepError> {
 }
 
 /// Waits for the Node, and puts on it what belongs there. wicd follows the version that is written here.
-pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -> Result<Action, StepError> {
+pub(super) async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -> Result<Action, StepError> {
     if node.is_none() {
         // What is seen all the time are Windows Nodes. One of another system would be waited for in vain.
         scope.claim_name(None).await?;
@@ -79,11 +79,10 @@ pub async fn register(scope: &mut Scope, node: Option<&Node>, wanted: &Wanted) -
 }
 
 /// Requests a restart with the Node's annotation, as any client may.
-pub async fn request_restart(scope: &Scope) -> Result<(), StepError> {
+pub(super) async fn request_restart(scope: &Scope) -> Result<(), StepError> {
     let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    scope.cx.process.metrics.wrote("Node");
     nodes.patch(&scope.name(), &params, &Patch::Merge(patch)).await.map_err(StepError::api("change the Node"))?;
     Ok(())
 }
@@ -111,7 +110,7 @@ async fn reach(scope: &mut Scope) -> Result<(), StepError> {
 }
 
 /// Applies the desired metadata to the Node. Repeated whenever the Node or the pool changes.
-pub async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
+pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
     let wanted = wanted_node(scope, node).await;
     let record = scope.status.template_applied.clone();
     let before = Applied::on(node, record.as_ref());
@@ -123,7 +122,6 @@ pub async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<(), St
             scope.save().await?;
         }
         let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
-        scope.cx.process.metrics.wrote("Node");
         let params = PatchParams { field_manager: Some(api::names::MANAGER_INSTANCE.into()), ..PatchParams::default() };
         match nodes.patch(&node.name_any(), &params, &Patch::Merge(&patch)).await {
             Ok(_) => {}
@@ -138,7 +136,7 @@ pub async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result<(), St
 }
 
 /// Records what kubelet registers its Node with, and what is put there then, before either happens. The caller stores it.
-pub fn record_template(scope: &mut Scope) {
+pub(super) fn record_template(scope: &mut Scope) {
     let after = Applied::of(&template(&scope.pool, &scope.instance.spec.host));
     let recorded = scope.status.template_applied.take();
     let (before, uid) = match scope.cx.node(&scope.name()) {

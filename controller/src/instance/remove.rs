@@ -38,7 +38,7 @@ use wnp_core::operation::{
 const SETTLE: Duration = Duration::from_secs(5);
 
 /// Continues the removal of the host, until it is complete or a wait is needed.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     // A user who hands hosts back sets this policy last: it takes precedence over a grant that was given under another.
     if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && past_return(scope).is_none() {
         return let_go(scope, grant).await;
@@ -118,7 +118,7 @@ fn is_half_changed(operation: &Operation) -> bool {
 }
 
 /// The grant of a removal that can no longer be revoked.
-pub fn past_return(scope: &Scope) -> Option<Grant> {
+pub(super) fn past_return(scope: &Scope) -> Option<Grant> {
     let is_removal = |o: &&Operation| o.type_ == GrantType::Remove && is_past_drain(Some(o.step));
     let removal = scope.status.operation.as_ref().filter(is_removal)?;
     scope.instance.is_deleting().then(|| removal.as_grant())
@@ -134,7 +134,7 @@ fn settles(scope: &Scope) -> Option<Duration> {
 
 /// The removal or its grant was revoked: its steps are undone. What a change before had done to the host is
 /// brought to its end.
-pub async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
+pub(super) async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.operation.as_mut() else { return Ok(()) };
     if !matches!(operation.type_, GrantType::Remove | GrantType::Orphan) {
         return Ok(());
@@ -156,18 +156,17 @@ pub async fn take_back(scope: &mut Scope) -> Result<(), StepError> {
 }
 
 /// Lifts the cordon of the operation that is going on, if it has one.
-pub async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
+pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
     if scope.status.operation.is_some()
         && let Some(node) = scope.find_node().await?.node()
     {
-        scope.cx.process.metrics.wrote("Node");
         cordon(scope).release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
 }
 
 /// Lets the host go as it is: nothing is drained, and nothing on the host is touched. Of what had begun, only our cordon is lifted.
-pub async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+pub(super) async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     lift_cordon(scope).await?;
     let half = scope.status.operation.as_ref().filter(|o| is_half_changed(o)).map(|o| {
         let to = o.to_version.as_deref().unwrap_or_default();
@@ -185,7 +184,7 @@ pub async fn let_go(scope: &mut Scope, grant: &Grant) -> Result<Action, StepErro
 }
 
 /// Whether a person has given the host up.
-pub fn is_abandoned(instance: &WindowsInstance) -> bool {
+pub(super) fn is_abandoned(instance: &WindowsInstance) -> bool {
     instance.annotations().get(key::ABANDON).is_some_and(|v| v == "true")
 }
 
@@ -203,7 +202,6 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
     let fresh = api.get_opt(&scope.name()).await.map_err(StepError::api("get the instance"))?;
     let fresh = fresh.filter(|f| f.uid() == scope.instance.uid() && is_wanted(f)).ok_or(StepError::Outdated)?;
     let unchanged = Preconditions { uid: fresh.uid(), resource_version: fresh.resource_version() };
-    scope.cx.process.metrics.wrote("WindowsInstance");
     match api.delete(&scope.name(), &DeleteParams::default().preconditions(unchanged)).await {
         Ok(answer) => {
             if let Some(written) = answer.left() {
@@ -247,7 +245,6 @@ async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
 async fn delete_node(scope: &Scope, node: &Node) -> Result<(), StepError> {
     let nodes: Api<Node> = Api::all(scope.cx.cluster.client.clone());
     let only_this = Preconditions { uid: node.uid(), resource_version: None };
-    scope.cx.process.metrics.wrote("Node");
     match nodes.delete(&node.name_any(), &DeleteParams::default().preconditions(only_this)).await {
         Ok(_) => Ok(()),
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
@@ -266,7 +263,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
 }
 
 /// Releases a host whose Machine is deleted: nothing is left to drain, to reach or to clean.
-pub async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
+pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     if let Some(node) = scope.find_node().await?.node() {
         delete_node(scope, &node).await?;
     }
@@ -277,11 +274,10 @@ pub async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
 }
 
 /// Gives a host up that cannot be reached: its Node is deleted, the host is noted as unclean.
-pub async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
+pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     delete(scope, is_abandoned).await?;
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
-    scope.cx.process.metrics.wrote("WindowsInstance");
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
     instances
         .patch(&scope.name(), &params, &Patch::Merge(label))
@@ -316,7 +312,7 @@ async fn note_unclean(scope: &Scope) -> Result<(), StepError> {
 }
 
 /// The host is in the operator's hands again.
-pub async fn forget_unclean(scope: &Scope) -> Result<(), StepError> {
+pub(super) async fn forget_unclean(scope: &Scope) -> Result<(), StepError> {
     let noted = scope.pool.status.as_ref().is_some_and(|s| s.unclean_hosts.iter().any(|h| h.name == scope.name()));
     if !noted {
         return Ok(());
@@ -332,7 +328,6 @@ async fn write_unclean(scope: &Scope, change: impl FnOnce(&mut Vec<UncleanHost>)
     let mut unclean = pool.status.clone().unwrap_or_default().unclean_hosts;
     change(&mut unclean);
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version()}, "status": {"uncleanHosts": unclean}});
-    scope.cx.process.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
     let doing = StepError::api("store the pool's status");
     pools.patch_status(&scope.pool.name_any(), &params, &Patch::Merge(patch)).await.map_err(doing)?;
@@ -348,7 +343,6 @@ async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
     let left: Vec<&String> = finalizers.iter().filter(|f| *f != FINALIZER_INSTANCE).collect();
     let patch = json!({"metadata": {"finalizers": left, "uid": scope.instance.uid()}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
-    scope.cx.process.metrics.wrote("WindowsInstance");
     match instances.patch(&scope.name(), &PatchParams::default(), &Patch::Merge(patch)).await {
         Ok(written) => {
             scope.cx.writes.instances.note(&written);

@@ -13,7 +13,7 @@ use wnp_core::operation::identity::{Identity, Purpose};
 
 /// Whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join it ended
 /// after its key was pinned.
-pub fn is_lost(scope: &Scope) -> bool {
+pub(super) fn is_lost(scope: &Scope) -> bool {
     let status = &scope.status;
     let blank = status.current_version.is_none() && status.facts.is_none() && status.node_ref.is_none();
     blank && scope.cx.node(&scope.name()).is_some_and(|n| n.annotations().contains_key(key::DESIRED_VERSION))
@@ -24,7 +24,7 @@ pub fn is_lost(scope: &Scope) -> bool {
 ///
 /// The host's own report is not the proof: the author of a list can give a hostile host the name of any Node. The Node itself must belong to the
 /// host that was reached, before the host gets anything.
-pub async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
+pub(super) async fn recover(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     let _one_of_few = match look::place(scope) {
         Ok(place) => place,
         Err(wait) => return Ok(Some(wait)),

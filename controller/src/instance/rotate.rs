@@ -27,12 +27,12 @@ const PROFILE: &str = r".ssh\authorized_keys";
 const MAX_FILE: usize = 1 << 20;
 
 /// Whether it is the operation of a host that must stay.
-pub fn is_at_it(scope: &Scope) -> bool {
+pub(super) fn is_at_it(scope: &Scope) -> bool {
     !scope.leaving() && scope.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey)
 }
 
 /// Goes through all of it. It takes seconds, and what an operator before us has done is found done.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     scope.start_operation(grant, Step::Connect);
     let host = scope.instance.spec.host.clone();
     let Some(reference) = host.private_keys.first() else { return Ok(done(scope)) };
@@ -181,7 +181,7 @@ fn rotation_over(scope: &mut Scope) {
 }
 
 /// Notes a failure. The node continues unchanged, other operations on it proceed, and the key is retried later.
-pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
+pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<std::time::Duration, StepError> {
     let before = scope.status.key_rotation.clone().unwrap_or_default();
     let (failures, wait) = scope.next_failure(before.failures.as_ref(), error);
     if error.is_unreachable() && failures.step == Step::Connect {

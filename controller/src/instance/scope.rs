@@ -35,7 +35,7 @@ use wnp_core::{
 const CREDENTIALS_BACKOFF_MAX: std::time::Duration = std::time::Duration::from_secs(15);
 
 /// One instance that is being worked on.
-pub struct Scope {
+pub(super) struct Scope {
     /// What all share.
     pub cx: Arc<Context>,
     /// The instance, as it was read when the work began.
@@ -52,7 +52,7 @@ pub struct Scope {
 
 /// What a host is brought to.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub(super) struct Target {
     /// The version.
     pub version: String,
     /// What it stands for.
@@ -61,7 +61,7 @@ pub struct Target {
 
 impl Scope {
     /// Takes an instance up.
-    pub fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {
+    pub(super) fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {
         let status = instance.status.clone().unwrap_or_default();
         Self {
             cx,
@@ -75,32 +75,32 @@ impl Scope {
     }
 
     /// Its name, which is that of its host and of its Node.
-    pub fn name(&self) -> String {
+    pub(super) fn name(&self) -> String {
         self.instance.name_any()
     }
 
     /// Whether it is to leave: marked, or being deleted. Until it is being deleted, the mark can be revoked.
-    pub fn leaving(&self) -> bool {
+    pub(super) fn leaving(&self) -> bool {
         self.instance.is_leaving()
     }
 
     /// Whether it is being removed: what it does is no change of a node that is to work again.
-    pub fn removes(&self) -> bool {
+    pub(super) fn removes(&self) -> bool {
         self.status.operation.as_ref().is_some_and(|o| matches!(o.type_, GrantType::Remove | GrantType::Orphan))
     }
 
     /// Whether its pool is one that is only planned: then nothing is begun. A pool that is being deleted is carried out.
-    pub fn is_plan(&self) -> bool {
+    pub(super) fn is_plan(&self) -> bool {
         self.pool.spec.is_plan() && self.pool.metadata.deletion_timestamp.is_none()
     }
 
     /// Whether the operation of this grant may be worked on. What has begun is finished.
-    pub fn may_start(&self, grant: &Grant) -> bool {
+    pub(super) fn may_start(&self, grant: &Grant) -> bool {
         !self.is_plan() || self.status.operation.as_ref().is_some_and(|o| o.id == grant.id)
     }
 
     /// The operation of this grant: the stored one if it is the same, otherwise a new one.
-    pub fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
+    pub(super) fn start_operation(&mut self, grant: &Grant, first_step: Step) -> &mut Operation {
         let (epoch, now) = (self.cx.process.epoch, Time::now());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
         self.begins = stored.is_none();
@@ -118,7 +118,7 @@ impl Scope {
     }
 
     /// What is stored of a version.
-    pub async fn target(&self, version: &str) -> Result<Target, StepError> {
+    pub(super) async fn target(&self, version: &str) -> Result<Target, StepError> {
         match self.cx.hosts.versions.get(version).await?.as_deref() {
             Some(Stored::Ours(rendered)) => {
                 Ok(Target { version: version.into(), rendered: Arc::new(rendered.clone()) })
@@ -128,7 +128,7 @@ impl Scope {
     }
 
     /// The version that wicd must follow, in the Node's annotation: never one whose files are not in place.
-    pub fn version_for_wicd(&self) -> Option<&str> {
+    pub(super) fn version_for_wicd(&self) -> Option<&str> {
         let operation = self.status.operation.as_ref().filter(|o| o.applied);
         let current = self.status.current_version.as_deref();
         // An adopted node continues to follow its version, from any operator.
@@ -140,7 +140,7 @@ impl Scope {
     }
 
     /// Whether the host follows what its pool wants.
-    pub fn up_to_date(&self) -> bool {
+    pub(super) fn up_to_date(&self) -> bool {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
         let wicd = self.status.wicd.as_ref() == Some(&self.cx.hosts.release.wicd.sha256);
@@ -148,33 +148,33 @@ impl Scope {
     }
 
     /// Its step; unknown without an operation.
-    pub fn step(&self) -> Step {
+    pub(super) fn step(&self) -> Step {
         self.status.operation.as_ref().map(|o| o.step).unwrap_or_default()
     }
 
     /// The kind of its operation.
-    pub fn operation_type(&self) -> Option<GrantType> {
+    pub(super) fn operation_type(&self) -> Option<GrantType> {
         self.status.operation.as_ref().map(|o| o.type_)
     }
 
     /// The disruption that its operation may cause.
-    pub fn disruption(&self) -> Disruption {
+    pub(super) fn disruption(&self) -> Disruption {
         self.status.operation.as_ref().and_then(|o| o.disruption).unwrap_or_default()
     }
 
     /// Whether its operation evicts the pods first.
-    pub fn drains(&self) -> bool {
+    pub(super) fn drains(&self) -> bool {
         self.operation_type().is_some_and(|type_| drains(type_, self.disruption()))
     }
 
     /// Notes that the operation is over, and with it its failures.
-    pub fn finish_operation(&mut self) {
+    pub(super) fn finish_operation(&mut self) {
         self.end_operation();
         self.status.failures = None;
     }
 
     /// Notes that the operation is over.
-    pub fn end_operation(&mut self) {
+    pub(super) fn end_operation(&mut self) {
         if let Some(operation) = self.status.operation.take() {
             self.observe_step(operation.step);
             self.status.last_operation = Some(operation.id);
@@ -182,7 +182,7 @@ impl Scope {
     }
 
     /// Stores that a step begins, before its first side effect.
-    pub async fn enter_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
+    pub(super) async fn enter_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
         let before = self.step();
         if let Some(operation) = self.status.operation.as_mut().filter(|o| o.step != step) {
             operation.step = step;
@@ -204,7 +204,7 @@ impl Scope {
     }
 
     /// How long the current step has been going on, by the stored clock.
-    pub fn in_step(&self) -> std::time::Duration {
+    pub(super) fn in_step(&self) -> std::time::Duration {
         let since = self.status.operation.as_ref().and_then(|o| o.step_start_time.known());
         since.map_or(std::time::Duration::ZERO, |t| {
             std::time::Duration::try_from(Timestamp::now().duration_since(t)).unwrap_or_default()
@@ -212,12 +212,12 @@ impl Scope {
     }
 
     /// Brings conditions in line.
-    pub fn set_conditions(&mut self, situation: &Situation<'_>) {
+    pub(super) fn set_conditions(&mut self, situation: &Situation<'_>) {
         describe(&mut self.status, situation, self.instance.metadata.generation, Timestamp::now());
     }
 
     /// Notes when wicd's certificate ends, unless a later one is known.
-    pub fn note_wicd_certificate(&mut self, end: Timestamp) {
+    pub(super) fn note_wicd_certificate(&mut self, end: Timestamp) {
         let known = self.status.wicd_certificate_expires.and_then(Time::known);
         if known.is_none_or(|known| known < end) {
             self.status.wicd_certificate_expires = Some(end.into());
@@ -225,12 +225,12 @@ impl Scope {
     }
 
     /// Notes that the host answered.
-    pub fn mark_reachable(&mut self) {
+    pub(super) fn mark_reachable(&mut self) {
         reached(&mut self.status, Ok(()), self.instance.metadata.generation, Timestamp::now());
     }
 
     /// Notes what both sides have proven: which host this is, and which key it takes.
-    pub fn record_identity(&mut self, connection: &Connection) {
+    pub(super) fn record_identity(&mut self, connection: &Connection) {
         let host_key = connection.host_key();
         self.status.host_key = Some(PinnedHostKey {
             key_type: host_key.key_type.clone(),
@@ -251,7 +251,7 @@ impl Scope {
     }
 
     /// Notes that the host refuses every key of its list, if it does. It might take one that cannot be had now.
-    pub async fn note_refusal(&mut self, error: &StepError) {
+    pub(super) async fn note_refusal(&mut self, error: &StepError) {
         if matches!(error, StepError::Remote(RemoteError::Ssh(SshError::AuthenticationFailed { .. }))) {
             let before = self.status.key_refusal.take();
             let listed = self.cx.hosts.secrets.hashes(&self.instance.spec.host.private_keys).await.ok();
@@ -260,13 +260,13 @@ impl Scope {
     }
 
     /// Notes that the host did not answer.
-    pub fn mark_unreachable(&mut self, error: &StepError) {
+    pub(super) fn mark_unreachable(&mut self, error: &StepError) {
         let (reason, message, generation) = (error.reason(), error.to_string(), self.instance.metadata.generation);
         reached(&mut self.status, Err((&reason, &message)), generation, Timestamp::now());
     }
 
     /// A failure after others, and how long the next attempt waits.
-    pub fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
+    pub(super) fn next_failure(&self, before: Option<&Failures>, error: &StepError) -> (Failures, std::time::Duration) {
         let now = Timestamp::now();
         let count = before.map_or(0, |f| f.count).saturating_add(1);
         let max = match error {
@@ -291,7 +291,7 @@ impl Scope {
     }
 
     /// Notes a failure, and when the next attempt is made.
-    pub async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
+    pub(super) async fn fail(&mut self, error: &StepError) -> Result<std::time::Duration, StepError> {
         let (failures, wait) = self.next_failure(self.status.failures.as_ref(), error);
         let (reason, step, summary) = (failures.last_reason.clone(), failures.step, failures.summary());
         self.status.failures = Some(failures);
@@ -325,7 +325,7 @@ impl Scope {
     }
 
     /// Until when the next attempt waits, if it does. A person ends the wait by asking for a retry, or by allowing a host key.
-    pub fn retry_after(&mut self) -> Option<std::time::Duration> {
+    pub(super) fn retry_after(&mut self) -> Option<std::time::Duration> {
         let asked: Vec<&str> = [key::RETRY, key::TRUST_HOST_KEY]
             .iter()
             .filter_map(|k| self.instance.annotations().get(*k))
@@ -346,12 +346,12 @@ impl Scope {
     }
 
     /// The same for giving the host another key.
-    pub fn key_waits(&self) -> Option<std::time::Duration> {
+    pub(super) fn key_waits(&self) -> Option<std::time::Duration> {
         until(self.status.key_rotation.as_ref()?.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
     /// The next attempt is made at once.
-    pub fn retry_now(&mut self) {
+    pub(super) fn retry_now(&mut self) {
         if let Some(failures) = &mut self.status.failures {
             failures.next_retry_time = Time::now();
         }
@@ -359,7 +359,7 @@ impl Scope {
 
     /// Stores the status, if it differs from what is stored. It is stored on what was seen: an operator that was replaced while it
     /// slept must not write over what the next one has done.
-    pub async fn save(&mut self) -> Result<(), StepError> {
+    pub(super) async fn save(&mut self) -> Result<(), StepError> {
         if self.status == self.stored {
             return Ok(());
         }
@@ -373,7 +373,6 @@ impl Scope {
                 "metadata": {"name": self.name(), "uid": self.instance.uid(), "resourceVersion": version},
                 "status": self.status,
             });
-            self.cx.process.metrics.wrote("WindowsInstance");
             match api.patch_status(&self.name(), &params, &Patch::Apply(patch)).await {
                 Ok(written) => break written,
                 Err(kube::Error::Api(status)) if status.is_conflict() && !self.begins => {
@@ -418,7 +417,7 @@ impl Scope {
 }
 
 /// How long the attempt after these failures waits, if it does.
-pub fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
+pub(super) fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
     let now = Timestamp::now();
     let until = believed(failures.next_retry_time.known()?, now, max);
     std::time::Duration::try_from(until.duration_since(now)).ok().filter(|d| !d.is_zero())

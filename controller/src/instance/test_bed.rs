@@ -32,14 +32,14 @@ use crate::{
 };
 
 /// Id of the cluster.
-pub const CLUSTER: &str = "cluster-1";
+pub(crate) const CLUSTER: &str = "cluster-1";
 /// Path of the Node of the host.
-pub const NODE: &str = "/api/v1/nodes/win-1";
+pub(crate) const NODE: &str = "/api/v1/nodes/win-1";
 /// Path of its instance.
-pub const INSTANCE: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances/win-1";
+pub(crate) const INSTANCE: &str = "/apis/windowsmachineconfig.openshift.io/v1alpha1/windowsinstances/win-1";
 
 /// A host `win-1` of the pool `p`.
-pub struct Bed {
+pub(crate) struct Bed {
     pub api: FakeApi,
     pub cx: Arc<Context>,
     pub host: SimHost,
@@ -56,12 +56,12 @@ struct Writers {
 
 impl Bed {
     /// With an API server that answers from a script alone.
-    pub async fn new() -> Self {
+    pub(crate) async fn new() -> Self {
         Self::with(FakeApi::new()).await
     }
 
     /// With an API server that answers from a script, and otherwise from its objects.
-    pub async fn with_objects() -> Self {
+    pub(crate) async fn with_objects() -> Self {
         Self::with(FakeApi::with_objects()).await
     }
 
@@ -90,13 +90,13 @@ impl Bed {
     }
 
     /// The operator ends, wherever it is, and the next one starts. Its caches are empty.
-    pub fn restart_operator(&mut self) {
+    pub(crate) fn restart_operator(&mut self) {
         let epoch = self.cx.process.epoch + 1;
         (self.cx, self.caches) = process(&self.api, self.files.path(), epoch);
     }
 
     /// The watches bring what the API server has.
-    pub fn sync(&mut self) -> Option<WindowsInstance> {
+    pub(crate) fn sync(&mut self) -> Option<WindowsInstance> {
         let read = |plural: &str| self.api.objects(|o| o.of_kind(plural));
         let (instances, nodes) = (read("windowsinstances"), read("nodes"));
         refill(&mut self.caches.nodes, nodes);
@@ -105,7 +105,7 @@ impl Bed {
     }
 
     /// Its instance. What is stored of it is answered from now on.
-    pub fn instance(&self, metadata: &Value, spec: &Value, status: &Value) -> WindowsInstance {
+    pub(crate) fn instance(&self, metadata: &Value, spec: &Value, status: &Value) -> WindowsInstance {
         let mut instance = json!({
             "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1",
             "kind": "WindowsInstance",
@@ -133,13 +133,13 @@ impl Bed {
     }
 
     /// Scope on it.
-    pub fn scope(&self, instance: WindowsInstance) -> Scope {
+    pub(super) fn scope(&self, instance: WindowsInstance) -> Scope {
         let pool = self.cx.pool_of(&instance).unwrap();
         Scope::new(self.cx.clone(), instance, pool)
     }
 
     /// There is this Node now, with the name of the host.
-    pub fn node(&mut self, uid: &str, address: &str, annotations: &Value) {
+    pub(crate) fn node(&mut self, uid: &str, address: &str, annotations: &Value) {
         let node = json!({
             "metadata": {
                 "name": "win-1", "uid": uid, "resourceVersion": "7",
@@ -156,12 +156,12 @@ impl Bed {
     }
 
     /// There is none.
-    pub fn no_node(&self) {
+    pub(crate) fn no_node(&self) {
         self.api.forget("GET", NODE).fail("GET", NODE, 404, "NotFound", "there is no such Node", Value::Null);
     }
 
     /// How often the Node was changed or deleted, or a pod moved.
-    pub fn disturbed(&self) -> usize {
+    pub(crate) fn disturbed(&self) -> usize {
         let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
         self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()
     }

@@ -28,7 +28,7 @@ use wnp_core::{
 };
 
 /// Sends the payload of a version ahead. The node continues unchanged.
-pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+pub(super) async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     let Some(version) = &grant.version else { return Ok(Action::await_change()) };
     if let Some(wait) = scope.retry_after() {
         return Ok(Action::requeue(wait));
@@ -45,7 +45,7 @@ pub async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
 }
 
 /// Continues a change, until it is complete or a wait is needed.
-pub async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
     if let Some(wait) = scope.retry_after() {
         return Ok(Action::requeue(wait));
     }
@@ -205,7 +205,6 @@ async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
 
 async fn uncordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
     scope.enter_step(Step::Uncordon, "uncordoning the node").await?;
-    scope.cx.process.metrics.wrote("Node");
     cordon(scope).release(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)
 }
 
@@ -249,7 +248,7 @@ fn completion_event(operation: &Operation, target: &Target) -> (EventReason, Str
 }
 
 /// What follows from a failure. `true`: there is something to do at once, which is to take the change back.
-pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepError> {
+pub(super) async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepError> {
     let Some(operation) = scope.status.operation.clone() else { return Ok(false) };
     if operation.type_ == GrantType::Stage {
         abort_operation(scope).await?;
@@ -306,7 +305,7 @@ pub async fn failed(scope: &mut Scope, error: &StepError) -> Result<bool, StepEr
 }
 
 /// Ends an operation that has changed nothing on the host, or whose grant was revoked before it did.
-pub async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> {
+pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> {
     let Some(operation) = scope.status.operation.clone() else { return Ok(()) };
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
         && let Some(node) = scope.find_node().await?.node()

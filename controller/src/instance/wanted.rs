@@ -10,7 +10,7 @@ use super::{desired_metadata::DesiredNodeMetadata, drain::is_legacy_cordon, node
 use crate::{legacy, secrets::Key};
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
-pub async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
+pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
     let mut wanted = template(&scope.pool, &scope.instance.spec.host);
     if let Some(version) = scope.version_for_wicd() {
         wanted.annotations.insert(key::DESIRED_VERSION.into(), version.to_string());

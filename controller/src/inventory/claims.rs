@@ -15,7 +15,7 @@ use super::{hosts::canonical, removals::Others};
 
 /// The lists of the pools, as each was last read.
 #[derive(Debug, Default)]
-pub struct Claims(Mutex<State>);
+pub(crate) struct Claims(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -52,7 +52,7 @@ impl Claim {
 
 /// Result of a read of a pool's list.
 #[derive(Clone, Debug)]
-pub enum Reading {
+pub(crate) enum Reading {
     /// A list with these hosts, and entries without a name at these addresses.
     List(BTreeSet<String>, BTreeSet<String>),
     /// The same, while a newer list is there that cannot be used.
@@ -64,7 +64,7 @@ pub enum Reading {
 }
 
 /// What is known of a source that has no list, by the reason that it gives.
-pub fn unknown(reason: &str) -> Reading {
+pub(crate) fn unknown(reason: &str) -> Reading {
     // What does not exist lists no host; what is suspended goes on listing what it has.
     let nothing = [reason::SUSPENDED, "MachineApiMissing", "SourceNotSupported", "SourceNotFound", "ConfigMapMissing"];
     if nothing.contains(&reason) { Reading::Nothing } else { Reading::Unknown }
@@ -72,7 +72,7 @@ pub fn unknown(reason: &str) -> Reading {
 
 /// A read of a list that has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Begun {
+pub(crate) struct Begun {
     at: u64,
     /// Since when other pools wait for a read.
     awaited: Option<u64>,
@@ -80,14 +80,14 @@ pub struct Begun {
 
 impl Begun {
     /// Whether other pools wait for a read that begins after `last`, the last attempt: what is known from that one is no answer to them.
-    pub fn is_awaited(&self, last: Option<Self>) -> bool {
+    pub(crate) fn is_awaited(&self, last: Option<Self>) -> bool {
         self.awaited.is_some_and(|since| last.is_none_or(|last| last.at < since))
     }
 }
 
 /// Lists of others that have not been read since.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unread {
+pub(crate) struct Unread {
     /// Pools whose lists have not been read since: they are about to be.
     pub pending: Vec<String>,
     /// Pools that were, and whose list is not known.
@@ -96,7 +96,7 @@ pub struct Unread {
 
 impl Unread {
     /// For the verdict on removals.
-    pub fn others(&self) -> Others {
+    pub(crate) fn others(&self) -> Others {
         match (self.pending.is_empty(), self.unknown.is_empty()) {
             (false, _) => Others::Pending,
             (true, false) => Others::Unreadable,
@@ -105,14 +105,14 @@ impl Unread {
     }
 
     /// All of them.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.pending.iter().chain(&self.unknown).cloned().collect()
     }
 }
 
 impl Claims {
     /// Begins a read of a pool's list.
-    pub fn begin(&self, pool: &str) -> Begun {
+    pub(crate) fn begin(&self, pool: &str) -> Begun {
         let mut state = self.lock();
         state.clock += 1;
         let awaited = state.waiting.iter().filter(|(waiting, _)| *waiting != pool).map(|(_, since)| *since).max();
@@ -120,7 +120,7 @@ impl Claims {
     }
 
     /// Ends a read of a pool's list, which began at `begun`: the read of the source itself, if that was earlier. Returns the pools that wait for it, if it says anything new to them.
-    pub fn end(&self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
+    pub(crate) fn end(&self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
         let mut state = self.lock();
         let name = pool.name_any();
         let claim = state.pools.entry(name.clone()).or_default();
@@ -147,7 +147,7 @@ impl Claims {
     }
 
     /// A pool lists no host any more, because it is being deleted or is gone.
-    pub fn forget(&self, pool: &str) {
+    pub(crate) fn forget(&self, pool: &str) {
         let mut state = self.lock();
         state.pools.remove(pool);
         state.missed.remove(pool);
@@ -155,7 +155,13 @@ impl Claims {
     }
 
     /// The first other pool that lists a host.
-    pub fn other(&self, pool: &str, host: &str, address: &str, pools: &[Arc<WindowsNodePool>]) -> Option<String> {
+    pub(crate) fn other(
+        &self,
+        pool: &str,
+        host: &str,
+        address: &str,
+        pools: &[Arc<WindowsNodePool>],
+    ) -> Option<String> {
         let state = self.lock();
         let address = canonical(address);
         let lists = |other: &WindowsNodePool| {
@@ -171,7 +177,7 @@ impl Claims {
     }
 
     /// Which other pools have not been read since each of these hosts of a pool was missed. Notes that the pool waits for them.
-    pub fn unread(&self, pool: &str, missed: &BTreeSet<String>, pools: &[Arc<WindowsNodePool>]) -> Unread {
+    pub(crate) fn unread(&self, pool: &str, missed: &BTreeSet<String>, pools: &[Arc<WindowsNodePool>]) -> Unread {
         let mut state = self.lock();
         let now = state.clock + 1;
         let known = state.missed.entry(pool.to_owned()).or_default();

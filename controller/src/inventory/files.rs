@@ -11,17 +11,17 @@ use super::{Entry, SourceError};
 const TOLD: usize = 3;
 
 /// The commit that last changed each entry, by file, and name or address of the host.
-pub type Changes = BTreeMap<(String, String), Commit>;
+pub(super) type Changes = BTreeMap<(String, String), Commit>;
 
 /// How an entry is called where its commit is looked up: by its name, or by its address if it has none.
-pub fn called(entry: &hosts::Entry) -> (String, String) {
+pub(super) fn called(entry: &hosts::Entry) -> (String, String) {
     let host = &entry.host;
     let name = if host.name.is_empty() { &host.address } else { &host.name };
     (entry.file.clone(), name.clone())
 }
 
 /// Entries of files with where they stand.
-pub fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes: &Changes) -> Vec<Entry> {
+pub(super) fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes: &Changes) -> Vec<Entry> {
     let place = |entry: hosts::Entry| {
         let commit = changes.get(&called(&entry)).cloned();
         let origin = Origin {
@@ -38,7 +38,7 @@ pub fn placed(entries: Vec<hosts::Entry>, source: &str, revision: &str, changes:
 }
 
 /// A revision of which something is wrong is not used at all.
-pub fn refused(revision: &str, findings: &[Finding]) -> SourceError {
+pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
     let said = |f: &Finding| match (f.file.is_empty(), f.line) {
         (true, _) => f.message.clone(),
         (false, Some(line)) => format!("{}:{line}: {}", f.file, f.message),

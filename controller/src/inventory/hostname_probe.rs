@@ -30,7 +30,7 @@ use contact::Failure;
 use queue::Queue;
 
 /// Most hosts of one list that are asked.
-pub const MAX_ASKED: usize = 1000;
+pub(crate) const MAX_ASKED: usize = 1000;
 /// A host that could not be asked is asked again after this time, and after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
 const LAST_RETRY: Duration = Duration::from_mins(5);
@@ -44,7 +44,7 @@ const LOOKUP_FORGOTTEN: Duration = Duration::from_mins(10);
 
 /// What is under way, and what has come of it and is not stored yet.
 #[derive(Clone, Default)]
-pub struct HostnameProbe(Arc<Mutex<State>>);
+pub(crate) struct HostnameProbe(Arc<Mutex<State>>);
 
 type Key = (String, Place);
 
@@ -68,7 +68,7 @@ enum Task {
 }
 
 /// A host to ask.
-pub struct Ask {
+pub(crate) struct Ask {
     pool: Arc<WindowsNodePool>,
     place: Place,
     entry: Entry,
@@ -94,7 +94,7 @@ struct Lookup {
 ///
 /// # Errors
 /// When the host must not be logged in to.
-pub fn host_key_of(
+pub(crate) fn host_key_of(
     entry: &Entry,
     stored: Option<&FirstContact>,
     pool: &WindowsNodePool,
@@ -110,12 +110,12 @@ pub fn host_key_of(
 
 impl HostnameProbe {
     /// Why the host at a place of this pool could not be asked.
-    pub fn failure(&self, pool: &str, place: &Place) -> Option<Why> {
+    pub(crate) fn failure(&self, pool: &str, place: &Place) -> Option<Why> {
         self.lock().failures.get(&(pool.to_owned(), place.clone())).map(|f| f.why.clone())
     }
 
     /// The contacts with the hosts at these places: what is stored, and what is newer.
-    pub fn contacts(&self, pool: &str, stored: &[FirstContact], places: &BTreeSet<Place>) -> Vec<FirstContact> {
+    pub(crate) fn contacts(&self, pool: &str, stored: &[FirstContact], places: &BTreeSet<Place>) -> Vec<FirstContact> {
         let state = self.lock();
         let of = |place: &Place| {
             let fresh = state.fresh.get(&(pool.to_owned(), place.clone())).cloned();
@@ -125,7 +125,7 @@ impl HostnameProbe {
     }
 
     /// The addresses of a DNS name; `None` until they are known. It is looked up with the next [`Self::ask`], and the pool is woken.
-    pub fn addresses(&self, pool: &str, name: &str) -> Option<Vec<String>> {
+    pub(crate) fn addresses(&self, pool: &str, name: &str) -> Option<Vec<String>> {
         let mut state = self.lock();
         let now = Instant::now();
         let lookup = state.lookups.entry(name.to_owned()).or_default();
@@ -138,7 +138,7 @@ impl HostnameProbe {
     }
 
     /// Looks names up at once, for a command that looks once.
-    pub async fn look_up(&self, names: BTreeSet<String>) {
+    pub(crate) async fn look_up(&self, names: BTreeSet<String>) {
         let looked_up = futures::future::join_all(names.into_iter().map(|name| async {
             let addresses = contact::look_up(&name).await;
             (name, addresses)
@@ -149,14 +149,19 @@ impl HostnameProbe {
     }
 
     /// Has hosts asked that are due, in the background; the pool is woken when there is something new. Returns when the next is due.
-    pub fn ask(&self, pool: &Arc<WindowsNodePool>, hosts: &[(Place, Entry)], cx: &Arc<Context>) -> Option<Duration> {
+    pub(crate) fn ask(
+        &self,
+        pool: &Arc<WindowsNodePool>,
+        hosts: &[(Place, Entry)],
+        cx: &Arc<Context>,
+    ) -> Option<Duration> {
         let next = self.queue(pool, hosts, Instant::now());
         self.begin(cx);
         next
     }
 
     /// Asks nothing for a pool any more.
-    pub fn forget(&self, pool: &str) {
+    pub(crate) fn forget(&self, pool: &str) {
         let mut state = self.lock();
         state.keep(pool, &BTreeSet::new());
         state.queue.retain(pool, |_| false);

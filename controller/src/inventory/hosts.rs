@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{HostKeyPolicy, InstanceHost, Origin, WindowsNodePoolSpec};
-pub use gitops::address::canonical;
+pub(crate) use gitops::address::canonical;
 use gitops::address::is_address;
 
 use super::Entry;
@@ -12,7 +12,7 @@ use remote::ssh::HostKeyCheck;
 
 /// Another host that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub(crate) struct Known {
     /// Its name.
     pub name: String,
     /// Its address.
@@ -28,7 +28,7 @@ pub struct Known {
 
 /// An entry that is not used, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EntryError {
+pub(crate) struct EntryError {
     /// Name of the host.
     pub host: String,
     /// PascalCase.
@@ -39,7 +39,7 @@ pub struct EntryError {
 
 /// Hosts that can be used, and entries that cannot.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Resolved {
+pub(crate) struct Resolved {
     /// Hosts by name.
     pub hosts: BTreeMap<String, InstanceHost>,
     /// Where their entries stand, by name.
@@ -51,7 +51,7 @@ pub struct Resolved {
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
 /// stops only itself. `known` are the instances of all pools: the first owner keeps name and address. `has_key` reports
 /// of which names a host key is known that no entry declares.
-pub fn resolve(
+pub(crate) fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,
     entries: &[Entry],

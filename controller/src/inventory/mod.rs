@@ -1,21 +1,21 @@
 //! Where hosts come from. Every source gives the same: a list of entries, each with where it stands, and a list of problems, each
 //! with one entry. What becomes of them is the same for all (`hosts`).
 
-pub mod claims;
+pub(crate) mod claims;
 mod files;
-pub mod flux;
-pub mod git;
-pub mod hostname_probe;
-pub mod hosts;
-pub mod naming;
-pub mod removals;
+pub(crate) mod flux;
+pub(crate) mod git;
+pub(crate) mod hostname_probe;
+pub(crate) mod hosts;
+pub(crate) mod naming;
+pub(crate) mod removals;
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use api::{Host, InventoryStatus, Origin};
 use jiff::Timestamp;
 
-pub use hosts::EntryError;
+pub(crate) use hosts::EntryError;
 
 use crate::context::Context;
 use claims::Claims;
@@ -24,7 +24,7 @@ use git::GitSources;
 use hostname_probe::HostnameProbe;
 
 /// The sources of hosts that are read all the time, and what is known of their lists.
-pub struct Sources {
+pub(crate) struct Sources {
     /// Which pool lists which hosts.
     pub claims: Claims,
     /// Hosts that are asked for their names.
@@ -37,7 +37,7 @@ pub struct Sources {
 
 impl Sources {
     /// Begins with nothing read.
-    pub fn new(cx: &Context) -> Self {
+    pub(crate) fn new(cx: &Context) -> Self {
         let git = GitSources::new(
             cx.cluster.client.clone(),
             &cx.process.args,
@@ -56,7 +56,7 @@ impl Sources {
 
 /// An entry of a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Entry {
+pub(crate) struct Entry {
     /// The entry of the host. The name is empty where the source has no names: the host reports it.
     pub host: Host,
     /// Where the entry stands. `None` for the pool's own list.
@@ -65,7 +65,7 @@ pub struct Entry {
 
 /// A whole list, read and checked without the lists of other pools.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct HostList {
+pub(crate) struct HostList {
     /// Entries that can be used.
     pub entries: Vec<Entry>,
     /// Those that cannot, where one bad entry stops only itself.
@@ -84,7 +84,7 @@ pub struct HostList {
 
 /// Hosts that leave because of their Machines.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Departures {
+pub(crate) struct Departures {
     /// Instances whose Machine is being deleted, or is gone, and the host with it. The host is left alone.
     pub vanishing: BTreeSet<String>,
     /// Instances whose Machine a person has excluded from the operator.
@@ -93,7 +93,7 @@ pub struct Departures {
 
 /// Why a source cannot be read, or not followed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SourceError {
+pub(crate) struct SourceError {
     /// PascalCase.
     pub reason: &'static str,
     /// What is wrong and what to do.
@@ -104,19 +104,11 @@ pub struct SourceError {
 
 /// What came of asking a source.
 #[derive(Clone, Debug, PartialEq)]
-pub enum SourceOutcome {
+pub(crate) enum SourceOutcome {
     /// This list is in force.
     Listed(Box<HostList>),
     /// There is no list: present hosts stay unchanged until a person confirms their removal.
     Missing(SourceError),
     /// No list is known: hosts that are there stay as they are, and nothing is removed.
     Unknown(SourceError, Option<Timestamp>),
-}
-
-/// What becomes of asking a source.
-impl SourceOutcome {
-    /// A list that is in force, with nothing wrong.
-    pub fn listed(entries: Vec<Entry>, status: InventoryStatus) -> Self {
-        Self::Listed(Box::new(HostList { entries, status: Some(status), ..HostList::default() }))
-    }
 }

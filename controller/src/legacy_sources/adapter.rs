@@ -84,7 +84,6 @@ pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kub
         "metadata": {"name": name},
         "spec": {"inventory": inventory},
     });
-    cx.process.metrics.wrote("WindowsNodePool");
     api.patch(name, &PatchParams::apply(MANAGER_ADAPTER), &Patch::Apply(pool)).await?;
     tracing::info!(pool = name, "created a pool for its source of hosts");
     Ok(())
@@ -98,7 +97,6 @@ pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
         return Ok(());
     }
     let unchanged = Preconditions { uid: pool.uid(), resource_version: pool.resource_version() };
-    cx.process.metrics.wrote("WindowsNodePool");
     match api.delete(name, &DeleteParams::default().preconditions(unchanged)).await {
         Ok(_) => {
             tracing::info!(pool = name, "the pool was deleted because its source of hosts does not exist any more");

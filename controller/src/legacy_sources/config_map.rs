@@ -17,7 +17,7 @@ use gitops::hosts::{Bad, windows_instances};
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// The list in a ConfigMap. Its hosts have no names: each reports its own.
-pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> HostList {
+pub(crate) fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>) -> HostList {
     let (entries, bad) = windows_instances(data);
     let source = format!("ConfigMap {name}");
     let revision = revision.map(str::to_owned);
@@ -43,7 +43,7 @@ pub fn read(name: &str, data: &BTreeMap<String, String>, revision: Option<&str>)
 ///
 /// One that is not there takes no hosts away, `windows-instances` neither: a ConfigMap goes for a moment when it is replaced, and for
 /// longer when the operator's namespace is deleted and made again.
-pub async fn ask(name: &str, cx: &Context) -> SourceOutcome {
+pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     match api.get_opt(name).await {
         Ok(Some(map)) => {

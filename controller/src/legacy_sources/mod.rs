@@ -5,10 +5,10 @@
 //! * [`user_data`]: what new Machines run at their first start.
 
 mod adapter;
-pub mod config_map;
+pub(crate) mod config_map;
 mod config_maps;
-pub mod machines;
-pub mod user_data;
+pub(crate) mod machines;
+pub(crate) mod user_data;
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use futures::StreamExt;
 use crate::{context::Context, watch::Changes};
 
 /// Watches the sources and keeps their pools, until the process stops.
-pub async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
+pub(crate) async fn run(cx: Arc<Context>, pools: Changes<WindowsNodePool>) {
     let stirs = cx.clone();
     let pools = pools.inspect(move |_| stirs.caches.machines.stir()).boxed();
     let all = async { tokio::join!(config_maps::run(&cx, pools), machines::run(&cx)) };

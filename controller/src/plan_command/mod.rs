@@ -120,7 +120,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 async fn context(args: Run) -> anyhow::Result<PoolContext> {
     let config =
         Config::infer().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
-    let cluster = Cluster::new(config).context("cannot make a client for the API server")?;
+    let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();
     let windows = ListParams::default().labels(WINDOWS_NODES);

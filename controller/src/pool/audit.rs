@@ -8,7 +8,7 @@ use crate::{context::Context, events::EventReason};
 
 /// What became of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HostEvent {
+pub(super) enum HostEvent {
     /// It is in the pool from now on.
     Admitted,
     /// Its entry has changed.
@@ -65,7 +65,7 @@ impl HostEvent {
 }
 
 /// Where an entry stands, in words.
-pub fn place(origin: &Origin) -> String {
+pub(super) fn place(origin: &Origin) -> String {
     let revision = origin.revision.as_ref().map(|r| format!(" at {r}")).unwrap_or_default();
     let file = match (&origin.file, origin.line) {
         (Some(file), Some(line)) => format!(", {file}:{line}"),

@@ -5,7 +5,7 @@ use std::{ops::Deref, sync::Arc};
 use crate::{context::Context, disruption_budget::GlobalDisruptionBudget, inventory::Sources};
 
 /// What the pool controller uses beside what all controllers share, which it gives access to as if it were its own.
-pub struct PoolContext {
+pub(crate) struct PoolContext {
     /// What all controllers share.
     pub shared: Arc<Context>,
     /// Where hosts come from.
@@ -18,7 +18,7 @@ pub struct PoolContext {
 
 impl PoolContext {
     /// Begins with no source read.
-    pub fn new(shared: Arc<Context>, warning: Option<(&'static str, String)>) -> Self {
+    pub(crate) fn new(shared: Arc<Context>, warning: Option<(&'static str, String)>) -> Self {
         Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, warning }
     }
 }

@@ -19,11 +19,11 @@ const LONGEST: Duration = Duration::from_secs(2);
 
 /// When something of each pool has changed last.
 #[derive(Debug, Default)]
-pub struct Debouncer(Mutex<HashMap<String, Instant>>);
+pub(crate) struct Debouncer(Mutex<HashMap<String, Instant>>);
 
 impl Debouncer {
     /// Something of a pool has changed.
-    pub fn changed(&self, pool: &str, now: Instant) {
+    pub(crate) fn changed(&self, pool: &str, now: Instant) {
         let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(last) = changes.get_mut(pool) {
             *last = now;
@@ -35,7 +35,7 @@ impl Debouncer {
     }
 
     /// Waits until a pool that has just changed is due for a reconcile.
-    pub async fn wait(&self, pool: &str) {
+    pub(crate) async fn wait(&self, pool: &str) {
         let start = Instant::now();
         self.changed(pool, start);
         while let Some(at) = self.next(pool, start).filter(|at| *at > Instant::now()) {

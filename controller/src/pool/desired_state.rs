@@ -12,7 +12,7 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{
-    Intent, PoolError,
+    PoolError,
     members::{Member, Wish, member},
 };
 use crate::{
@@ -34,6 +34,8 @@ use wnp_core::{
 pub(super) struct DesiredState {
     /// Version that its template renders to.
     rendered: String,
+    /// What it stands for. A pool that is being deleted has none.
+    fresh: Option<Arc<Rendered>>,
     /// How far the change to it may have got.
     pub course: Progress,
     wicd: String,
@@ -48,11 +50,10 @@ pub(super) struct DesiredState {
 }
 
 impl DesiredState {
-    /// Renders, stores what is new if it is to be used, and finds out where its nodes stand.
-    pub async fn of(
+    /// Renders, and finds out where its nodes stand.
+    pub(super) async fn of(
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
-        intent: Intent,
         cx: &Context,
         now: Timestamp,
     ) -> Result<Self, PoolError> {
@@ -61,15 +62,12 @@ impl DesiredState {
             let legacies = Legacies::read(BTreeSet::new(), pool, cx).await;
             return Ok(Self::of_nothing(before, legacies, cx));
         }
-        let fresh = cx.hosts.release.render(&pool.spec.template_spec())?;
+        let fresh = Arc::new(cx.hosts.release.render(&pool.spec.template_spec())?);
         let current = match before {
             Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),
             None => None,
         };
         let rendered = version_for(&fresh, args::version(), current.as_ref().map(|(v, r)| (v.as_str(), &**r)));
-        if intent == Intent::Apply {
-            cx.hosts.versions.publish(&rendered, fresh.clone()).await?;
-        }
 
         let rollout = pool.spec.rollout();
         let approved: Vec<&str> =
@@ -108,7 +106,7 @@ impl DesiredState {
         }
         let course = course(before, &rendered, &seen, settings, now);
 
-        let target = if course.target == rendered { Some(Arc::new(fresh)) } else { stored(cx, &course.target).await? };
+        let target = if course.target == rendered { Some(fresh.clone()) } else { stored(cx, &course.target).await? };
         let from = course.status.as_ref().and_then(|s| s.from_version.clone()).filter(|from| *from != course.target);
         let from = match from {
             Some(from) => stored(cx, &from).await?,
@@ -127,7 +125,18 @@ impl DesiredState {
             changes.insert(version, change);
         }
         let wicd = cx.hosts.release.wicd.sha256.clone();
-        Ok(Self { rendered, course, wicd, min_ready: rollout.min_ready(), looks, changes, target, legacies, from })
+        Ok(Self {
+            rendered,
+            fresh: Some(fresh),
+            course,
+            wicd,
+            min_ready: rollout.min_ready(),
+            looks,
+            changes,
+            target,
+            legacies,
+            from,
+        })
     }
 
     /// A pool that is being deleted wants nothing of its hosts any more, and what it wanted may mean nothing.
@@ -137,12 +146,31 @@ impl DesiredState {
             Progress { status: before.cloned(), target: rendered.clone(), gate: UpdateLimit::default(), next: None };
         let wicd = cx.hosts.release.wicd.sha256.clone();
         let (changes, min_ready) = (HashMap::new(), Duration::ZERO);
-        Self { rendered, course, wicd, min_ready, looks: true, changes, target: None, legacies, from: None }
+        Self {
+            rendered,
+            fresh: None,
+            course,
+            wicd,
+            min_ready,
+            looks: true,
+            changes,
+            target: None,
+            legacies,
+            from: None,
+        }
+    }
+
+    /// Stores the version that the template renders to, unless it is stored: hosts are sent only what is.
+    pub(super) async fn publish(&self, cx: &Context) -> Result<(), PoolError> {
+        match &self.fresh {
+            Some(fresh) => Ok(cx.hosts.versions.publish(&self.rendered, fresh).await?),
+            None => Ok(()),
+        }
     }
 
     /// The version that hosts join with: the one that is in force, unless this operator has not got its files any more. `open` says
     /// whether changes may begin now.
-    pub fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
+    pub(super) fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
         let has = |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.hosts.release.has(r.files()));
         if in_force != self.course.target && has(&self.from) {
@@ -155,7 +183,13 @@ impl DesiredState {
     }
 
     /// What is seen of one host.
-    pub fn member(&self, instance: &Arc<WindowsInstance>, unwanted: bool, cx: &Context, now: Timestamp) -> Member {
+    pub(super) fn member(
+        &self,
+        instance: &Arc<WindowsInstance>,
+        unwanted: bool,
+        cx: &Context,
+        now: Timestamp,
+    ) -> Member {
         let wish = Wish {
             version: &self.course.target,
             min_ready: self.min_ready,
@@ -184,7 +218,7 @@ impl DesiredState {
     }
 
     /// What is said of a host that would be taken over with this version, if the next change would lose settings.
-    pub fn lost_with(&self, version: &str, legacies: &Legacies) -> Option<String> {
+    pub(super) fn lost_with(&self, version: &str, legacies: &Legacies) -> Option<String> {
         message(&legacies.losses(version, None, &self.target.as_ref()?.services))
     }
 
@@ -204,7 +238,7 @@ impl DesiredState {
     }
 
     /// Why a node has to change, in words.
-    pub fn why(&self, instance: &WindowsInstance) -> String {
+    pub(super) fn why(&self, instance: &WindowsInstance) -> String {
         if let Some(message) = message(&self.losses(instance)) {
             return message;
         }

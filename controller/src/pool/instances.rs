@@ -30,7 +30,7 @@ const WRITES: usize = 16;
 
 /// What has to be written for the instances to be those of the inventory.
 #[derive(Debug, Default)]
-pub struct Changes {
+pub(super) struct Changes {
     pub create: Vec<WindowsInstance>,
     pub update: Vec<Update>,
     /// Names of hosts that are to leave.
@@ -38,8 +38,8 @@ pub struct Changes {
 }
 
 /// A change of an instance.
-#[derive(Debug)]
-pub struct Update {
+#[derive(Clone, Debug)]
+pub(super) struct Update {
     pub name: String,
     /// Merge patch.
     pub patch: serde_json::Value,
@@ -52,7 +52,7 @@ pub struct Update {
 }
 
 /// Required writes. A host that has not joined yet follows `version`; a node gets another one with its grant.
-pub fn changes(
+pub(super) fn changes(
     list: &List,
     mine: &[Arc<WindowsInstance>],
     version: &str,
@@ -227,8 +227,8 @@ enum Write {
 }
 
 /// Writes the result of the inventory and the plan.
-pub async fn apply(
-    changes: Changes,
+pub(super) async fn apply(
+    changes: &Changes,
     mine: &[Arc<WindowsInstance>],
     list: &List,
     decision: &Decision,
@@ -237,8 +237,8 @@ pub async fn apply(
 ) -> Result<(), PoolError> {
     let Changes { create, update, leave } = changes;
     let mut writes: Vec<Write> = Vec::new();
-    writes.extend(create.into_iter().map(|i| Write::Create(Box::new(i))));
-    writes.extend(update.into_iter().map(Write::Update));
+    writes.extend(create.iter().map(|i| Write::Create(Box::new(i.clone()))));
+    writes.extend(update.iter().cloned().map(Write::Update));
     for instance in mine {
         let name = instance.name_any();
         let leaving = leave.contains(&name).then(|| leaving(list, instance, now));
@@ -303,7 +303,6 @@ fn merged(mut base: serde_json::Value, over: serde_json::Value) -> serde_json::V
 
 async fn write(cx: Arc<Context>, write: Write) -> Result<(), PoolError> {
     let api: Api<WindowsInstance> = Api::all(cx.cluster.client.clone());
-    cx.process.metrics.wrote("WindowsInstance");
     match write {
         Write::Create(instance) => {
             let params = PostParams { field_manager: Some(MANAGER_POOL.into()), ..PostParams::default() };
@@ -492,7 +491,7 @@ mod tests {
                 List { confirmed: confirmed.then(|| instance.name_any()).into_iter().collect(), ..List::default() };
             let changes = Changes { leave: vec![instance.name_any()], ..Changes::default() };
             let (mine, now) = ([instance.clone()], Timestamp::now());
-            apply(changes, &mine, &list, &Decision::default(), &bed.cx, now).await.unwrap();
+            apply(&changes, &mine, &list, &Decision::default(), &bed.cx, now).await.unwrap();
             let calls = bed.api.calls("PATCH", INSTANCE).split_off(before);
             assert_eq!(calls.len(), writes, "{about}: {calls:#?}");
             let last = &calls[writes - 1].body;

@@ -43,7 +43,7 @@ fn may_be_old(secrets: usize) -> Duration {
 
 impl Keys {
     /// Reads them, each once.
-    pub async fn read(hosts: &BTreeMap<String, InstanceHost>, cx: &Context) -> Self {
+    pub(super) async fn read(hosts: &BTreeMap<String, InstanceHost>, cx: &Context) -> Self {
         let mut of_host = HashMap::new();
         let mut places: HashMap<Place, SecretKeyRef> = HashMap::new();
         for (name, host) in hosts {
@@ -65,12 +65,12 @@ impl Keys {
     }
 
     /// Warnings for keys that are too weak.
-    pub fn weak(&self) -> &[String] {
+    pub(super) fn weak(&self) -> &[String] {
         &self.weak
     }
 
     /// Whether a host is to be given another one. Never when it is not known which.
-    pub fn wants(&self, instance: &WindowsInstance) -> bool {
+    pub(super) fn wants(&self, instance: &WindowsInstance) -> bool {
         let place = self.of_host.get(&instance.name_any());
         let Some(Ok(first)) = place.and_then(|place| self.first.get(place)) else { return false };
         let status = instance.status.as_ref();
@@ -80,12 +80,12 @@ impl Keys {
     }
 
     /// Time of the next read of the Secrets.
-    pub fn look_again(&self) -> Option<Duration> {
+    pub(super) fn look_again(&self) -> Option<Duration> {
         (!self.first.is_empty()).then(|| LOOK_AGAIN.max(may_be_old(self.first.len())))
     }
 
     /// How it stands with them; `None` if there are no hosts.
-    pub fn standing(&self, members: &[Member]) -> Option<Standing> {
+    pub(super) fn standing(&self, members: &[Member]) -> Option<Standing> {
         if self.first.is_empty() {
             return None;
         }

@@ -49,7 +49,7 @@ pub(super) struct Nameless {
 }
 
 impl Nameless {
-    pub fn all(&self) -> Vec<String> {
+    pub(super) fn all(&self) -> Vec<String> {
         let mut all: Vec<String> = self.unnamed.iter().chain(&self.broken).cloned().collect();
         all.sort();
         all

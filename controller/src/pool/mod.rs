@@ -1,5 +1,6 @@
 //! The pool controller: from the inventory to instances, grants, and the pool's status. Works on no host.
 
+mod apply;
 mod audit;
 mod blocked;
 mod context;
@@ -12,6 +13,7 @@ mod letting_go;
 mod list;
 mod members;
 mod names;
+mod plan;
 mod preview;
 mod rights;
 mod snapshot;
@@ -23,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 use api::{
     WindowsInstance, WindowsNodePool, WindowsNodePoolStatus,
-    names::{FINALIZER_POOL, MANAGER_POOL, key},
+    names::{FINALIZER_POOL, MANAGER_POOL},
 };
 use jiff::Timestamp;
 use kube::{
@@ -33,23 +35,17 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{
-    events::EventReason,
-    inventory::hosts::{EntryError, Known},
-    versions::VersionError,
-};
-use wnp_core::{
-    render::RenderError,
-    rollout::grants::{Candidate, Limits, decide},
-};
+use crate::{events::EventReason, inventory::hosts::Known, versions::VersionError};
+use wnp_core::render::RenderError;
 
-pub use context::PoolContext;
-pub use debouncer::Debouncer;
-pub use preview::{is_idle, summary};
-pub use snapshot::{Planned, plan};
-pub use status::refuse;
+pub(crate) use context::PoolContext;
+pub(crate) use debouncer::Debouncer;
+pub(crate) use preview::{is_idle, summary};
+pub(crate) use snapshot::plan;
+pub(crate) use status::refuse;
 
-use members::{Member, soonest_available};
+use members::Member;
+use plan::Plan;
 use snapshot::Snapshot;
 
 /// Purpose of a reconcile.
@@ -72,7 +68,7 @@ fn some(names: &[String]) -> String {
 
 /// A pool could not be reconciled.
 #[derive(Debug, thiserror::Error)]
-pub enum PoolError {
+pub(crate) enum PoolError {
     /// The API server did not do what was asked.
     #[error("failed to {doing}: {}", crate::errors::said(.source))]
     Api {
@@ -92,7 +88,7 @@ pub enum PoolError {
 
 impl PoolError {
     /// Reason for conditions.
-    pub fn reason(&self) -> &'static str {
+    pub(crate) fn reason(&self) -> &'static str {
         match self {
             Self::Api { .. } => "ApiError",
             Self::Render(e) => e.reason(),
@@ -111,27 +107,39 @@ const REFUSED_RETRY: Duration = Duration::from_mins(1);
 const API_RETRY: Duration = Duration::from_secs(5);
 
 /// What to do after an error.
-pub fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
+pub(crate) fn error_policy(pool: Arc<WindowsNodePool>, error: &PoolError, cx: Arc<PoolContext>) -> Action {
     tracing::warn!(pool = pool.name_any(), %error, "the pool is reconciled again");
     cx.process.metrics.reconcile_errors.get_or_create(&crate::metrics::KindLabel { kind: "WindowsNodePool" }).inc();
     Action::requeue(API_RETRY)
 }
 
 /// Reconciles one pool.
-pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Result<Action, PoolError> {
+pub(crate) async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Result<Action, PoolError> {
     let now = Timestamp::now();
+    match reconcile_pool(&pool, &cx, now).await {
+        // What a person or a payload has to correct stands in the status.
+        Err(error) if !matches!(error, PoolError::Api { .. } | PoolError::Version(VersionError::Api { .. })) => {
+            store(&pool, refuse(&pool, error.reason(), &error.to_string(), now), &cx).await?;
+            Ok(Action::requeue(REFUSED_RETRY))
+        }
+        done => done,
+    }
+}
+
+async fn reconcile_pool(
+    pool: &Arc<WindowsNodePool>,
+    cx: &Arc<PoolContext>,
+    now: Timestamp,
+) -> Result<Action, PoolError> {
     let name = pool.name_any();
     let deleting = pool.metadata.deletion_timestamp.is_some();
-
-    // Dereference, validate, plan.
     let all = cx.caches.instances.state();
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
     if deleting {
         cx.sources.names.forget(&name);
     }
     if deleting && mine.is_empty() {
-        cx.sources.claims.forget(&name);
-        return finish(&pool, &cx).await;
+        return finish(pool, cx).await;
     }
     // A grant that was given and is not seen yet would be given a second time, to another host.
     if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
@@ -140,91 +148,70 @@ pub async fn reconcile(pool: Arc<WindowsNodePool>, cx: Arc<PoolContext>) -> Resu
     let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
     let is_plan = pool.spec.is_plan() && !deleting;
     let intent = if is_plan { Intent::DryRun } else { Intent::Apply };
-    let look = match Snapshot::observe(&pool, mine, &known, intent, &cx, now).await {
-        Ok(look) => look,
-        Err(error) if error.reason() == "ApiError" => return Err(error),
-        Err(error) => {
-            let status = refuse(&pool, error.reason(), &error.to_string(), now);
-            store(&pool, status, &cx).await?;
-            return Ok(Action::requeue(REFUSED_RETRY));
-        }
-    };
+    let seen = Snapshot::observe(pool, mine, &known, intent, cx, now).await?;
     if is_plan {
-        cx.disruptions.forget(&name);
-        // Names are looked up, and no host is asked.
-        cx.sources.names.ask(&pool, &[], &cx.shared);
-        let list = look.preview(&pool, &cx);
-        let mut status = status::planned(&pool, &list, look.list.hosts.len(), &look.members, &look.list.problems, now);
-        rights::say(&mut status, cx.wicd.rights.problem().as_ref(), true, now);
-        store(&pool, status, &cx).await?;
-        record(&name, &look.members, &cx);
-        return Ok(Action::await_change());
+        return report_plan(pool, &seen, cx, now).await;
     }
-    let Snapshot { mine, list, window, desired, members, limits, keys, .. } = look;
-    let asked_again = cx.sources.names.ask(&pool, &list.to_ask, &cx.shared).and_then(|wait| now.checked_add(wait).ok());
-    let changes = instances::changes(&list, &mine, &desired.for_new_hosts(limits.open, &cx), &pool, &cx.caches.pools);
-    let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
-    let cap = cx.process.args.max_disruptions;
-    let decision =
-        cx.disruptions.decide(&name, cap, &all, |others| decide(&candidates, &Limits { others, ..limits }, now));
-
-    // Apply.
-    if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
-        add_finalizer(&pool, &cx).await?;
-    }
-    // It confirms one removal, and goes first: what is not carried out then is asked for again.
-    if let Some(spent) = &list.spent
-        && !use_approval(&pool, spent, list.confirmed.len(), &cx).await?
-    {
+    let plan = plan::decide(pool, &seen, &all, cx, now);
+    let Some(applied) = apply::apply(pool, &seen, &plan, cx, now).await? else {
         return Ok(Action::requeue(API_RETRY));
-    }
-    instances::apply(changes, &mine, &list, &decision, &cx.shared, now).await?;
-    tell_of(&list.problems, &pool, &cx);
-    for weak in keys.weak() {
-        cx.events.say(&*pool, EventReason::WeakPrivateKey, "ReadSecret", weak);
-    }
-
-    // Status.
-    let seen = status::ObservedPool {
-        strays: &strays_of(&pool, &list, &all, &cx),
-        list: &list,
-        members: &members,
-        decision: &decision,
-        course: &desired.course,
-        window: window.as_ref(),
-        deleting,
-        keys: keys.standing(&members),
     };
-    let mut next = status::next(&pool, &seen, cx.warning.as_ref(), now);
-    rights::say(&mut next, cx.wicd.rights.problem().as_ref(), deleting, now);
-    tell_of_course(&pool, &next, &cx);
-    store(&pool, next, &cx).await?;
-    record(&name, &members, &cx);
-    let window_changes = window.ok().and_then(|w| w.closes.or_else(|| w.opens.map(|o| o.1)));
-    let soonest = soonest_available(&members, pool.spec.rollout().min_ready(), now, &cx);
-    let keys_again = keys.look_again().and_then(|wait| now.checked_add(wait).ok());
-    // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
-    let handed_over = (deleting && !list.moves.is_empty()).then(|| now + jiff::SignedDuration::from_secs(1));
-    let certificates =
-        members.iter().filter_map(|m| desired_state::wicd_certificate_end(&m.instance)).filter(|at| *at > now).min();
-    let wake = [
-        decision.next,
-        certificates,
-        keys_again,
-        desired.course.next,
-        window_changes,
-        soonest,
-        asked_again,
-        list.next,
-        handed_over,
-    ]
-    .into_iter()
-    .flatten()
-    .filter(|at| *at > now)
-    .min();
-    Ok(wake.map_or_else(Action::await_change, |at| {
+    let next = report(pool, &seen, &plan, &all, cx, now);
+    store(pool, next, cx).await?;
+    record(&name, &seen.members, cx);
+    Ok(requeue(now, seen.wakes(pool, cx, now).chain([plan.decision.next, applied.next_contact])))
+}
+
+/// When the pool is reconciled again without a change: at the first of these times that is to come.
+fn requeue(now: Timestamp, times: impl Iterator<Item = Option<Timestamp>>) -> Action {
+    times.flatten().filter(|at| *at > now).min().map_or_else(Action::await_change, |at| {
         Action::requeue(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(Duration::from_millis(200)))
-    }))
+    })
+}
+
+/// Reports what would be done for a pool in mode Plan.
+async fn report_plan(
+    pool: &Arc<WindowsNodePool>,
+    seen: &Snapshot,
+    cx: &Arc<PoolContext>,
+    now: Timestamp,
+) -> Result<Action, PoolError> {
+    let name = pool.name_any();
+    cx.disruptions.forget(&name);
+    // Names are looked up, and no host is asked.
+    cx.sources.names.ask(pool, &[], &cx.shared);
+    let list = seen.preview(pool, cx);
+    let mut next = status::planned(pool, &list, seen.list.hosts.len(), &seen.members, &seen.list.problems, now);
+    rights::say(&mut next, cx.wicd.rights.problem().as_ref(), true, now);
+    store(pool, next, cx).await?;
+    record(&name, &seen.members, cx);
+    Ok(Action::await_change())
+}
+
+/// The status of a pool whose plan was applied.
+fn report(
+    pool: &WindowsNodePool,
+    seen: &Snapshot,
+    plan: &Plan,
+    all: &[Arc<WindowsInstance>],
+    cx: &PoolContext,
+    now: Timestamp,
+) -> WindowsNodePoolStatus {
+    let deleting = pool.metadata.deletion_timestamp.is_some();
+    let observed = status::ObservedPool {
+        strays: &strays_of(pool, &seen.list, all, cx),
+        list: &seen.list,
+        members: &seen.members,
+        decision: &plan.decision,
+        course: &seen.desired.course,
+        window: seen.window.as_ref(),
+        deleting,
+        keys: seen.keys.standing(&seen.members),
+    };
+    let mut next = status::next(pool, &observed, cx.warning.as_ref(), now);
+    rights::say(&mut next, cx.wicd.rights.problem().as_ref(), deleting, now);
+    record_rollout_events(pool, &next, cx);
+    next
 }
 
 /// Nodes of the legacy list that no list names, for the pool of that list.
@@ -242,7 +229,7 @@ fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstan
 }
 
 /// Reports once when a change begins, is rolled back and is complete.
-fn tell_of_course(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &PoolContext) {
+fn record_rollout_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, cx: &PoolContext) {
     let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
     let Some(now) = &next.rollout else { return };
     let same = before.is_some_and(|b| b.to_version == now.to_version);
@@ -282,52 +269,9 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     }
 }
 
-fn tell_of(problems: &[EntryError], pool: &WindowsNodePool, cx: &PoolContext) {
-    for problem in problems {
-        cx.events.say(pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
-    }
-}
-
-async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<(), PoolError> {
-    let mut finalizers = pool.finalizers().to_vec();
-    finalizers.push(FINALIZER_POOL.into());
-    write_finalizers(pool, cx, &finalizers).await
-}
-
-/// Removes the annotation with which a person has confirmed a removal, of `hosts` hosts or of none. Returns whether it was unchanged.
-async fn use_approval(
-    pool: &WindowsNodePool,
-    approved: &str,
-    hosts: usize,
-    cx: &PoolContext,
-) -> Result<bool, PoolError> {
-    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
-    let patch =
-        json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key::APPROVE_REMOVAL: null}}});
-    cx.process.metrics.wrote("WindowsNodePool");
-    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
-    match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
-        Ok(_) if hosts > 0 => {
-            let note =
-                format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
-            cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
-            Ok(true)
-        }
-        Ok(_) => {
-            let note = format!(
-                "the annotation {}={approved} confirms no removal that waits, and was removed; the condition InventorySynced says what to confirm",
-                key::APPROVE_REMOVAL
-            );
-            cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);
-            Ok(true)
-        }
-        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
-        Err(error) => Err(failed("remove an annotation of the pool")(error)),
-    }
-}
-
 /// The pool's last instance is deleted.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
+    cx.sources.claims.forget(&pool.name_any());
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
         write_finalizers(pool, cx, &left).await?;
@@ -338,7 +282,6 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<(), PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});
-    cx.process.metrics.wrote("WindowsNodePool");
     let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
     gone_is_fine(api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await)
         .map_err(failed("store the pool's finalizer"))
@@ -348,14 +291,17 @@ async fn store(pool: &WindowsNodePool, next: WindowsNodePoolStatus, cx: &PoolCon
     if pool.status.as_ref() == Some(&next) {
         return Ok(());
     }
-    cx.process.metrics.wrote("WindowsNodePool");
     store_status(&cx.cluster.client, pool, &next).await.map_err(failed("store the pool's status"))
 }
 
 /// Stores the status of a pool; `uncleanHosts` is not ours to write. Always as an apply: what was written in another way
 /// would belong to another entry of the managed fields, and stay when it is left out here. It is stored on what was seen: the course of
 /// a rollout must not be written over by an operator that was replaced. What has changed since brings us here again.
-pub async fn store_status(client: &Client, pool: &WindowsNodePool, next: &WindowsNodePoolStatus) -> kube::Result<()> {
+pub(crate) async fn store_status(
+    client: &Client,
+    pool: &WindowsNodePool,
+    next: &WindowsNodePoolStatus,
+) -> kube::Result<()> {
     let api: Api<WindowsNodePool> = Api::all(client.clone());
     let mut value = json!(next);
     if let Some(map) = value.as_object_mut() {

@@ -39,7 +39,7 @@ pub(super) struct Naming {
 
 impl Naming {
     /// Names the entries of a pool.
-    pub async fn of(pool: &WindowsNodePool, entries: Vec<Entry>, cx: &PoolContext) -> Self {
+    pub(super) async fn of(pool: &WindowsNodePool, entries: Vec<Entry>, cx: &PoolContext) -> Self {
         let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
         let unnamed = entries.iter().filter(|e| e.host.name.is_empty());
         let places: BTreeSet<Place> = unnamed.map(|e| naming::place(&e.host, port)).collect();
@@ -216,7 +216,7 @@ impl Owners {
     }
 
     /// When to look again, at the latest.
-    pub fn next(&self, other: Option<Timestamp>) -> Option<Timestamp> {
+    pub(super) fn next(&self, other: Option<Timestamp>) -> Option<Timestamp> {
         let wait = |owner: &Result<Option<String>, String>| match owner {
             Ok(None) => None,
             Ok(Some(_)) => Some(ASK_AGAIN),

@@ -109,7 +109,7 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
 }
 
 /// Whether nothing would be done.
-pub fn is_idle(list: &[PlannedHost]) -> bool {
+pub(crate) fn is_idle(list: &[PlannedHost]) -> bool {
     list.iter().all(|p| p.action == NOTHING)
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
 }
 
 /// How many of what, in a sentence.
-pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
+pub(crate) fn summary(list: &[PlannedHost], hosts: usize) -> String {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for planned in list.iter().filter(|p| p.action != NOTHING) {
         *counts.entry((&planned.action, &planned.disruption)).or_default() += 1;

@@ -7,17 +7,17 @@ use api::{
     GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool,
     names::{UNKNOWN_VERSION, key},
 };
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use kube::ResourceExt;
 
 use super::{
     Intent, PoolContext, PoolError,
-    desired_state::DesiredState,
+    desired_state::{DesiredState, wicd_certificate_end},
     keys::Keys,
     known,
     letting_go::{self, Going},
     list::{List, list},
-    members::Member,
+    members::{Member, soonest_available},
     preview::{Sights, preview},
 };
 use crate::{
@@ -52,7 +52,7 @@ pub(super) struct Snapshot {
 
 impl Snapshot {
     /// Observes a pool with these instances. `known` are the hosts of all pools.
-    pub async fn observe(
+    pub(super) async fn observe(
         pool: &WindowsNodePool,
         mine: Vec<Arc<WindowsInstance>>,
         known: &[Known],
@@ -63,7 +63,7 @@ impl Snapshot {
         let list = list(pool, &mine, known, cx).await;
         let rollout = pool.spec.rollout();
         let window = maintenance_window::look(rollout.windows(), now);
-        let desired = DesiredState::of(pool, &mine, intent, cx, now).await?;
+        let desired = DesiredState::of(pool, &mine, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| desired.member(i, !stays(&i.name_any()), cx, now)).collect();
         let keys = Keys::read(&list.hosts, cx).await;
@@ -106,8 +106,32 @@ impl Snapshot {
         Ok(Self { mine, list, window, desired, members, limits, keys, adoptable })
     }
 
+    /// Times at which what was observed changes by itself.
+    pub(super) fn wakes(
+        &self,
+        pool: &WindowsNodePool,
+        cx: &PoolContext,
+        now: Timestamp,
+    ) -> impl Iterator<Item = Option<Timestamp>> {
+        let window = self.window.as_ref().ok().and_then(|w| w.closes.or_else(|| w.opens.as_ref().map(|o| o.1)));
+        // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
+        let is_deleted = pool.metadata.deletion_timestamp.is_some();
+        let handed_over = (is_deleted && !self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(1));
+        let certificates = self.members.iter().filter_map(|m| wicd_certificate_end(&m.instance));
+        [
+            certificates.filter(|at| *at > now).min(),
+            self.keys.look_again().and_then(|wait| now.checked_add(wait).ok()),
+            self.desired.course.next,
+            window,
+            soonest_available(&self.members, pool.spec.rollout().min_ready(), now, cx),
+            self.list.next,
+            handed_over,
+        ]
+        .into_iter()
+    }
+
     /// What would be done with each host that something would be done with.
-    pub fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
+    pub(super) fn preview(&self, pool: &WindowsNodePool, cx: &PoolContext) -> Vec<PlannedHost> {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
             let recorded = m.instance.status.as_ref().and_then(|s| s.template_applied.as_ref());
@@ -142,7 +166,7 @@ fn has_used_its_grant(instance: &WindowsInstance) -> bool {
 
 /// What would be done for a pool.
 #[derive(Debug)]
-pub struct Planned {
+pub(crate) struct Planned {
     /// Version that its nodes would follow.
     pub version: String,
     /// Hosts that something would be done with, or for a reason is not, by name.
@@ -158,7 +182,7 @@ pub struct Planned {
 ///
 /// # Errors
 /// When the API server does not answer, or the services of the hosts cannot be rendered.
-pub async fn plan(
+pub(crate) async fn plan(
     pool: &WindowsNodePool,
     others: &[Known],
     cx: &PoolContext,

@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// The list that is in force for a pool.
-pub async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) -> SourceOutcome {
+pub(super) async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) -> SourceOutcome {
     let inventory = &pool.spec.inventory;
     if let Some(hosts) = &inventory.hosts {
         let entries = hosts.iter().map(|host| Entry { host: host.clone(), origin: None }).collect();

@@ -170,7 +170,7 @@ pub(crate) fn planned(
 }
 
 /// The status of a pool that cannot be worked on at all.
-pub fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Timestamp) -> WindowsNodePoolStatus {
+pub(crate) fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Timestamp) -> WindowsNodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation;
     status.observed_generation = generation;

@@ -11,7 +11,7 @@ use crate::inventory::hosts::canonical;
 /// Names of Nodes with the label `byoh` that are no host of any pool, sorted. `hosts` are the names of all instances and of all
 /// hosts that are listed; `unnamed` are addresses of entries whose hosts have not reported their names yet. As long as
 /// one of these is a DNS name, any Node may be its host, and none is called a stray.
-pub fn strays<'a>(
+pub(super) fn strays<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     hosts: &BTreeSet<String>,
     unnamed: &BTreeSet<String>,

@@ -26,13 +26,13 @@ use crate::{
     csr::forge::Forged,
 };
 
-pub fn object<K: DeserializeOwned>(value: Value) -> K {
+pub(crate) fn object<K: DeserializeOwned>(value: Value) -> K {
     serde_json::from_value(value).unwrap()
 }
 
 /// Asserts that the API server says no, and says this.
 #[track_caller]
-pub fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
+pub(crate) fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
     match result {
         Err(kube::Error::Api(status)) => {
             assert!(status.message.contains(why), "wanted {why:?}, got {}", status.message);
@@ -41,9 +41,9 @@ pub fn refused<T: Debug>(result: kube::Result<T>, why: &str) {
     }
 }
 
-pub const FORBIDDEN: &str = "is forbidden: User";
+pub(crate) const FORBIDDEN: &str = "is forbidden: User";
 
-pub async fn create<K>(client: &Client, value: Value) -> kube::Result<K>
+pub(crate) async fn create<K>(client: &Client, value: Value) -> kube::Result<K>
 where
     K: Resource<DynamicType = ()> + DeserializeOwned + Serialize + Clone + Debug,
 {
@@ -51,7 +51,7 @@ where
     Api::all(client.clone()).create(&PostParams::default(), &value).await
 }
 
-pub async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
+pub(crate) async fn merge<K>(api: &Api<K>, name: &str, patch: Value) -> kube::Result<K>
 where
     K: DeserializeOwned + Clone + Debug,
 {
@@ -72,7 +72,7 @@ async fn host(control_plane: &ControlPlane, node: &str) -> Result<Client> {
 }
 
 /// Binds the role of all hosts' daemons, as the operator does.
-pub async fn grant(admin: &Client, operator: &Client) -> Result<()> {
+pub(crate) async fn grant(admin: &Client, operator: &Client) -> Result<()> {
     let owner = Api::<ValidatingAdmissionPolicyBinding>::all(admin.clone()).get(wicd_rbac::OWNER_POLICY).await?;
     let apply = Patch::Apply(wicd_rbac::binding(&owner));
     let params = PatchParams::apply(api::names::MANAGER_POOL).force();

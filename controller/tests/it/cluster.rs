@@ -5,10 +5,10 @@ use kube::Client;
 use testbed::{ControlPlane, deployment};
 use tokio::sync::OnceCell;
 
-pub use testbed::deployment::{NAMESPACE, OPERATOR};
+pub(crate) use testbed::deployment::{NAMESPACE, OPERATOR};
 
 /// The shared control plane, with `deploy/base` applied and working.
-pub async fn shared() -> Result<&'static ControlPlane> {
+pub(crate) async fn shared() -> Result<&'static ControlPlane> {
     static READY: OnceCell<()> = OnceCell::const_new();
     let control_plane = ControlPlane::shared().await?;
     READY.get_or_try_init(|| deployment::install(control_plane)).await?;
@@ -16,18 +16,18 @@ pub async fn shared() -> Result<&'static ControlPlane> {
 }
 
 /// Asks again and again until the answer is yes.
-pub async fn eventually<F: Future<Output = bool>>(ask: impl Fn() -> F) -> Result<()> {
+pub(crate) async fn eventually<F: Future<Output = bool>>(ask: impl Fn() -> F) -> Result<()> {
     deployment::eventually("what the test waits for", ask).await
 }
 
-pub async fn operator(control_plane: &ControlPlane) -> Result<Client> {
+pub(crate) async fn operator(control_plane: &ControlPlane) -> Result<Client> {
     deployment::operator_client(control_plane).await
 }
 
-pub async fn wicd(control_plane: &ControlPlane, node: &str) -> Result<Client> {
+pub(crate) async fn wicd(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     control_plane.client_as(&format!("system:wicd-node:{node}"), &["system:wicd-nodes"]).await
 }
 
-pub async fn kubelet(control_plane: &ControlPlane, node: &str) -> Result<Client> {
+pub(crate) async fn kubelet(control_plane: &ControlPlane, node: &str) -> Result<Client> {
     control_plane.client_as(&format!("system:node:{node}"), &["system:nodes"]).await
 }

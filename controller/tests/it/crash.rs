@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Programs take long enough for a kill to land inside of a step.
-pub fn slow() -> SimOptions {
+pub(crate) fn slow() -> SimOptions {
     SimOptions {
         process_start: Duration::from_millis(300),
         termination: Duration::from_secs(1),
@@ -33,7 +33,7 @@ pub fn slow() -> SimOptions {
 }
 
 /// Does something that makes the operator work on an instance, and kills the operator as soon as a step is seen.
-pub async fn kill_at(
+pub(crate) async fn kill_at(
     world: &World,
     name: &str,
     step: &str,
@@ -43,7 +43,7 @@ pub async fn kill_at(
 }
 
 /// Does something that makes the operator work on an instance, and kills the operator as soon as something is seen of it.
-pub async fn kill_when(
+pub(crate) async fn kill_when(
     world: &World,
     name: &str,
     what: &str,
@@ -73,13 +73,13 @@ pub async fn kill_when(
 }
 
 /// Gathers the uids that Nodes have ever had, by name, until it is dropped.
-pub struct Uids {
+pub(crate) struct Uids {
     seen: std::sync::Arc<std::sync::Mutex<BTreeMap<String, Vec<String>>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl Uids {
-    pub fn watch(world: &World) -> Self {
+    pub(crate) fn watch(world: &World) -> Self {
         let seen = std::sync::Arc::<std::sync::Mutex<BTreeMap<String, Vec<String>>>>::default();
         let (all, into) = (Api::<Node>::all(world.client.clone()), seen.clone());
         let task = tokio::spawn(async move {
@@ -98,7 +98,7 @@ impl Uids {
         Self { seen, task }
     }
 
-    pub fn of(&self, name: &str) -> Vec<String> {
+    pub(crate) fn of(&self, name: &str) -> Vec<String> {
         self.seen.lock().unwrap().get(name).cloned().unwrap_or_default()
     }
 }
@@ -190,7 +190,7 @@ async fn whose_cordon_it_is_survives(
     Ok(())
 }
 
-pub async fn lease(world: &World) -> Result<Lease> {
+pub(crate) async fn lease(world: &World) -> Result<Lease> {
     Ok(Api::namespaced(world.client.clone(), NAMESPACE).get(api::names::LEASE).await?)
 }
 
@@ -198,12 +198,12 @@ fn holder(lease: &Lease) -> Option<String> {
     lease.spec.as_ref().and_then(|s| s.holder_identity.clone()).filter(|h| !h.is_empty())
 }
 
-pub fn epoch(lease: &Lease) -> i32 {
+pub(crate) fn epoch(lease: &Lease) -> i32 {
     lease.spec.as_ref().and_then(|s| s.lease_transitions).unwrap_or(0)
 }
 
 /// Waits until a process has ended, and returns its exit code.
-pub async fn ended(operator: &mut Operator, limit: Duration) -> Result<Option<i32>> {
+pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Option<i32>> {
     let wait = async {
         loop {
             if let Some(status) = operator.ended()? {

@@ -15,7 +15,7 @@ use crate::cluster::{operator, shared};
 
 /// Either taken, or refused with a message that has this in it.
 #[derive(Clone, Copy)]
-pub enum Verdict {
+pub(crate) enum Verdict {
     Taken,
     Refused(&'static str),
 }
@@ -30,12 +30,12 @@ fn instances(client: Client) -> Api<DynamicObject> {
     Api::all_with(client, &ApiResource::erase::<WindowsInstance>(&()))
 }
 
-pub fn host(name: &str) -> Value {
+pub(crate) fn host(name: &str) -> Value {
     json!({"name": name, "address": "10.0.0.1"})
 }
 
 /// A valid pool with `patch` merged into its spec.
-pub fn pool(name: &str, patch: &Value) -> Value {
+pub(crate) fn pool(name: &str, patch: &Value) -> Value {
     let mut spec = json!({"inventory": {"hosts": [host("win-1")]}});
     merge(&mut spec, patch);
     let (group, kind) = ("windowsmachineconfig.openshift.io/v1alpha1", "WindowsNodePool");
@@ -43,7 +43,7 @@ pub fn pool(name: &str, patch: &Value) -> Value {
 }
 
 /// RFC 7386.
-pub fn merge(target: &mut Value, patch: &Value) {
+pub(crate) fn merge(target: &mut Value, patch: &Value) {
     let Some(patch) = patch.as_object() else {
         *target = patch.clone();
         return;
@@ -74,7 +74,7 @@ fn judge(case: &str, result: kube::Result<DynamicObject>, verdict: Verdict) -> O
 }
 
 /// Creates each pool without keeping it.
-pub async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
+pub(crate) async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
     let pools = pools(shared().await?.client().await?);
     let dry_run = PostParams { dry_run: true, ..PostParams::default() };
     let mut wrong = Vec::new();
@@ -86,7 +86,7 @@ pub async fn check(cases: Vec<(String, Value, Verdict)>) -> Result<()> {
     Ok(())
 }
 
-pub fn specs(cases: &[(&str, Value, Verdict)]) -> Vec<(String, Value, Verdict)> {
+pub(crate) fn specs(cases: &[(&str, Value, Verdict)]) -> Vec<(String, Value, Verdict)> {
     cases.iter().map(|(case, patch, verdict)| ((*case).to_owned(), pool("case", patch), *verdict)).collect()
 }
 

@@ -22,7 +22,7 @@ use crate::cluster::{OPERATOR, eventually, kubelet, operator, shared, wicd};
 
 #[path = "../../../core/src/csr/forge.rs"]
 #[expect(dead_code, reason = "shared with the unit tests, which forge more")]
-pub mod forge;
+pub(crate) mod forge;
 
 use forge::{BASIC_CONSTRAINTS, Forged, Name, OU, UTF8, der};
 

@@ -24,10 +24,10 @@ use testbed::{
 };
 
 /// How long anything may take on a busy machine. Nothing is proven by it; it ends a test that would never end.
-pub const LIMIT: Duration = Duration::from_mins(4);
+pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
 /// The world.
-pub struct World {
+pub(crate) struct World {
     pub operator: Operator,
     pub sim: Sim,
     pub client: Client,
@@ -39,21 +39,21 @@ pub struct World {
 
 impl World {
     /// Makes it, with the operator running. `args` are further arguments of the operator.
-    pub async fn new(sim: SimOptions, args: &[&str]) -> Result<Self> {
+    pub(crate) async fn new(sim: SimOptions, args: &[&str]) -> Result<Self> {
         let world = Self::without_leader(sim, args).await?;
         world.operator.leads().await?;
         Ok(world)
     }
 
     /// As [`World::new`], and does not wait until the operator leads.
-    pub async fn without_leader(sim: SimOptions, args: &[&str]) -> Result<Self> {
+    pub(crate) async fn without_leader(sim: SimOptions, args: &[&str]) -> Result<Self> {
         let control_plane = ControlPlane::start(ControlPlaneOptions::default()).await?;
         Self::on(control_plane, sim, &entries(b"kubelet"), None, args).await
     }
 
     /// As [`World::without_leader`], on a control plane that runs, with another payload, and another wicd than one of which hosts
     /// only compare the hash.
-    pub async fn on(
+    pub(crate) async fn on(
         control_plane: ControlPlane,
         sim: SimOptions,
         payload: &[Entry],
@@ -79,32 +79,32 @@ impl World {
     }
 
     /// Starts another operator in the place of the one that is there, which is ended if it still runs.
-    pub async fn new_operator(&mut self) -> Result<()> {
+    pub(crate) async fn new_operator(&mut self) -> Result<()> {
         self.operator = Operator::start(&self.control_plane, &self.options)?;
         self.operator.leads().await
     }
 
     /// Ends the operator as Kubernetes does, and starts another one.
-    pub async fn restart(&mut self) -> Result<()> {
+    pub(crate) async fn restart(&mut self) -> Result<()> {
         self.stop().await?;
         self.new_operator().await
     }
 
     /// Ends the operator as Kubernetes does.
-    pub async fn stop(&mut self) -> Result<()> {
+    pub(crate) async fn stop(&mut self) -> Result<()> {
         self.operator.signal("TERM")?;
         crate::crash::ended(&mut self.operator, LIMIT).await?;
         Ok(())
     }
 
     /// Writes another payload, which the next operator gives to hosts.
-    pub fn give(&mut self, name: &str, entries: &[Entry]) -> Result<()> {
+    pub(crate) fn give(&mut self, name: &str, entries: &[Entry]) -> Result<()> {
         self.options.payload = self.files.path().join(name);
         payload::write(&self.options.payload, entries, payload::LEVEL_FAST)?;
         Ok(())
     }
 
-    pub async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
+    pub(crate) async fn hosts(&self, prefix: &str, count: usize) -> Result<Vec<SimHost>> {
         let mut hosts = Vec::new();
         for n in 0..count {
             hosts.push(self.sim.host(HostOptions::named(format!("{prefix}-{n}"))).await?);
@@ -112,7 +112,7 @@ impl World {
         Ok(hosts)
     }
 
-    pub async fn apply(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
+    pub(crate) async fn apply(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         // In a box: it is large, and with it every future that waits here.
         let pool = Box::new(WindowsNodePool::new(name, spec.clone()));
@@ -122,7 +122,7 @@ impl World {
 
     /// Takes all hosts out of a pool, and confirms that. (Server-side apply cannot: where the last owned item of a list goes, the API server
     /// drops the list and what it is in, and then misses the `spec`.)
-    pub async fn empty(&self, name: &str) -> Result<()> {
+    pub(crate) async fn empty(&self, name: &str) -> Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.client.clone());
         let count = self.pool(name).await?.spec.hosts().len();
         let patch = json!({
@@ -134,32 +134,32 @@ impl World {
     }
 
     /// Applies a pool and waits until it is Ready with so many nodes.
-    pub async fn join(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
+    pub(crate) async fn join(&self, name: &str, spec: &WindowsNodePoolSpec) -> Result<()> {
         let count = i32::try_from(spec.hosts().len())?;
         self.apply(name, spec).await?;
         self.until(name, "all are Ready", |p| is_ready(p) && p.status.as_ref().is_some_and(|s| s.ready_nodes == count))
             .await
     }
 
-    pub async fn pool(&self, name: &str) -> Result<WindowsNodePool> {
+    pub(crate) async fn pool(&self, name: &str) -> Result<WindowsNodePool> {
         Ok(Api::all(self.client.clone()).get(name).await?)
     }
 
-    pub async fn instance(&self, name: &str) -> Result<Option<WindowsInstance>> {
+    pub(crate) async fn instance(&self, name: &str) -> Result<Option<WindowsInstance>> {
         Ok(Api::all(self.client.clone()).get_opt(name).await?)
     }
 
-    pub async fn node(&self, name: &str) -> Result<Option<Node>> {
+    pub(crate) async fn node(&self, name: &str) -> Result<Option<Node>> {
         Ok(Api::all(self.client.clone()).get_opt(name).await?)
     }
 
-    pub async fn edit_node(&self, name: &str, patch: Value) -> Result<()> {
+    pub(crate) async fn edit_node(&self, name: &str, patch: Value) -> Result<()> {
         Api::<Node>::all(self.client.clone()).patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
 
     /// Annotates an instance, as a person does.
-    pub async fn annotate(&self, name: &str, key: &str, value: &str) -> Result<()> {
+    pub(crate) async fn annotate(&self, name: &str, key: &str, value: &str) -> Result<()> {
         let patch = json!({"metadata": {"annotations": {key: value}}});
         let instances = Api::<WindowsInstance>::all(self.client.clone());
         instances.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
@@ -167,18 +167,18 @@ impl World {
     }
 
     /// Waits for a condition, and prints the state of the world on a timeout.
-    pub async fn eventually<F: Future<Output = bool>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
+    pub(crate) async fn eventually<F: Future<Output = bool>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
         let Err(error) = within(LIMIT, what, ask).await else { return Ok(()) };
         bail!("{error}\n{}\n{}", self.show().await, tail(&self.operator.log()));
     }
 
     /// Waits for a condition of a pool.
-    pub async fn until(&self, pool: &str, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
+    pub(crate) async fn until(&self, pool: &str, what: &str, is_so: impl Fn(&WindowsNodePool) -> bool) -> Result<()> {
         self.eventually(what, || async { self.pool(pool).await.is_ok_and(|p| is_so(&p)) }).await
     }
 
     /// Waits for a condition of an instance, and returns the instance.
-    pub async fn until_instance(
+    pub(crate) async fn until_instance(
         &self,
         name: &str,
         what: &str,
@@ -196,7 +196,7 @@ impl World {
     }
 
     /// Waits until an instance is a Ready node.
-    pub async fn until_joined(&self, name: &str) -> Result<WindowsInstance> {
+    pub(crate) async fn until_joined(&self, name: &str) -> Result<WindowsInstance> {
         self.until_instance(name, "is a Ready node", |i| {
             !i.is_leaving() && has(&status(i).conditions, kind::READY, "True", "Succeeded")
         })
@@ -204,14 +204,14 @@ impl World {
     }
 
     /// Waits until an instance says that it failed for this reason, and returns the message.
-    pub async fn until_failed(&self, name: &str, reason: &str) -> Result<String> {
+    pub(crate) async fn until_failed(&self, name: &str, reason: &str) -> Result<String> {
         let failed = |i: &WindowsInstance| has(&status(i).conditions, kind::READY, "False", reason);
         let instance = self.until_instance(name, reason, failed).await?;
         Ok(ready_condition(&instance)?.message)
     }
 
     /// Waits until instance and Node are gone, and checks that the host has nothing of ours left.
-    pub async fn until_gone(&self, host: &SimHost) -> Result<()> {
+    pub(crate) async fn until_gone(&self, host: &SimHost) -> Result<()> {
         let name = host.name();
         self.eventually(&format!("{name} is gone"), || async {
             matches!(self.instance(name).await, Ok(None)) && matches!(self.node(name).await, Ok(None))
@@ -224,12 +224,12 @@ impl World {
     }
 
     /// Waits for an event of this reason about an object of this name, and returns its note.
-    pub async fn until_event(&self, name: &str, reason: &str) -> Result<String> {
+    pub(crate) async fn until_event(&self, name: &str, reason: &str) -> Result<String> {
         self.until_note(name, reason, |_| true).await
     }
 
     /// Waits for an event of this reason about an object of this name whose note matches, and returns the note.
-    pub async fn until_note(&self, name: &str, reason: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
+    pub(crate) async fn until_note(&self, name: &str, reason: &str, is_so: impl Fn(&str) -> bool) -> Result<String> {
         let found = std::sync::Mutex::new(None);
         self.eventually(&format!("an event {reason} about {name}"), || async {
             let all = Api::<Event>::all(self.client.clone()).list(&ListParams::default()).await;
@@ -248,7 +248,7 @@ impl World {
     }
 
     /// Diagnostics for a person.
-    pub async fn show(&self) -> String {
+    pub(crate) async fn show(&self) -> String {
         let mut text = String::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes,pods", "-o", "wide"], ["get", "csr", "-o", "wide"]]
         {
@@ -281,7 +281,7 @@ fn tail(log: &str) -> String {
 }
 
 /// The files of a small payload with this `kubelet.exe`.
-pub fn entries(kubelet: &[u8]) -> Vec<Entry> {
+pub(crate) fn entries(kubelet: &[u8]) -> Vec<Entry> {
     vec![
         Entry::new(r"C:\k\kubelet.exe", kubelet).services(&["kubelet"]),
         Entry::new(r"C:\k\containerd\containerd.exe", *b"containerd").services(&["containerd"]),
@@ -290,7 +290,7 @@ pub fn entries(kubelet: &[u8]) -> Vec<Entry> {
 }
 
 /// An entry for a host.
-pub fn entry(host: &SimHost) -> Host {
+pub(crate) fn entry(host: &SimHost) -> Host {
     Host {
         name: host.name().into(),
         address: host.address().to_string(),
@@ -300,7 +300,7 @@ pub fn entry(host: &SimHost) -> Host {
 }
 
 /// A pool of these hosts.
-pub fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
+pub(crate) fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
     let hosts = hosts.iter().map(entry).collect();
     WindowsNodePoolSpec {
         inventory: Inventory { hosts: Some(hosts), ..Inventory::default() },
@@ -309,43 +309,43 @@ pub fn spec(hosts: &[SimHost]) -> WindowsNodePoolSpec {
 }
 
 /// A pool of these hosts with some of its fields, as JSON.
-pub fn spec_with(hosts: &[SimHost], fields: Value) -> WindowsNodePoolSpec {
+pub(crate) fn spec_with(hosts: &[SimHost], fields: Value) -> WindowsNodePoolSpec {
     let mut value = json!(spec(hosts));
     value.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
     serde_json::from_value(value).unwrap()
 }
 
-pub fn is_ready(pool: &WindowsNodePool) -> bool {
+pub(crate) fn is_ready(pool: &WindowsNodePool) -> bool {
     let status = pool.status.clone().unwrap_or_default();
     status.observed_generation == pool.metadata.generation && conditions::is_true(&status.conditions, kind::READY)
 }
 
-pub fn status(instance: &WindowsInstance) -> api::WindowsInstanceStatus {
+pub(crate) fn status(instance: &WindowsInstance) -> api::WindowsInstanceStatus {
     instance.status.clone().unwrap_or_default()
 }
 
-pub fn pool_status(pool: &WindowsNodePool) -> api::WindowsNodePoolStatus {
+pub(crate) fn pool_status(pool: &WindowsNodePool) -> api::WindowsNodePoolStatus {
     pool.status.clone().unwrap_or_default()
 }
 
-pub fn has(list: &[Condition], type_: &str, status: &str, reason: &str) -> bool {
+pub(crate) fn has(list: &[Condition], type_: &str, status: &str, reason: &str) -> bool {
     conditions::find(list, type_).is_some_and(|c| c.status == status && c.reason == reason)
 }
 
-pub fn ready_condition(instance: &WindowsInstance) -> Result<Condition> {
+pub(crate) fn ready_condition(instance: &WindowsInstance) -> Result<Condition> {
     conditions::find(&status(instance).conditions, kind::READY).cloned().context("it has no condition Ready")
 }
 
-pub fn is_cordoned(node: &Node) -> bool {
+pub(crate) fn is_cordoned(node: &Node) -> bool {
     node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true)
 }
 
 /// Whether this operator cordoned it.
-pub fn is_cordoned_by_us(node: &Node) -> bool {
+pub(crate) fn is_cordoned_by_us(node: &Node) -> bool {
     node.annotations().contains_key(key::CORDONED_BY)
 }
 
 /// All Nodes.
-pub async fn nodes(client: &Client) -> Result<Vec<Node>> {
+pub(crate) async fn nodes(client: &Client) -> Result<Vec<Node>> {
     Ok(Api::<Node>::all(client.clone()).list(&ListParams::default()).await?.items)
 }

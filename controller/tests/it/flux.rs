@@ -39,7 +39,7 @@ const KINDS: [(&str, &str); 3] = [
 const LIST: &str = "halls/a.yaml";
 
 /// One of Flux's controllers, as the operator sees it: an object, and a server for its artifact.
-pub struct Source {
+pub(crate) struct Source {
     kind: &'static str,
     objects: Api<DynamicObject>,
     address: SocketAddr,
@@ -57,7 +57,7 @@ enum Reply {
 
 impl Source {
     /// Begins to serve; the object is not there yet.
-    pub async fn new(world: &World, kind: &'static str, plural: &str) -> Result<Self> {
+    pub(crate) async fn new(world: &World, kind: &'static str, plural: &str) -> Result<Self> {
         let reply = Arc::<Mutex<Reply>>::default();
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -86,7 +86,7 @@ impl Source {
     }
 
     /// What a pool says that takes its hosts from there.
-    pub fn reference(&self) -> Value {
+    pub(crate) fn reference(&self) -> Value {
         json!({"kind": self.kind, "name": "hosts", "namespace": "flux-system", "path": "halls"})
     }
 
@@ -120,7 +120,7 @@ impl Source {
     }
 
     /// Makes an artifact of a list, and says that it is there.
-    pub async fn publish(&self, list: &str, revision: &str) -> Result<()> {
+    pub(crate) async fn publish(&self, list: &str, revision: &str) -> Result<()> {
         let bytes = archive(LIST, EntryType::Regular, list);
         self.serves(Reply::Artifact(bytes.clone()));
         self.names(&bytes, revision, None).await

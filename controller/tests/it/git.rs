@@ -24,11 +24,11 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::fleet::{LIMIT, World, has, is_ready, pool_status, status};
 
-pub const POOL: &str = "halls";
-pub const LIST: &str = "halls/a.yaml";
+pub(crate) const POOL: &str = "halls";
+pub(crate) const LIST: &str = "halls/a.yaml";
 
 /// A repository, its server, and hosts that it lists.
-pub struct Scene {
+pub(crate) struct Scene {
     pub world: World,
     pub origin: Origin,
     server: Server,
@@ -44,7 +44,7 @@ enum Trick {
 }
 
 impl Scene {
-    pub async fn new(hosts: usize) -> Result<Self> {
+    pub(crate) async fn new(hosts: usize) -> Result<Self> {
         let world = World::new(SimOptions::default(), &[]).await?;
         let hosts = world.hosts("win", hosts).await?;
         let origin = Origin::new();
@@ -63,13 +63,13 @@ impl Scene {
         Ok(scene)
     }
 
-    pub async fn secret(&self, name: &str, data: &Value) -> Result<()> {
+    pub(crate) async fn secret(&self, name: &str, data: &Value) -> Result<()> {
         let metadata = json!({"name": name, "namespace": NAMESPACE});
         let secret = json!({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data});
         self.world.control_plane.apply_yaml(&secret.to_string()).await
     }
 
-    pub fn spec(&self, more: Value) -> WindowsNodePoolSpec {
+    pub(crate) fn spec(&self, more: Value) -> WindowsNodePoolSpec {
         let mut git = json!({
             "url": self.server.url(),
             "path": "halls",
@@ -82,12 +82,12 @@ impl Scene {
     }
 
     /// The text of a list, one line for each host.
-    pub fn list(&self, count: usize) -> String {
+    pub(crate) fn list(&self, count: usize) -> String {
         let line = |h: &SimHost| format!("- {{name: {}, address: {}, port: {}}}\n", h.name(), h.address(), h.port());
         self.hosts[..count].iter().map(line).collect()
     }
 
-    pub async fn until_ready(&self, count: i32) -> Result<()> {
+    pub(crate) async fn until_ready(&self, count: i32) -> Result<()> {
         let all = |p: &WindowsNodePool| {
             let status = pool_status(p);
             is_ready(p) && status.ready_nodes == count && status.hosts == count
@@ -95,12 +95,12 @@ impl Scene {
         self.world.until(POOL, &format!("{count} hosts are Ready"), all).await
     }
 
-    pub fn stats(&self) -> Vec<Stats> {
+    pub(crate) fn stats(&self) -> Vec<Stats> {
         self.hosts.iter().map(SimHost::stats).collect()
     }
 
     /// Waits until all of a commit is in use, and no more is said against any.
-    pub async fn until_used(&self, commit: &str) -> Result<()> {
+    pub(crate) async fn until_used(&self, commit: &str) -> Result<()> {
         let revision = Some(format!("main@sha1:{commit}"));
         let used = |p: &WindowsNodePool| {
             let status = pool_status(p);
@@ -112,7 +112,7 @@ impl Scene {
         self.world.until(POOL, &format!("{commit} is in use"), used).await
     }
 
-    pub async fn revision(&self) -> Result<String> {
+    pub(crate) async fn revision(&self) -> Result<String> {
         let inventory = pool_status(&self.world.pool(POOL).await?).inventory;
         inventory.and_then(|i| i.revision).context("the pool has no revision")
     }
@@ -243,7 +243,7 @@ fn explain(world: &World, host: &str) -> Result<String> {
 }
 
 /// What the pool says while a list cannot be used.
-pub async fn refuses(scene: &Scene, about: &str, reason: &str, says: &str) -> Result<()> {
+pub(crate) async fn refuses(scene: &Scene, about: &str, reason: &str, says: &str) -> Result<()> {
     let told = |p: &WindowsNodePool| {
         let status = pool_status(p);
         let synced = conditions::find(&status.conditions, kind::INVENTORY_SYNCED).cloned();

@@ -20,17 +20,17 @@ use testbed::{
 
 use crate::fleet::{World, has, is_ready, pool_status};
 
-pub const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
+pub(crate) const ARGS: &[&str] = &["--machine-discovery-interval", "1s", "--machine-refusal-timeout", "1s"];
 const FINALIZER: &str = "machine.example.com/vm";
 
 /// The kinds of one API that makes machines.
-pub struct Maker {
+pub(crate) struct Maker {
     client: kube::Client,
     pub api: MachineApi,
 }
 
 impl Maker {
-    pub async fn install(world: &World, api: MachineApi) -> Result<Self> {
+    pub(crate) async fn install(world: &World, api: MachineApi) -> Result<Self> {
         deployment::install_machines(&world.control_plane, api).await?;
         Ok(Self { client: world.client.clone(), api })
     }
@@ -47,7 +47,7 @@ impl Maker {
         Api::namespaced_with(self.client.clone(), self.api.namespace(), &resource)
     }
 
-    pub fn machines(&self) -> Api<DynamicObject> {
+    pub(crate) fn machines(&self) -> Api<DynamicObject> {
         self.kind("Machine")
     }
 
@@ -65,17 +65,17 @@ impl Maker {
         Ok(self.kind(kind).create(&PostParams::default(), &serde_json::from_value(object)?).await?)
     }
 
-    pub async fn set(&self, name: &str) -> Result<DynamicObject> {
+    pub(crate) async fn set(&self, name: &str) -> Result<DynamicObject> {
         self.set_of(name, 1).await
     }
 
-    pub async fn set_of(&self, name: &str, replicas: i32) -> Result<DynamicObject> {
+    pub(crate) async fn set_of(&self, name: &str, replicas: i32) -> Result<DynamicObject> {
         let spec = json!({"replicas": replicas, "template": {"metadata": {"labels": self.os()}}});
         self.create("MachineSet", json!({"metadata": {"name": name}, "spec": spec})).await
     }
 
     /// A Machine, of a MachineSet or without an owner.
-    pub async fn machine(&self, name: &str, set: Option<&DynamicObject>, status: Value) -> Result<()> {
+    pub(crate) async fn machine(&self, name: &str, set: Option<&DynamicObject>, status: Value) -> Result<()> {
         let owner = |set: &DynamicObject| {
             let api_version = self.gvk("MachineSet").api_version();
             json!([{"apiVersion": api_version, "kind": "MachineSet", "name": set.name_any(), "uid": set.uid(), "controller": true}])
@@ -87,50 +87,50 @@ impl Maker {
         self.says(name, status).await
     }
 
-    pub async fn says(&self, name: &str, status: Value) -> Result<()> {
+    pub(crate) async fn says(&self, name: &str, status: Value) -> Result<()> {
         let patch = Patch::Merge(json!({"status": status}));
         self.machines().patch_status(name, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 
     /// Its Node has been found.
-    pub async fn runs(&self, name: &str) -> Result<()> {
+    pub(crate) async fn runs(&self, name: &str) -> Result<()> {
         self.says(name, json!({"phase": "Running", "nodeRef": {"name": name}})).await
     }
 
     /// Gives a MachineSet other settings for its Machines.
-    pub async fn set_provider_spec(&self, set: &str, provider_spec: Value) -> Result<()> {
+    pub(crate) async fn set_provider_spec(&self, set: &str, provider_spec: Value) -> Result<()> {
         let patch = json!({"spec": {"template": {"spec": {"providerSpec": provider_spec}}}});
         self.kind("MachineSet").patch(set, &PatchParams::default(), &Patch::Merge(patch)).await?;
         Ok(())
     }
 
     /// Whether it is being deleted.
-    pub async fn goes(&self, name: &str) -> bool {
+    pub(crate) async fn goes(&self, name: &str) -> bool {
         self.machines().get(name).await.is_ok_and(|m| m.metadata.deletion_timestamp.is_some())
     }
 
     /// The machine behind it is gone: so is the Machine.
-    pub async fn let_go(&self, name: &str) -> Result<()> {
+    pub(crate) async fn let_go(&self, name: &str) -> Result<()> {
         let patch = Patch::Merge(json!({"metadata": {"finalizers": null}}));
         self.machines().patch(name, &PatchParams::default(), &patch).await?;
         Ok(())
     }
 }
 
-pub fn provisioned(host: &SimHost) -> Value {
+pub(crate) fn provisioned(host: &SimHost) -> Value {
     let addresses =
         json!([{"type": "Hostname", "address": "x"}, {"type": "InternalIP", "address": host.address().to_string()}]);
     json!({"phase": "Provisioned", "addresses": addresses})
 }
 
-pub async fn until_made(world: &World, pool: &str) -> Result<WindowsNodePool> {
+pub(crate) async fn until_made(world: &World, pool: &str) -> Result<WindowsNodePool> {
     world.eventually(&format!("the pool {pool} is made"), || async { world.pool(pool).await.is_ok() }).await?;
     world.pool(pool).await
 }
 
 /// A person sets the port in the pool that the operator has made: simulated hosts do not listen at 22.
-pub async fn set_port(world: &World, pool: &str, host: &SimHost) -> Result<()> {
+pub(crate) async fn set_port(world: &World, pool: &str, host: &SimHost) -> Result<()> {
     let port = json!({
         "apiVersion": "windowsmachineconfig.openshift.io/v1alpha1", "kind": "WindowsNodePool",
         "metadata": {"name": pool},
@@ -141,7 +141,7 @@ pub async fn set_port(world: &World, pool: &str, host: &SimHost) -> Result<()> {
     Ok(())
 }
 
-pub async fn until_ready(world: &World, pool: &str, nodes: i32) -> Result<()> {
+pub(crate) async fn until_ready(world: &World, pool: &str, nodes: i32) -> Result<()> {
     world
         .until(pool, &format!("{nodes} nodes"), |p| {
             is_ready(p) && (pool_status(p).hosts, pool_status(p).ready_nodes) == (nodes, nodes)
@@ -293,7 +293,7 @@ fn ignore() -> Patch<Value> {
     Patch::Merge(json!({"metadata": {"labels": {"windowsmachineconfig.openshift.io/ignore": "true"}}}))
 }
 
-pub async fn user_data(world: &World, api: MachineApi) -> Option<String> {
+pub(crate) async fn user_data(world: &World, api: MachineApi) -> Option<String> {
     let secrets: Api<Secret> = Api::namespaced(world.client.clone(), api.namespace());
     let secret = secrets.get_opt(USER_DATA_SECRET).await.ok()??;
     String::from_utf8(secret.data?.remove("userData")?.0).ok()

@@ -23,7 +23,7 @@ use crate::fleet::{World, has, is_cordoned, is_cordoned_by_us, pool_status, spec
 const GRACE: i64 = 7;
 
 /// A pod without a controller, running on this node.
-pub async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
+pub(crate) async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str, &str)]) -> Result<()> {
     let pods: Api<Pod> = Api::default_namespaced(world.client.clone());
     let labels: std::collections::BTreeMap<_, _> = labels.iter().copied().collect();
     let name = format!("{prefix}-{node}");
@@ -45,7 +45,7 @@ pub async fn pod(world: &World, prefix: &str, node: &str, labels: &[(&str, &str)
 }
 
 /// A budget that allows nothing for the pods with this label `app`.
-pub async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
+pub(crate) async fn budget(world: &World, name: &str, app: &str) -> Result<()> {
     let budgets: Api<PodDisruptionBudget> = Api::default_namespaced(world.client.clone());
     let budget = json!({
         "metadata": {"name": name},
@@ -189,7 +189,7 @@ async fn a_budget_blocks(world: &World) -> Result<()> {
     world.until_gone(&host).await
 }
 
-pub async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
+pub(crate) async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
     world
         .eventually(&format!("the pool {name} is gone"), || async {
             let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
@@ -198,7 +198,7 @@ pub async fn until_pool_gone(world: &World, name: &str) -> Result<()> {
         .await
 }
 
-pub async fn delete_pool(world: &World, name: &str) -> Result<()> {
+pub(crate) async fn delete_pool(world: &World, name: &str) -> Result<()> {
     Api::<WindowsNodePool>::all(world.client.clone()).delete(name, &DeleteParams::default()).await?;
     Ok(())
 }

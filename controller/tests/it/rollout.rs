@@ -58,7 +58,7 @@ fn pool(hosts: &[SimHost], downloads: i32, rollout: &Value) -> WindowsNodePoolSp
 }
 
 /// A workload behind a budget: `replicas` pods of which one may be missing.
-pub async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
+pub(crate) async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> {
     let labels = json!({"app": name});
     let deployment = json!({
         "metadata": {"name": name},
@@ -89,7 +89,7 @@ pub async fn workload(client: &Client, name: &str, replicas: i32) -> Result<()> 
 }
 
 /// Stands in for the scheduler: binds pods that wait to Ready nodes that take pods, the emptiest first.
-pub fn schedule(client: Client) -> JoinHandle<()> {
+pub(crate) fn schedule(client: Client) -> JoinHandle<()> {
     tokio::spawn(async move {
         // Not those of the operator's own Deployment.
         let pods: Api<Pod> = Api::default_namespaced(client.clone());
@@ -136,14 +136,14 @@ async fn bind_waiting(client: &Client, pods: &Api<Pod>) -> Result<()> {
     Ok(())
 }
 
-pub fn node_is_ready(node: &Node) -> bool {
+pub(crate) fn node_is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True")
 }
 
 /// What a watcher that knows nothing of the operator has seen.
 #[derive(Default)]
-pub struct Observed {
+pub(crate) struct Observed {
     /// Nodes that are cordoned or not Ready now.
     disrupted: BTreeSet<String>,
     /// The most that ever were at once.
@@ -163,7 +163,7 @@ pub struct Observed {
 }
 
 /// Watches until it is dropped.
-pub struct Watcher {
+pub(crate) struct Watcher {
     pub seen: Arc<Mutex<Observed>>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -176,7 +176,7 @@ impl Drop for Watcher {
 
 impl Watcher {
     /// Watches the nodes of a pool, and all pods and budgets.
-    pub fn of(client: &Client, pool: &str) -> Self {
+    pub(crate) fn of(client: &Client, pool: &str) -> Self {
         let seen = Arc::<Mutex<Observed>>::default();
         let config = watcher::Config::default().labels(&format!("{}={pool}", key::POOL));
         let nodes = watcher(Api::<Node>::all(client.clone()), config);
@@ -240,7 +240,7 @@ impl Watcher {
 }
 
 /// Waits until all nodes of the pool follow the pool's newest version.
-pub async fn until_updated(world: &World, pool: &str) -> Result<()> {
+pub(crate) async fn until_updated(world: &World, pool: &str) -> Result<()> {
     world
         .until(pool, "all nodes are updated", |p| {
             let status = pool_status(p);

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// A version of the legacy operator that has the same services and files as ours.
-pub const SAME: &str = "10.19.0-aaaaaaa";
+pub(crate) const SAME: &str = "10.19.0-aaaaaaa";
 /// One with another containerd.
 const OTHER: &str = "10.19.0-bbbbbbb";
 /// One like the first, of a cluster whose hosts are in `windows-instances`.
@@ -55,7 +55,7 @@ async fn nodes_change_hands() -> Result<()> {
 }
 
 /// Hosts that are nodes of the legacy operator.
-pub struct Legacy {
+pub(crate) struct Legacy {
     name: &'static str,
     version: &'static str,
     pub hosts: Vec<SimHost>,
@@ -67,7 +67,7 @@ pub struct Legacy {
 
 impl Legacy {
     /// Joins hosts, hands them back, and makes them look as the legacy operator leaves its own.
-    pub async fn new(world: &World, name: &'static str, version: &'static str, count: usize) -> Result<Self> {
+    pub(crate) async fn new(world: &World, name: &'static str, version: &'static str, count: usize) -> Result<Self> {
         let hosts = world.hosts(name, count).await?;
         world.join(name, &spec(&hosts)).await?;
         let ours = pool_status(&world.pool(name).await?).desired_version.context("the pool has no version")?;

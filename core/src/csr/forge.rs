@@ -7,16 +7,16 @@ use std::net::IpAddr;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use rcgen::{KeyPair, PublicKeyData as _, SigningKey as _};
 
-pub const CN: &[u8] = &[0x55, 4, 3];
-pub const O: &[u8] = &[0x55, 4, 10];
-pub const OU: &[u8] = &[0x55, 4, 11];
-pub const SAN: &[u8] = &[0x55, 0x1d, 17];
-pub const KEY_USAGE: &[u8] = &[0x55, 0x1d, 15];
-pub const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 37];
-pub const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 19];
-pub const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 30];
-pub const UTF8: u8 = 0x0c;
-pub const BMP: u8 = 0x1e;
+pub(crate) const CN: &[u8] = &[0x55, 4, 3];
+pub(crate) const O: &[u8] = &[0x55, 4, 10];
+pub(crate) const OU: &[u8] = &[0x55, 4, 11];
+pub(crate) const SAN: &[u8] = &[0x55, 0x1d, 17];
+pub(crate) const KEY_USAGE: &[u8] = &[0x55, 0x1d, 15];
+pub(crate) const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 37];
+pub(crate) const BASIC_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 19];
+pub(crate) const NAME_CONSTRAINTS: &[u8] = &[0x55, 0x1d, 30];
+pub(crate) const UTF8: u8 = 0x0c;
+pub(crate) const BMP: u8 = 0x1e;
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 14];
 const CHALLENGE_PASSWORD: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 7];
 const ECDSA_WITH_SHA256: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 2];
@@ -24,7 +24,7 @@ const ECDSA_WITH_SHA384: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 4, 3, 3];
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
 
 /// One DER element.
-pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let content = parts.concat();
     let mut out = vec![tag];
     match content.len() {
@@ -41,12 +41,12 @@ pub fn der(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
 }
 
 /// `AttributeTypeAndValue`.
-pub fn attribute(oid: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
+pub(crate) fn attribute(oid: &[u8], tag: u8, value: &[u8]) -> Vec<u8> {
     der(0x30, &[&der(6, &[oid]), &der(tag, &[value])])
 }
 
 /// One entry of the subject alternative names.
-pub enum Name<'a> {
+pub(crate) enum Name<'a> {
     Dns(&'a str),
     Ip(&'a str),
     Email(&'a str),
@@ -55,7 +55,7 @@ pub enum Name<'a> {
 }
 
 /// A request in the making.
-pub struct Forged {
+pub(crate) struct Forged {
     /// Each inner list is one relative distinguished name.
     pub subject: Vec<Vec<Vec<u8>>>,
     pub extensions: Vec<Vec<u8>>,
@@ -69,7 +69,7 @@ pub struct Forged {
 }
 
 impl Forged {
-    pub fn new(common_name: &str, organisations: &[&str]) -> Self {
+    pub(crate) fn new(common_name: &str, organisations: &[&str]) -> Self {
         let mut subject: Vec<_> = organisations.iter().map(|o| vec![attribute(O, UTF8, o.as_bytes())]).collect();
         subject.push(vec![attribute(CN, UTF8, common_name.as_bytes())]);
         Self {
@@ -82,22 +82,22 @@ impl Forged {
         }
     }
 
-    pub fn key(mut self, algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
+    pub(crate) fn key(mut self, algorithm: &'static rcgen::SignatureAlgorithm) -> Self {
         self.key = KeyPair::generate_for(algorithm).unwrap();
         self
     }
 
-    pub fn also(mut self, oid: &[u8], tag: u8, value: &[u8]) -> Self {
+    pub(crate) fn also(mut self, oid: &[u8], tag: u8, value: &[u8]) -> Self {
         self.subject.push(vec![attribute(oid, tag, value)]);
         self
     }
 
-    pub fn extension(mut self, oid: &[u8], value: &[u8]) -> Self {
+    pub(crate) fn extension(mut self, oid: &[u8], value: &[u8]) -> Self {
         self.extensions.push(extension(oid, value));
         self
     }
 
-    pub fn names(self, names: &[Name<'_>]) -> Self {
+    pub(crate) fn names(self, names: &[Name<'_>]) -> Self {
         let entries: Vec<Vec<u8>> = names
             .iter()
             .map(|name| match name {
@@ -115,39 +115,39 @@ impl Forged {
     }
 
     /// One more part in what is signed.
-    pub fn part(mut self, part: &[u8]) -> Self {
+    pub(crate) fn part(mut self, part: &[u8]) -> Self {
         self.more.extend(part);
         self
     }
 
     /// The content of one DER element.
-    pub fn content_of(element: &[u8]) -> &[u8] {
+    pub(crate) fn content_of(element: &[u8]) -> &[u8] {
         let long = usize::from(element[1]).saturating_sub(0x80);
         &element[2 + long..]
     }
 
-    pub fn challenge_password(mut self) -> Self {
+    pub(crate) fn challenge_password(mut self) -> Self {
         let set = der(0x31, &[&der(UTF8, &[b"secret"])]);
         self.attributes.push(der(0x30, &[&der(6, &[CHALLENGE_PASSWORD]), &set]));
         self
     }
 
     /// A second attribute with a list of extensions: programs differ in which of the two they read.
-    pub fn second_list(mut self, oid: &[u8], value: &[u8]) -> Self {
+    pub(crate) fn second_list(mut self, oid: &[u8], value: &[u8]) -> Self {
         let list = der(0x30, &[&extension(oid, value)]);
         self.attributes.push(der(0x30, &[&der(6, &[EXTENSION_REQUEST]), &der(0x31, &[&list])]));
         self
     }
 
     /// A second list of extensions within the same attribute.
-    pub fn second_value(mut self, oid: &[u8], value: &[u8]) -> Self {
+    pub(crate) fn second_value(mut self, oid: &[u8], value: &[u8]) -> Self {
         let first = der(0x30, &[&std::mem::take(&mut self.extensions).concat()]);
         let second = der(0x30, &[&extension(oid, value)]);
         self.attributes.push(der(0x30, &[&der(6, &[EXTENSION_REQUEST]), &der(0x31, &[&first, &second])]));
         self
     }
 
-    pub fn compressed(mut self) -> Self {
+    pub(crate) fn compressed(mut self) -> Self {
         self.compressed = true;
         self
     }
@@ -164,7 +164,7 @@ impl Forged {
         der(0x30, &[algorithm, &der(3, &[&[0, 2 + (y[y.len() - 1] & 1)], x])])
     }
 
-    pub fn der(&self) -> Vec<u8> {
+    pub(crate) fn der(&self) -> Vec<u8> {
         let rdns: Vec<Vec<u8>> = self.subject.iter().map(|rdn| der(0x31, &[&rdn.concat()])).collect();
         let mut attributes = self.attributes.clone();
         if !self.extensions.is_empty() {
@@ -190,7 +190,7 @@ impl Forged {
         der(0x30, &[&info, &der(0x30, &[&der(6, &[algorithm])]), &der(3, &[&[0], &signature])])
     }
 
-    pub fn pem(&self) -> String {
+    pub(crate) fn pem(&self) -> String {
         armour(&self.der())
     }
 }
@@ -199,7 +199,7 @@ fn extension(oid: &[u8], value: &[u8]) -> Vec<u8> {
     der(0x30, &[&der(6, &[oid]), &der(4, &[value])])
 }
 
-pub fn armour(der: &[u8]) -> String {
+pub(crate) fn armour(der: &[u8]) -> String {
     let text = STANDARD.encode(der);
     let lines: Vec<&str> = text.as_bytes().chunks(64).map(|line| std::str::from_utf8(line).unwrap()).collect();
     format!("-----BEGIN CERTIFICATE REQUEST-----\n{}\n-----END CERTIFICATE REQUEST-----\n", lines.join("\n"))

@@ -18,19 +18,19 @@ pub(super) struct Context<'a> {
 
 impl Context<'_> {
     /// Whether hosts of this cluster get a file with this destination.
-    pub fn has(&self, destination: &str) -> bool {
+    pub(super) fn has(&self, destination: &str) -> bool {
         let platform = self.cluster.platform.as_str();
         let here = |f: &api::payload::File| f.platforms.is_empty() || f.platforms.contains(platform);
         self.payload.files.iter().any(|f| f.destination.eq_ignore_ascii_case(destination) && here(f))
     }
 
     /// `quiet`, or `loud` when debugging.
-    pub fn level<'a>(&self, quiet: &'a str, loud: &'a str) -> &'a str {
+    pub(super) fn level<'a>(&self, quiet: &'a str, loud: &'a str) -> &'a str {
         if self.settings.debug { loud } else { quiet }
     }
 
     /// A command, run by the log runner if there is one.
-    pub fn logged(&self, service: &str, command: &str) -> String {
+    pub(super) fn logged(&self, service: &str, command: &str) -> String {
         if !self.has(program::LOG_RUNNER) {
             return command.to_owned();
         }

@@ -49,7 +49,7 @@ pub(super) enum Meaning {
 }
 
 impl Node {
-    pub fn meaning(&self) -> Option<Meaning> {
+    pub(super) fn meaning(&self) -> Option<Meaning> {
         match &self.kind {
             Kind::Scalar { text, is_plain: true } => Some(meaning(text)),
             Kind::Scalar { .. } => Some(Meaning::Text),
@@ -57,18 +57,18 @@ impl Node {
         }
     }
 
-    pub fn is_null(&self) -> bool {
+    pub(super) fn is_null(&self) -> bool {
         self.meaning() == Some(Meaning::Null)
     }
 
     /// The value of a key, if this has keys. Null is as good as nothing.
-    pub fn get(&self, key: &str) -> Option<&Node> {
+    pub(super) fn get(&self, key: &str) -> Option<&Node> {
         let Kind::Map(members) = &self.kind else { return None };
         members.iter().find(|m| m.key == key).map(|m| &m.value).filter(|n| !n.is_null())
     }
 
     /// The text, if this is a scalar.
-    pub fn text(&self) -> Option<&str> {
+    pub(super) fn text(&self) -> Option<&str> {
         match &self.kind {
             Kind::Scalar { text, .. } => Some(text),
             Kind::List(_) | Kind::Map(_) => None,
@@ -76,7 +76,7 @@ impl Node {
     }
 
     /// What this is, for people.
-    pub fn what(&self) -> &'static str {
+    pub(super) fn what(&self) -> &'static str {
         match (&self.kind, self.meaning()) {
             (Kind::List(_), _) => "a list",
             (Kind::Map(_), _) => "an object",

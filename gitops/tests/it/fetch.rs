@@ -11,14 +11,14 @@ use tempfile::TempDir;
 
 use crate::server::Server;
 
-pub struct Client {
+pub(crate) struct Client {
     pub dir: TempDir,
     pub repository: Repository,
     pub request: Request,
 }
 
 impl Client {
-    pub fn new(url: String, access: Access) -> Self {
+    pub(crate) fn new(url: String, access: Access) -> Self {
         let dir = TempDir::new().unwrap();
         let repository = Repository::open(dir.path()).unwrap();
         let (timeout, limits) = (Duration::from_secs(30), Limits::default());
@@ -26,47 +26,47 @@ impl Client {
     }
 
     /// Of a server whose authority it believes.
-    pub fn of(server: &Server) -> Self {
+    pub(crate) fn of(server: &Server) -> Self {
         Self::new(server.url(), believing(server))
     }
 
-    pub fn branch(mut self, name: &str) -> Self {
+    pub(crate) fn branch(mut self, name: &str) -> Self {
         self.request.reference = branch(name);
         self
     }
 
-    pub fn fetch(&self) -> Result<Head, GitError> {
+    pub(crate) fn fetch(&self) -> Result<Head, GitError> {
         self.repository.fetch(&self.request, &AtomicBool::new(false))
     }
 
-    pub fn fetch_as(&mut self, reference: GitRef) -> Result<Head, GitError> {
+    pub(crate) fn fetch_as(&mut self, reference: GitRef) -> Result<Head, GitError> {
         self.request.reference = reference;
         self.fetch()
     }
 
     /// Path and text of what is at a path.
-    pub fn files(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, GitError> {
+    pub(crate) fn files(&self, commit: &str, path: &str) -> Result<Vec<(String, String)>, GitError> {
         let files = self.repository.files(commit, path, &self.request.limits)?;
         Ok(files.into_iter().map(|file| (file.path, String::from_utf8(file.bytes).unwrap())).collect())
     }
 }
 
-pub fn believing(server: &Server) -> Access {
+pub(crate) fn believing(server: &Server) -> Access {
     Access { authority: Some(server.authority.pem.clone().into_bytes()), ..Access::default() }
 }
 
-pub fn branch(name: &str) -> GitRef {
+pub(crate) fn branch(name: &str) -> GitRef {
     GitRef { branch: Some(name.to_owned()), ..GitRef::default() }
 }
 
-pub fn tag(name: &str) -> GitRef {
+pub(crate) fn tag(name: &str) -> GitRef {
     GitRef { tag: Some(name.to_owned()), ..GitRef::default() }
 }
 
-pub fn semver(range: &str) -> GitRef {
+pub(crate) fn semver(range: &str) -> GitRef {
     GitRef { semver: Some(range.to_owned()), ..GitRef::default() }
 }
 
-pub fn commit(id: &str) -> GitRef {
+pub(crate) fn commit(id: &str) -> GitRef {
     GitRef { commit: Some(id.to_owned()), ..GitRef::default() }
 }

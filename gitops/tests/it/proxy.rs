@@ -10,13 +10,13 @@ use std::{
     thread,
 };
 
-pub struct Proxy {
+pub(crate) struct Proxy {
     port: u16,
     connections: Arc<AtomicUsize>,
 }
 
 impl Proxy {
-    pub fn new(authorization: &str) -> Self {
+    pub(crate) fn new(authorization: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
         let connections = Arc::<AtomicUsize>::default();
@@ -30,12 +30,12 @@ impl Proxy {
         Self { port, connections }
     }
 
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
     /// Tunnels that were opened.
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 }

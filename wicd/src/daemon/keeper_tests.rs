@@ -13,19 +13,19 @@ pub(super) struct Bed {
 }
 
 impl Bed {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
         let keeper = Keeper::new(Arc::new(host.clone()));
         Self { _dir: dir, host, keeper, clock: Duration::ZERO }
     }
 
-    pub fn desire(&self, version: &str, services: Vec<Service>) {
+    pub(super) fn desire(&self, version: &str, services: Vec<Service>) {
         let services = ServicesConfig { services, ..ServicesConfig::default() };
         self.desire_all(version, services, api::Drift::Heal);
     }
 
-    pub fn desire_all(&self, version: &str, services: ServicesConfig, drift: api::Drift) {
+    pub(super) fn desire_all(&self, version: &str, services: ServicesConfig, drift: api::Drift) {
         let desired = Desired {
             node_name: "win-1".into(),
             node_ip: "10.0.0.1".into(),
@@ -38,7 +38,7 @@ impl Bed {
     }
 
     /// Passes until nothing is left to do.
-    pub fn settle(&mut self) -> Report {
+    pub(super) fn settle(&mut self) -> Report {
         for _ in 0..20 {
             let report = self.pass();
             if report.settled {
@@ -48,13 +48,13 @@ impl Bed {
         panic!("does not settle: {:?} {:?}", self.keeper.waiting, self.keeper.complaints);
     }
 
-    pub fn pass(&mut self) -> Report {
+    pub(super) fn pass(&mut self) -> Report {
         self.clock += Duration::from_secs(1);
         self.keeper.pass(None, self.clock)
     }
 
     /// Runs passes until one is a full check.
-    pub fn look_at_everything(&mut self) -> Report {
+    pub(super) fn look_at_everything(&mut self) -> Report {
         for _ in 0..THOROUGH {
             self.pass();
         }
@@ -62,19 +62,19 @@ impl Bed {
     }
 
     /// Changes a service behind wicd's back.
-    pub fn meddle(&self, name: &str, change: impl FnOnce(&mut ServiceInfo)) {
+    pub(super) fn meddle(&self, name: &str, change: impl FnOnce(&mut ServiceInfo)) {
         change(self.host.state().services.get_mut(name).unwrap());
     }
 
-    pub fn command(&self, name: &str) -> String {
+    pub(super) fn command(&self, name: &str) -> String {
         self.host.service(name).unwrap().unwrap().command
     }
 
-    pub fn state(&self, name: &str) -> ServiceState {
+    pub(super) fn state(&self, name: &str) -> ServiceState {
         self.host.service(name).unwrap().map(|s| s.state).unwrap_or_default()
     }
 
-    pub fn kill(&self, name: &str) {
+    pub(super) fn kill(&self, name: &str) {
         self.host.state().services.get_mut(name).unwrap().state = ServiceState::Stopped;
     }
 }

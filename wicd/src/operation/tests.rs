@@ -16,27 +16,27 @@ use super::*;
 use crate::fake::{FakeHost, State};
 use crate::host::ServiceInfo;
 
-pub const KUBELET: &str = r"C:\k\kubelet.exe";
-pub const ARCHIVE: &str = "join-1.tar";
+pub(crate) const KUBELET: &str = r"C:\k\kubelet.exe";
+pub(crate) const ARCHIVE: &str = "join-1.tar";
 
 /// Id of the cluster that the host of these tests belongs to.
-pub const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
+pub(crate) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
 /// A request of the operator of that cluster for the Node `win-1`.
-pub fn request(operation: &str, epoch: i64, body: Body) -> Request {
+pub(crate) fn request(operation: &str, epoch: i64, body: Body) -> Request {
     let recipient = Recipient { cluster_id: CLUSTER.into(), node_name: "win-1".into(), machine_id: None };
     let operation = operation.into();
     Request { protocol: PROTOCOL, operation, epoch, recipient, supersedes: None, void_epoch: None, body }
 }
 
 /// A host and an operator that sends it requests.
-pub struct Bed {
+pub(crate) struct Bed {
     dir: tempfile::TempDir,
     pub host: FakeHost,
     pub ca: Issuer<'static, KeyPair>,
 }
 
-pub fn ca_pem(name: &str) -> (String, Issuer<'static, KeyPair>) {
+pub(crate) fn ca_pem(name: &str) -> (String, Issuer<'static, KeyPair>) {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
     params.distinguished_name.push(rcgen::DnType::CommonName, name);
@@ -45,7 +45,7 @@ pub fn ca_pem(name: &str) -> (String, Issuer<'static, KeyPair>) {
     (pem, Issuer::new(params, key))
 }
 
-pub fn file(destination: &str, content: &[u8]) -> payload::File {
+pub(crate) fn file(destination: &str, content: &[u8]) -> payload::File {
     payload::File {
         path: destination.rsplit('\\').next().unwrap().into(),
         destination: destination.into(),
@@ -55,11 +55,11 @@ pub fn file(destination: &str, content: &[u8]) -> payload::File {
     }
 }
 
-pub fn frame(content: &[u8]) -> Vec<u8> {
+pub(crate) fn frame(content: &[u8]) -> Vec<u8> {
     zstd::stream::encode_all(content, 1).unwrap()
 }
 
-pub fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
+pub(crate) fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let mut tar = tar::Builder::new(Vec::new());
     for (name, content) in entries {
         let mut header = tar::Header::new_gnu();
@@ -70,7 +70,7 @@ pub fn archive(entries: &[(&str, &[u8])]) -> Vec<u8> {
     tar.into_inner().unwrap()
 }
 
-pub fn service(name: &str, description: &str, dependencies: &[&str]) -> ServiceInfo {
+pub(crate) fn service(name: &str, description: &str, dependencies: &[&str]) -> ServiceInfo {
     ServiceInfo {
         name: name.into(),
         description: description.into(),
@@ -81,7 +81,7 @@ pub fn service(name: &str, description: &str, dependencies: &[&str]) -> ServiceI
 }
 
 /// The payload of version `v`.
-pub fn payload_files(v: &str) -> Vec<(payload::File, Vec<u8>)> {
+pub(crate) fn payload_files(v: &str) -> Vec<(payload::File, Vec<u8>)> {
     [KUBELET, r"C:\k\containerd\containerd.exe", r"C:\k\cni\win-overlay.exe"]
         .map(|d| (d, format!("{d} {v}").into_bytes()))
         .map(|(d, content)| (file(d, &content), content))
@@ -89,7 +89,7 @@ pub fn payload_files(v: &str) -> Vec<(payload::File, Vec<u8>)> {
 }
 
 /// What the pool wants of the host at version `v`.
-pub fn wanted(v: &str) -> Apply {
+pub(crate) fn wanted(v: &str) -> Apply {
     let service = |name: &str, priority| Service {
         name: name.into(),
         path: format!(r"C:\k\{name}.exe --log-file=C:\var\log\{name}\{name}.log"),
@@ -127,53 +127,53 @@ thread_local! {
 }
 
 /// Content hash of wicd.exe at version `v`, whose content is `v`.
-pub fn exe(v: &str) -> String {
+pub(crate) fn exe(v: &str) -> String {
     hex::encode(Sha256::digest(v))
 }
 
 impl Bed {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
         Self { dir, host, ca: ca_pem("cluster").1 }
     }
 
-    pub fn run(&self, body: Body) -> Answer {
+    pub(crate) fn run(&self, body: Body) -> Answer {
         run(&self.host, &request("join-1", 1, body))
     }
 
-    pub fn write(&self, path: &str, content: &[u8]) {
+    pub(crate) fn write(&self, path: &str, content: &[u8]) {
         files::write(&self.host, path, content, Access::Inherited).unwrap();
     }
 
-    pub fn read(&self, path: &str) -> Option<String> {
+    pub(crate) fn read(&self, path: &str) -> Option<String> {
         files::read(&self.host, path).unwrap().map(|c| String::from_utf8_lossy(&c).into_owned())
     }
 
-    pub fn exists(&self, path: &str) -> bool {
+    pub(crate) fn exists(&self, path: &str) -> bool {
         files::exists(&self.host, path).unwrap()
     }
 
     /// Sends an archive and asks for these files of it.
-    pub fn stage(&self, files: &[payload::File], archive: &[u8]) -> Answer {
+    pub(crate) fn stage(&self, files: &[payload::File], archive: &[u8]) -> Answer {
         self.write(&format!(r"{}\{ARCHIVE}", path::OPERATIONS), archive);
         self.run(Body::Stage(Stage { files: files.to_vec(), archive: ARCHIVE.into() }))
     }
 
     /// Stages the payload of version `v`.
-    pub fn stage_version(&self, v: &str) -> Answer {
+    pub(crate) fn stage_version(&self, v: &str) -> Answer {
         let contents: Vec<_> = payload_files(v).into_iter().map(|(f, c)| (f, frame(&c))).collect();
         let entries: Vec<_> = contents.iter().map(|(f, c)| (f.sha256.as_str(), c.as_slice())).collect();
         let files: Vec<_> = contents.iter().map(|(f, _)| f.clone()).collect();
         self.stage(&files, &archive(&entries))
     }
 
-    pub fn apply(&self, apply: Apply) -> Answer {
+    pub(crate) fn apply(&self, apply: Apply) -> Answer {
         self.run(Body::Apply(Box::new(apply)))
     }
 
     /// Signs a request for `seconds` from now.
-    pub fn sign(&self, request: &str, seconds: i64) -> String {
+    pub(crate) fn sign(&self, request: &str, seconds: i64) -> String {
         let mut params = CertificateSigningRequestParams::from_pem(request).unwrap();
         let now = std::time::SystemTime::now();
         params.params.not_before = (now - Duration::from_mins(1)).into();
@@ -182,14 +182,14 @@ impl Bed {
     }
 
     /// What `start` is asked for after `apply` has answered so.
-    pub fn start_body(&self, v: &str, applied: &Answer) -> Start {
+    pub(crate) fn start_body(&self, v: &str, applied: &Answer) -> Start {
         let certificates = applied.requests.iter().map(|(kind, csr)| (*kind, self.sign(csr, 86400))).collect();
         self.write(&api::host::launcher_path(&exe(v)), v.as_bytes());
         Start { certificates, wicd_sha256: exe(v), certificate_seconds: 3600, ..Start::default() }
     }
 
     /// Brings the host to version `v`, all the way.
-    pub fn join(&self, v: &str) -> HostState {
+    pub(crate) fn join(&self, v: &str) -> HostState {
         assert_eq!(self.stage_version(v).outcome, Outcome::Done);
         let applied = self.apply(wanted(v));
         assert_eq!(applied.outcome, Outcome::Done);
@@ -199,7 +199,7 @@ impl Bed {
     }
 
     /// All files and directories, with the content of those files whose content is no chance.
-    pub fn tree(&self) -> BTreeMap<String, Option<Vec<u8>>> {
+    pub(crate) fn tree(&self) -> BTreeMap<String, Option<Vec<u8>>> {
         fn walk(root: &Path, dir: &Path, tree: &mut BTreeMap<String, Option<Vec<u8>>>) {
             for entry in std::fs::read_dir(dir).unwrap() {
                 let path = entry.unwrap().path();
@@ -219,13 +219,13 @@ impl Bed {
     }
 
     /// What there is besides files.
-    pub fn rest(&self) -> (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) {
+    pub(crate) fn rest(&self) -> (BTreeMap<String, ServiceInfo>, BTreeMap<String, String>, usize) {
         let State { services, env, trusted, .. } = self.host.state().clone();
         (services, env, trusted.len())
     }
 }
 
-pub fn reason(answer: &Answer) -> &str {
+pub(crate) fn reason(answer: &Answer) -> &str {
     match &answer.outcome {
         Outcome::Failed { reason, .. } => reason,
         Outcome::Done => "Done",
@@ -233,7 +233,7 @@ pub fn reason(answer: &Answer) -> &str {
     }
 }
 
-pub fn message(answer: &Answer) -> &str {
+pub(crate) fn message(answer: &Answer) -> &str {
     match &answer.outcome {
         Outcome::Failed { message, .. } => message,
         Outcome::RebootRequired { why } => why,

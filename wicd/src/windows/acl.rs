@@ -45,7 +45,7 @@ const INHERITED_DIRECTORY: &str = "O:BAD:AI(A;OICIID;FA;;;SY)(A;OICIID;FA;;;BA)"
 const INHERITED_FILE: &str = "O:BAD:AI(A;ID;FA;;;SY)(A;ID;FA;;;BA)";
 
 /// What is at a path. A link in its last part is not followed.
-pub fn place(path: &Path) -> Result<Option<Place>, HostError> {
+pub(super) fn place(path: &Path) -> Result<Option<Place>, HostError> {
     let failed = HostError::system("inspect", path.display().to_string());
     match open(path, READ_CONTROL | FILE_READ_ATTRIBUTES).and_then(|file| place_of(&file)) {
         Ok(place) => Ok(Some(place)),
@@ -55,7 +55,7 @@ pub fn place(path: &Path) -> Result<Option<Place>, HostError> {
 }
 
 /// Makes a directory, guarded from its first moment. One that is there already is left as it is.
-pub fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
+pub(super) fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
     match try_make(path, guard) {
         Err(e) if !is(&e, ERROR_ALREADY_EXISTS) => {
             Err(HostError::system("make directory", path.display().to_string())(e))
@@ -65,17 +65,17 @@ pub fn make_guarded(path: &Path, guard: Guard) -> Result<(), HostError> {
 }
 
 /// Gives a file or directory to Administrators and guards it. What is below a directory inherits that, as far as it inherits.
-pub fn protect(path: &Path, guard: Guard) -> Result<(), HostError> {
+pub(super) fn protect(path: &Path, guard: Guard) -> Result<(), HostError> {
     try_protect(path, guard).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
 
 /// Gives a directory to Administrators, with this access list.
-pub fn set_access(path: &Path, list: &AccessList) -> Result<(), HostError> {
+pub(super) fn set_access(path: &Path, list: &AccessList) -> Result<(), HostError> {
     try_set(path, |_| list.text()).map_err(HostError::system("restrict access to", path.display().to_string()))
 }
 
 /// Gives all that is below a directory, but not `except`, to Administrators, with nothing but what a private directory hands down.
-pub fn reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
+pub(super) fn reset_below(path: &Path, except: Option<&Path>) -> Result<(), HostError> {
     try_reset_below(&verbatim(path), except.map(verbatim).as_deref())
 }
 

@@ -126,7 +126,7 @@ impl Drop for Session {
 }
 
 /// State of the feature Containers. A feature that waits for a restart does not count as enabled.
-pub fn containers() -> Feature {
+pub(super) fn containers() -> Feature {
     match Session::open().and_then(|s| s.map(|s| s.state(CONTAINERS)).transpose()) {
         Ok(Some(INSTALLED)) => Feature::Enabled,
         Ok(Some(_)) => Feature::Disabled,
@@ -135,7 +135,7 @@ pub fn containers() -> Feature {
 }
 
 /// Enables the feature Containers. Returns whether the host must be restarted for it.
-pub fn enable_containers() -> Result<bool, HostError> {
+pub(super) fn enable_containers() -> Result<bool, HostError> {
     let failed = || HostError::system("enable the Windows feature", CONTAINERS);
     let Some(session) = Session::open().map_err(failed())? else {
         let missing = io::Error::new(io::ErrorKind::Unsupported, "the host has no dismapi.dll");

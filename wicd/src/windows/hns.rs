@@ -20,7 +20,7 @@ const NETWORKS: [&str; 2] = ["BaseOVNKubernetesHybridOverlayNetwork", network::H
 type HnsCall = unsafe extern "system" fn(*const u16, *const u16, *const u16, *mut *mut u16) -> i32;
 
 /// Removes the networks that our services make.
-pub fn remove_networks() -> Result<(), HostError> {
+pub(super) fn remove_networks() -> Result<(), HostError> {
     let Ok(library) = Library::load(LIBRARY) else { return Ok(()) };
     let call = function(&library)?;
     let list = request(call, "GET", "/networks", "").map_err(HostError::system("list", "HNS networks"))?;
@@ -32,7 +32,7 @@ pub fn remove_networks() -> Result<(), HostError> {
 }
 
 /// See [`crate::host::Host::hns`].
-pub fn ask(asked: &HnsRequest) -> Result<Value, HostError> {
+pub(super) fn ask(asked: &HnsRequest) -> Result<Value, HostError> {
     let library = Library::load(LIBRARY).map_err(HostError::system("load", LIBRARY))?;
     let what = format!("to {} {}", asked.method, asked.path);
     request(function(&library)?, asked.method, &asked.path, &asked.body).map_err(HostError::system("get HNS", what))

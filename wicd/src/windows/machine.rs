@@ -30,7 +30,7 @@ const CURRENT_VERSION: &str = r"SOFTWARE\Microsoft\Windows NT\CurrentVersion";
 const PREFETCH: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory Management\PrefetchParameters";
 
 /// Everything about the host.
-pub fn machine() -> Result<Machine, HostError> {
+pub(super) fn machine() -> Result<Machine, HostError> {
     Ok(Machine {
         hostname: hostname().map_err(HostError::system("read", "the host name"))?,
         machine_id: text(CRYPTOGRAPHY, "MachineGuid")?,
@@ -142,7 +142,7 @@ fn addresses() -> io::Result<Vec<IpAddr>> {
 }
 
 /// The adapters in our own compartment, which is the host's.
-pub fn adapters() -> io::Result<Vec<Adapter>> {
+pub(super) fn adapters() -> io::Result<Vec<Adapter>> {
     let v4 = |a: IpAddr| if let IpAddr::V4(a) = a { Some(a) } else { None };
     let adapter = |(mac, found): Listed| Adapter { mac, ipv4: found.into_iter().filter_map(v4).collect() };
     Ok(listing()?.into_iter().map(adapter).collect())

@@ -18,7 +18,7 @@ use crate::host::HostError;
 const DELAY: u32 = 5;
 
 /// Begins a restart and returns. One that has begun already is success. (Wine ends its processes instead of restarting.)
-pub fn reboot() -> Result<(), HostError> {
+pub(super) fn reboot() -> Result<(), HostError> {
     match try_reboot() {
         Err(e) if !is(&e, ERROR_SHUTDOWN_IN_PROGRESS) => Err(HostError::system("restart", "the host")(e)),
         _ => Ok(()),

@@ -14,7 +14,7 @@ use windows_sys::core::PCWSTR;
 use super::wide::{check, check_code};
 
 /// Switches a privilege of this process on. `name` is one of Windows' own constants.
-pub fn enable(name: PCWSTR) -> io::Result<()> {
+pub(super) fn enable(name: PCWSTR) -> io::Result<()> {
     let mut token: HANDLE = null_mut();
     let mut privileges = TOKEN_PRIVILEGES {
         PrivilegeCount: 1,

@@ -15,7 +15,7 @@ use super::wide::{check, text_in};
 use crate::host::HostError;
 
 /// A process that may be waited for and ended. Its id cannot be given to another one while this is held.
-pub struct Process(HANDLE);
+pub(super) struct Process(HANDLE);
 
 impl Drop for Process {
     fn drop(&mut self) {
@@ -26,14 +26,14 @@ impl Drop for Process {
 
 impl Process {
     /// Opens a process by its id.
-    pub fn open(id: u32) -> io::Result<Self> {
+    pub(super) fn open(id: u32) -> io::Result<Self> {
         // SAFETY: no pointers.
         let handle = unsafe { OpenProcess(PROCESS_SYNCHRONIZE | PROCESS_TERMINATE, 0, id) };
         if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(handle)) }
     }
 
     /// Waits until it has ended. `false`: it has not within `limit`.
-    pub fn wait(&self, limit: Duration) -> io::Result<bool> {
+    pub(super) fn wait(&self, limit: Duration) -> io::Result<bool> {
         let milliseconds = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX - 1);
         // SAFETY: the handle is open.
         match unsafe { WaitForSingleObject(self.0, milliseconds) } {
@@ -44,7 +44,7 @@ impl Process {
     }
 
     /// Ends it by force and waits until it is gone.
-    pub fn end(&self) -> io::Result<()> {
+    pub(super) fn end(&self) -> io::Result<()> {
         // SAFETY: the handle is open and has the right to terminate.
         let done = check(unsafe { TerminateProcess(self.0, 1) });
         // A process that has ended meanwhile may refuse to be ended.
@@ -53,7 +53,7 @@ impl Process {
 }
 
 /// Ends all processes whose program has this name, as `x.exe`.
-pub fn end_all(program: &str) -> Result<(), HostError> {
+pub(super) fn end_all(program: &str) -> Result<(), HostError> {
     for id in ids(program).map_err(HostError::system("list", "the processes"))? {
         // One that cannot be opened has ended meanwhile.
         if let Ok(process) = Process::open(id) {

@@ -11,10 +11,10 @@ const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Env
 /// closed even to SYSTEM.
 const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
 /// Name of Defender's service.
-pub const DEFENDER: &str = "WinDefend";
+pub(super) const DEFENDER: &str = "WinDefend";
 
 /// A machine-wide environment variable.
-pub fn env_var(name: &str) -> Result<Option<String>, HostError> {
+pub(super) fn env_var(name: &str) -> Result<Option<String>, HostError> {
     let failed = || HostError::system("read the environment variable", name);
     let key = LOCAL_MACHINE.open(ENVIRONMENT).map_err(plain).map_err(failed())?;
     match key.get_string(name).map_err(plain) {
@@ -25,7 +25,7 @@ pub fn env_var(name: &str) -> Result<Option<String>, HostError> {
 }
 
 /// Sets or (`None`) deletes a machine-wide environment variable.
-pub fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostError> {
+pub(super) fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostError> {
     let key = LOCAL_MACHINE.options().read().write().open(ENVIRONMENT).map_err(plain);
     let done = key.and_then(|key| match value {
         Some(value) => key.set_string(name, value).map_err(plain),
@@ -38,7 +38,7 @@ pub fn set_env_var(name: &str, value: Option<&str>) -> Result<(), HostError> {
 }
 
 /// Takes a program out of Defender's real-time checks, by policy.
-pub fn exclude_from_defender(program: &str) -> Result<(), HostError> {
+pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
     let failed = || HostError::system("exclude from Windows Defender", program);
     LOCAL_MACHINE
         .create(DEFENDER_POLICY)
@@ -53,7 +53,7 @@ pub fn exclude_from_defender(program: &str) -> Result<(), HostError> {
 }
 
 /// Services that a service depends on, as the service manager stores them.
-pub fn dependencies(service: &str) -> Vec<String> {
+pub(super) fn dependencies(service: &str) -> Vec<String> {
     let list = LOCAL_MACHINE
         .open(format!(r"SYSTEM\CurrentControlSet\Services\{service}"))
         .and_then(|key| key.get_multi_string("DependOnService"));

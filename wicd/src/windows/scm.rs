@@ -61,7 +61,7 @@ fn open(name: &str, access: u32) -> Result<Option<Handle>, HostError> {
 }
 
 /// All Win32 services. Of those that may not be opened, only name and state are returned.
-pub fn services() -> Result<Vec<ServiceInfo>, HostError> {
+pub(super) fn services() -> Result<Vec<ServiceInfo>, HostError> {
     let failed = || HostError::system("list", "the services");
     let manager = manager(win::SC_MANAGER_CONNECT | win::SC_MANAGER_ENUMERATE_SERVICE)?;
     let mut buffer: Vec<u64> = vec![0; 8192];
@@ -115,7 +115,7 @@ pub fn services() -> Result<Vec<ServiceInfo>, HostError> {
 }
 
 /// One service, `None` if it does not exist.
-pub fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
+pub(super) fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
     let Some(service) = open(name, win::SERVICE_QUERY_CONFIG | win::SERVICE_QUERY_STATUS)? else {
         return Ok(None);
     };
@@ -260,7 +260,7 @@ fn start_raw(start: StartType) -> u32 {
 }
 
 /// Makes a service as `spec` says, or changes it where it differs.
-pub fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
+pub(super) fn put_service(spec: &ServiceSpec) -> Result<bool, HostError> {
     // Starting is needed for the right to restart it after a failure.
     const ACCESS: u32 = win::SERVICE_QUERY_CONFIG | win::SERVICE_CHANGE_CONFIG | win::SERVICE_START;
     if let Some(service) = open(&spec.name, ACCESS)? {
@@ -347,7 +347,7 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
 }
 
 /// Starts a service, without waiting until it runs.
-pub fn start_service(name: &str) -> Result<(), HostError> {
+pub(super) fn start_service(name: &str) -> Result<(), HostError> {
     let failed = || HostError::system("start service", name);
     let service = existing(name, win::SERVICE_START).map_err(failed())?;
     // SAFETY: the handle is open; no arguments are passed.
@@ -367,7 +367,7 @@ fn existing(name: &str, access: u32) -> io::Result<Handle> {
 }
 
 /// Stops one service, whose dependents are stopped already, and waits until its process has ended.
-pub fn stop_service(name: &str) -> Result<(), HostError> {
+pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
     let access = win::SERVICE_STOP | win::SERVICE_QUERY_STATUS | win::SERVICE_QUERY_CONFIG;
     let Some(service) = open(name, access)? else {
         return Ok(());
@@ -425,7 +425,7 @@ pub fn stop_service(name: &str) -> Result<(), HostError> {
 }
 
 /// Deletes a stopped service and waits until the service manager has forgotten it.
-pub fn delete_service(name: &str) -> Result<(), HostError> {
+pub(super) fn delete_service(name: &str) -> Result<(), HostError> {
     /// The right to delete, the same for every kind of object.
     const DELETE: u32 = 0x0001_0000;
     let Some(service) = open(name, DELETE)? else {

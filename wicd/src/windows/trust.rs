@@ -18,12 +18,12 @@ fn store() -> Result<CertStore, HostError> {
 }
 
 /// Whether exactly this certificate is there.
-pub fn trusted(der: &[u8]) -> Result<bool, HostError> {
+pub(super) fn trusted(der: &[u8]) -> Result<bool, HostError> {
     Ok(store()?.certs().any(|c| c.to_der() == der))
 }
 
 /// Adds a certificate.
-pub fn trust(der: &[u8]) -> Result<(), HostError> {
+pub(super) fn trust(der: &[u8]) -> Result<(), HostError> {
     let failed = || HostError::system("add a certificate to", STORE);
     let certificate = CertContext::new(der).map_err(failed())?;
     store()?.add_cert(&certificate, CertAdd::ReplaceExisting).map_err(failed())?;
@@ -31,7 +31,7 @@ pub fn trust(der: &[u8]) -> Result<(), HostError> {
 }
 
 /// Removes exactly this certificate.
-pub fn untrust(der: &[u8]) -> Result<(), HostError> {
+pub(super) fn untrust(der: &[u8]) -> Result<(), HostError> {
     let failed = || HostError::system("remove a certificate from", STORE);
     // The store must be open while something is deleted from it, and must not be listed meanwhile.
     let store = store()?;

@@ -3,7 +3,7 @@
 use std::io;
 
 /// `text` with a zero at the end. A zero inside would cut it short, so it is refused.
-pub fn wide(text: &str) -> io::Result<Vec<u16>> {
+pub(super) fn wide(text: &str) -> io::Result<Vec<u16>> {
     if text.contains('\0') {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "a zero inside a text"));
     }
@@ -11,7 +11,7 @@ pub fn wide(text: &str) -> io::Result<Vec<u16>> {
 }
 
 /// A list as in `REG_MULTI_SZ`: each text with a zero at the end, and one more zero after the last.
-pub fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
+pub(super) fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
     let mut list = Vec::new();
     for text in texts {
         list.extend(wide(text.as_ref())?);
@@ -27,7 +27,7 @@ pub fn wide_list<S: AsRef<str>>(texts: &[S]) -> io::Result<Vec<u16>> {
 ///
 /// # Safety
 /// `pointer` is null or points to UTF-16 with a zero at the end, which no other thread changes meanwhile.
-pub unsafe fn text(pointer: *const u16) -> String {
+pub(super) unsafe fn text(pointer: *const u16) -> String {
     if pointer.is_null() {
         return String::new();
     }
@@ -46,7 +46,7 @@ pub unsafe fn text(pointer: *const u16) -> String {
 ///
 /// # Safety
 /// `pointer` is null or points to such a list, which no other thread changes meanwhile.
-pub unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
+pub(super) unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
     let mut list = Vec::new();
     if pointer.is_null() {
         return list;
@@ -66,18 +66,18 @@ pub unsafe fn text_list(mut pointer: *const u16) -> Vec<String> {
 }
 
 /// The text in a buffer, up to the first zero.
-pub fn text_in(buffer: &[u16]) -> String {
+pub(super) fn text_in(buffer: &[u16]) -> String {
     let length = buffer.iter().position(|&u| u == 0).unwrap_or(buffer.len());
     String::from_utf16_lossy(&buffer[..length])
 }
 
 /// What went wrong, from a call that says so with 0 for failure.
-pub fn check(result: i32) -> io::Result<()> {
+pub(super) fn check(result: i32) -> io::Result<()> {
     if result == 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// What went wrong, from a call that returns the error itself.
-pub fn check_code(code: u32) -> io::Result<()> {
+pub(super) fn check_code(code: u32) -> io::Result<()> {
     match code {
         0 => Ok(()),
         code => Err(error(code)),
@@ -85,17 +85,17 @@ pub fn check_code(code: u32) -> io::Result<()> {
 }
 
 /// The error with this Windows code.
-pub fn error(code: u32) -> io::Error {
+pub(super) fn error(code: u32) -> io::Error {
     io::Error::from_raw_os_error(code.cast_signed())
 }
 
 /// Whether `error` is the one with this Windows code.
-pub fn is(error: &io::Error, code: u32) -> bool {
+pub(super) fn is(error: &io::Error, code: u32) -> bool {
     error.raw_os_error() == Some(code.cast_signed())
 }
 
 /// The plain Windows error in one that is dressed up as an HRESULT, so that its kind is known.
-pub fn plain<E: Into<io::Error>>(error: E) -> io::Error {
+pub(super) fn plain<E: Into<io::Error>>(error: E) -> io::Error {
     let error = error.into();
     match error.raw_os_error().map(i32::cast_unsigned) {
         Some(code) if code & 0xffff_0000 == 0x8007_0000 => self::error(code & 0xffff),

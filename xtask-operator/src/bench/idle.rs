@@ -16,7 +16,7 @@ use super::{
 
 /// How many, and for how long.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// One JSON object a line instead of a table.
     #[arg(long)]
     json: bool,

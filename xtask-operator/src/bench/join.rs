@@ -16,7 +16,7 @@ use super::{
 
 /// The profiles, unless some are named.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// One JSON object a line instead of a table.
     #[arg(long)]
     json: bool,

@@ -25,7 +25,7 @@ use super::{
 
 /// How much.
 #[derive(clap::Args)]
-pub struct Args {
+pub(super) struct Args {
     /// One JSON object a line instead of a table.
     #[arg(long)]
     json: bool,

@@ -11,7 +11,7 @@ const LINKS: &str =
     "[label selector]: https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#label-selectors";
 
 /// Markdown about the first version of a CRD.
-pub fn page(crd: &Value) -> String {
+pub(super) fn page(crd: &Value) -> String {
     let (names, version) = (&crd["spec"]["names"], &crd["spec"]["versions"][0]);
     let schema = &version["schema"]["openAPIV3Schema"];
     let kind = text(&names["kind"]);

@@ -14,7 +14,7 @@ use controller::{args::Cli, metrics::Metrics};
 use super::reference::{capital, cell};
 
 /// Name and text of each page.
-pub fn pages() -> [(&'static str, String); 4] {
+pub(super) fn pages() -> [(&'static str, String); 4] {
     [("conditions", conditions()), ("events", events()), ("metrics", metrics()), ("settings", settings())]
 }
 

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use devenv::{with_progress, workspace_root};
 
 /// A program in a Go module.
-pub struct Program {
+pub(super) struct Program {
     /// Folder under `xtask/payload/`.
     pub set: &'static str,
     /// Module that has the program.
@@ -24,7 +24,7 @@ pub struct Program {
 
 impl Program {
     /// Folder of the set.
-    pub fn folder(&self) -> PathBuf {
+    pub(super) fn folder(&self) -> PathBuf {
         workspace_root().join("xtask/payload").join(self.set)
     }
 
@@ -53,7 +53,7 @@ impl Program {
 }
 
 /// Builds a program, and says so. Go keeps what it has compiled: the second time takes seconds.
-pub fn build(program: &Program, file_name: &str, step: &str) -> Result<PathBuf> {
+pub(super) fn build(program: &Program, file_name: &str, step: &str) -> Result<PathBuf> {
     let version = program.pinned()?;
     let folder = target_folder().join("payload");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;

@@ -5,7 +5,7 @@ use wnp_core::render::program;
 use super::go::Program;
 
 /// One file of the payload.
-pub struct Part {
+pub(super) struct Part {
     /// Name for `--only`.
     pub name: &'static str,
     /// Where it goes on a host.
@@ -19,7 +19,7 @@ pub struct Part {
 }
 
 /// Where a file comes from.
-pub enum Source {
+pub(super) enum Source {
     /// Built.
     Go(Program),
     /// As it is here.
@@ -33,7 +33,7 @@ pub enum Source {
 
 impl Part {
     /// Name of the file, as `kubelet.exe`.
-    pub fn file_name(&self) -> &'static str {
+    pub(super) fn file_name(&self) -> &'static str {
         self.destination.rsplit('\\').next().unwrap_or(self.destination)
     }
 }
@@ -51,7 +51,7 @@ const fn cni(package: &'static str) -> Source {
 }
 
 /// All parts, those that build quickly first.
-pub const PARTS: &[Part] = &[
+pub(super) const PARTS: &[Part] = &[
     Part {
         name: "containerd_conf",
         destination: program::CONTAINERD_CONFIG,

@@ -21,7 +21,7 @@ use crate::{
     whose::{self, Mismatch, Whose},
 };
 use neighbours::{Neighbours, Recent};
-pub use reserved::Reserved;
+pub(crate) use reserved::Reserved;
 use wnp_core::operation::remove;
 
 /// The service account of the legacy operator's daemon.
@@ -44,7 +44,7 @@ struct Beside<'a> {
 }
 
 /// What is on record of an instance, for a request that the operator itself makes.
-pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
+pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
     build(
         instance,
         status,
@@ -131,7 +131,7 @@ fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
 }
 
 /// The hosts of all pools, as the certificate approver asks for them.
-pub struct Hosts {
+pub(crate) struct Hosts {
     cx: Arc<Context>,
     reserved: Reserved,
     neighbours: Recent,
@@ -139,7 +139,7 @@ pub struct Hosts {
 
 impl Hosts {
     /// Those of this operator.
-    pub fn new(cx: Arc<Context>) -> Self {
+    pub(crate) fn new(cx: Arc<Context>) -> Self {
         Self {
             reserved: Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
             neighbours: Recent::default(),

@@ -20,7 +20,7 @@ const PAGE: u32 = 500;
 
 /// Owners of addresses, and names in use.
 #[derive(Debug, Default)]
-pub struct Neighbours {
+pub(super) struct Neighbours {
     addresses: HashMap<IpAddr, BTreeSet<String>>,
     names: HashSet<String>,
 }
@@ -29,7 +29,7 @@ impl Neighbours {
     /// Gathers it. Of a host of a pool only the address counts at which it was reached: what its Node says is its own word, with which it
     /// could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can give
     /// its Node their label.
-    pub fn gather(instances: &[Arc<WindowsInstance>], nodes: &[Node]) -> Self {
+    pub(super) fn gather(instances: &[Arc<WindowsInstance>], nodes: &[Node]) -> Self {
         let mut found = Self::default();
         for instance in instances {
             let name = instance.name_any();
@@ -51,12 +51,12 @@ impl Neighbours {
     }
 
     /// Whether a host other than `host` has the address.
-    pub fn has_address(&self, ip: IpAddr, host: &str) -> bool {
+    pub(super) fn has_address(&self, ip: IpAddr, host: &str) -> bool {
         self.addresses.get(&ip.to_canonical()).is_some_and(|owners| owners.iter().any(|owner| owner != host))
     }
 
     /// Whether a host other than `host` has the name.
-    pub fn has_name(&self, name: &str, host: &str) -> bool {
+    pub(super) fn has_name(&self, name: &str, host: &str) -> bool {
         name != host && self.names.contains(name)
     }
 }
@@ -68,11 +68,11 @@ fn is_of_the_control_plane(node: &Node) -> bool {
 
 /// The neighbours, as they were a moment ago.
 #[derive(Default)]
-pub struct Recent(Mutex<Option<(Instant, Arc<Neighbours>)>>);
+pub(super) struct Recent(Mutex<Option<(Instant, Arc<Neighbours>)>>);
 
 impl Recent {
     /// Those that were gathered last, or new ones.
-    pub async fn get(&self, cx: &Context) -> kube::Result<Arc<Neighbours>> {
+    pub(super) async fn get(&self, cx: &Context) -> kube::Result<Arc<Neighbours>> {
         let mut known = self.0.lock().await;
         if let Some((since, neighbours)) = known.as_ref().filter(|(since, _)| since.elapsed() < FRESH) {
             let _ = since;

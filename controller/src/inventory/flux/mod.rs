@@ -1,7 +1,7 @@
 //! `inventory.sourceRef`: an object of Flux, whose artifact is fetched from Flux's own server, checked, and read.
 
 mod object;
-pub mod server;
+pub(crate) mod server;
 mod watching;
 
 use std::{
@@ -23,7 +23,7 @@ use super::{
 use crate::args::Run;
 use object::{Artifact, Object, source};
 use server::{Servers, shown};
-pub use watching::run;
+pub(crate) use watching::run;
 
 /// Interval at which the object is checked without an event, and longest wait until an artifact is retried.
 const INTERVAL: Duration = Duration::from_mins(5);
@@ -37,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The artifacts that pools name.
-pub struct Flux {
+pub(crate) struct Flux {
     servers: Servers,
     /// What is kept for each pool.
     kept: Mutex<HashMap<String, Kept>>,
@@ -83,13 +83,13 @@ enum Fetching {
 
 impl Flux {
     /// Fetches from these servers only.
-    pub fn new(args: &Run) -> Self {
+    pub(crate) fn new(args: &Run) -> Self {
         let others = args.artifact_hosts.iter().map(|host| host.to_ascii_lowercase()).collect();
         Self { servers: Servers { domain: args.cluster_domain.clone(), others }, kept: Mutex::default() }
     }
 
     /// The list that is in force for a pool.
-    pub async fn ask(&self, pool: &WindowsNodePool, from: &SourceRef, client: &Client) -> SourceOutcome {
+    pub(crate) async fn ask(&self, pool: &WindowsNodePool, from: &SourceRef, client: &Client) -> SourceOutcome {
         let name = pool.name_any();
         let mut kept = self.lock().get(&name).filter(|k| k.from == *from).cloned().unwrap_or_default();
         kept.from = from.clone();

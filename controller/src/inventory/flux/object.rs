@@ -15,7 +15,7 @@ const WORDS: usize = 600;
 
 /// What is read of the object.
 #[derive(Default, Debug)]
-pub struct Object {
+pub(super) struct Object {
     is_suspended: bool,
     status: Status,
 }
@@ -30,7 +30,7 @@ struct Status {
 /// Where the object's artifact is, and what it is.
 #[derive(Deserialize, Default, Debug, Clone, PartialEq, Eq)]
 #[serde(default, rename_all = "camelCase")]
-pub struct Artifact {
+pub(super) struct Artifact {
     pub revision: String,
     pub digest: String,
     pub url: String,
@@ -47,15 +47,15 @@ struct Condition {
 }
 
 /// Why an artifact is not used, and its revision if it has one.
-pub type Refusal = (SourceError, Option<String>);
+pub(super) type Refusal = (SourceError, Option<String>);
 
 /// What the source is called in a pool's status.
-pub fn source(from: &SourceRef) -> String {
+pub(super) fn source(from: &SourceRef) -> String {
     format!("{:?} {}/{}", from.kind, from.namespace, from.name)
 }
 
 /// The kind of Flux's API.
-pub fn resource(kind: SourceKind) -> ApiResource {
+pub(super) fn resource(kind: SourceKind) -> ApiResource {
     let plural = match kind {
         SourceKind::GitRepository => "gitrepositories",
         SourceKind::OCIRepository => "ocirepositories",
@@ -66,7 +66,7 @@ pub fn resource(kind: SourceKind) -> ApiResource {
 }
 
 /// The object as it is now.
-pub async fn get(from: &SourceRef, client: &Client) -> Result<Object, SourceError> {
+pub(super) async fn get(from: &SourceRef, client: &Client) -> Result<Object, SourceError> {
     let trouble = |reason, message| SourceError { reason, message, stalls: false };
     let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &from.namespace, &resource(from.kind));
     match api.get_opt(&from.name).await {
@@ -108,7 +108,7 @@ impl Object {
 
     /// The artifact, if it may be used. One in use has been verified when it was taken; that Flux does not believe something newer
     /// changes nothing of it.
-    pub fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
+    pub(super) fn usable(&self, from: &SourceRef, in_use: Option<&str>) -> Result<&Artifact, Refusal> {
         let Some(artifact) = self.status.artifact.as_ref().filter(|a| !a.url.is_empty()) else {
             let why = match self.condition("Ready").filter(|c| !c.message.is_empty()) {
                 _ if self.is_suspended => ": it is suspended".to_owned(),
@@ -138,7 +138,7 @@ impl Object {
     }
 
     /// Why nothing newer comes. Who has suspended it knows.
-    pub fn unready(&self, from: &SourceRef) -> Option<SourceError> {
+    pub(super) fn unready(&self, from: &SourceRef) -> Option<SourceError> {
         let ready = self.condition("Ready").filter(|c| c.status == "False" && !self.is_suspended)?;
         let message = format!("{} is not Ready, its last artifact stays in use: {}", source(from), ready.message);
         Some(SourceError { reason: "SourceNotReady", message, stalls: false })

@@ -5,7 +5,7 @@ use reqwest::Url;
 
 /// Where artifacts may come from.
 #[derive(Clone, Debug, Default)]
-pub struct Servers {
+pub(crate) struct Servers {
     /// Domain of the cluster's DNS.
     pub domain: String,
     /// Other hosts, in lower case.
@@ -14,7 +14,7 @@ pub struct Servers {
 
 impl Servers {
     /// The URL of an artifact if it is one that is followed, otherwise what is wrong with it, without a word of it.
-    pub fn url(&self, text: &str) -> Result<Url, &'static str> {
+    pub(crate) fn url(&self, text: &str) -> Result<Url, &'static str> {
         let url = Url::parse(text).map_err(|_| "its URL cannot be read")?;
         if !matches!(url.scheme(), "http" | "https") {
             return Err("its URL is neither http nor https");
@@ -44,7 +44,7 @@ impl Servers {
 }
 
 /// A URL as it may be shown: scheme, host and path, and nothing that could be a secret.
-pub fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     Url::parse(text).map_or_else(
         |_| "a URL that cannot be read".to_owned(),
         |url| {

@@ -38,7 +38,7 @@ fn named_by(pool: &WindowsNodePool) -> Option<Key> {
 }
 
 /// Watches each object as long as a pool names it, until the process stops.
-pub async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<WindowsNodePool>) {
+pub(crate) async fn run(cx: Arc<Context>, flux: Arc<Flux>, pools: Changes<WindowsNodePool>) {
     let mut watches: BTreeMap<Key, AbortOnDropHandle<()>> = BTreeMap::new();
     let mut changes = pools.ready_chunks(TOGETHER);
     while let Some(Some(_)) = cx.process.stop.run_until_cancelled(changes.next()).await {

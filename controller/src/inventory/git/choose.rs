@@ -6,7 +6,7 @@ use crate::inventory::SourceError;
 
 /// What is known of the newest revision.
 #[derive(Clone, Debug)]
-pub struct Newest<'a> {
+pub(super) struct Newest<'a> {
     /// It, as `main@sha1:…`.
     pub revision: &'a str,
     /// The revision that is in force.
@@ -22,7 +22,7 @@ pub struct Newest<'a> {
 }
 
 /// Why the newest revision is not used. `None`: it is.
-pub fn objection(newest: &Newest<'_>) -> Option<SourceError> {
+pub(super) fn objection(newest: &Newest<'_>) -> Option<SourceError> {
     let Newest { revision, before, follows, version, may_jump, distrust } = newest;
     if let Some(why) = distrust {
         let message = format!("{revision} is not used: {why}");
@@ -55,12 +55,12 @@ pub fn objection(newest: &Newest<'_>) -> Option<SourceError> {
 }
 
 /// The branch or tag of a revision.
-pub fn name(revision: &str) -> Option<&str> {
+pub(super) fn name(revision: &str) -> Option<&str> {
     revision.rsplit_once('@').map(|(name, _)| name)
 }
 
 /// The commit of a revision.
-pub fn commit(revision: &str) -> Option<&str> {
+pub(super) fn commit(revision: &str) -> Option<&str> {
     revision.rsplit_once(':').map(|(_, commit)| commit)
 }
 

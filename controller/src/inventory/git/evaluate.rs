@@ -17,7 +17,7 @@ use crate::inventory::{
 };
 
 /// What is to be made of a revision.
-pub struct Task {
+pub(super) struct Task {
     /// The pool's settings.
     pub git: GitSource,
     /// What the server has.
@@ -29,7 +29,7 @@ pub struct Task {
 }
 
 /// The list at the head, or why it is not used.
-pub fn evaluate(repository: &Repository, task: &Task) -> Result<HostList, SourceError> {
+pub(super) fn evaluate(repository: &Repository, task: &Task) -> Result<HostList, SourceError> {
     let Task { git, head, before, keys } = task;
     let signer = match keys {
         None => Ok(None),
@@ -57,7 +57,7 @@ pub fn evaluate(repository: &Repository, task: &Task) -> Result<HostList, Source
 }
 
 /// The list at a revision that was used before, whatever the server has now.
-pub fn read(
+pub(super) fn read(
     repository: &Repository,
     git: &GitSource,
     revision: &str,
@@ -87,7 +87,7 @@ pub fn read(
 }
 
 /// What the pool's status calls the source.
-pub fn source(git: &GitSource) -> String {
+pub(super) fn source(git: &GitSource) -> String {
     format!("git {}", git.url)
 }
 
@@ -131,6 +131,6 @@ enum Distrust {
 }
 
 /// What a person reads of an error.
-pub fn trouble(error: &GitError) -> SourceError {
+pub(super) fn trouble(error: &GitError) -> SourceError {
     SourceError { reason: error.reason(), message: error.to_string(), stalls: error.stalls() }
 }

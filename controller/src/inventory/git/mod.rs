@@ -40,7 +40,7 @@ use evaluate::{Task, evaluate, source, trouble};
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 
 /// All repositories that pools name.
-pub struct GitSources {
+pub(crate) struct GitSources {
     client: Client,
     namespace: String,
     dir: PathBuf,
@@ -113,7 +113,7 @@ struct List {
 
 impl GitSources {
     /// Keeps repositories below `dir`.
-    pub fn new(
+    pub(crate) fn new(
         client: Client,
         args: &Run,
         wake: ReconcileTrigger,
@@ -125,7 +125,13 @@ impl GitSources {
     }
 
     /// The list that is in force for a pool. With `waits` it is waited for if it is not known yet.
-    pub async fn ask(&self, pool: &WindowsNodePool, git: &GitSource, begun: Begun, waits: bool) -> SourceOutcome {
+    pub(crate) async fn ask(
+        &self,
+        pool: &WindowsNodePool,
+        git: &GitSource,
+        begun: Begun,
+        waits: bool,
+    ) -> SourceOutcome {
         let (name, key) = (pool.name_any(), Key::of(git));
         let remote = self.remote(&name, &key);
         let requested = pool.annotations().get(key::RECONCILE_REQUESTED);
@@ -152,7 +158,7 @@ impl GitSources {
     }
 
     /// Fetches a repository at once, after a push. Returns the number of matching repositories.
-    pub fn on_push(&self, is_it: impl Fn(&str) -> bool) -> usize {
+    pub(crate) fn on_push(&self, is_it: impl Fn(&str) -> bool) -> usize {
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut count = 0;
         for (_, remote) in known.iter().filter(|(key, _)| is_it(&key.url)) {

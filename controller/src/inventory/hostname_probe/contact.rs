@@ -22,7 +22,7 @@ const LOOKUP_LIMIT: Duration = Duration::from_secs(10);
 
 /// Why a host has not reported its name.
 #[derive(Debug)]
-pub struct Failure {
+pub(super) struct Failure {
     /// PascalCase.
     pub reason: &'static str,
     /// What is wrong and what to do.
@@ -30,7 +30,7 @@ pub struct Failure {
 }
 
 /// The addresses of a DNS name; none if it has none, or that cannot be found out.
-pub async fn look_up(name: &str) -> Vec<IpAddr> {
+pub(super) async fn look_up(name: &str) -> Vec<IpAddr> {
     match tokio::time::timeout(LOOKUP_LIMIT, tokio::net::lookup_host((name, 0))).await {
         Ok(Ok(found)) => found.map(|a| a.ip()).collect(),
         Ok(Err(_)) | Err(_) => Vec::new(),
@@ -38,7 +38,7 @@ pub async fn look_up(name: &str) -> Vec<IpAddr> {
 }
 
 /// Reads the key of an unknown host; asks a host with a known key for its facts.
-pub async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
+pub(super) async fn contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, Failure> {
     if let Ok(result) = tokio::time::timeout(LIMIT, try_contact(cx, ask)).await {
         return result.map_err(|error| failure(ask, &error));
     }

@@ -9,13 +9,13 @@ use std::{
 };
 
 /// Tasks under way at once, over all pools.
-pub const TOTAL: usize = 8;
+pub(super) const TOTAL: usize = 8;
 /// Tasks under way at once for one pool.
-pub const PER_POOL: usize = 4;
+pub(super) const PER_POOL: usize = 4;
 
 /// Tasks that wait and tasks that are under way.
 #[derive(Debug)]
-pub struct Queue<T> {
+pub(super) struct Queue<T> {
     waiting: BTreeMap<String, BTreeMap<(u32, u64), T>>,
     running: BTreeMap<String, BTreeSet<T>>,
     /// When each pool had its last turn, as the number of that turn.
@@ -31,13 +31,13 @@ impl<T> Default for Queue<T> {
 
 impl<T: Ord + Clone> Queue<T> {
     /// Whether a task waits or is under way.
-    pub fn has(&self, pool: &str, task: &T) -> bool {
+    pub(super) fn has(&self, pool: &str, task: &T) -> bool {
         self.running.get(pool).is_some_and(|tasks| tasks.contains(task))
             || self.waiting.get(pool).is_some_and(|tasks| tasks.values().any(|t| t == task))
     }
 
     /// Adds a task that has failed so often, unless it is there.
-    pub fn push(&mut self, pool: &str, failures: u32, task: T) {
+    pub(super) fn push(&mut self, pool: &str, failures: u32, task: T) {
         if !self.has(pool, &task) {
             self.count += 1;
             self.waiting.entry(pool.to_owned()).or_default().insert((failures, self.count), task);
@@ -45,7 +45,7 @@ impl<T: Ord + Clone> Queue<T> {
     }
 
     /// Drops the tasks of a pool that wait and are of no use any more.
-    pub fn retain(&mut self, pool: &str, is_needed: impl Fn(&T) -> bool) {
+    pub(super) fn retain(&mut self, pool: &str, is_needed: impl Fn(&T) -> bool) {
         if let Some(tasks) = self.waiting.get_mut(pool) {
             tasks.retain(|_, task| is_needed(task));
         }
@@ -53,7 +53,7 @@ impl<T: Ord + Clone> Queue<T> {
     }
 
     /// The next task that may begin: of the pool that has had no turn for the longest time.
-    pub fn next(&mut self) -> Option<(String, T)> {
+    pub(super) fn next(&mut self) -> Option<(String, T)> {
         let under_way = |pool: &str| self.running.get(pool).map_or(0, BTreeSet::len);
         if self.running.values().map(BTreeSet::len).sum::<usize>() >= TOTAL {
             return None;
@@ -72,7 +72,7 @@ impl<T: Ord + Clone> Queue<T> {
     }
 
     /// A task has ended.
-    pub fn done(&mut self, pool: &str, task: &T) {
+    pub(super) fn done(&mut self, pool: &str, task: &T) {
         if let Some(tasks) = self.running.get_mut(pool) {
             tasks.remove(task);
         }

@@ -10,7 +10,7 @@ use wnp_core::render::Platform;
 
 /// What is known beside the Machines.
 #[derive(Clone, Debug, Default)]
-pub struct Beside {
+pub(super) struct Beside {
     /// Where the cluster runs.
     pub platform: Platform,
     /// Whether the pool says whom to log in as.
@@ -23,7 +23,7 @@ pub struct Beside {
 ///
 /// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays
 /// listed in any other state: a person must check a failed Machine.
-pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
+pub(super) fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
     let mut listing = HostList {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
         ..HostList::default()
@@ -65,7 +65,7 @@ pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList 
 
 /// Which hosts leave because their Machines say so: of these instances, each with its Machine as `<namespace>/<name>`. `machines` are all
 /// that the API has. A Machine that is there and says nothing, as one that another MachineSet owns now, lets no host go.
-pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
+pub(super) fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
     let mut departures = Departures::default();
     for (key, instance) in instances {
         let machine = machines.iter().find(|m| m.key() == *key && m.source.as_ref().is_some_and(|s| s.group == group));

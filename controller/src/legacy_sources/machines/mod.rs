@@ -31,7 +31,7 @@ use list::{Beside, departures, list};
 const RETRY: SignedDuration = SignedDuration::from_secs(5);
 
 /// Asks for the hosts of a pool that names Machines. Without the watch, as at the start and in the command `plan`, they are listed.
-pub async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> SourceOutcome {
+pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &Context) -> SourceOutcome {
     let source = Source::of(reference);
     let machines = if cx.caches.machines.of(source.group).is_some() {
         cx.caches.machines.machines(source.group)

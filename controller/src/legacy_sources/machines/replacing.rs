@@ -190,7 +190,6 @@ impl<'a> Found<'a> {
         let api: Api<DynamicObject> =
             Api::namespaced_with(cx.cluster.client.clone(), &self.object.namespace().unwrap_or_default(), &resource);
         let only_this = Preconditions { uid: self.object.uid(), resource_version: None };
-        cx.process.metrics.wrote("Machine");
         match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
             Ok(_) => {
                 self.tell(cx, EventReason::MachineDeleted, "it was deleted, so that its MachineSet replaces it");

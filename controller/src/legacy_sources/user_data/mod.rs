@@ -25,7 +25,7 @@ const HOST: &str = include_str!("host.ps1");
 const AWS: &str = include_str!("aws.ps1");
 
 /// The user data for a platform. `public_key` is one line as in an `authorized_keys` file.
-pub fn render(platform: Platform, public_key: &str) -> String {
+pub(crate) fn render(platform: Platform, public_key: &str) -> String {
     let mut script = HOST.replace("@PUBLIC_KEY@", public_key);
     if platform == Platform::Aws {
         script += AWS;
@@ -38,7 +38,7 @@ pub fn render(platform: Platform, public_key: &str) -> String {
 }
 
 /// Whether user data lets this key in. `public_key` is one line as in an `authorized_keys` file; comments may follow it.
-pub fn carries(user_data: &str, public_key: &str) -> bool {
+pub(crate) fn carries(user_data: &str, public_key: &str) -> bool {
     let is_of_a_key = |c: char| c.is_ascii_alphanumeric() || matches!(c, '+' | '/' | '=' | '-');
     !public_key.is_empty()
         && user_data.match_indices(public_key).any(|(at, _)| {
@@ -118,7 +118,6 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
     });
     // By force: another operator's key, or an old one, admits no operator.
     let params = PatchParams::apply(MANAGER_ADAPTER).force();
-    cx.process.metrics.wrote("Secret");
     match api.patch(USER_DATA_SECRET, &params, &Patch::Apply(secret)).await {
         Ok(written) => {
             tracing::info!(

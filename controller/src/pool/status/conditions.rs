@@ -39,7 +39,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    pub fn of(pool: &'a WindowsNodePool, seen: &'a ObservedPool<'a>, groups: &'a Groups) -> Self {
+    pub(super) fn of(pool: &'a WindowsNodePool, seen: &'a ObservedPool<'a>, groups: &'a Groups) -> Self {
         let paused = pool.spec.rollout().paused();
         let held = held(seen, paused);
         let act = act(seen, groups, &to_update(seen, held.as_ref()));
@@ -47,7 +47,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether each entry of the list is used, and the list is what it must be.
-    pub fn inventory_synced(&self) -> Next {
+    pub(super) fn inventory_synced(&self) -> Next {
         let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
         match list.problems.first() {
             None => set(Status::True, reason::SUCCEEDED, format!("{} hosts{strays}", list.hosts.len())),
@@ -59,7 +59,7 @@ impl<'a> View<'a> {
     }
 
     /// Who has signed the list.
-    pub fn source_verified(&self) -> Next {
+    pub(super) fn source_verified(&self) -> Next {
         if !self.pool.spec.inventory.is_verified() {
             return Next::Remove;
         }
@@ -74,12 +74,12 @@ impl<'a> View<'a> {
     }
 
     /// Whether a person has paused rollouts.
-    pub fn paused(&self) -> Next {
+    pub(super) fn paused(&self) -> Next {
         set(self.paused.into(), if self.paused { reason::PAUSED } else { reason::NOT_PAUSED }, "")
     }
 
     /// Whether something is wrong.
-    pub fn degraded(&self) -> Next {
+    pub(super) fn degraded(&self) -> Next {
         match &self.trouble {
             Some((why, message)) => set(Status::True, why, message),
             None => set(Status::False, reason::AS_EXPECTED, ""),
@@ -87,7 +87,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether every host is a node of the desired version.
-    pub fn updated(&self) -> Next {
+    pub(super) fn updated(&self) -> Next {
         let groups = self.groups;
         if !groups.outdated.is_empty() {
             let why = self.held.as_ref().map_or(reason::ROLLING_OUT, |h| h.reason);
@@ -108,7 +108,7 @@ impl<'a> View<'a> {
     }
 
     /// What is happening.
-    pub fn updating(&self) -> Next {
+    pub(super) fn updating(&self) -> Next {
         if self.act.is_empty() {
             let (why, message) =
                 self.held.as_ref().map_or((reason::UP_TO_DATE, ""), |h| (h.reason, h.message.as_str()));
@@ -128,7 +128,7 @@ impl<'a> View<'a> {
     }
 
     /// The sum of it, for those who read one condition only. It is Unknown, not False, as long as the operator gets on.
-    pub fn ready(&self) -> Next {
+    pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
             return set(Status::Unknown, "Deleting", format!("being deleted; {act}"));
@@ -156,7 +156,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether only a person can help.
-    pub fn stalled(&self) -> Next {
+    pub(super) fn stalled(&self) -> Next {
         let limit = self.pool.spec.rollout().progress_deadline().as_secs();
         let overdue = || {
             let names = &self.groups.overdue;
@@ -170,7 +170,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether the operator gets on, in the terms of kstatus: never beside Stalled.
-    pub fn reconciling(&self) -> Next {
+    pub(super) fn reconciling(&self) -> Next {
         if matches!(self.stalled(), Next::Set(..)) {
             return Next::Remove;
         }
@@ -186,7 +186,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether every host accepts the first key of its list.
-    pub fn keys_current(&self) -> Next {
+    pub(super) fn keys_current(&self) -> Next {
         let Some(keys) = &self.seen.keys else { return Next::Remove };
         let (status, why, message) = keys_in_words(keys, self.paused);
         set(status, why, message)

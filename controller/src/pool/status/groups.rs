@@ -44,7 +44,7 @@ pub(super) struct Groups {
 
 impl Groups {
     /// Sorts the hosts of a pool.
-    pub fn of(pool: &WindowsNodePool, seen: &ObservedPool<'_>, now: Timestamp) -> Self {
+    pub(super) fn of(pool: &WindowsNodePool, seen: &ObservedPool<'_>, now: Timestamp) -> Self {
         let names = |f: &dyn Fn(&&Member) -> bool| -> Vec<String> {
             let mut names: Vec<String> = seen.members.iter().filter(f).map(|m| m.candidate.name.clone()).collect();
             names.sort();

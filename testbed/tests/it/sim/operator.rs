@@ -18,28 +18,28 @@ use testbed::sim::{HostOptions, Sim, SimHost, SimOptions};
 use tokio::io::AsyncWriteExt as _;
 
 /// What stands for `wicd.exe`: a simulated host cares only for its name.
-pub const EXE: &[u8] = b"MZ not really a program";
+pub(super) const EXE: &[u8] = b"MZ not really a program";
 
 /// Id of the cluster that this operator is of.
-pub const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
+pub(super) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
-pub fn key(seed: u8) -> PrivateKey {
+pub(super) fn key(seed: u8) -> PrivateKey {
     PrivateKey::from(Ed25519Keypair::from_seed(&[seed; 32]))
 }
 
 /// Options of a world that admits `key(1)`.
-pub fn options() -> SimOptions {
+pub(super) fn options() -> SimOptions {
     SimOptions { authorized_keys: vec![key(1).public_key().clone()], ..SimOptions::default() }
 }
 
 /// A host without a cluster. The world ends with what comes first.
-pub async fn lonely_host(options: SimOptions) -> Result<(Sim, SimHost)> {
+pub(super) async fn lonely_host(options: SimOptions) -> Result<(Sim, SimHost)> {
     let sim = Sim::without_cluster(options)?;
     let host = sim.host(HostOptions::named("win-1")).await?;
     Ok((sim, host))
 }
 
-pub struct Connection {
+pub(super) struct Connection {
     ssh: Handle<Seen>,
     /// Name of the host, and of its Node.
     host: String,
@@ -47,7 +47,7 @@ pub struct Connection {
 }
 
 /// Takes any host key and remembers it.
-pub struct Seen(Arc<std::sync::Mutex<Option<PublicKey>>>);
+pub(super) struct Seen(Arc<std::sync::Mutex<Option<PublicKey>>>);
 
 impl client::Handler for Seen {
     type Error = russh::Error;
@@ -61,11 +61,11 @@ impl client::Handler for Seen {
 }
 
 impl Connection {
-    pub async fn open(host: &SimHost) -> Result<Self> {
+    pub(super) async fn open(host: &SimHost) -> Result<Self> {
         Self::open_as(host, "Administrator", key(1)).await
     }
 
-    pub async fn open_as(host: &SimHost, user: &str, key: PrivateKey) -> Result<Self> {
+    pub(super) async fn open_as(host: &SimHost, user: &str, key: PrivateKey) -> Result<Self> {
         // As the operator prefers it; the default is slower by half.
         let preferred = Preferred { cipher: Cow::Borrowed(&[cipher::AES_256_GCM]), ..Preferred::DEFAULT };
         let config = client::Config { nodelay: true, preferred, ..client::Config::default() };
@@ -79,7 +79,7 @@ impl Connection {
         Ok(Self { ssh, host: host.name().into(), host_key })
     }
 
-    pub async fn sftp(&self) -> Result<SftpSession> {
+    pub(super) async fn sftp(&self) -> Result<SftpSession> {
         let channel = self.ssh.channel_open_session().await?;
         channel.request_subsystem(true, "sftp").await?;
         // 4 MiB under way: as many as the window of the host lets through, and more.
@@ -88,7 +88,7 @@ impl Connection {
     }
 
     /// Exit status and output of a command.
-    pub async fn exec(&self, line: &str) -> Result<(u32, Vec<u8>)> {
+    pub(super) async fn exec(&self, line: &str) -> Result<(u32, Vec<u8>)> {
         let mut channel = self.ssh.channel_open_session().await?;
         channel.exec(true, line).await?;
         let (mut status, mut output) = (None, Vec::new());
@@ -103,7 +103,7 @@ impl Connection {
     }
 
     /// Uploads the program and returns its hash.
-    pub async fn upload_exe(&self) -> Result<String> {
+    pub(super) async fn upload_exe(&self) -> Result<String> {
         let sha256 = hex::encode(Sha256::digest(EXE));
         let sftp = self.sftp().await?;
         for dir in [path::LAUNCH, path::OPERATIONS, &format!(r"{}\{sha256}", path::LAUNCH)] {
@@ -117,7 +117,7 @@ impl Connection {
     }
 
     /// One verb, from request to answer.
-    pub async fn verb(&self, exe: &str, id: &str, body: Body) -> Result<Answer> {
+    pub(super) async fn verb(&self, exe: &str, id: &str, body: Body) -> Result<Answer> {
         let verb = body.verb();
         let sftp = self.sftp().await?;
         let dir = sftp_path(&operation_dir(id));
@@ -136,19 +136,19 @@ impl Connection {
     }
 }
 
-pub async fn put(sftp: &SftpSession, windows_path: &str, content: &[u8]) -> Result<()> {
+pub(super) async fn put(sftp: &SftpSession, windows_path: &str, content: &[u8]) -> Result<()> {
     let mut file = sftp.create(sftp_path(windows_path)).await?;
     file.write_all(content).await?;
     file.close().await?;
     Ok(())
 }
 
-pub fn sftp_path(windows_path: &str) -> String {
+pub(super) fn sftp_path(windows_path: &str) -> String {
     format!("/{}", windows_path.replace('\\', "/"))
 }
 
 /// Polls until it holds. The limit only ends a test that has failed.
-pub async fn eventually<T, F: Future<Output = Result<Option<T>>>>(
+pub(super) async fn eventually<T, F: Future<Output = Result<Option<T>>>>(
     what: &str,
     mut look: impl FnMut() -> F,
 ) -> Result<T> {
@@ -164,6 +164,6 @@ pub async fn eventually<T, F: Future<Output = Result<Option<T>>>>(
 }
 
 /// Facts without any files to look for.
-pub fn facts() -> Body {
+pub(super) fn facts() -> Body {
     Body::Facts(api::host::Facts::default())
 }

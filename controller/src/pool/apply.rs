@@ -1,0 +1,90 @@
+//! Carries out what was decided for a pool: all its writes, but that of the status.
+
+use std::sync::Arc;
+
+use api::{
+    WindowsNodePool,
+    names::{FINALIZER_POOL, MANAGER_POOL, key},
+};
+use jiff::Timestamp;
+use kube::{
+    Api, ResourceExt,
+    api::{Patch, PatchParams},
+};
+use serde_json::json;
+
+use super::{PoolContext, PoolError, failed, instances, plan::Plan, snapshot::Snapshot, write_finalizers};
+use crate::events::EventReason;
+
+/// What was applied.
+pub(super) struct Applied {
+    /// When the next host without a name is asked for it.
+    pub next_contact: Option<Timestamp>,
+}
+
+/// Applies the plan. `None` if the pool was changed meanwhile, so that its plan is out of date.
+pub(super) async fn apply(
+    pool: &Arc<WindowsNodePool>,
+    seen: &Snapshot,
+    plan: &Plan,
+    cx: &Arc<PoolContext>,
+    now: Timestamp,
+) -> Result<Option<Applied>, PoolError> {
+    let deleting = pool.metadata.deletion_timestamp.is_some();
+    seen.desired.publish(cx).await?;
+    let wait = cx.sources.names.ask(pool, &seen.list.to_ask, &cx.shared);
+    if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
+        add_finalizer(pool, cx).await?;
+    }
+    // It confirms one removal, and goes first: what is not carried out then is asked for again.
+    if let Some(spent) = &seen.list.spent
+        && !use_approval(pool, spent, seen.list.confirmed.len(), cx).await?
+    {
+        return Ok(None);
+    }
+    instances::apply(&plan.changes, &seen.mine, &seen.list, &plan.decision, &cx.shared, now).await?;
+    for problem in &seen.list.problems {
+        cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
+    }
+    for weak in seen.keys.weak() {
+        cx.events.say(&**pool, EventReason::WeakPrivateKey, "ReadSecret", weak);
+    }
+    Ok(Some(Applied { next_contact: wait.and_then(|wait| now.checked_add(wait).ok()) }))
+}
+
+async fn add_finalizer(pool: &WindowsNodePool, cx: &PoolContext) -> Result<(), PoolError> {
+    let mut finalizers = pool.finalizers().to_vec();
+    finalizers.push(FINALIZER_POOL.into());
+    write_finalizers(pool, cx, &finalizers).await
+}
+
+/// Removes the annotation with which a person has confirmed a removal, of `hosts` hosts or of none. Returns whether it was unchanged.
+async fn use_approval(
+    pool: &WindowsNodePool,
+    approved: &str,
+    hosts: usize,
+    cx: &PoolContext,
+) -> Result<bool, PoolError> {
+    let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
+    let patch =
+        json!({"metadata": {"resourceVersion": pool.resource_version(), "annotations": {key::APPROVE_REMOVAL: null}}});
+    let params = PatchParams { field_manager: Some(MANAGER_POOL.into()), ..PatchParams::default() };
+    match api.patch(&pool.name_any(), &params, &Patch::Merge(patch)).await {
+        Ok(_) if hosts > 0 => {
+            let note =
+                format!("the removal of {hosts} hosts was confirmed with the annotation {}", key::APPROVE_REMOVAL);
+            cx.events.say(pool, EventReason::RemovalConfirmed, "ReadInventory", &note);
+            Ok(true)
+        }
+        Ok(_) => {
+            let note = format!(
+                "the annotation {}={approved} confirms no removal that waits, and was removed; the condition InventorySynced says what to confirm",
+                key::APPROVE_REMOVAL
+            );
+            cx.events.say(pool, EventReason::ConfirmationUnused, "ReadInventory", &note);
+            Ok(true)
+        }
+        Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(false),
+        Err(error) => Err(failed("remove an annotation of the pool")(error)),
+    }
+}

@@ -1,0 +1,40 @@
+//! Decides what to do for a pool, from what was observed. Nothing is written.
+
+use std::sync::Arc;
+
+use api::{WindowsInstance, WindowsNodePool};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    PoolContext,
+    instances::{self, Changes},
+    snapshot::Snapshot,
+};
+use wnp_core::rollout::grants::{self, Candidate, Decision, Limits};
+
+/// What to do for a pool.
+pub(super) struct Plan {
+    /// Instances to create, to change, and to mark as leaving.
+    pub changes: Changes,
+    /// Grants to give and to take back.
+    pub decision: Decision,
+}
+
+/// Decides. `all` are the instances of all pools, which share the limit over all disruptions.
+pub(super) fn decide(
+    pool: &WindowsNodePool,
+    seen: &Snapshot,
+    all: &[Arc<WindowsInstance>],
+    cx: &PoolContext,
+    now: Timestamp,
+) -> Plan {
+    let version = seen.desired.for_new_hosts(seen.limits.open, cx);
+    let changes = instances::changes(&seen.list, &seen.mine, &version, pool, &cx.caches.pools);
+    let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).collect();
+    let cap = cx.process.args.max_disruptions;
+    let decision = cx.disruptions.decide(&pool.name_any(), cap, all, |others| {
+        grants::decide(&candidates, &Limits { others, ..seen.limits.clone() }, now)
+    });
+    Plan { changes, decision }
+}
