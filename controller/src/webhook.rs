@@ -120,13 +120,13 @@ async fn token(cx: &Context) -> kube::Result<Option<Token>> {
 }
 
 /// Whether this is the HMAC of the body, as `sha256=<hex>`.
-pub(crate) fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
+pub fn is_signed(token: &[u8], body: &[u8], signature: &str) -> bool {
     let Some(Ok(signature)) = signature.strip_prefix("sha256=").map(hex::decode) else { return false };
     hmac::verify(&hmac::Key::new(hmac::HMAC_SHA256, token), body, &signature).is_ok()
 }
 
 /// The repository that the body names, in every way in which it does, each as host and path. `None` if it is no JSON.
-pub(crate) fn pushed(body: &[u8]) -> Option<Vec<String>> {
+pub fn pushed(body: &[u8]) -> Option<Vec<String>> {
     let body: Value = serde_json::from_slice(body).ok()?;
     Some(urls(&body).into_iter().filter_map(|url| place(&url)).collect())
 }

@@ -171,7 +171,7 @@ fn a_link_in_the_place_of_a_directory_is_refused() {
         let (_dir, host) = host();
         files::make_directory(&host, r"C:\theirs").unwrap();
         let real = host.path(link).unwrap();
-        fs::create_dir_all(real.parent().unwrap()).unwrap();
+        std::fs::create_dir_all(real.parent().unwrap()).unwrap();
         std::os::unix::fs::symlink(host.path(r"C:\theirs").unwrap(), &real).unwrap();
         let logs = [r"C:\var\log\kubelet".to_string()];
         let refused = [

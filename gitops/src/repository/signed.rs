@@ -50,7 +50,8 @@ fn data(repo: &Repository, id: ObjectId, kind: Kind, wanted: &'static str) -> Re
 
 /// A commit's signature is one of its headers, whose further lines begin with a space. Signed is the commit without it, and
 /// without a signature for the other kind of id.
-pub(super) fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
+#[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "an entry for the fuzzer"))]
+pub fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
     let (mut signature, mut data) = (None::<Vec<u8>>, Vec::with_capacity(raw.len()));
     let (mut rest, mut keep, mut collect) = (raw, true, false);
     while !rest.is_empty() {
@@ -83,7 +84,8 @@ pub(super) fn split_commit(raw: &[u8], header: &[u8]) -> Signed {
 }
 
 /// A tag's signature is the end of its message, from the last line on that begins one.
-pub(super) fn split_tag(raw: &[u8]) -> Signed {
+#[cfg_attr(not(fuzzing), expect(unreachable_pub, reason = "an entry for the fuzzer"))]
+pub fn split_tag(raw: &[u8]) -> Signed {
     let (mut at, mut begin) = (0, None);
     for line in raw.split_inclusive(|&b| b == b'\n') {
         if BEGINS.iter().any(|text| line.starts_with(text)) {
