@@ -19,7 +19,6 @@ use crate::{
     csr::Renewals,
     drain::Drainer,
     events::Events,
-    legacy_host_keys::LegacyHostKeys,
     machines::Machines,
     metrics::Metrics,
     places::Places,
@@ -29,6 +28,7 @@ use crate::{
     unreadable::Unreadable,
     versions::Versions,
     wicd_rights::WicdRights,
+    wmco::host_keys::WmcoHostKeys,
     write_count,
     write_tracker::WriteTracker,
 };
@@ -136,7 +136,7 @@ pub(crate) struct Hosts {
     /// Keys and known hosts.
     pub secrets: Secrets,
     /// Host keys that the legacy operator has seen.
-    pub legacy_host_keys: LegacyHostKeys,
+    pub wmco_host_keys: WmcoHostKeys,
     /// The operator, as hosts know it.
     pub operator: Arc<Operator>,
     /// What hosts get.
@@ -204,7 +204,7 @@ impl Context {
         let (namespace, looks_once) = (&process.args.namespace, process.looks_once);
         let hosts = Hosts {
             secrets: Secrets::new(client.clone(), namespace),
-            legacy_host_keys: LegacyHostKeys::new(client.clone(), namespace),
+            wmco_host_keys: WmcoHostKeys::new(client.clone(), namespace),
             // A command that looks once replaces nothing.
             versions: Versions::new(client.clone(), namespace, (!looks_once).then(|| events.clone())),
             operator: Arc::new(Operator {

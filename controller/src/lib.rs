@@ -4,7 +4,8 @@
 //! * [`inventory`]: where hosts come from.
 //! * [`instance`]: works on one host over SSH, one step after another.
 //! * `wnp-core`, a crate of its own: the decisions of both, pure.
-//! * [`csr`], [`drain`], [`ssh`], [`payload`]: what they need for it, each usable by itself.
+//! * [`csr`], [`drain`]: certificates, and moving pods away.
+//! * [`wmco`], [`wmco_sources`], [`wmco_versions`]: what only a cluster of the Windows Machine Config Operator has.
 //! * [`run()`](run::run): the process: Lease, caches, controllers.
 
 pub mod args;
@@ -23,9 +24,6 @@ mod http;
 mod instance;
 mod inventory;
 mod lease;
-pub mod legacy;
-mod legacy_host_keys;
-mod legacy_sources;
 pub mod lint_command;
 mod machines;
 pub mod metrics;
@@ -48,6 +46,8 @@ mod wicd_binding;
 pub mod wicd_policy;
 pub mod wicd_rbac;
 mod wicd_rights;
-mod withheld;
+pub mod wmco;
+mod wmco_sources;
+mod wmco_versions;
 mod write_count;
 mod write_tracker;

@@ -39,7 +39,6 @@ use crate::{
     instance::{self, StepError},
     inventory::{claims::Reading, flux},
     lease::Election,
-    legacy_sources,
     machines::Machines,
     metrics::{Metrics, ReasonLabel},
     pool::{self, PoolContext, PoolError},
@@ -49,7 +48,7 @@ use crate::{
     unreadable::Unreadable,
     versions_in_use::versions_in_use,
     watch::{Changes, watch},
-    webhook, wicd_binding,
+    webhook, wicd_binding, wmco_sources,
 };
 
 /// Time after which an unusable release is loaded again.
@@ -164,7 +163,7 @@ impl Leader {
         tasks.spawn("the pool controller", pools);
         let instances = run_instances(cx.clone(), instances_for_instances, nodes_for_instances, pools_for_instances);
         tasks.spawn("the instance controller", instances);
-        tasks.spawn("the adapter of legacy sources", legacy_sources::run(cx.clone(), pools_for_sources));
+        tasks.spawn("the adapter of legacy sources", wmco_sources::run(cx.clone(), pools_for_sources));
         tasks.spawn("the watch of Flux", flux::run(cx.clone(), pool_cx.sources.flux.clone(), pools_for_flux));
         tasks.spawn("the certificate approver", approve(cx.clone()));
         tasks.spawn("the collector of versions", collect(cx.clone()));

@@ -126,7 +126,7 @@ pub fn username(data: &[u8]) {
     let text = String::from_utf8_lossy(data).into_owned();
     for annotation in [text, BASE64_STANDARD.encode(data)] {
         // The owner of the key may have written any name; changes by others are detected.
-        if let Ok(name) = controller::legacy::decrypt_username(&annotation, b"secret key") {
+        if let Ok(name) = controller::wmco::username::decrypt_username(&annotation, b"secret key") {
             assert_eq!(name, "Administrator");
         }
     }

@@ -3,8 +3,8 @@
 use api::names::key;
 
 use crate::{
-    csr::CsrError, drain::DrainError, host_key_policy::HostKeyProblem, legacy_host_keys::LegacyHostKeysError,
-    secrets::SecretError, versions::VersionError, whose::Mismatch, wicd_rights::RightsProblem,
+    csr::CsrError, drain::DrainError, host_key_policy::HostKeyProblem, secrets::SecretError, versions::VersionError,
+    whose::Mismatch, wicd_rights::RightsProblem, wmco::host_keys::WmcoHostKeysError,
 };
 use remote::{RemoteError, ssh::SshError};
 use wnp_core::{
@@ -167,11 +167,11 @@ impl From<SshError> for StepError {
     }
 }
 
-impl From<LegacyHostKeysError> for StepError {
-    fn from(error: LegacyHostKeysError) -> Self {
+impl From<WmcoHostKeysError> for StepError {
+    fn from(error: WmcoHostKeysError) -> Self {
         match error {
-            LegacyHostKeysError::Api(source) => Self::Api { doing: "get the known host keys", source },
-            LegacyHostKeysError::Key(problem) => Self::HostKey(problem),
+            WmcoHostKeysError::Api(source) => Self::Api { doing: "get the known host keys", source },
+            WmcoHostKeysError::Key(problem) => Self::HostKey(problem),
         }
     }
 }

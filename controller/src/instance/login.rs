@@ -71,7 +71,7 @@ pub(crate) async fn check(
             Ok(HostKeyCheck::AnyOf(cx.hosts.secrets.known_hosts(&secret, address, port).await?))
         }
         HostKeySource::FirstUse => {
-            let legacy = cx.hosts.legacy_host_keys.of(address, since).await?;
+            let legacy = cx.hosts.wmco_host_keys.of(address, since).await?;
             Ok(legacy.map_or(HostKeyCheck::TrustOnFirstUse, HostKeyCheck::Pinned))
         }
     }

@@ -56,7 +56,7 @@ use crate::{
     events::EventReason,
     machines,
     whose::{Whose, whose},
-    withheld::{Legacies, adopted_version},
+    wmco_versions::{WmcoVersions, adopted_version},
 };
 use remote::facts;
 use wnp_core::{render::Stored, rollout::lost_settings};
@@ -370,9 +370,11 @@ async fn tell_of_lost_settings(scope: &mut Scope) {
     let target = scope.pool.status.as_ref().and_then(|s| s.desired_version.clone());
     let message = match (adopted_version(&scope.instance), target) {
         (Some(version), Some(target)) => {
-            let legacies = Legacies::read([version.clone()].into(), &scope.pool, &scope.cx).await;
+            let wmco_versions = WmcoVersions::read([version.clone()].into(), &scope.pool, &scope.cx).await;
             match scope.cx.hosts.versions.get(&target).await.ok().flatten().as_deref() {
-                Some(Stored::Ours(to)) => lost_settings::message(&legacies.losses_of(&scope.instance, &to.services)),
+                Some(Stored::Ours(to)) => {
+                    lost_settings::message(&wmco_versions.losses_of(&scope.instance, &to.services))
+                }
                 _ => return,
             }
         }

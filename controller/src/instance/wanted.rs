@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
 use super::{desired_metadata::DesiredNodeMetadata, drain::is_legacy_cordon, node::template, scope::Scope};
-use crate::{legacy, secrets::Key};
+use crate::{secrets::Key, wmco::username};
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
 pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {
@@ -53,13 +53,13 @@ async fn add_user(wanted: &mut DesiredNodeMetadata, scope: &Scope, node: &Node) 
         |k: &&Arc<Key>| scope.status.public_key_hash.as_ref().is_some_and(|h| *h == k.identity.public_key_hash());
     let Some(taken) = keys.iter().find(is_taken) else { return };
     if let Some(annotation) = annotation.filter(|_| same_key)
-        && legacy::decrypt_username(annotation, &taken.pem).is_ok_and(|name| name == host.username)
+        && username::decrypt_username(annotation, &taken.pem).is_ok_and(|name| name == host.username)
     {
         wanted.username = Some(host.username.clone());
         return;
     }
     // It is encrypted with the private key, so it must be encrypted again when that key changes.
-    match legacy::encrypt_username(&host.username, &taken.pem) {
+    match username::encrypt_username(&host.username, &taken.pem) {
         Ok(text) => {
             wanted.username = Some(host.username.clone());
             if annotation.is_some() {

@@ -18,7 +18,7 @@ use super::{
 use crate::{
     args,
     context::Context,
-    withheld::{Legacies, adopted_version},
+    wmco_versions::{WmcoVersions, adopted_version},
 };
 use wnp_core::{
     render::{Rendered, Stored, version_for},
@@ -44,7 +44,7 @@ pub(super) struct DesiredState {
     /// What it takes to get to the target, from each version that a node follows, and whether that needs nothing sent.
     changes: HashMap<String, (Change, bool)>,
     target: Option<Arc<Rendered>>,
-    legacies: Legacies,
+    wmco_versions: WmcoVersions,
     /// What the version stands for that the rollout began with.
     from: Option<Arc<Rendered>>,
 }
@@ -59,8 +59,8 @@ impl DesiredState {
     ) -> Result<Self, PoolError> {
         let before = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
         if pool.metadata.deletion_timestamp.is_some() {
-            let legacies = Legacies::read(BTreeSet::new(), pool, cx).await;
-            return Ok(Self::of_nothing(before, legacies, cx));
+            let wmco_versions = WmcoVersions::read(BTreeSet::new(), pool, cx).await;
+            return Ok(Self::of_nothing(before, wmco_versions, cx));
         }
         let fresh = Arc::new(cx.hosts.release.render(&pool.spec.template_spec())?);
         let current = match before {
@@ -90,10 +90,10 @@ impl DesiredState {
             backoff_max: cx.process.args.backoff_max,
         };
         let adopted = mine.iter().filter_map(|i| adopted_version(i).cloned()).collect();
-        let legacies = Legacies::read(adopted, pool, cx).await;
+        let wmco_versions = WmcoVersions::read(adopted, pool, cx).await;
         let bare = |i| {
             let mut member = member(i, false, cx.node(&i.name_any()).as_deref(), &wish, None, now);
-            member.candidate.withheld = !legacies.losses_of(i, &fresh.services).is_empty();
+            member.candidate.withheld = !wmco_versions.losses_of(i, &fresh.services).is_empty();
             member
         };
         let members: Vec<Member> = mine.iter().map(bare).collect();
@@ -134,13 +134,13 @@ impl DesiredState {
             looks,
             changes,
             target,
-            legacies,
+            wmco_versions,
             from,
         })
     }
 
     /// A pool that is being deleted wants nothing of its hosts any more, and what it wanted may mean nothing.
-    fn of_nothing(before: Option<&RolloutStatus>, legacies: Legacies, cx: &Context) -> Self {
+    fn of_nothing(before: Option<&RolloutStatus>, wmco_versions: WmcoVersions, cx: &Context) -> Self {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course =
             Progress { status: before.cloned(), target: rendered.clone(), gate: UpdateLimit::default(), next: None };
@@ -155,7 +155,7 @@ impl DesiredState {
             looks: true,
             changes,
             target: None,
-            legacies,
+            wmco_versions,
             from: None,
         }
     }
@@ -214,12 +214,12 @@ impl DesiredState {
 
     /// Settings that a node would lose.
     fn losses(&self, instance: &WindowsInstance) -> Vec<Loss> {
-        self.target.as_ref().map(|to| self.legacies.losses_of(instance, &to.services)).unwrap_or_default()
+        self.target.as_ref().map(|to| self.wmco_versions.losses_of(instance, &to.services)).unwrap_or_default()
     }
 
     /// What is said of a host that would be taken over with this version, if the next change would lose settings.
-    pub(super) fn lost_with(&self, version: &str, legacies: &Legacies) -> Option<String> {
-        message(&legacies.losses(version, None, &self.target.as_ref()?.services))
+    pub(super) fn lost_with(&self, version: &str, wmco_versions: &WmcoVersions) -> Option<String> {
+        message(&wmco_versions.losses(version, None, &self.target.as_ref()?.services))
     }
 
     /// What it takes on a node that does not follow the target, and whether everything for it is on the host.

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     instance::{applied::Applied, node},
     inventory::hosts::{EntryError, Known},
-    withheld::Legacies,
+    wmco_versions::WmcoVersions,
 };
 use wnp_core::rollout::{
     grants::Limits,
@@ -99,8 +99,8 @@ impl Snapshot {
             let nodes: Vec<(String, String)> =
                 list.hosts.keys().filter(is_new).filter_map(|n| Some((n.clone(), version(n)?))).collect();
             let versions = nodes.iter().map(|(_, version)| version.clone()).collect();
-            let legacies = Legacies::read(versions, pool, cx).await;
-            let lost = |version: &str| desired.lost_with(version, &legacies);
+            let wmco_versions = WmcoVersions::read(versions, pool, cx).await;
+            let lost = |version: &str| desired.lost_with(version, &wmco_versions);
             adoptable.extend(nodes.into_iter().map(|(name, version)| (name, lost(&version))));
         }
         Ok(Self { mine, list, window, desired, members, limits, keys, adoptable })

@@ -5,7 +5,7 @@ use api::WindowsNodePool;
 use super::PoolContext;
 use crate::{
     inventory::{Entry, HostList, SourceError, SourceOutcome, claims::Begun},
-    legacy_sources::{config_map, machines},
+    wmco_sources::{config_map, machines},
 };
 
 /// The list that is in force for a pool.

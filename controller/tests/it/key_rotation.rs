@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use api::{GrantType, WindowsInstance, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
-use controller::legacy::decrypt_username;
+use controller::wmco::username::decrypt_username;
 use futures::StreamExt as _;
 use kube::{
     Api, ResourceExt,

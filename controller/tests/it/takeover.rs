@@ -287,7 +287,7 @@ async fn a_cordon_that_was_left_is_lifted_and_a_persons_is_not(world: &World, le
         .eventually("the annotation has the user", || async {
             let node = world.node(left.name()).await.ok().flatten();
             let annotation = node.and_then(|n| n.annotations().get(key::USERNAME).cloned()).unwrap_or_default();
-            controller::legacy::decrypt_username(&annotation, &pem).as_deref() == Ok("Local Admin")
+            controller::wmco::username::decrypt_username(&annotation, &pem).as_deref() == Ok("Local Admin")
         })
         .await
 }

@@ -1,4 +1,4 @@
-//! Sources of hosts that users of the legacy operator have. Each is adapted into a pool, so that such a user changes nothing.
+//! Sources of hosts that users of the Windows Machine Config Operator have. Each is adapted into a pool, so that such a user changes nothing.
 //!
 //! * [`config_map`]: the ConfigMap `windows-instances`, and any other that a pool names.
 //! * [`machines`]: the Machines of OpenShift and of Cluster API.

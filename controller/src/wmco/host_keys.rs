@@ -25,7 +25,7 @@ const REMEMBER_FOR: Duration = Duration::from_secs(10);
 
 /// The ConfigMap says nothing that can be relied upon.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum LegacyHostKeysError {
+pub(crate) enum WmcoHostKeysError {
     /// It cannot be read.
     #[error("failed to get the known host keys: {}", crate::errors::said(.0))]
     Api(#[source] kube::Error),
@@ -35,7 +35,7 @@ pub(crate) enum LegacyHostKeysError {
 }
 
 /// Reads the ConfigMap.
-pub(crate) struct LegacyHostKeys {
+pub(crate) struct WmcoHostKeys {
     api: Api<ConfigMap>,
     seen: Mutex<Option<(Instant, Arc<Entries>)>>,
 }
@@ -43,7 +43,7 @@ pub(crate) struct LegacyHostKeys {
 /// Content of the ConfigMap: key and time of the last write, by address as it is written there.
 type Entries = BTreeMap<String, (String, Option<Timestamp>)>;
 
-impl LegacyHostKeys {
+impl WmcoHostKeys {
     /// That of `namespace`.
     pub(crate) fn new(client: Client, namespace: &str) -> Self {
         Self { api: Api::namespaced(client, namespace), seen: Mutex::default() }
@@ -57,16 +57,16 @@ impl LegacyHostKeys {
         &self,
         address: &str,
         since: Option<Timestamp>,
-    ) -> Result<Option<HostKey>, LegacyHostKeysError> {
+    ) -> Result<Option<HostKey>, WmcoHostKeysError> {
         Ok(find(&*self.entries().await?, address, since)?)
     }
 
-    async fn entries(&self) -> Result<Arc<Entries>, LegacyHostKeysError> {
+    async fn entries(&self) -> Result<Arc<Entries>, WmcoHostKeysError> {
         let remembered = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((_, entries)) = remembered.filter(|(at, _)| at.elapsed() < REMEMBER_FOR) {
             return Ok(entries);
         }
-        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(LegacyHostKeysError::Api)?;
+        let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(WmcoHostKeysError::Api)?;
         let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), entries.clone()));
         Ok(entries)

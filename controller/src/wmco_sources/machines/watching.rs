@@ -39,7 +39,7 @@ use crate::{
 const DEBOUNCE: Duration = Duration::from_millis(200);
 
 /// Runs until it is stopped from outside; what it has started ends with it.
-pub(in crate::legacy_sources) async fn run(cx: &Arc<Context>) {
+pub(in crate::wmco_sources) async fn run(cx: &Arc<Context>) {
     let mut watches: BTreeMap<MachineGroup, (Served, Watch)> = BTreeMap::new();
     let mut restrictions = Restrictions::default();
     loop {

@@ -19,14 +19,14 @@ use wnp_core::{
 };
 
 /// Versions of the legacy operator that hosts follow, and what people accept to lose.
-pub(crate) struct Legacies {
+pub(crate) struct WmcoVersions {
     /// By version; `None` for one that is not stored, and an error in words for one that cannot be read.
     versions: HashMap<String, Result<Option<Arc<Stored>>, String>>,
     /// The pool's annotation.
     accepted: Option<String>,
 }
 
-impl Legacies {
+impl WmcoVersions {
     /// Reads these versions.
     pub(crate) async fn read(versions: BTreeSet<String>, pool: &WindowsNodePool, cx: &Context) -> Self {
         let accepted = pool.annotations().get(key::ACCEPT_LOST_SETTINGS).cloned();
@@ -89,8 +89,8 @@ mod tests {
             ("it names no version", UNKNOWN_VERSION, Ok(None), None, vec![]),
         ] {
             let versions = [(version.to_owned(), stored)].into();
-            let legacies = Legacies { versions, accepted: accepted.map(str::to_owned) };
-            assert_eq!(legacies.losses(version, None, &to), expected, "{about}");
+            let wmco_versions = WmcoVersions { versions, accepted: accepted.map(str::to_owned) };
+            assert_eq!(wmco_versions.losses(version, None, &to), expected, "{about}");
         }
     }
 }

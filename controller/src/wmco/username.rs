@@ -27,7 +27,7 @@ const MAX_USERNAME: u64 = 1 << 10;
 
 /// The annotation could not be made or read. Neither says anything of what is inside.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum LegacyError {
+pub enum UsernameError {
     /// OpenPGP refused.
     #[error("the user name could not be encrypted for the username annotation")]
     Encrypt,
@@ -41,7 +41,7 @@ pub enum LegacyError {
     WrongKey,
 }
 
-impl LegacyError {
+impl UsernameError {
     /// A stable word for events and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -53,8 +53,8 @@ impl LegacyError {
 }
 
 /// Encrypts a user name for the annotation. `pem` is the private key exactly as its Secret has it.
-pub fn encrypt_username(username: &str, pem: &[u8]) -> Result<String, LegacyError> {
-    let armored = encrypt(username, pem).map_err(|_| LegacyError::Encrypt)?;
+pub fn encrypt_username(username: &str, pem: &[u8]) -> Result<String, UsernameError> {
+    let armored = encrypt(username, pem).map_err(|_| UsernameError::Encrypt)?;
     let lines: Vec<&str> = armored.lines().filter(|line| !line.is_empty() && !line.starts_with("-----")).collect();
     Ok(lines.join(NEWLINE))
 }
@@ -72,23 +72,23 @@ fn armor_options() -> pgp::composed::ArmorOptions<'static> {
 }
 
 /// Reads the annotation of a Node, in either encoding. `pem` is the private key exactly as its Secret has it.
-pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, LegacyError> {
-    let message = dearmor(annotation).ok_or(LegacyError::Malformed)?;
-    let message = Message::from_bytes(message.as_slice()).map_err(|_| LegacyError::Malformed)?;
+pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, UsernameError> {
+    let message = dearmor(annotation).ok_or(UsernameError::Malformed)?;
+    let message = Message::from_bytes(message.as_slice()).map_err(|_| UsernameError::Malformed)?;
     if !is_cheap(&message) {
-        return Err(LegacyError::Malformed);
+        return Err(UsernameError::Malformed);
     }
-    let message = message.decrypt_with_password(&Password::from(pem)).map_err(|_| LegacyError::WrongKey)?;
+    let message = message.decrypt_with_password(&Password::from(pem)).map_err(|_| UsernameError::WrongKey)?;
     let Message::Literal { .. } = &message else {
-        return Err(LegacyError::Malformed);
+        return Err(UsernameError::Malformed);
     };
     let mut name = Vec::new();
     // Only at its end is the message known to be whole.
-    message.take(MAX_USERNAME + 1).read_to_end(&mut name).map_err(|_| LegacyError::WrongKey)?;
+    message.take(MAX_USERNAME + 1).read_to_end(&mut name).map_err(|_| UsernameError::WrongKey)?;
     if name.len() as u64 > MAX_USERNAME {
-        return Err(LegacyError::Malformed);
+        return Err(UsernameError::Malformed);
     }
-    String::from_utf8(name).map_err(|_| LegacyError::Malformed)
+    String::from_utf8(name).map_err(|_| UsernameError::Malformed)
 }
 
 /// Any client that may write the Node controls its annotation: it must not choose a key derivation that takes
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn another_key_reads_nothing() {
         for key in [&b"secret kex"[..], b"", b"secret key\n", PEM] {
-            assert_eq!(decrypt_username(BY_GO, key), Err(LegacyError::WrongKey));
+            assert_eq!(decrypt_username(BY_GO, key), Err(UsernameError::WrongKey));
         }
     }
 
@@ -179,18 +179,18 @@ mod tests {
                 message.encrypt_with_password(s2k.clone(), &password).unwrap();
             }
             let armored = message.to_armored_string(OsRng, armor_options()).unwrap();
-            assert_eq!(decrypt_username(&armored, KEY), Err(LegacyError::Malformed), "{what}");
+            assert_eq!(decrypt_username(&armored, KEY), Err(UsernameError::Malformed), "{what}");
         }
         let plain = MessageBuilder::from_bytes("", "x").to_armored_string(OsRng, armor_options()).unwrap();
-        assert_eq!(decrypt_username(&plain, KEY), Err(LegacyError::Malformed));
-        assert_eq!(decrypt_username(&"A".repeat(MAX_ANNOTATION + 1), KEY), Err(LegacyError::Malformed));
+        assert_eq!(decrypt_username(&plain, KEY), Err(UsernameError::Malformed));
+        assert_eq!(decrypt_username(&"A".repeat(MAX_ANNOTATION + 1), KEY), Err(UsernameError::Malformed));
         let long = encrypt_username(&"a".repeat(1025), KEY).unwrap();
-        assert_eq!(decrypt_username(&long, KEY), Err(LegacyError::Malformed));
+        assert_eq!(decrypt_username(&long, KEY), Err(UsernameError::Malformed));
     }
 
     #[test]
     fn errors_tell_no_secret() {
-        for error in [LegacyError::Encrypt, LegacyError::Malformed, LegacyError::WrongKey] {
+        for error in [UsernameError::Encrypt, UsernameError::Malformed, UsernameError::WrongKey] {
             let text = format!("{error} {error:?} {}", error.reason());
             assert!(!text.contains("secret key") && !text.contains("Administrator"), "{text}");
         }
