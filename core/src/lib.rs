@@ -2,10 +2,12 @@
 //!
 //! * [`rollout`]: which hosts of a pool may be worked on now, and the progress of a change.
 //! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
+//! * [`drain`]: which pods leave a node, and what the answer to an eviction means.
 //! * [`csr`]: which certificate requests are approved, and which are denied.
 //! * [`render`]: the services and configuration files of hosts.
 
 pub mod csr;
+pub mod drain;
 pub mod operation;
 pub mod render;
 pub mod rollout;

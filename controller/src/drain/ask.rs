@@ -7,12 +7,12 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use tokio::time::timeout_at;
 
-use super::OnTimeout;
-use super::answer::{self, Answer, Refusal};
-use super::classify::{Likeness, Verdict, likeness};
 use super::error::DrainError;
 use super::evict::{self, Target};
 use super::pass::{Pass, SLOW_RETRY, key, order};
+use wnp_core::drain::OnTimeout;
+use wnp_core::drain::answer::{self, Answer, Refusal};
+use wnp_core::drain::classify::{Likeness, Verdict, likeness};
 
 /// Grace period that the API server gives a pod without one.
 const DEFAULT_GRACE_SECONDS: i64 = 30;

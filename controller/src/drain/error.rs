@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use wnp_core::drain::InvalidRule;
+
 /// Why a pass, a cordon or an uncordon came to no result. Each is safe to try again: nothing is remembered but what the cluster shows.
 ///
 /// That a drain is refused or has timed out is a result, not an error: see [`State`](super::State).
@@ -51,13 +53,8 @@ pub(crate) enum DrainError {
         node: String,
     },
     /// A pod rule has a selector that means nothing.
-    #[error("drain.podRules[{index}] has a selector that cannot be read: {message}; correct or remove it")]
-    InvalidRule {
-        /// Position in `Options::rules`, from 0.
-        index: usize,
-        /// What is wrong with it.
-        message: String,
-    },
+    #[error(transparent)]
+    InvalidRule(#[from] InvalidRule),
 }
 
 impl DrainError {
@@ -69,7 +66,7 @@ impl DrainError {
             Self::EvictionRejected { .. } => "EvictionRejected",
             Self::NodeGone { .. } => "NodeGone",
             Self::CordonConflict { .. } => "CordonConflict",
-            Self::InvalidRule { .. } => "InvalidDrainRule",
+            Self::InvalidRule(_) => "InvalidDrainRule",
         }
     }
 }

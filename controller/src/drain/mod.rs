@@ -8,9 +8,7 @@
 //! or nothing), each eviction bound to the UID that was listed, budgets named in the report, and never a grace period
 //! of 0.
 
-mod answer;
 mod ask;
-mod classify;
 mod clock;
 mod cordon;
 mod error;
@@ -28,90 +26,15 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::Client;
 
 pub(crate) use cordon::{Cordon, is_cordoned, is_of_the_legacy_operator as is_cordon_of_the_legacy_operator};
 pub(crate) use error::DrainError;
 pub(crate) use pass::{left_behind, pass};
+use wnp_core::drain::Options;
 
 /// API time that one pass may take.
 const PASS_BUDGET: Duration = Duration::from_secs(10);
-
-/// How a pool wants its nodes drained.
-#[derive(Clone, Debug)]
-pub(crate) struct Options {
-    /// From the stored start; `None` or zero = no deadline.
-    pub timeout: Option<Duration>,
-    /// What happens at the deadline.
-    pub on_timeout: OnTimeout,
-    /// Instead of each pod's own grace period. 0 is taken as 1: 0 kills. Negative is taken as `None`.
-    pub grace_period_seconds: Option<i64>,
-    /// Evict pods with emptyDir volumes, whose data is lost.
-    pub delete_empty_dir_data: bool,
-    /// Evict pods that no controller recreates, and those of a deleted DaemonSet.
-    pub evict_unmanaged: bool,
-    /// Label selector as in `kubectl -l`: other pods stay.
-    pub pod_selector: Option<String>,
-    /// Do not wait for pods that are longer than this past their deletion time (which already includes their grace period). `None` or zero = wait.
-    pub skip_wait_for_delete_timeout: Option<Duration>,
-    /// Wait until the volumes of the pods that left are detached.
-    pub wait_for_volume_detach: bool,
-    /// The first that selects a pod holds.
-    pub rules: Vec<Rule>,
-}
-
-/// The defaults of the pool's API: an hour, then continue to wait and report it.
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            timeout: Some(Duration::from_hours(1)),
-            on_timeout: OnTimeout::Wait,
-            grace_period_seconds: None,
-            delete_empty_dir_data: true,
-            evict_unmanaged: true,
-            pod_selector: None,
-            skip_wait_for_delete_timeout: None,
-            wait_for_volume_detach: true,
-            rules: Vec::new(),
-        }
-    }
-}
-
-/// What happens at the deadline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnTimeout {
-    /// Continue, and report that it is overdue. Disruption budgets are always respected.
-    Wait,
-    /// Stop. The caller uncordons and tries again later.
-    Abort,
-    /// Delete the pods that a budget still holds, with their full grace period.
-    Force,
-}
-
-/// An exception for some pods.
-#[derive(Clone, Debug)]
-pub(crate) struct Rule {
-    /// Selects pods; empty = all.
-    pub pod_selector: LabelSelector,
-    /// Selects the pods' namespaces; empty = all.
-    pub namespace_selector: LabelSelector,
-    /// What happens to them.
-    pub behavior: Behavior,
-    /// All pods of a lower order leave before any of a higher order is evicted. Pods without a rule have 0.
-    pub order: i32,
-}
-
-/// What happens to the pods of a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Behavior {
-    /// They are evicted.
-    Drain,
-    /// They stay, and the drain does not wait for them.
-    Skip,
-    /// They run to their end, which is waited for.
-    WaitCompleted,
-}
 
 /// One drain: what a pass is about.
 #[derive(Clone, Copy, Debug)]
@@ -192,9 +115,4 @@ impl Drainer {
         self.budget = budget;
         self
     }
-}
-
-/// From `from` to `to`; zero when `to` is earlier.
-fn elapsed(from: Timestamp, to: Timestamp) -> Duration {
-    Duration::try_from(to.duration_since(from)).unwrap_or_default()
 }

@@ -11,11 +11,12 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams, ObjectMeta};
 use tokio::time::Instant;
 
-use super::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
 use super::clock::{Clock, list_all};
 use super::error::DrainError;
 use super::evict::Target;
-use super::{Cordon, Drain, Drainer, OnTimeout, Options, Progress, State, cordon, elapsed, volumes};
+use super::{Cordon, Drain, Drainer, Progress, State, cordon, volumes};
+use wnp_core::drain::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
+use wnp_core::drain::{OnTimeout, Options, elapsed};
 
 /// Between passes at first, and after [`PATIENCE`].
 const RETRY: Duration = Duration::from_secs(5);

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::{classify::DRAIN_LABEL, cordon::CORDONED_BY, *};
+use wnp_core::drain::{Behavior, OnTimeout, Rule, classify::DRAIN_LABEL};
+
+use super::{cordon::CORDONED_BY, *};
 use crate::fake_api::{FakeApi, failure, list, success};
 
 const NODE: &str = "/api/v1/nodes/win-1";

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::core::Selector;
 
 use super::error::StepError;
-use crate::drain::{self, Behavior, Options, Rule};
+use wnp_core::drain::{self, Behavior, Options, Rule};
 
 /// Translates. A selector that means nothing is an error: taken for "all" it would evict what should stay.
 pub(super) fn options(drain: &api::Drain) -> Result<Options, StepError> {

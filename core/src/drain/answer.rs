@@ -15,7 +15,7 @@ const LONGEST_TEXT: usize = 240;
 
 /// Meaning of one answer to one eviction.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Answer {
+pub enum Answer {
     /// Accepted: the pod is being deleted. It still counts until it is deleted.
     Evicting,
     /// The pod was deleted, or another one has its name.
@@ -44,7 +44,7 @@ pub(crate) enum Answer {
 
 /// Origin of the refusal of an eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// A PodDisruptionBudget. The only refusal that `onTimeout: Force` may go over, with [`Answer::NeverWithoutHelp`].
     Budget,
     /// This request failed for a passing reason.
@@ -54,7 +54,7 @@ pub(crate) enum Refusal {
 }
 
 /// Reads a refusal. An eviction that was taken has no such status: it is [`Answer::Evicting`].
-pub(crate) fn read(status: &Status) -> Answer {
+pub fn read(status: &Status) -> Answer {
     let cause = |reason: &str| status.details.iter().flat_map(|d| &d.causes).find(|c| c.reason == reason);
     let retry_after = status
         .details

@@ -8,17 +8,16 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::core::{Selector, SelectorExt};
 use kube::{Resource, ResourceExt};
 
-use super::error::DrainError;
-use super::{Behavior, Options, Rule};
+use super::{Behavior, InvalidRule, Options, Rule};
 
 /// Label on a pod: `skip` leaves it where it is, `wait-completed` lets it run to its end. Goes before any rule.
-pub(crate) const DRAIN_LABEL: &str = "windowsmachineconfig.openshift.io/drain";
+pub const DRAIN_LABEL: &str = "windowsmachineconfig.openshift.io/drain";
 
 const MIRROR_POD: &str = "kubernetes.io/config.mirror";
 
 /// What a verdict needs besides the pod.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Facts {
+pub struct Facts {
     /// The present.
     pub now: Timestamp,
     /// Whether the DaemonSet that [`daemon_set`] names for this pod exists. Ignored for other pods.
@@ -31,7 +30,7 @@ pub(crate) struct Facts {
 
 /// What the rules want for one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Treatment {
+pub struct Treatment {
     /// What happens to it.
     pub behavior: Behavior,
     /// Lower orders leave first.
@@ -46,7 +45,7 @@ impl Default for Treatment {
 
 /// What has to happen to one pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// Stays, and the drain does not wait for it.
     Skip(Skip),
     /// Must be evicted. The warnings name the data that are lost.
@@ -72,7 +71,7 @@ pub(crate) enum Verdict {
 
 /// Why a pod is left alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Skip {
+pub enum Skip {
     /// Its deletion is overdue by more than the owner wants to wait.
     DeletedLongAgo,
     /// Its DaemonSet would only put it back.
@@ -84,7 +83,7 @@ pub(crate) enum Skip {
 }
 
 /// The DaemonSet (in the pod's namespace) whose existence decides about this pod; `None` when none does.
-pub(crate) fn daemon_set(pod: &Pod) -> Option<&str> {
+pub fn daemon_set(pod: &Pod) -> Option<&str> {
     let controller = pod.owner_references().iter().find(|owner| owner.controller == Some(true))?;
     let is_daemon_set = controller.kind == "DaemonSet" && controller.api_version == "apps/v1";
     (is_daemon_set && !is_finished(pod)).then_some(&controller.name)
@@ -93,7 +92,7 @@ pub(crate) fn daemon_set(pod: &Pod) -> Option<&str> {
 /// Decides about one pod. The order of the questions is that of `kubectl drain`; the first "no" wins.
 ///
 /// One difference: a pod that is being deleted already is only waited for, even when this drain may not have evicted it.
-pub(crate) fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
+pub fn classify(pod: &Pod, facts: &Facts, options: &Options) -> Verdict {
     let deletion = pod.meta().deletion_timestamp.as_ref().map(|time| time.0);
     if let (Some(deletion), Some(limit)) = (deletion, facts.skip_deleted_after)
         && super::elapsed(deletion, facts.now) > limit
@@ -169,10 +168,10 @@ fn has_empty_dir(pod: &Pod) -> bool {
 }
 
 /// Two pods that are alike in this get the same answer from the server: the same budgets select them, and they count the same.
-pub(super) type Likeness = (String, BTreeMap<String, String>, String, bool);
+pub type Likeness = (String, BTreeMap<String, String>, String, bool);
 
 /// The [`Likeness`] of a pod.
-pub(super) fn likeness(pod: &Pod) -> Likeness {
+pub fn likeness(pod: &Pod) -> Likeness {
     let ready = pod
         .status
         .iter()
@@ -183,7 +182,7 @@ pub(super) fn likeness(pod: &Pod) -> Likeness {
 
 /// [`Options::rules`](super::Options::rules), ready for use.
 #[derive(Debug)]
-pub(crate) struct Rules(Vec<Compiled>);
+pub struct Rules(Vec<Compiled>);
 
 #[derive(Debug)]
 struct Compiled {
@@ -194,11 +193,10 @@ struct Compiled {
 
 impl Rules {
     /// Reads the selectors. An empty selector selects everything.
-    pub(crate) fn compile(rules: &[Rule]) -> Result<Self, DrainError> {
+    pub fn compile(rules: &[Rule]) -> Result<Self, InvalidRule> {
         let compile = |(index, rule): (usize, &Rule)| {
             let selector = |selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {
-                Selector::try_from(selector.clone())
-                    .map_err(|error| DrainError::InvalidRule { index, message: error.0 })
+                Selector::try_from(selector.clone()).map_err(|error| InvalidRule { index, message: error.0 })
             };
             Ok(Compiled {
                 pods: selector(&rule.pod_selector)?,
@@ -210,12 +208,12 @@ impl Rules {
     }
 
     /// Whether the labels of the pod's namespace are needed to decide about it.
-    pub(crate) fn need_namespace(&self, pod: &Pod) -> bool {
+    pub fn need_namespace(&self, pod: &Pod) -> bool {
         self.0.iter().any(|rule| !rule.namespaces.selects_all() && rule.pods.matches(pod.labels()))
     }
 
     /// The first rule that selects the pod; without any, the pod is drained at order 0.
-    pub(crate) fn find(&self, pod: &Pod, namespace_labels: &BTreeMap<String, String>) -> Treatment {
+    pub fn find(&self, pod: &Pod, namespace_labels: &BTreeMap<String, String>) -> Treatment {
         self.0
             .iter()
             .find(|rule| rule.pods.matches(pod.labels()) && rule.namespaces.matches(namespace_labels))
@@ -460,7 +458,6 @@ mod tests {
         let bad = json!({ "pods": { "matchExpressions": [{ "key": "app", "operator": "Near" }] }, "namespaces": {}, "order": 0 });
         let good = json!({ "pods": {}, "namespaces": {}, "order": 0 });
         let error = Rules::compile(&[rule(&good), rule(&bad)]).unwrap_err();
-        assert_eq!(error.reason(), "InvalidDrainRule");
         assert!(error.to_string().starts_with("drain.podRules[1] "), "{error}");
     }
 }
