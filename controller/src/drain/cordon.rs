@@ -56,12 +56,18 @@ impl Cordon {
         self.take_patch(node).is_none()
     }
 
-    /// Cordons the Node, if it is not cordoned, and gives back the Node as it is then.
+    /// Cordons the Node, if it is not cordoned, and gives back the Node as it is then. A Node that does not pass `may_cordon`, which is asked
+    /// again whenever the Node has changed meanwhile, is left unchanged.
     ///
     /// A Node that another client has cordoned since [`Cordon::plan`] is left unchanged: that cordon belongs to the
     /// client.
-    pub(crate) async fn take(&self, client: &Client, node: &Node) -> Result<Node, DrainError> {
-        patch(client, node, "cordon", |node| self.take_patch(node)).await
+    pub(crate) async fn take(
+        &self,
+        client: &Client,
+        node: &Node,
+        may_cordon: impl Fn(&Node) -> bool,
+    ) -> Result<Node, DrainError> {
+        patch(client, node, "cordon", |node| self.take_patch(node).filter(|_| may_cordon(node))).await
     }
 
     /// Makes the cordon that the legacy operator has left on a Node this operation's, so that it is lifted when that ends. The

@@ -43,6 +43,8 @@ pub(crate) struct Drain<'a> {
     pub node: &'a Node,
     /// As stored before the node was cordoned.
     pub cordon: &'a Cordon,
+    /// Whether a node that another client has uncordoned may be cordoned again. Otherwise the pass ends.
+    pub may_cordon: bool,
     /// When the drain began, as stored.
     pub started: Timestamp,
     /// The present.

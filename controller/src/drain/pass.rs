@@ -48,7 +48,7 @@ pub(crate) async fn left_behind(
 ) -> Result<Vec<String>, DrainError> {
     let node = Node { metadata: ObjectMeta { name: Some(name.into()), ..ObjectMeta::default() }, ..Node::default() };
     let cordon = Cordon { operation_id: String::new(), pre_cordoned: false };
-    let drain = Drain { node: &node, cordon: &cordon, started: now, now, cordoned_at: None, options };
+    let drain = Drain { node: &node, cordon: &cordon, may_cordon: true, started: now, now, cordoned_at: None, options };
     let pass = Pass::new(cx, &drain)?;
     let verdicts = Box::pin(async { pass.judge(pass.list_pods(options.pod_selector.as_deref()).await?).await }).await?;
     let stays = |verdict: &Verdict| matches!(verdict, Verdict::Skip(_));
@@ -140,7 +140,10 @@ impl<'a> Pass<'a> {
         if cordon::is_cordoned(node) {
             return Ok(());
         }
-        let take = self.drain.cordon.take(&self.cx.client, node);
+        if !self.drain.may_cordon {
+            return Err(DrainError::CordonConflict { node: node.name_any() });
+        }
+        let take = self.drain.cordon.take(&self.cx.client, node, |_| true);
         self.clock.bound("cordon the node", take).await?;
         self.recordoned = true;
         Ok(())

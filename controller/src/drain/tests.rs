@@ -93,6 +93,7 @@ impl Bed {
         pass(
             &self.cx,
             &Drain {
+                may_cordon: true,
                 node: &serde_json::from_value(ours()).unwrap(),
                 cordon: &cordon,
                 started: start,
@@ -522,8 +523,8 @@ async fn the_cordon_on_the_wire() {
         .on("GET", NODE, 200, newer);
     let free: Node = serde_json::from_value(node(false, None, "True")).unwrap();
     let cordon = Cordon::plan(&free, "op-1");
-    let cordoned = cordon.take(&api.client(), &free).await.unwrap();
-    cordon.take(&api.client(), &cordoned).await.unwrap();
+    let cordoned = cordon.take(&api.client(), &free, |_| true).await.unwrap();
+    cordon.take(&api.client(), &cordoned, |_| true).await.unwrap();
     cordon.release(&api.client(), &cordoned).await.unwrap();
     let bodies: Vec<Value> = api.calls("PATCH", NODE).into_iter().map(|call| call.body).collect();
     assert_eq!(bodies.len(), 3, "a conflict is tried again on the newer node, and a cordon held is not written twice");
@@ -534,17 +535,31 @@ async fn the_cordon_on_the_wire() {
     );
 }
 
+/// The Node became Ready between the look at it and the cordon.
+#[tokio::test]
+async fn a_node_that_may_not_be_cordoned_any_more_is_left_alone() {
+    let api = FakeApi::new();
+    api.fail("PATCH", NODE, 409, "Conflict", "the object has been modified", Value::Null);
+    api.on("GET", NODE, 200, changed(node(false, None, "True"), "/metadata/resourceVersion", json!("8")));
+    let down: Node = serde_json::from_value(node(false, None, "False")).unwrap();
+    let cordon = Cordon::plan(&down, "op-1");
+    let is_down = |node: &Node| json!(node)["status"]["conditions"][0]["status"] == "False";
+    let after = cordon.take(&api.client(), &down, is_down).await.unwrap();
+    assert!(!cordon.is_held(&after));
+    assert_eq!(api.calls("PATCH", NODE).len(), 1);
+}
+
 #[tokio::test]
 async fn a_foreign_cordon_stays() {
     let api = FakeApi::new();
     let foreign: Node = serde_json::from_value(node(true, None, "True")).unwrap();
     let cordon = Cordon::plan(&foreign, "op-1");
     assert!(cordon.pre_cordoned);
-    cordon.take(&api.client(), &foreign).await.unwrap();
+    cordon.take(&api.client(), &foreign, |_| true).await.unwrap();
     cordon.release(&api.client(), &foreign).await.unwrap();
     // Another client was faster between the plan and the patch.
     let cordon = Cordon { operation_id: "op-1".into(), pre_cordoned: false };
-    cordon.take(&api.client(), &foreign).await.unwrap();
+    cordon.take(&api.client(), &foreign, |_| true).await.unwrap();
     cordon.release(&api.client(), &foreign).await.unwrap();
     assert_eq!(api.all_calls(), []);
 }

@@ -47,29 +47,49 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
 /// A node that waits for a place in the budget checks this often whether it has one; its pool triggers it as well.
 const PLACE_POLL: Duration = Duration::from_secs(5);
 
-/// Whether the node takes pods again, and the operation was granted as one that costs nothing because it took none.
-fn lacks_place(scope: &Scope, node: &Node) -> bool {
-    let operation = scope.status.operation.as_ref().map(|o| &o.id);
-    let grant = scope.instance.spec.grant.as_ref().filter(|g| Some(&g.id) == operation);
-    grant.is_some_and(|g| g.without_place) && ready(node).0 && !drain::is_cordoned(node)
+/// Whether the operation was granted as one that costs nothing, because the node took no pods. What has changed the host goes on.
+fn is_without_place(scope: &Scope) -> bool {
+    let Some(operation) = scope.status.operation.as_ref().filter(|o| !o.is_past_return()) else { return false };
+    scope.instance.spec.grant.as_ref().is_some_and(|g| g.id == operation.id && g.without_place)
 }
 
-/// Keeps new pods away. Returns how long the operation waits, if it lacks a place in the budget.
+/// Whether new pods may come to the node.
+fn takes_pods(node: &Node) -> bool {
+    ready(node).0 && !drain::is_cordoned(node)
+}
+
+/// Keeps new pods away. Returns how long the operation waits, if the node takes pods again and has no place in the budget.
 pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option<Action>, StepError> {
-    if lacks_place(scope, node) {
-        return Ok(Some(Action::requeue(PLACE_POLL)));
+    let may_cordon = {
+        let is_without_place = is_without_place(scope);
+        move |node: &Node| !is_without_place || !takes_pods(node)
+    };
+    if !may_cordon(node) {
+        return wait_for_place(scope).await.map(Some);
     }
     match &mut scope.status.operation {
         // A drain begins only on a cordoned node.
         Some(operation) if operation.drain.is_some() => lifted(scope, Timestamp::now()),
-        // Whether another client had cordoned it is stored first, so that a restart does not treat that cordon as the
-        // operator's.
-        Some(operation) => operation.pre_cordoned = Cordon::plan(node, operation.id.as_str()).pre_cordoned,
+        Some(operation) => {
+            operation.pre_cordoned = Cordon::plan(node, operation.id.clone()).pre_cordoned;
+        }
         None => {}
     }
     scope.enter_step(Step::Cordon, "cordoning the node").await?;
-    cordon(scope).take(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
-    Ok(None)
+    let cordon = cordon(scope);
+    let node = cordon.take(&scope.cx.cluster.client, node, may_cordon).await.map_err(StepError::Drain)?;
+    if cordon.is_held(&node) { Ok(None) } else { wait_for_place(scope).await.map(Some) }
+}
+
+/// Until the pool finds a place for the operation, or takes its grant back. A pool in mode Plan does neither: nothing was done yet, so the
+/// operation ends.
+async fn wait_for_place(scope: &mut Scope) -> Result<Action, StepError> {
+    if scope.is_plan() {
+        scope.status.operation = None;
+        return Ok(Action::await_change());
+    }
+    scope.enter_step(Step::Cordon, "waiting until another node may be disrupted (rollout.maxUnavailable)").await?;
+    Ok(Action::requeue(PLACE_POLL))
 }
 
 /// Another client lifted the cordon during the drain. Whatever its owner, the new cordon is the operator's, and the
@@ -119,7 +139,15 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
     let options = options(&scope.pool.spec.drain())?;
-    let drain = Drain { node, cordon: &cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
+    let drain = Drain {
+        node,
+        cordon: &cordon,
+        may_cordon: !is_without_place(scope),
+        started,
+        now,
+        cordoned_at: Some(cordoned_at),
+        options: &options,
+    };
     let progress = drain::pass(&scope.cx.hosts.drainer, &drain).await.map_err(StepError::Drain)?;
     if let Some(status) = scope.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
         status.remaining = progress.remaining;

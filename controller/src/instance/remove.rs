@@ -30,7 +30,7 @@ use crate::events::EventReason;
 use remote::facts;
 use wnp_core::operation::{
     identity::{Identity, Purpose},
-    remove::{Next, ObservedRemoval, is_past_drain, next},
+    remove::{Next, ObservedRemoval, is_past_drain, is_step, next},
 };
 
 /// A node that is to leave stays one for at least this long after it was marked: what was taken out by mistake, or stands in the next
@@ -43,7 +43,8 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
     if scope.pool.spec.deletion_policy() == DeletionPolicy::Orphan && past_return(scope).is_none() {
         return let_go(scope, grant).await;
     }
-    let begun = scope.status.operation.as_ref().filter(|o| o.id == grant.id).map(|o| o.step);
+    let is_removal = |o: &&Operation| o.id == grant.id && o.type_ == GrantType::Remove && is_step(o.step);
+    let begun = scope.status.operation.as_ref().filter(is_removal).map(|o| o.step);
     if begun.is_none() {
         Box::pin(verify_before_removal(scope)).await?;
     }
@@ -56,7 +57,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         let is_past_drain = is_past_drain(seen.begun);
         let found = if is_past_drain { scope.find_node().await? } else { scope.find_node_to_empty().await? };
         // Pods of a Node that is gone must end before anything is done to the host.
-        let has_lost_node = matches!(found, Found::Gone) && !is_past_drain;
+        let is_gone = matches!(found, Found::Gone);
         let node = found.node();
         seen.cordoned = node.as_ref().is_some_and(|n| cordon(scope).is_held(n));
         seen.deleted = scope.instance.is_deleting();
@@ -72,7 +73,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 Some(action) => return Ok(action),
             },
             Next::Delete => {
-                if has_lost_node && let Some(action) = left_behind(scope).await? {
+                if is_gone && let Some(action) = left_behind(scope).await? {
                     return Ok(action);
                 }
                 if let Some(wait) = settles(scope) {
@@ -81,7 +82,10 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                 delete(scope, |i| leaves_with(i, grant)).await?;
             }
             Next::Deconfigure => {
-                if has_lost_node && let Some(action) = left_behind(scope).await? {
+                if is_gone
+                    && !is_past_drain
+                    && let Some(action) = left_behind(scope).await?
+                {
                     return Ok(action);
                 }
                 deconfigure(scope).await?;
@@ -107,6 +111,7 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
         operation.disruption = old.disruption;
         operation.services = old.services;
         operation.applied = old.applied;
+        operation.changed = old.changed;
         operation.rolling_back = old.rolling_back;
         operation.pre_cordoned = old.pre_cordoned;
     }

@@ -87,7 +87,8 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
                     // Only a host that joins is asked.
                     Converged::AlreadyNode(_) => None,
                 };
-                seen.works = true;
+                // What was converged again is watched again.
+                (seen.works, seen.proven) = (true, scope.pool.spec.rollout().min_ready().is_zero());
             }
             Next::Verify => {
                 if let Some(wait) = watch(scope).await? {

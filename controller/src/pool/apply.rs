@@ -31,7 +31,6 @@ pub(super) async fn apply(
     now: Timestamp,
 ) -> Result<Option<Applied>, PoolError> {
     let deleting = pool.metadata.deletion_timestamp.is_some();
-    seen.desired.publish(cx).await?;
     let wait = cx.sources.names.ask(pool, &seen.list.to_ask, &cx.shared);
     if !deleting && !pool.finalizers().iter().any(|f| f == FINALIZER_POOL) {
         add_finalizer(pool, cx).await?;

@@ -117,7 +117,11 @@ impl DesiredState {
             if version == course.target || changes.contains_key(&version) {
                 continue;
             }
-            let found = cx.hosts.versions.get(&version).await.ok().flatten();
+            let found = if version == rendered {
+                Some(Arc::new(Stored::Ours((*fresh).clone())))
+            } else {
+                cx.hosts.versions.get(&version).await.ok().flatten()
+            };
             let change = match (found.as_deref(), &target) {
                 (Some(from), Some(to)) => (version_diff::change(from, to), has_all(from, to)),
                 _ => (version_diff::unknown(), false),

@@ -152,6 +152,8 @@ async fn reconcile_pool(
     if is_plan {
         return report_plan(pool, &seen, cx, now).await;
     }
+    // Hosts are sent only what is stored, so nothing is granted of a version that cannot be.
+    seen.desired.publish(cx).await?;
     let plan = plan::decide(pool, &seen, &all, cx, now);
     let Some(applied) = apply::apply(pool, &seen, &plan, cx, now).await? else {
         return Ok(Action::requeue(API_RETRY));

@@ -1,4 +1,4 @@
-//! Decides what to do for a pool, from what was observed. Nothing is written.
+//! Decides what to do for a pool, from what was observed. Nothing is written but the pool's share of the limit over all pools, in memory.
 
 use std::sync::Arc;
 

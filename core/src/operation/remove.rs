@@ -40,6 +40,11 @@ pub enum Next<N> {
     Gone,
 }
 
+/// Whether it is a step of a removal.
+pub fn is_step(step: Step) -> bool {
+    matches!(step, Step::Cordon | Step::Drain | Step::Deconfigure | Step::DeleteNode)
+}
+
 /// Whether a removal at this step has left the drain behind: the services on the host may be stopped already.
 pub fn is_past_drain(begun: Option<Step>) -> bool {
     matches!(begun, Some(Step::Deconfigure | Step::DeleteNode))

@@ -574,6 +574,14 @@ impl<'a> Plan<'a> {
                 None | Some(Verdict::Keep) => {}
             }
         }
+        // What is taken back now may be cordoned for a moment yet: its place is given out by the next decision.
+        let is_freed = |s: &&Candidate| {
+            let is_taken_back = !self.verdicts.contains_key(s.name.as_str());
+            is_taken_back && has_pods(s) && disturbs(s.grant, s.grant_disruption)
+        };
+        if self.candidates.iter().any(is_freed) {
+            decision.placed.clear();
+        }
         waiting.sort_by_cached_key(|s| self.rank(s));
         decision.waiting = waiting.into_iter().map(|s| s.name.clone()).collect();
         decision.lost = self.lost.names.into_iter().collect();
@@ -595,8 +603,8 @@ fn disturbed(candidates: &[Candidate], cap: u32) -> (u32, BTreeSet<&str>) {
     let (mut revocable, fixed): (Vec<&Candidate>, Vec<&Candidate>) =
         candidates.iter().filter(counts).partition(|s| is_revocable(s));
     let left = (cap as usize).saturating_sub(fixed.len());
-    // What has not begun is taken back first.
-    revocable.sort_by_key(|s| (!(s.begun || s.removing), &s.name));
+    // What only waits for a place is taken back first, and then what has not begun.
+    revocable.sort_by_key(|s| (s.grant_without_place, !(s.begun || s.removing), &s.name));
     let kept = revocable.len().min(left);
     let revived = revocable[kept..].iter().map(|s| s.name.as_str()).collect();
     (u32::try_from(left - kept).unwrap_or(u32::MAX), revived)

@@ -839,4 +839,15 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     let decision = decide(&[back("a"), busy], &limits, NOW);
     assert!(decision.placed.is_empty(), "{decision:?}");
     assert_eq!(decision.changes, BTreeMap::from([("a".into(), None)]), "it waits for its turn");
+
+    // Another node has the place, and may be cordoned already, whichever of them is the first by name.
+    for (a, b) in [("a", "b"), ("b", "a")] {
+        let waiting = Candidate { removing: true, ..back(a) };
+        let working = Candidate { removing: true, ..granted(leaving(node(b)), Remove) };
+        let decision = decide(&[waiting, working], &limits, NOW);
+        assert!(decision.placed.is_empty() && decision.changes.keys().eq([a]), "{a}: {decision:?}");
+    }
+    let unwanted = granted(node("b"), GrantType::Reboot);
+    let decision = decide(&[back("a"), unwanted], &Limits { max_unavailable: IntOrPercent::Int(2), ..limits }, NOW);
+    assert!(decision.placed.is_empty(), "what is taken back in the same decision is free in the next: {decision:?}");
 }
