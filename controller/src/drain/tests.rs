@@ -535,7 +535,7 @@ async fn the_cordon_on_the_wire() {
     );
 }
 
-/// The Node became Ready between the look at it and the cordon.
+/// The Node became Ready after it was read and before it was cordoned.
 #[tokio::test]
 async fn a_node_that_may_not_be_cordoned_any_more_is_left_alone() {
     let api = FakeApi::new();

@@ -611,6 +611,14 @@ impl Walk {
     async fn correct_lists(&mut self) -> Result<bool> {
         let mut free: BTreeSet<usize> = (0..self.hosts.len()).collect();
         let mut lists = self.model.lists.clone();
+        // What both list, they are asked to remove from one of the two.
+        let instances = Api::<WindowsInstance>::all(self.world.client.clone());
+        let owned = instances.list(&kube::api::ListParams::default()).await?;
+        let is_second = |name: &str| owned.iter().any(|i| i.name_any() == name && i.spec.pool_ref.name == POOLS[1]);
+        let both: Vec<String> = lists[0].keys().filter(|name| lists[1].contains_key(*name)).cloned().collect();
+        for name in both {
+            lists[usize::from(!is_second(&name))].remove(&name);
+        }
         let named: BTreeMap<String, usize> =
             self.hosts.iter().enumerate().filter_map(|(n, h)| Some((Look::at(h).node?, n))).collect();
         for host in lists.iter_mut().flat_map(BTreeMap::iter_mut) {
