@@ -22,7 +22,7 @@ pub mod host;
 pub mod lock;
 pub mod network;
 pub mod operation;
-pub mod owned;
+pub mod ownership;
 pub mod secure;
 #[cfg(windows)]
 pub mod windows;

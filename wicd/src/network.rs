@@ -15,7 +15,7 @@ use tracing::info;
 
 use crate::files::{self, Access};
 use crate::host::{Adapter, HnsRequest, Host, HostError};
-use crate::owned::Owned;
+use crate::ownership::Ownership;
 
 /// The network that pods are in. Legacy.
 pub const HNS_NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
@@ -136,7 +136,7 @@ fn put(host: &dyn Host, path: &str, content: &str) -> Result<(), HostError> {
     if is(host, path, content)? {
         return Ok(());
     }
-    let mut owned = Owned::load_or_adopt(host)?;
+    let mut owned = Ownership::load_or_adopt(host)?;
     owned.claim_parents(host, path)?;
     owned.files.insert(path.to_owned());
     owned.save(host)?;

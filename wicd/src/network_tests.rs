@@ -222,7 +222,7 @@ fn files_are_written_once_and_are_ours() {
     let config = config();
     hns(&host, &complete());
     assert_eq!(prepare(&host, wish(&config), false).unwrap(), Progress::Ready);
-    let owned = Owned::load(&host).unwrap().unwrap();
+    let owned = Ownership::load(&host).unwrap().unwrap();
     assert_eq!(owned.files, [CNI_CONF, KUBE_PROXY_CONF].map(String::from).into());
     assert!(owned.directories.contains(CNI_DIRECTORY), "{owned:?}");
 

@@ -17,7 +17,7 @@ use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::sleep;
-use wicd::daemon::{drift, keeper::Report};
+use wicd::daemon::{drift, reconciler::Report};
 use x509_parser::pem::Pem;
 
 use super::{

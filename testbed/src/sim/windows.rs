@@ -1,6 +1,6 @@
 //! What Windows is to a simulated host: wicd's fake host, over the directory that SFTP serves.
 //!
-//! The operator's verbs are run by wicd's own core, and services are kept by its service's own [`Keeper`]: not all the time,
+//! The operator's verbs are run by wicd's own core, and services are kept by its service's own [`Reconciler`]: not all the time,
 //! as that would be too much for hundreds of hosts, but whenever there is something to do.
 
 use std::{
@@ -14,7 +14,7 @@ use anyhow::Result;
 use api::host::{Feature, Machine, ServiceState, Verb, WICD_SERVICE, path};
 use serde_json::Value;
 use wicd::{
-    daemon::keeper::{Keeper, Report},
+    daemon::reconciler::{Reconciler, Report},
     fake::{FakeHost, ServiceEvent},
     host::{Host as _, StartType},
     operation,
@@ -28,13 +28,13 @@ pub(super) const KUBELET: &str = "kubelet";
 /// Free space on `C:`.
 const DISK: u64 = 100 << 30;
 
-/// Passes after which a keeper that does not settle is left alone until something happens.
+/// Passes after which a reconciler that does not settle is left alone until something happens.
 const PASSES: usize = 20;
 
 /// Windows on one host.
 pub(super) struct Windows {
     host: FakeHost,
-    keeper: Arc<Mutex<Keeper>>,
+    reconciler: Arc<Mutex<Reconciler>>,
     /// Node for which kubelet has been given a serving certificate.
     served: Mutex<Option<String>>,
 }
@@ -53,17 +53,17 @@ impl Windows {
             m.addresses = vec![address.to_string()];
             m.default_address = Some(address.to_string());
         });
-        let keeper = Arc::new(Mutex::new(Keeper::new(Arc::new(host.clone()))));
-        let (handle, started) = (host.clone(), keeper.clone());
+        let reconciler = Arc::new(Mutex::new(Reconciler::new(Arc::new(host.clone()))));
+        let (handle, started) = (host.clone(), reconciler.clone());
         host.on_service(move |event, service| {
             if event == ServiceEvent::Started && service.name == WICD_SERVICE {
                 // A new process remembers nothing. While a verb runs, it keeps its hands off.
-                *lock(&started) = Keeper::new(Arc::new(handle.clone()));
+                *lock(&started) = Reconciler::new(Arc::new(handle.clone()));
                 settle(&started, None);
             }
             changed(event, &service.name);
         });
-        Self { host, keeper, served: Mutex::default() }
+        Self { host, reconciler, served: Mutex::default() }
     }
 
     pub(super) fn host(&self) -> &FakeHost {
@@ -96,7 +96,7 @@ impl Windows {
     /// Work of wicd's service, if it runs: brings services and files to their desired state. Returns the state of the
     /// host.
     pub(super) fn keep(&self, node: Option<&Value>) -> Report {
-        if self.is_running(WICD_SERVICE) { settle(&self.keeper, node) } else { Report::default() }
+        if self.is_running(WICD_SERVICE) { settle(&self.reconciler, node) } else { Report::default() }
     }
 
     /// The host itself.
@@ -156,12 +156,12 @@ impl Drop for Windows {
 const SERVING: &str = "kubelet-server-current.pem";
 
 /// Passes until there is nothing left to do, or nothing can be done.
-fn settle(keeper: &Mutex<Keeper>, node: Option<&Value>) -> Report {
+fn settle(reconciler: &Mutex<Reconciler>, node: Option<&Value>) -> Report {
     static SINCE: LazyLock<Instant> = LazyLock::new(Instant::now);
-    let mut keeper = lock(keeper);
+    let mut reconciler = lock(reconciler);
     let mut report = Report::default();
     for _ in 0..PASSES {
-        report = keeper.pass(node, SINCE.elapsed());
+        report = reconciler.reconcile_once(node, SINCE.elapsed());
         if report.settled {
             break;
         }

@@ -8,7 +8,7 @@ use tracing::info;
 use crate::certificates;
 use crate::host::{Host, HostError};
 use crate::operation::require_reboot;
-use crate::owned::Owned;
+use crate::ownership::Ownership;
 
 /// Makes variables and trusted certificates so if `heal`, and returns what was not so. Where something had to be changed, a
 /// restart of the host is asked for: Windows hands variables to services only when it starts, and programs read the
@@ -54,8 +54,8 @@ pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<S
     Ok(found)
 }
 
-fn claim(host: &dyn Host, change: impl FnOnce(&mut Owned) -> Result<(), HostError>) -> Result<(), HostError> {
-    let mut owned = Owned::load_or_adopt(host)?;
+fn claim(host: &dyn Host, change: impl FnOnce(&mut Ownership) -> Result<(), HostError>) -> Result<(), HostError> {
+    let mut owned = Ownership::load_or_adopt(host)?;
     change(&mut owned)?;
     owned.save(host)
 }
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(keep(&host, &desired, false).unwrap(), found.clone().into());
         assert_eq!(host.state().env, before, "it was only checked");
         assert!(host.state().trusted.is_empty());
-        assert_eq!((pending_reboot(&host).unwrap(), Owned::load(&host).unwrap()), (None, None));
+        assert_eq!((pending_reboot(&host).unwrap(), Ownership::load(&host).unwrap()), (None, None));
 
         assert_eq!(keep(&host, &desired, true).unwrap(), found.into());
         assert_eq!(host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("http://proxy"));
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(host.env_var("PATH").unwrap().as_deref(), Some("y"));
         assert!(host.trusted(certified.cert.der()).unwrap());
         assert!(pending_reboot(&host).unwrap().is_some());
-        let owned = Owned::load(&host).unwrap().unwrap();
+        let owned = Ownership::load(&host).unwrap().unwrap();
         assert_eq!(owned.env_vars["HTTP_PROXY"].as_deref(), Some("mine"), "what was there before is remembered");
         assert_eq!(owned.trusted.len(), 1);
 

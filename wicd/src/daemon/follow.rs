@@ -19,7 +19,7 @@ use tracing::{info, warn};
 use super::chain;
 use super::cluster::{Cluster, ClusterError, Connect};
 use super::drift;
-use super::keeper::Report;
+use super::reconciler::Report;
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::lock;
@@ -248,7 +248,7 @@ fn annotate(node: &mut Value, written: &Annotations) {
     }
 }
 
-/// Writes the new last good copy, and the version into the marker by which the operator knows it. The keeper sees it in its
+/// Writes the new last good copy, and the version into the marker by which the operator knows it. The reconciler sees it in its
 /// next pass.
 fn remember(host: &dyn Host, version: &str, services: ServicesConfig) -> Result<(), FollowError> {
     let _lock = lock::take(host, LOCK_PATIENCE)?.ok_or(FollowError::Busy)?;

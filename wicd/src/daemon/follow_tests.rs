@@ -102,7 +102,7 @@ impl Bed {
             ..Desired::default()
         };
         files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
-        crate::owned::Owned::default().save(&host).unwrap();
+        crate::ownership::Ownership::default().save(&host).unwrap();
         let marker = Marker { operation: "join-1".into(), version: "v1".into(), ..Marker::default() };
         files::write_json(&host, path::STATE, &marker, Access::Inherited).unwrap();
         Self { _dir: dir, host, cluster: FakeCluster::new(), stop: CancellationToken::new() }

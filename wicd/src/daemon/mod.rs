@@ -1,25 +1,25 @@
 //! The Windows service `windows-instance-config-daemon`: keeps the host true to what its Node's annotation names.
 //!
-//! * [`keeper`]: brings services, variables and certificates to the last good copy of the desired state.
+//! * [`reconciler`]: brings services, variables and certificates to the last good copy of the desired state.
 //! * [`drift`]: distinguishes changes on the host from changes of the desired state.
-//! * [`contents`]: payload files, restored after a change on the host.
+//! * [`file_integrity`]: payload files, restored after a change on the host.
 //! * [`logs`]: puts the logs of services aside that do not do so themselves.
 //! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
 //! * [`rotation`]: renews wicd's own certificate.
 
 pub mod backoff;
 pub mod cluster;
-pub mod contents;
 pub mod drift;
 pub mod environment;
 #[cfg(test)]
 mod fake_cluster;
+pub mod file_integrity;
 pub mod follow;
-pub mod keeper;
 pub mod log;
 pub mod logs;
 pub mod order;
 pub mod plan;
+pub mod reconciler;
 pub mod rotation;
 pub mod variables;
 
@@ -34,7 +34,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::host::Host;
 use cluster::Connect;
-use keeper::{Keeper, Report};
+use reconciler::{Reconciler, Report};
 
 /// Interval of checks of the services without a fault.
 const QUIET: Duration = Duration::from_secs(5);
@@ -56,19 +56,19 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
     }
 }
 
-/// Passes of the [`Keeper`], for ever.
+/// Passes of the [`Reconciler`], for ever.
 async fn keep(host: Arc<dyn Host>, mut node: watch::Receiver<Option<Value>>, report: watch::Sender<Report>) {
     let begin = Instant::now();
-    let mut keeper = Keeper::new(host);
+    let mut reconciler = Reconciler::new(host);
     loop {
         let seen = node.borrow_and_update().clone();
         let pass = tokio::task::spawn_blocking(move || {
-            let report = keeper.pass(seen.as_ref(), begin.elapsed());
-            (keeper, report)
+            let report = reconciler.reconcile_once(seen.as_ref(), begin.elapsed());
+            (reconciler, report)
         });
         let Ok((back, now)) = pass.await else { return };
-        keeper = back;
-        let wait = if keeper.is_moving() { BUSY } else { QUIET };
+        reconciler = back;
+        let wait = if reconciler.is_moving() { BUSY } else { QUIET };
         report.send_if_modified(|last| std::mem::replace(last, now.clone()) != now);
         tokio::select! {
             () = tokio::time::sleep(wait) => {}

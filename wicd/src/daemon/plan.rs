@@ -9,7 +9,7 @@ use api::host::{SERVICE_DESCRIPTION_PREFIX, ServiceState, WICD_SERVICE};
 
 use super::order::dependents;
 use crate::host::{Recovery, ServiceInfo, ServiceSpec, StartType};
-use crate::owned::Owned;
+use crate::ownership::Ownership;
 
 /// Desired state of a service.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,7 +120,7 @@ impl Plan {
 ///
 /// `wanted` is in the order in which services start; `all` are the host's services, of which `owned` distinguishes the
 /// operator's from others. With `assure`, settings that cannot be seen in `all` (recovery) are written too.
-pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Owned, assure: bool) -> Plan {
+pub fn plan(wanted: &[Wanted], all: &[ServiceInfo], owned: &Ownership, assure: bool) -> Plan {
     let mut plan = Plan::default();
     // As they will be when the actions so far are done.
     let mut now: Vec<ServiceInfo> = all.to_vec();
@@ -169,7 +169,7 @@ fn one(
     service: &Wanted,
     now: &[ServiceInfo],
     wanted: &[Wanted],
-    owned: &Owned,
+    owned: &Ownership,
     assure: bool,
 ) -> Option<Waiting> {
     let actual = find(now, &service.name);
@@ -434,7 +434,7 @@ mod tests {
             ),
         ];
         for (name, wanted, all, expected) in cases {
-            assert_eq!(short(&plan(&wanted, &all, &Owned::default(), false)), expected, "{name}");
+            assert_eq!(short(&plan(&wanted, &all, &Ownership::default(), false)), expected, "{name}");
         }
     }
 
@@ -447,7 +447,7 @@ mod tests {
             ..ServiceInfo::default()
         };
         let stripped = ServiceInfo { name: "old".into(), state: Stopped, ..ServiceInfo::default() };
-        let owned = Owned { services: ["old".to_string()].into(), ..Owned::default() };
+        let owned = Ownership { services: ["old".to_string()].into(), ..Ownership::default() };
         let plan = plan(&[], &[own, stripped], &owned, false);
         assert_eq!(short(&plan), ["delete old"]);
     }
@@ -455,7 +455,7 @@ mod tests {
     #[test]
     fn assuring_writes_without_stopping() {
         let c = wanted("containerd", &[]);
-        let plan = plan(std::slice::from_ref(&c), &[actual(&c, Running)], &Owned::default(), true);
+        let plan = plan(std::slice::from_ref(&c), &[actual(&c, Running)], &Ownership::default(), true);
         assert_eq!(short(&plan), ["put containerd"]);
     }
 }

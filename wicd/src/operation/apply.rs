@@ -16,7 +16,7 @@ use crate::certificates::{self, CertificateError};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
 use crate::network;
-use crate::owned::{Owned, SERVICE_NAMES};
+use crate::ownership::{Ownership, SERVICE_NAMES};
 use crate::secure;
 
 /// Program whose reading and writing of image layers an antivirus slows down most. WMCO excludes the same one.
@@ -37,7 +37,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     let trusted = certificates::bundle(body.desired.trusted_ca.as_bytes())
         .map_err(|e| Failure::new("TrustedCaInvalid", format!("the certificates to trust: {}", chain(&e))))?;
     let variables = wanted_variables(&body.desired.services);
-    let mut owned = Owned::load_or_adopt(host)?;
+    let mut owned = Ownership::load_or_adopt(host)?;
     preflight(host, body, &owned)?;
     let before = recipient::owner(host)?;
 
@@ -121,7 +121,7 @@ fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
 }
 
 /// What would make a host no node, seen before anything is changed.
-fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure> {
+fn preflight(host: &dyn Host, body: &Apply, owned: &Ownership) -> Result<(), Failure> {
     let names = SERVICE_NAMES.into_iter().chain(body.desired.services.services.iter().map(|s| s.name.as_str()));
     let foreign = foreign(&host.services()?, owned, names);
     if !foreign.is_empty() {
@@ -141,7 +141,7 @@ fn preflight(host: &dyn Host, body: &Apply, owned: &Owned) -> Result<(), Failure
 }
 
 /// Records what is about to be made.
-fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut Owned) -> Result<(), HostError> {
+fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut Ownership) -> Result<(), HostError> {
     owned.services.insert(WICD_SERVICE.to_string());
     owned.services.extend(body.desired.services.services.iter().map(|s| s.name.clone()));
     // kubelet's certificates are for one cluster only: those of an earlier kubelet are useless.
@@ -199,7 +199,7 @@ fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String
 fn set_variables(
     host: &dyn Host,
     wanted: &BTreeMap<String, Option<String>>,
-    owned: &mut Owned,
+    owned: &mut Ownership,
 ) -> Result<(), HostError> {
     const WHY: &str = "machine-wide environment variables have changed";
     let restored: BTreeMap<String, Option<String>> = owned
@@ -222,7 +222,7 @@ fn set_variables(
 }
 
 /// Trusts these certificates, and no longer those that we made trusted earlier.
-fn trust(host: &dyn Host, wanted: &[Vec<u8>], owned: &mut Owned) -> Result<(), HostError> {
+fn trust(host: &dyn Host, wanted: &[Vec<u8>], owned: &mut Ownership) -> Result<(), HostError> {
     for der in wanted {
         if !host.trusted(der)? {
             host.trust(der)?;

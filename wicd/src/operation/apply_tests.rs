@@ -40,10 +40,10 @@ fn applying_again_changes_nothing() {
     let bed = staged("1");
     let first = bed.apply(wanted("1"));
     let (tree, rest) = (bed.tree(), bed.rest());
-    let owned = Owned::load(&bed.host).unwrap();
+    let owned = Ownership::load(&bed.host).unwrap();
     let second = bed.apply(wanted("1"));
     assert_eq!((second.outcome, bed.tree(), bed.rest()), (first.outcome, tree, rest));
-    assert_eq!(Owned::load(&bed.host).unwrap(), owned);
+    assert_eq!(Ownership::load(&bed.host).unwrap(), owned);
     // The same keys are asked for again; only signatures differ.
     let key = |csr: &str| {
         use rcgen::PublicKeyData;
@@ -246,7 +246,7 @@ fn apply_converges_after_a_crash_anywhere() {
     straight.host.fail_after(None);
     assert_eq!(reason(&straight.apply(wanted("1"))), "RebootRequired");
     let calls = straight.host.state().calls;
-    let (tree, rest, owned) = (straight.tree(), straight.rest(), Owned::load(&straight.host).unwrap());
+    let (tree, rest, owned) = (straight.tree(), straight.rest(), Ownership::load(&straight.host).unwrap());
     assert!(calls > 100, "{calls}");
     for n in 0..calls {
         let bed = arrange();
@@ -255,7 +255,7 @@ fn apply_converges_after_a_crash_anywhere() {
         bed.host.fail_after(None);
         assert_eq!(reason(&bed.apply(wanted("1"))), "RebootRequired", "after call {n}");
         assert_eq!((bed.tree(), bed.rest()), (tree.clone(), rest.clone()), "after call {n}");
-        assert_eq!(Owned::load(&bed.host).unwrap(), owned, "after call {n}");
+        assert_eq!(Ownership::load(&bed.host).unwrap(), owned, "after call {n}");
     }
 }
 

@@ -9,7 +9,7 @@ use api::host::{Marker, Outcome, WICD_SERVICE, path};
 use super::{Failure, Report, chain, pending};
 use crate::files::{self, Access};
 use crate::host::{Host, HostError, ServiceInfo};
-use crate::owned::Owned;
+use crate::ownership::Ownership;
 
 /// containerd's images and state. Layers of images can only be removed completely by containerd itself, so what is left of it
 /// keeps no host from being given back.
@@ -37,10 +37,10 @@ impl Failures {
 }
 
 pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, Failure> {
-    let owned = Owned::load_or_adopt(host)?;
+    let owned = Ownership::load_or_adopt(host)?;
     let mut failures = Failures::default();
     withdraw(host)?;
-    if owned != Owned::default() {
+    if owned != Ownership::default() {
         // What was only known from WMCO's services must be known still when these are gone.
         owned.save(host)?;
         remove_services(host, &owned, report, &mut failures);
@@ -61,7 +61,7 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         );
         return Err(Failure::new("CleanupIncomplete", message));
     }
-    Owned::forget(host)?;
+    Ownership::forget(host)?;
     files::remove(host, path::STATE)?;
     Ok(Outcome::Done)
 }
@@ -74,7 +74,7 @@ fn withdraw(host: &dyn Host) -> Result<(), HostError> {
     files::write_json(host, path::STATE, &nothing, Access::Inherited).map(drop)
 }
 
-fn remove_services(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &mut Failures) {
+fn remove_services(host: &dyn Host, owned: &Ownership, report: &mut Report, failures: &mut Failures) {
     let Some(services) = failures.note(host.services()) else { return };
     let (ours, others): (Vec<_>, Vec<_>) = services.into_iter().partition(|s| owned.is_ours(s));
     for other in others.iter().filter(|s| owned.services.contains(&s.name)) {
@@ -112,7 +112,7 @@ fn removal_order(mut services: Vec<ServiceInfo>) -> Vec<String> {
 }
 
 /// Makes variables and trusted certificates what they were before us.
-fn restore(host: &dyn Host, owned: &Owned, failures: &mut Failures) {
+fn restore(host: &dyn Host, owned: &Ownership, failures: &mut Failures) {
     for (name, value) in &owned.env_vars {
         failures.note(host.set_env_var(name, value.as_deref()));
     }
@@ -121,7 +121,7 @@ fn restore(host: &dyn Host, owned: &Owned, failures: &mut Failures) {
     }
 }
 
-fn remove_files(host: &dyn Host, owned: &Owned, report: &mut Report, failures: &mut Failures) {
+fn remove_files(host: &dyn Host, owned: &Ownership, report: &mut Report, failures: &mut Failures) {
     for file in owned.placed.union(&owned.files) {
         if failures.unless_link(files::remove(host, file), report).is_none() {
             continue;

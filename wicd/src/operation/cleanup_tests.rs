@@ -103,7 +103,7 @@ fn what_lies_behind_a_link_stays() {
         (r"C:\ProgramData", r"C:\theirs\containerd\root\layer"),
     ] {
         let bed = joined();
-        let mut owned = Owned::load(&bed.host).unwrap().unwrap();
+        let mut owned = Ownership::load(&bed.host).unwrap().unwrap();
         owned.files.insert(r"C:\Temp\hns.psm1".into());
         owned.save(&bed.host).unwrap();
         bed.write(behind, b"theirs");

@@ -11,7 +11,7 @@ use super::{Failure, Report};
 use crate::certificates;
 use crate::files::{self, Access};
 use crate::host::{Host, Recovery, ServiceSpec, StartType};
-use crate::owned::{Owned, is_tagged};
+use crate::ownership::{Ownership, is_tagged};
 
 /// Settings of the service beside [`path::DESIRED`]: [`Settings`].
 pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
@@ -60,7 +60,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     files::write_json(host, SETTINGS, &settings, Access::Inherited)?;
 
     let spec = service_spec(&body.wicd_sha256);
-    let mut owned = Owned::load_or_adopt(host)?;
+    let mut owned = Ownership::load_or_adopt(host)?;
     owned.services.insert(spec.name.clone());
     owned.save(host)?;
     // It reads its command line, and checks which services to start, only at its start.

@@ -9,11 +9,11 @@ use super::pending::pending_reboot;
 use crate::certificates;
 use crate::files;
 use crate::host::{Host, HostError, ServiceInfo};
-use crate::owned::{Owned, SERVICE_NAMES, is_tagged};
+use crate::ownership::{Ownership, SERVICE_NAMES, is_tagged};
 
 /// How the host stands, and which blobs of `files` are missing.
 pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, HostError> {
-    let owned = Owned::load(host).ok().flatten().unwrap_or_default();
+    let owned = Ownership::load(host).ok().flatten().unwrap_or_default();
     let services = host.services()?;
     let ours: BTreeMap<String, ServiceState> =
         services.iter().filter(|s| owned.is_ours(s)).map(|s| (s.name.clone(), s.state)).collect();
@@ -59,7 +59,7 @@ pub(super) fn missing(host: &dyn Host, files: &[payload::File]) -> Result<Vec<St
 /// Services of names that we use, that are not ours.
 pub(super) fn foreign<'a>(
     services: &[ServiceInfo],
-    owned: &Owned,
+    owned: &Ownership,
     names: impl IntoIterator<Item = &'a str>,
 ) -> Vec<String> {
     let mut foreign: Vec<String> = names
@@ -111,8 +111,8 @@ mod tests {
             service("kube-proxy", ""),
             service("spooler", "Prints"),
         ];
-        let owned = Owned { services: ["kube-proxy".to_string()].into(), ..Owned::default() };
+        let owned = Ownership { services: ["kube-proxy".to_string()].into(), ..Ownership::default() };
         assert_eq!(foreign(&services, &owned, SERVICE_NAMES), ["Containerd"]);
-        assert_eq!(foreign(&services, &Owned::default(), ["kube-proxy", "kube-proxy"]), ["kube-proxy"]);
+        assert_eq!(foreign(&services, &Ownership::default(), ["kube-proxy", "kube-proxy"]), ["kube-proxy"]);
     }
 }

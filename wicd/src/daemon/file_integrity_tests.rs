@@ -11,7 +11,7 @@ struct Bed {
     _dir: tempfile::TempDir,
     host: FakeHost,
     files: Vec<FileInfo>,
-    contents: Contents,
+    integrity: FileIntegrity,
     drift: Drift,
 }
 
@@ -27,7 +27,7 @@ impl Bed {
             FileInfo { path: path.into(), checksum }
         };
         let files = [KUBELET, PROXY].map(place).to_vec();
-        let mut bed = Self { _dir: dir, host, files, contents: Contents::default(), drift: Drift::default() };
+        let mut bed = Self { _dir: dir, host, files, integrity: FileIntegrity::default(), drift: Drift::default() };
         bed.drift.settle(&[]);
         assert_eq!(bed.round(true), [""; 0]);
         bed
@@ -35,8 +35,8 @@ impl Bed {
 
     /// One round, and its report.
     fn round(&mut self, heal: bool) -> Vec<String> {
-        self.contents.passes = None;
-        self.contents.pass(&self.host, &self.files, heal, 24, &mut self.drift, Duration::ZERO);
+        self.integrity.passes = None;
+        self.integrity.check(&self.host, &self.files, heal, 24, &mut self.drift, Duration::ZERO);
         self.drift.texts(Duration::ZERO)
     }
 
@@ -123,13 +123,13 @@ fn rounds_come_now_and_then_and_only_when_all_has_been_well() {
     bed.replace(KUBELET, "mine");
     let passes_until_told = |bed: &mut Bed| {
         let told = |_: &u32| {
-            bed.contents.pass(&bed.host, &bed.files, false, 24, &mut bed.drift, Duration::ZERO);
+            bed.integrity.check(&bed.host, &bed.files, false, 24, &mut bed.drift, Duration::ZERO);
             !bed.drift.texts(Duration::ZERO).is_empty()
         };
         (1..100).find(told)
     };
     assert_eq!(passes_until_told(&mut bed), Some(24));
-    (bed.contents, bed.drift) = Default::default();
+    (bed.integrity, bed.drift) = Default::default();
     assert_eq!(passes_until_told(&mut bed), None);
     assert_eq!(bed.read(KUBELET).as_deref(), Some("mine"), "services may still be on their way up");
 }

@@ -8,7 +8,7 @@ use serde_json::json;
 pub(super) struct Bed {
     _dir: tempfile::TempDir,
     pub host: FakeHost,
-    pub keeper: Keeper,
+    pub reconciler: Reconciler,
     pub clock: Duration,
 }
 
@@ -16,8 +16,8 @@ impl Bed {
     pub(super) fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
-        let keeper = Keeper::new(Arc::new(host.clone()));
-        Self { _dir: dir, host, keeper, clock: Duration::ZERO }
+        let reconciler = Reconciler::new(Arc::new(host.clone()));
+        Self { _dir: dir, host, reconciler, clock: Duration::ZERO }
     }
 
     pub(super) fn desire(&self, version: &str, services: Vec<Service>) {
@@ -45,12 +45,12 @@ impl Bed {
                 return report;
             }
         }
-        panic!("does not settle: {:?} {:?}", self.keeper.waiting, self.keeper.complaints);
+        panic!("does not settle: {:?} {:?}", self.reconciler.waiting, self.reconciler.complaints);
     }
 
     pub(super) fn pass(&mut self) -> Report {
         self.clock += Duration::from_secs(1);
-        self.keeper.pass(None, self.clock)
+        self.reconciler.reconcile_once(None, self.clock)
     }
 
     /// Runs passes until one is a full check.
@@ -105,13 +105,13 @@ fn a_host_comes_up_without_an_api_server() {
     assert_eq!(kubelet.command, r"C:\k\kubelet.exe --node win-1");
     assert_eq!(kubelet.description, "OpenShift managed kubelet");
     assert!(bed.host.state().specs["kubelet"].recovery.is_some());
-    assert!(Owned::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
+    assert!(Ownership::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
 
     // A restart of the host: none of the services runs, and wicd starts from scratch.
     for name in ["containerd", "kubelet", "kube-proxy"] {
         bed.kill(name);
     }
-    bed.keeper = Keeper::new(Arc::new(bed.host.clone()));
+    bed.reconciler = Reconciler::new(Arc::new(bed.host.clone()));
     bed.settle();
     assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
 }
@@ -128,7 +128,7 @@ fn one_that_ends_is_started_again_and_then_less_and_less_often() {
     bed.kill("kubelet");
     bed.pass();
     assert_eq!(bed.state("kubelet"), ServiceState::Stopped, "the second time later");
-    assert_eq!(bed.keeper.waiting.get("kubelet"), Some(&Waiting::Failing));
+    assert_eq!(bed.reconciler.waiting.get("kubelet"), Some(&Waiting::Failing));
     bed.clock += Duration::from_secs(10);
     bed.settle();
     assert_eq!(bed.state("kubelet"), ServiceState::Running);
@@ -150,7 +150,7 @@ fn a_change_disturbs_only_what_depends_on_it() {
         *events.lock().unwrap(),
         ["Stopped kube-proxy", "Stopped kubelet", "Started kubelet", "Started kube-proxy"]
     );
-    assert_eq!(bed.keeper.backoffs["kube-proxy"].failures, 0, "a stop of ours is no failure");
+    assert_eq!(bed.reconciler.backoffs["kube-proxy"].failures, 0, "a stop of ours is no failure");
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn what_is_not_wanted_any_more_goes() {
     bed.settle();
     assert_eq!(bed.state("kubelet"), ServiceState::Missing);
     assert_eq!(bed.state("containerd"), ServiceState::Running);
-    assert!(!Owned::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
+    assert!(!Ownership::load(&bed.host).unwrap().unwrap().services.contains("kubelet"));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn a_service_that_cannot_be_started_does_not_hold_up_the_others() {
     }
     assert_eq!(bed.state("kubelet"), ServiceState::Stopped);
     assert_eq!(bed.state("exporter"), ServiceState::Running);
-    assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Dependency));
+    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Dependency));
     bed.host.state().refused.clear();
     bed.clock += Duration::from_mins(5);
     bed.settle();
@@ -217,9 +217,9 @@ fn a_node_variable_waits_for_the_node_and_keeps_its_value_without() {
     for _ in 0..5 {
         bed.pass();
     }
-    assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Variable));
+    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Variable));
     let node = json!({"metadata": {"annotations": {"subnet": "10.1.0.0/24"}}});
-    bed.keeper.pass(Some(&node), bed.clock);
+    bed.reconciler.reconcile_once(Some(&node), bed.clock);
     assert_eq!(bed.host.service("kube-proxy").unwrap().unwrap().command, "proxy 10.1.0.0/24");
     bed.settle();
     bed.kill("kube-proxy");
@@ -241,10 +241,10 @@ fn what_reads_back_otherwise_is_not_written_for_ever() {
     let mut bed = Bed::new();
     let written = ServiceSpec { name: "x".into(), command: "a  b".into(), ..ServiceSpec::default() };
     let read = ServiceInfo { name: "x".into(), command: "a b".into(), ..ServiceInfo::default() };
-    bed.keeper.odd.insert("x".into(), (written, read.clone()));
-    assert_eq!(bed.keeper.as_written(read.clone()).command, "a  b");
+    bed.reconciler.odd.insert("x".into(), (written, read.clone()));
+    assert_eq!(bed.reconciler.as_written(read.clone()).command, "a  b");
     let changed = ServiceInfo { command: "c".into(), ..read };
-    assert_eq!(bed.keeper.as_written(changed.clone()), changed, "a write of another client is detected");
+    assert_eq!(bed.reconciler.as_written(changed.clone()), changed, "a write of another client is detected");
 }
 
 #[test]
@@ -271,18 +271,18 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
 
     // hybrid-overlay-node has not made the network yet: a wait, not a failure.
     passes(&mut bed);
-    assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
-    let said = &bed.keeper.complaints["network of kube-proxy"];
+    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
+    let said = &bed.reconciler.complaints["network of kube-proxy"];
     assert!(said.contains("has not created the network OVNKubernetesHybridOverlayNetwork yet"), "{said}");
     assert_eq!((bed.state("kube-proxy"), bed.state("kubelet")), (ServiceState::Stopped, ServiceState::Running));
-    assert_eq!(bed.keeper.backoffs["kube-proxy"].failures, 0);
+    assert_eq!(bed.reconciler.backoffs["kube-proxy"].failures, 0);
 
     // The network is there: CNI is configured, the endpoint is asked for, then attached.
     let network = json!([{"ID": ID, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
         "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]);
     bed.host.state().hns.insert("/networks".into(), network);
     bed.pass();
-    assert!(bed.keeper.is_moving(), "the endpoint is looked for soon");
+    assert!(bed.reconciler.is_moving(), "the endpoint is looked for soon");
     assert!(files::read(&bed.host, network::CNI_CONF).unwrap().is_some());
     let endpoint = |state: u8| json!([{"ID": "ab-1", "Name": network::ENDPOINT, "VirtualNetwork": ID, "MacAddress": "00-15-5D-00-00-09", "State": state}]);
     bed.host.state().hns.insert("/endpoints".into(), endpoint(1));
@@ -315,7 +315,7 @@ fn kube_proxy_waits_for_its_network_and_gets_its_configuration_before_it_starts(
         bed.pass();
     }
     assert_eq!(bed.state("kube-proxy"), ServiceState::Running);
-    assert_eq!(bed.keeper.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
+    assert_eq!(bed.reconciler.waiting.get("kube-proxy"), Some(&Waiting::Preparation));
     bed.host.state().refused.clear();
     bed.settle();
 }

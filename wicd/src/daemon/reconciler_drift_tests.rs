@@ -1,4 +1,4 @@
-//! The reaction of the keeper to drift.
+//! The reaction of the reconciler to drift.
 
 use super::tests::*;
 use super::*;
@@ -93,13 +93,13 @@ fn drift_is_left_and_told_as_long_as_it_is_so() {
     // After a restart of the host it is still drift, and what has stopped is started as it is.
     bed.kill("containerd");
     bed.kill("kubelet");
-    bed.keeper = Keeper::new(Arc::new(bed.host.clone()));
+    bed.reconciler = Reconciler::new(Arc::new(bed.host.clone()));
     assert_eq!(bed.pass().drift, texts("left"), "from the first pass on");
     look(&mut bed);
     assert_eq!((bed.state("containerd"), bed.state("kubelet")), (ServiceState::Running, ServiceState::Running));
 
     // A left entry costs no more than a right one: after a full pass, the next one reads little.
-    while bed.keeper.settled.as_ref().is_none_or(|(_, passes)| *passes > 0) {
+    while bed.reconciler.settled.as_ref().is_none_or(|(_, passes)| *passes > 0) {
         bed.pass();
     }
     bed.host.state().refused.insert("services ".into());

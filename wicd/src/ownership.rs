@@ -55,7 +55,7 @@ const COPY: &str = r"C:\k\wicd\owned.copy.json";
 /// Content of [`api::host::path::OWNED`].
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase", default)]
-pub struct Owned {
+pub struct Ownership {
     /// Services.
     pub services: BTreeSet<String>,
     /// Payload and configuration files of the last `apply`.
@@ -75,7 +75,7 @@ pub struct Owned {
     pub adopted_trust: BTreeSet<String>,
 }
 
-impl Owned {
+impl Ownership {
     /// As recorded, or as the copy says if the record is gone or damaged. `None` if nothing is.
     pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
         match files::read_json(host, path::OWNED) {
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn whose_service_is_it() {
-        let owned = Owned { services: ["kubelet".to_string()].into(), ..Owned::default() };
+        let owned = Ownership { services: ["kubelet".to_string()].into(), ..Ownership::default() };
         for (name, description, ours) in [
             ("kubelet", "OpenShift managed kubelet", true),
             ("kubelet", "", true),
@@ -228,20 +228,20 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
         host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet"));
-        let ours = Owned { services: ["kubelet".to_string()].into(), ..Owned::default() };
+        let ours = Ownership { services: ["kubelet".to_string()].into(), ..Ownership::default() };
         ours.save(&host).unwrap();
         files::write(&host, path::STATE, b"{}", Access::Inherited).unwrap();
         for damage in [b"".as_slice(), b"{", &[0; 100]] {
             files::write(&host, path::OWNED, damage, Access::Inherited).unwrap();
-            assert_eq!(Owned::load_or_adopt(&host).unwrap(), ours, "{damage:?}");
+            assert_eq!(Ownership::load_or_adopt(&host).unwrap(), ours, "{damage:?}");
         }
         files::remove(&host, path::OWNED).unwrap();
-        assert_eq!(Owned::load_or_adopt(&host).unwrap(), ours);
+        assert_eq!(Ownership::load_or_adopt(&host).unwrap(), ours);
         files::remove(&host, COPY).unwrap();
-        assert_eq!(Owned::load_or_adopt(&host).unwrap_err().reason(), "RecordLost");
+        assert_eq!(Ownership::load_or_adopt(&host).unwrap_err().reason(), "RecordLost");
         // A host of WMCO's has nothing of ours.
         files::remove(&host, path::STATE).unwrap();
-        assert!(Owned::load_or_adopt(&host).unwrap().env_vars.contains_key("NO_PROXY"));
+        assert!(Ownership::load_or_adopt(&host).unwrap().env_vars.contains_key("NO_PROXY"));
     }
 
     #[test]
@@ -249,7 +249,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
         host.state().env.insert("NO_PROXY".into(), "theirs".into());
-        let mut owned = Owned::default();
+        let mut owned = Ownership::default();
         for value in ["ours", "ours later"] {
             owned.claim_env_var(&host, "NO_PROXY", Some(value)).unwrap();
             owned.claim_env_var(&host, "HTTP_PROXY", Some(value)).unwrap();
@@ -265,7 +265,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
         files::make_directory(&host, r"C:\var").unwrap();
-        let mut owned = Owned::default();
+        let mut owned = Ownership::default();
         owned.claim_parents(&host, r"C:\var\log\x\y.log").unwrap();
         owned.claim_parents(&host, r"C:\k\wicd\state.json").unwrap();
         owned.claim_tree(&host, r"C:\k\a").unwrap();

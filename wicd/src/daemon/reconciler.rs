@@ -1,6 +1,6 @@
 //! Keeps the host's services, variables and trusted certificates as [`path::DESIRED`] says, with or without an API server.
 //!
-//! One [`Keeper::pass`] looks, does what can be done at once and returns; it is called again and again. Between passes only
+//! One [`Reconciler::reconcile_once`] looks, does what can be done at once and returns; it is called again and again. Between passes only
 //! what is needed for backing off is remembered.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,16 +13,16 @@ use serde_json::Value;
 use tracing::{error, info, warn};
 
 use super::backoff::Backoff;
-use super::contents::Contents;
 use super::drift::{Drift, Place};
 use super::environment;
+use super::file_integrity::FileIntegrity;
 use super::order::start_order;
 use super::plan::{Action, Plan, Prepared, Waiting, Wanted, plan};
 use super::variables::{self, HostFacts};
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
 use crate::network::{self, Progress};
 use crate::operation::{marker, pending_reboot};
-use crate::owned::Owned;
+use crate::ownership::Ownership;
 use crate::{files, lock};
 
 /// Number of passes without a change after which all services are checked, not only those of the operator.
@@ -43,7 +43,7 @@ pub struct Report {
 }
 
 /// See the module.
-pub struct Keeper {
+pub struct Reconciler {
     host: Arc<dyn Host>,
     backoffs: BTreeMap<String, Backoff>,
     desired: Option<Desired>,
@@ -58,13 +58,13 @@ pub struct Keeper {
     /// The operation that brought the desired state.
     operation: String,
     drift: Drift,
-    contents: Contents,
+    integrity: FileIntegrity,
     /// Services that were changed or deleted (`None`) on the host and are left so, as they were found.
     left: BTreeMap<String, Option<ServiceInfo>>,
     moving: bool,
 }
 
-impl Keeper {
+impl Reconciler {
     /// For a host.
     pub fn new(host: Arc<dyn Host>) -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Keeper {
             odd: BTreeMap::new(),
             operation: String::new(),
             drift: Drift::default(),
-            contents: Contents::default(),
+            integrity: FileIntegrity::default(),
             left: BTreeMap::new(),
             moving: false,
         }
@@ -90,7 +90,7 @@ impl Keeper {
     }
 
     /// One pass. `now` is a clock that only goes forward; `node` is the Node, if it is known.
-    pub fn pass(&mut self, node: Option<&Value>, now: Duration) -> Report {
+    pub fn reconcile_once(&mut self, node: Option<&Value>, now: Duration) -> Report {
         match self.try_pass(node, now) {
             Ok(report) => report,
             Err(e) => {
@@ -126,7 +126,7 @@ impl Keeper {
             self.environment(&desired, heals, now)?;
             self.services(wanted, &desired, node, now)?
         };
-        self.contents.pass(&*self.host, &desired.services.files, heals, THOROUGH, &mut self.drift, now);
+        self.integrity.check(&*self.host, &desired.services.files, heals, THOROUGH, &mut self.drift, now);
         self.drift.save(&*self.host)?;
         let reboot = pending_reboot(&*self.host)?;
         self.complaints.remove("pass");
@@ -179,7 +179,7 @@ impl Keeper {
     /// The operator has brought a desired state, be it the same one again: from here on it is to be made so.
     fn begin(&mut self, desired: &Desired, operation: String) {
         self.drift.follow(&*self.host, desired, &operation);
-        self.contents = Contents::default();
+        self.integrity = FileIntegrity::default();
         self.left.clear();
         self.settled = None;
         self.operation = operation;
@@ -242,7 +242,7 @@ impl Keeper {
         now: Duration,
     ) -> Result<bool, HostError> {
         let all: Vec<ServiceInfo> = self.host.services()?.into_iter().map(|s| self.as_written(s)).collect();
-        let owned = Owned::load_or_adopt(&*self.host)?;
+        let owned = Ownership::load_or_adopt(&*self.host)?;
         let mut changed: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         self.left.clear();
         for service in &mut wanted {
@@ -366,7 +366,7 @@ impl Keeper {
         });
         let made: Vec<String> = made.collect();
         if !made.is_empty() {
-            Owned::update(&*self.host, |owned| owned.services.extend(made))?;
+            Ownership::update(&*self.host, |owned| owned.services.extend(made))?;
         }
         for action in &plan.actions {
             let service = action.service();
@@ -398,7 +398,7 @@ impl Keeper {
             Action::Delete(service) => {
                 info!(service, "removing: the desired state does not include it");
                 self.host.delete_service(service)?;
-                Owned::update(&*self.host, |owned| {
+                Ownership::update(&*self.host, |owned| {
                     owned.services.remove(service);
                 })?;
                 self.backoffs.remove(service);
@@ -453,8 +453,8 @@ fn is_as(actual: &ServiceInfo, spec: &ServiceSpec) -> bool {
 }
 
 #[cfg(test)]
-#[path = "keeper_drift_tests.rs"]
+#[path = "reconciler_drift_tests.rs"]
 mod drift_tests;
 #[cfg(test)]
-#[path = "keeper_tests.rs"]
+#[path = "reconciler_tests.rs"]
 mod tests;

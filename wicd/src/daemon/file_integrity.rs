@@ -2,7 +2,7 @@
 //!
 //! Programs are large, so only what has another size or time of change than when it was last right is read. A running
 //! service is not restarted when its file is put back: the program that runs keeps the old bytes, and one that is stopped is
-//! started by the keeper anyway.
+//! started by the reconciler anyway.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -31,7 +31,7 @@ enum Found {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Contents {
+pub struct FileIntegrity {
     /// Files that are not checked yet in this round.
     queue: VecDeque<FileInfo>,
     /// Files of this round that are drift and stay so.
@@ -43,10 +43,10 @@ pub struct Contents {
     problems: BTreeMap<String, String>,
 }
 
-impl Contents {
+impl FileIntegrity {
     /// One pass: begins a round if it is time, and goes on with it. With `heal`, drift is put right; what was never right
     /// under this desired state always is.
-    pub fn pass(
+    pub fn check(
         &mut self,
         host: &dyn Host,
         files: &[FileInfo],
@@ -157,5 +157,5 @@ fn look(
 }
 
 #[cfg(test)]
-#[path = "contents_tests.rs"]
+#[path = "file_integrity_tests.rs"]
 mod tests;
