@@ -14,10 +14,10 @@ async fn main() -> ExitCode {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
-        Err(told) => {
+        Err(error) => {
             // Help is an answer, too. A write error of a closed pipe cannot be reported.
-            let _ = told.print();
-            return if told.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
+            let _ = error.print();
+            return if error.use_stderr() { FAILED.into() } else { ExitCode::SUCCESS };
         }
     };
     let result = match cli.command {

@@ -30,7 +30,7 @@ pub(crate) struct Evidence {
     /// Addresses at which it was reached with its pinned host key, or that its Machine has.
     pub proven: Vec<IpAddr>,
     /// Addresses that it reports. They count only for a Node that appears under a name that the host holds.
-    pub told: Vec<IpAddr>,
+    pub reported: Vec<IpAddr>,
 }
 
 /// Whose a Node is.
@@ -111,7 +111,7 @@ pub(crate) fn whose(node: Option<&Node>, evidence: &Evidence) -> Whose {
     let addresses = addresses(node);
     let has_one_of = |known: &[IpAddr]| addresses.iter().any(|a| known.contains(a));
     // One that has only just registered may have no address yet.
-    let of_holder = addresses.is_empty() || has_one_of(&evidence.proven) || has_one_of(&evidence.told);
+    let of_holder = addresses.is_empty() || has_one_of(&evidence.proven) || has_one_of(&evidence.reported);
     if evidence.holds_name && of_holder {
         return Whose::Hosts(By::Name);
     }
@@ -163,8 +163,8 @@ mod tests {
     fn a_node_of_the_same_name_may_be_somebody_elses() {
         let ip = |text: &str| text.parse::<IpAddr>().unwrap();
         let reached = Evidence { name: "w".into(), proven: vec![ip("10.0.0.1")], ..Evidence::default() };
-        let told = Evidence { told: vec![ip("10.0.0.9")], ..reached.clone() };
-        let holder = Evidence { holds_name: true, ..told.clone() };
+        let reported = Evidence { reported: vec![ip("10.0.0.9")], ..reached.clone() };
+        let holder = Evidence { holds_name: true, ..reported.clone() };
         let again = Evidence { holds_name: true, uid: Some("u0".into()), ..reached.clone() };
         let known = Evidence { uid: Some("u1".into()), ..Evidence::default() };
         let hosts = |by| Ok(Some(by));
@@ -178,7 +178,7 @@ mod tests {
             ("of no known system", Some(node("", "10.0.0.1", true)), &holder, Err("NotWindows")),
             ("another address", Some(node("windows", "10.0.0.2", true)), &reached, Err("OtherAddresses")),
             ("no address yet", Some(node("windows", "", true)), &reached, Err("OtherAddresses")),
-            ("an address that it only says", Some(node("windows", "10.0.0.9", true)), &told, Err("OtherAddresses")),
+            ("an address that it only says", Some(node("windows", "10.0.0.9", true)), &reported, Err("OtherAddresses")),
             ("no mark", Some(node("windows", "10.0.0.1", false)), &reached, Err("Unmarked")),
             ("nothing is proven", Some(node("windows", "10.0.0.1", true)), &Evidence::default(), Err("OtherAddresses")),
             ("what appears under its name", Some(node("windows", "10.0.0.1", false)), &holder, hosts(By::Name)),

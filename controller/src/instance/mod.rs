@@ -298,13 +298,13 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
         scope.status.current_version = None;
         scope.status.holds_node_name |= scope.status.node_ref.take().is_some();
         let why = "its Node was deleted; the operator has the host register again";
-        say_of_node(scope, &Situation::Waiting { leaving: false, why });
+        report_node(scope, &Situation::Waiting { leaving: false, why });
         return Ok(Action::await_change());
     };
     // A host may get another address; its Node is still the one that it made.
     if let Whose::Others(why) = whose(Some(&node), &scope.evidence()) {
         let says = format!("the Node of this name no longer belongs to this host: {why}");
-        say_of_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
+        report_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
         return Ok(Action::await_change());
     }
     scope.status.node_ref = Some(node::reference(&node));
@@ -313,8 +313,8 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
         left.release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
-    tell_of_host(scope, &node);
-    tell_of_lost_settings(scope).await;
+    report_host(scope, &node);
+    report_lost_settings(scope).await;
     if !scope.is_plan() {
         register::sync_node_metadata(scope, &node).await?;
     }
@@ -324,7 +324,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
         // What could not be done is not wanted any more.
         scope.status.failures = None;
     }
-    say_of_node(scope, &Situation::Node { ready, says: &says, up_to_date });
+    report_node(scope, &Situation::Node { ready, says: &says, up_to_date });
     if scope.is_plan() {
         return Ok(Action::await_change());
     }
@@ -332,18 +332,18 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.
-fn say_of_node(scope: &mut Scope, situation: &Situation<'_>) {
+fn report_node(scope: &mut Scope, situation: &Situation<'_>) {
     if !scope.leaving() {
         scope.set_conditions(situation);
     }
 }
 
 /// Reports what the host's daemon has written to the Node: that the host must be restarted, and the drift of the host.
-fn tell_of_host(scope: &mut Scope, node: &Node) {
+fn report_host(scope: &mut Scope, node: &Node) {
     let annotation = |key: &str| node.annotations().get(key).cloned();
     let generation = scope.instance.metadata.generation;
     // Whether it reports a change.
-    let mut tell = |type_: &'static str, reason: &'static str, message: Option<&str>| {
+    let mut report = |type_: &'static str, reason: &'static str, message: Option<&str>| {
         let conditions = &mut scope.status.conditions;
         let before = conditions::find(conditions, type_).map(|c| c.message.clone());
         if let Some(message) = message {
@@ -355,10 +355,10 @@ fn tell_of_host(scope: &mut Scope, node: &Node) {
     };
     let reboot = annotation(key::REBOOT_REQUIRED)
         .map(|_| "the host must be restarted; it waits for its turn (rollout.maxUnavailable)");
-    tell(kind::REBOOT_REQUIRED, "RestartPending", reboot);
+    report(kind::REBOOT_REQUIRED, "RestartPending", reboot);
     // It is the host's word.
     let drift = annotation(key::DRIFT).map(|text| facts::message(&text));
-    if tell(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
+    if report(kind::DRIFTED, "ChangedOnHost", drift.as_deref()) {
         scope.cx.process.metrics.drift.inc();
         let note = drift.unwrap_or_default();
         scope.cx.events.say(&scope.instance, EventReason::Drifted, "Keep", &note);
@@ -366,7 +366,7 @@ fn tell_of_host(scope: &mut Scope, node: &Node) {
 }
 
 /// Reports that the node keeps the version of the legacy operator, and why.
-async fn tell_of_lost_settings(scope: &mut Scope) {
+async fn report_lost_settings(scope: &mut Scope) {
     let target = scope.pool.status.as_ref().and_then(|s| s.desired_version.clone());
     let message = match (adopted_version(&scope.instance), target) {
         (Some(version), Some(target)) => {

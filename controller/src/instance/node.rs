@@ -115,23 +115,23 @@ pub(crate) fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNo
 }
 
 /// What a patch changes, in words.
-pub(crate) fn told(patch: &Value) -> Vec<String> {
+pub(crate) fn changed_parts(patch: &Value) -> Vec<String> {
     let keys = |path: &str| -> Vec<&str> {
         let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();
         all.map(|(k, _)| k.as_str()).collect()
     };
     let (labels, annotations) = (keys("/metadata/labels"), keys("/metadata/annotations"));
-    let mut told = Vec::new();
+    let mut parts = Vec::new();
     if !labels.is_empty() {
-        told.push(format!("labels ({})", labels.join(", ")));
+        parts.push(format!("labels ({})", labels.join(", ")));
     }
     if !annotations.is_empty() {
-        told.push(format!("annotations ({})", annotations.join(", ")));
+        parts.push(format!("annotations ({})", annotations.join(", ")));
     }
     if patch.pointer("/spec/taints").is_some() {
-        told.push("taints".to_owned());
+        parts.push("taints".to_owned());
     }
-    told
+    parts
 }
 
 /// Reference to a Node.
@@ -332,7 +332,7 @@ mod tests {
                 vec!["labels (x, y)", "annotations (z)", "taints"],
             ),
         ] {
-            assert_eq!(told(&patch), expected, "{patch}");
+            assert_eq!(changed_parts(&patch), expected, "{patch}");
         }
     }
 }

@@ -40,13 +40,13 @@ pub(crate) fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatu
     // A Node of another UID than the one on record has appeared since that one was deleted, whether that was seen or not.
     let holds_name = status.holds_node_name || uid.is_some();
     let facts = status.facts.as_ref().filter(|_| holds_name);
-    let told = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));
+    let reported = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));
     Evidence {
         name: instance.name_any(),
         holds_name,
         uid,
         proven: proven_addresses(instance.spec.origin.as_ref(), status, machines),
-        told: told.filter_map(|a| a.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect(),
+        reported: reported.filter_map(|a| a.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect(),
     }
 }
 

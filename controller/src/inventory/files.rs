@@ -8,7 +8,7 @@ use gitops::hosts::{self, Finding};
 use super::{Entry, SourceError};
 
 /// Findings that a message has room for.
-const TOLD: usize = 3;
+const SHOWN: usize = 3;
 
 /// The commit that last changed each entry, by file, and name or address of the host.
 pub(super) type Changes = BTreeMap<(String, String), Commit>;
@@ -44,12 +44,12 @@ pub(super) fn refused(revision: &str, findings: &[Finding]) -> SourceError {
         (false, Some(line)) => format!("{}:{line}: {}", f.file, f.message),
         (false, None) => format!("{}: {}", f.file, f.message),
     };
-    let told: Vec<String> = findings.iter().take(TOLD).map(said).collect();
-    let more = findings.len().saturating_sub(TOLD);
+    let shown: Vec<String> = findings.iter().take(SHOWN).map(said).collect();
+    let more = findings.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     SourceError {
         reason: reason::INVALID_INVENTORY,
-        message: format!("{revision} is not used: {}{more}", told.join("; ")),
+        message: format!("{revision} is not used: {}{more}", shown.join("; ")),
         stalls: true,
     }
 }

@@ -113,14 +113,14 @@ pub(crate) fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
             }
         }
     }
-    let mut told: BTreeMap<usize, Result<Option<String>, Why>> = BTreeMap::new();
+    let mut reported: BTreeMap<usize, Result<Option<String>, Why>> = BTreeMap::new();
     for n in 0..entries.len() {
         if search.found[n].is_none() && !search.is_pending[n] {
-            let result = search.told(n);
+            let result = search.reported(n);
             if let Ok(Some(name)) = &result {
                 search.settle(n, name.clone());
             }
-            told.insert(n, result);
+            reported.insert(n, result);
         }
     }
     let found = search.found;
@@ -131,7 +131,7 @@ pub(crate) fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
             named.entries.push(entry);
             continue;
         }
-        let is_forbidden = match told.remove(&n) {
+        let is_forbidden = match reported.remove(&n) {
             // Its name is being looked up.
             None => true,
             Some(Ok(_)) => false,
@@ -262,7 +262,7 @@ impl<'a> Search<'a> {
     }
 
     /// What the host itself says, as far as it was asked.
-    fn told(&self, n: usize) -> Result<Option<String>, Why> {
+    fn reported(&self, n: usize) -> Result<Option<String>, Why> {
         let (entry, names) = (&self.entries[n], self.names);
         if let Some(why) = (names.forbidden)(entry) {
             return Err(why);

@@ -240,7 +240,7 @@ proptest! {
     fn every_entry_is_named_or_not_and_no_name_is_given_twice(
         hosts in proptest::collection::vec(0_u8..6, 0..6),
         listed in proptest::collection::btree_set(0_u8..9, 0..7),
-        told in proptest::collection::vec("[a-c]", 9),
+        reported in proptest::collection::vec("[a-c]", 9),
         nodes in proptest::collection::vec(("[a-d]", 0_u8..9), 0..6),
     ) {
         let address = |n: u8| format!("10.0.0.{n}");
@@ -250,7 +250,7 @@ proptest! {
         let existing: Vec<Existing> = unique.iter().map(|n| existing(&format!("h{n}"), &address(*n))).collect();
         let contact = |(at, _): &Place| {
             let n: usize = at.rsplit('.').next()?.parse().ok()?;
-            Some(calls_itself(told.get(n)?, at))
+            Some(calls_itself(reported.get(n)?, at))
         };
         let names = Names {
             existing: &existing,

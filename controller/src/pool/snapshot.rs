@@ -145,7 +145,7 @@ impl Snapshot {
                 why: &|m| self.desired.why(&m.instance),
                 adoptable: &self.adoptable,
                 beside: &|m, host| {
-                    let mut beside = on_node(m).map(|patch| node::told(&patch)).unwrap_or_default();
+                    let mut beside = on_node(m).map(|patch| node::changed_parts(&patch)).unwrap_or_default();
                     let now = InstanceHost { labels: host.labels.clone(), ..m.instance.spec.host.clone() };
                     if now != *host {
                         beside.push("how the host is reached".to_owned());

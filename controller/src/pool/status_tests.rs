@@ -403,8 +403,8 @@ fn old_keys_are_told_beside_everything_else() {
             keys,
         };
         let status = next(&pool, &seen, None, now());
-        let told = find(&status.conditions, kind::KEYS_CURRENT);
-        assert_eq!(told.map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str())), expected);
+        let shown = find(&status.conditions, kind::KEYS_CURRENT);
+        assert_eq!(shown.map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str())), expected);
         assert_eq!(kstatus(&pool, &status), "Current", "{expected:?}");
         assert!(api::conditions::is_true(&status.conditions, kind::READY), "{expected:?}");
         // The next look begins with these.

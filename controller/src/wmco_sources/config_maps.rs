@@ -84,14 +84,14 @@ async fn changed(cx: &Context, maps: &Store<Meta>, event: Event<Meta>, is_filled
             cx.wake.pool(&pool.name_any());
         }
         if name == WINDOWS_INSTANCES || !readers.is_empty() {
-            tell_of_bad_entries(cx, maps, name).await;
+            report_bad_entries(cx, maps, name).await;
         }
     }
     names.contains(WINDOWS_INSTANCES)
 }
 
 /// An editor of a ConfigMap reads its events, and not those of a pool.
-async fn tell_of_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
+async fn report_bad_entries(cx: &Context, maps: &Store<Meta>, name: &str) {
     let Some(meta) = find(cx, maps, name) else { return };
     let api: Api<ConfigMap> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
     // The pool reports if it cannot be read.

@@ -168,10 +168,10 @@ async fn a_budget_blocks(world: &World) -> Result<()> {
     world
         .until_instance("blocked", "says what blocks it", |i| {
             let drain = status(i).operation.and_then(|o| o.drain);
-            let told = |type_| conditions::find(&status(i).conditions, type_).is_some_and(|c| names_both(&c.message));
+            let shown = |type_| conditions::find(&status(i).conditions, type_).is_some_and(|c| names_both(&c.message));
             drain.is_some_and(|d| d.remaining == 1 && d.blockers.iter().any(|b| names_both(b)))
-                && told(kind::READY)
-                && told(kind::RECONCILING)
+                && shown(kind::READY)
+                && shown(kind::RECONCILING)
         })
         .await?;
     world

@@ -9,8 +9,9 @@ use std::net::IpAddr;
 /// The last two are the host's own word. Its Node gets such an address, and no certificate names it unasked.
 pub fn node_ip(named: &str, reached: Option<IpAddr>, has: &[IpAddr], default_route: Option<IpAddr>) -> Option<IpAddr> {
     let proven = [named.parse().ok(), reached].into_iter().flatten().find(|a| has.contains(a));
-    let told = || default_route.filter(|a| has.contains(a)).into_iter().chain(has.iter().copied()).find(can_be_reached);
-    proven.or_else(told)
+    let reported =
+        || default_route.filter(|a| has.contains(a)).into_iter().chain(has.iter().copied()).find(can_be_reached);
+    proven.or_else(reported)
 }
 
 /// Windows gives itself a link-local address where it gets no other.

@@ -629,10 +629,10 @@ fn repairs_and_lost_nodes() {
         ("or there are too many", four(vec![silent("a"), silent("c"), ready_to_go("b")]), few.clone(), vec![]),
     ]);
 
-    let told = decide(&four(vec![silent("c"), silent("a")]), &lost, NOW);
-    assert_eq!((told.lost, told.too_many_unhealthy), (vec!["a".to_string(), "c".to_string()], false));
-    let told = decide(&four(vec![silent("c"), silent("a")]), &few, NOW);
-    assert_eq!((told.lost, told.too_many_unhealthy), (vec![], true));
+    let decision = decide(&four(vec![silent("c"), silent("a")]), &lost, NOW);
+    assert_eq!((decision.lost, decision.too_many_unhealthy), (vec!["a".to_string(), "c".to_string()], false));
+    let decision = decide(&four(vec![silent("c"), silent("a")]), &few, NOW);
+    assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], true));
 }
 
 #[test]

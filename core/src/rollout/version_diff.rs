@@ -44,7 +44,7 @@ const CONTAINERD: &str = "containerd";
 /// CNI plugins are started for each new pod; running pods keep the network that an older one made.
 const CNI: &str = r"c:\k\cni\";
 /// Maximum number of differences in a message; the others are only counted.
-const TOLD: usize = 5;
+const SHOWN: usize = 5;
 
 /// What a change does to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -235,8 +235,8 @@ impl Differences {
             restart.extend(more);
         }
         let disruption = self.found.first().map(|(Reverse(d), _)| *d).unwrap_or_default();
-        let left = self.found.len().saturating_sub(TOLD);
-        let mut why: Vec<String> = self.found.into_iter().take(TOLD).map(|(_, why)| why).collect();
+        let left = self.found.len().saturating_sub(SHOWN);
+        let mut why: Vec<String> = self.found.into_iter().take(SHOWN).map(|(_, why)| why).collect();
         if left > 0 {
             why.push(format!("and {left} more"));
         }
@@ -273,11 +273,11 @@ fn differing_keys(from: &Value, to: &Value) -> BTreeSet<String> {
 }
 
 fn list(names: &BTreeSet<String>) -> String {
-    let mut told: Vec<String> = names.iter().take(TOLD).cloned().collect();
-    if names.len() > TOLD {
-        told.push(format!("and {} more", names.len() - TOLD));
+    let mut shown: Vec<String> = names.iter().take(SHOWN).cloned().collect();
+    if names.len() > SHOWN {
+        shown.push(format!("and {} more", names.len() - SHOWN));
     }
-    told.join(", ")
+    shown.join(", ")
 }
 
 #[cfg(test)]

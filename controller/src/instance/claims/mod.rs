@@ -87,13 +87,13 @@ fn build(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Be
     let is_free = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !beside.neighbours.has_address(*ip, &name);
     let is_unused = |dns: &String| beside.reserved.allows_name(dns) && !beside.neighbours.has_name(dns, &name);
 
-    let told = facts.map(|f| f.hostname.to_ascii_lowercase());
-    let told = told.filter(|told| name.split('.').next() == Some(told));
+    let reported = facts.map(|f| f.hostname.to_ascii_lowercase());
+    let reported = reported.filter(|reported| name.split('.').next() == Some(reported));
     let of_machine = beside.machine.iter().filter(|a| a.parse::<IpAddr>().is_err()).map(|a| a.to_ascii_lowercase());
     // Of a host that was never reached, its Machine says nothing either.
     let of_machine = of_machine.filter(|_| !beside.proven.is_empty());
     let mut dns_names: Vec<String> =
-        [name.clone()].into_iter().chain(told).chain(of_machine).filter(is_unused).collect();
+        [name.clone()].into_iter().chain(reported).chain(of_machine).filter(is_unused).collect();
     dns_names.sort();
     dns_names.dedup();
     let addresses: Vec<IpAddr> = beside.proven.iter().copied().filter(is_free).collect();

@@ -102,7 +102,7 @@ impl Flux {
             Ok(object) => kept.look(&object, &self.servers).await,
             Err(trouble) => {
                 let wait = if trouble.reason == "SourceNotFound" { INTERVAL } else { API_RETRY };
-                kept.told(Some((trouble, None)), after(wait))
+                kept.outcome(Some((trouble, None)), after(wait))
             }
         };
         self.lock().insert(name, kept);
@@ -124,7 +124,7 @@ impl Kept {
     async fn look(&mut self, object: &Object, servers: &Servers) -> SourceOutcome {
         let artifact = match object.usable(&self.from, self.in_use.as_ref().map(|u| u.digest.as_str())) {
             Ok(artifact) => artifact,
-            Err(refusal) => return self.told(Some(refusal), after(INTERVAL)),
+            Err(refusal) => return self.outcome(Some(refusal), after(INTERVAL)),
         };
         let refuse = |trouble: SourceError| Some((trouble, Some(artifact.revision.clone())));
         match self.step(artifact, Timestamp::now()) {
@@ -132,7 +132,7 @@ impl Kept {
                 self.refused = None;
                 self.note(artifact);
             }
-            Fetching::Wait(trouble, again) => return self.told(refuse(trouble), again.or_else(|| after(INTERVAL))),
+            Fetching::Wait(trouble, again) => return self.outcome(refuse(trouble), again.or_else(|| after(INTERVAL))),
             Fetching::Fetch(failures) => match fetch(&self.from, artifact, servers).await {
                 Ok(listing) => {
                     self.in_use = Some(InUse { digest: artifact.digest.clone(), listing: Arc::new(listing) });
@@ -140,13 +140,13 @@ impl Kept {
                 }
                 Err(trouble) => {
                     let again = if trouble.stalls { None } else { after(backoff(failures)) };
-                    let (told, failures) = (trouble.clone(), failures.saturating_add(1));
+                    let (why, failures) = (trouble.clone(), failures.saturating_add(1));
                     self.refused = Some(Refused { artifact: artifact.clone(), trouble, failures, again });
-                    return self.told(refuse(told), again.or_else(|| after(INTERVAL)));
+                    return self.outcome(refuse(why), again.or_else(|| after(INTERVAL)));
                 }
             },
         }
-        self.told(object.unready(&self.from).map(|t| (t, None)), after(INTERVAL))
+        self.outcome(object.unready(&self.from).map(|t| (t, None)), after(INTERVAL))
     }
 
     /// A commit that changes nothing in the artifact is a revision all the same.
@@ -174,7 +174,7 @@ impl Kept {
     }
 
     /// Report for the pool: the revision in use, and why no newer one is.
-    fn told(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> SourceOutcome {
+    fn outcome(&self, refusal: Option<object::Refusal>, next: Option<Timestamp>) -> SourceOutcome {
         let (trouble, revision) = refusal.unzip();
         let Some(in_use) = &self.in_use else {
             // There is no artifact that can be used without something being said of it.

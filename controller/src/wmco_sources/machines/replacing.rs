@@ -73,7 +73,7 @@ pub(super) async fn replace(cx: &Context, restrictions: &mut Restrictions) {
                     Verdict::Delete => found.replace(cx, source, set, &of_machine).await,
                 };
                 if let Some(why) = why.filter(|why| restrictions.is_new(machine, why)) {
-                    found.tell(cx, EventReason::MachineDeletionRestricted, &format!("it is not deleted: {why}"));
+                    found.report(cx, EventReason::MachineDeletionRestricted, &format!("it is not deleted: {why}"));
                 }
             }
         }
@@ -154,7 +154,7 @@ impl<'a> Found<'a> {
         Some(Self { machine, object, instance, pool: cx.pool_of(instance)? })
     }
 
-    fn tell(&self, cx: &Context, reason: EventReason, what: &str) {
+    fn report(&self, cx: &Context, reason: EventReason, what: &str) {
         let note = format!("the host of Machine {} refuses every key; {what}", self.machine.key());
         cx.events.say_of(reference(&self.object), reason, "ReplaceMachine", &note);
         cx.events.say(&*self.pool, reason, "ReplaceMachine", &note);
@@ -192,7 +192,7 @@ impl<'a> Found<'a> {
         let only_this = Preconditions { uid: self.object.uid(), resource_version: None };
         match api.delete(&self.machine.name, &DeleteParams::default().preconditions(only_this)).await {
             Ok(_) => {
-                self.tell(cx, EventReason::MachineDeleted, "it was deleted, so that its MachineSet replaces it");
+                self.report(cx, EventReason::MachineDeleted, "it was deleted, so that its MachineSet replaces it");
             }
             Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => {}
             Err(error) => self.failed(cx, &error),
@@ -201,7 +201,7 @@ impl<'a> Found<'a> {
 
     fn failed(&self, cx: &Context, error: &kube::Error) {
         let what = format!("it could not be deleted: {}", crate::errors::said(error));
-        self.tell(cx, EventReason::MachineDeletionFailed, &what);
+        self.report(cx, EventReason::MachineDeletionFailed, &what);
     }
 
     /// What speaks against deleting it, asked of the API server: what was watched may be older than what we did last, and then two would
