@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use api::{GrantType, TemplateSpec, WindowsInstance, host::path, names::key};
+use api::{GrantType, TemplateSpec, WindowsInstance, host::path, names};
 use futures::StreamExt as _;
 use serde_json::{Value, json};
 use testbed::sim::Fault;
 
 use super::{
     reconcile_instance,
-    test_bed::{Bed, CLUSTER, NODE},
+    test_bed::{Bed, CLUSTER, NODE, key, new_key},
 };
-use crate::fake_api::AtWrite;
+use crate::fake_api::{AtWrite, Call};
 
 /// More writes than any operation makes.
 const MOST_WRITES: usize = 100;
@@ -41,7 +41,7 @@ impl World {
     async fn new() -> Self {
         let bed = Bed::with_objects().await;
         let mut instance = serde_json::to_value(bed.instance(&json!({}), &json!({}), &json!({}))).unwrap();
-        let metadata = json!({"name": "win-1", "uid": "i-1", "finalizers": [api::names::FINALIZER_INSTANCE]});
+        let metadata = json!({"name": "win-1", "uid": "i-1", "finalizers": [names::FINALIZER_INSTANCE]});
         instance["metadata"] = metadata;
         bed.api.forget("PATCH", &format!("{}/status", super::test_bed::INSTANCE));
         bed.api.objects(|o| o.put("windowsinstances", instance));
@@ -80,6 +80,25 @@ impl World {
         self.bed.api.objects(|o| o.edit("windowsinstances", "win-1", change));
     }
 
+    /// A pod runs on the node.
+    fn run_pod(&self, name: &str) {
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "shop"},
+            "spec": {"nodeName": "win-1"},
+            "status": {"phase": "Running"},
+        });
+        self.bed.api.objects(|o| o.put("pods", pod));
+    }
+
+    fn has_pods(&self) -> bool {
+        self.bed.api.objects(|o| !o.of_kind("pods").is_empty())
+    }
+
+    /// The file with the keys that the host takes.
+    fn authorized_keys(&self) -> std::path::PathBuf {
+        self.bed.host.drive_c().join("ProgramData/ssh/administrators_authorized_keys")
+    }
+
     /// Its pool gives it a version, and the permission to go there.
     fn grant(&self, id: &str, type_: GrantType, version: &str, more: &Value) {
         self.edit(|i| {
@@ -101,7 +120,7 @@ impl World {
         let (Some(instance), Some(node)) = (self.instance(), self.node()) else { return false };
         instance["status"]["currentVersion"] == version
             && instance["status"]["operation"].is_null()
-            && node["metadata"]["annotations"][key::VERSION] == version
+            && node["metadata"]["annotations"][names::key::VERSION] == version
             && !is_cordoned(&node)
     }
 
@@ -290,6 +309,64 @@ async fn a_quiet_change_that_is_interrupted_anywhere_disturbs_nothing() {
     }
 }
 
+#[tokio::test]
+async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first() {
+    for what in INTERRUPTIONS {
+        let prepare = async || {
+            let world = World::joined().await.0;
+            world.run_pod("cart");
+            world
+        };
+        at_each_write(what, prepare, async |world: &mut World| {
+            let (version, starts) = (world.publish(120), world.bed.host.kubelet_starts());
+            let change = json!({"version": version, "disruption": "Drain"});
+            world.grant("update-1", GrantType::Update, &version, &change);
+            let is_updated = |w: &World| {
+                assert!(!w.has_pods() || w.bed.host.kubelet_starts() == starts, "kubelet was restarted under a pod");
+                w.follows(&version)
+            };
+            world.works_until("it is updated", is_updated).await;
+            let calls = world.bed.api.all_calls();
+            let first = |is_it: &dyn Fn(&Call) -> bool| calls.iter().position(is_it);
+            let cordoned = first(&|c| c.method == "PATCH" && c.path == NODE && is_cordoned(&c.body)).unwrap();
+            let evicted = first(&|c| c.path.ends_with("/eviction")).unwrap();
+            assert!(cordoned < evicted, "a pod was evicted while others could come");
+        })
+        .await;
+    }
+}
+
+/// The host takes the old key or the new one at any time, or no operator could log in again.
+#[tokio::test]
+async fn a_key_rotation_that_is_interrupted_anywhere_leaves_the_new_key_alone() {
+    const FOREIGN: &str = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIPeoples peoples";
+    for what in INTERRUPTIONS {
+        let prepare = async || {
+            let world = World::joined().await.0;
+            let old = key().public_key().to_openssh().unwrap();
+            let file = world.authorized_keys();
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, format!("{FOREIGN}\n{old}\n")).unwrap();
+            world
+        };
+        at_each_write(what, prepare, async |world: &mut World| {
+            world.edit(|i| {
+                let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
+                i["spec"]["host"]["privateKeys"] = json!(keys);
+                i["spec"]["grant"] = grant("rotate-1", GrantType::RotateKey, &json!({}));
+            });
+            let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "rotate-1");
+            world.works_until("it has the new key", is_over).await;
+            let left = std::fs::read_to_string(world.authorized_keys()).unwrap();
+            let keys: Vec<&str> = left.lines().map(|line| line.split(' ').nth(1).unwrap()).collect();
+            let new = new_key().public_key().to_openssh().unwrap();
+            assert_eq!(keys, [FOREIGN, &new].map(|line| line.split(' ').nth(1).unwrap()), "{left}");
+            assert!(world.instance().unwrap()["status"]["keyRotation"].is_null());
+        })
+        .await;
+    }
+}
+
 /// It was granted without a place in the budget, as many others at once.
 #[tokio::test]
 async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
@@ -300,7 +377,7 @@ async fn a_quiet_change_that_turns_out_to_need_a_restart_waits_for_its_turn() {
     grant["version"] = json!(version);
     world.grant("update-1", GrantType::Update, &version, &grant);
     let waits = |w: &World| {
-        let asks = |n: Value| n["metadata"]["annotations"].get(key::REBOOT_REQUIRED).is_some();
+        let asks = |n: Value| n["metadata"]["annotations"].get(names::key::REBOOT_REQUIRED).is_some();
         let is_over = |i: Value| i["status"]["operation"].is_null() && i["status"]["lastOperation"] == "update-1";
         w.node().is_some_and(asks) && w.instance().is_some_and(is_over)
     };

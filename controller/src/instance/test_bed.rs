@@ -74,12 +74,14 @@ impl Bed {
         )
         .unwrap();
         std::fs::write(files.path().join("wicd.exe"), b"wicd, of which hosts only check the hash").unwrap();
-        let key = PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]));
-        let secret = json!({"metadata": {"name": "key"}, "data": {"private-key.pem": BASE64_STANDARD.encode(key.to_openssh(LineEnding::LF).unwrap())}});
-        api.on("GET", "/api/v1/namespaces/operator/secrets/key", 200, secret);
+        for (name, key) in [("key", key()), ("new-key", new_key())] {
+            let pem = BASE64_STANDARD.encode(key.to_openssh(LineEnding::LF).unwrap());
+            let secret = json!({"metadata": {"name": name}, "data": {"private-key.pem": pem}});
+            api.on("GET", &format!("/api/v1/namespaces/operator/secrets/{name}"), 200, secret);
+        }
 
         let options = SimOptions {
-            authorized_keys: vec![key.public_key().clone()],
+            authorized_keys: vec![key().public_key().clone()],
             restart: Duration::from_millis(1),
             ..SimOptions::default()
         };
@@ -165,6 +167,16 @@ impl Bed {
         let is_disturbing = |path: &str| path.starts_with("/api/v1/nodes/") || path.ends_with("/eviction");
         self.api.all_calls().iter().filter(|c| c.method != "GET" && is_disturbing(&c.path)).count()
     }
+}
+
+/// The key that the host takes, in the Secret `key`.
+pub(crate) fn key() -> PrivateKey {
+    PrivateKey::from(Ed25519Keypair::from_seed(&[7; 32]))
+}
+
+/// Another key, in the Secret `new-key`.
+pub(crate) fn new_key() -> PrivateKey {
+    PrivateKey::from(Ed25519Keypair::from_seed(&[8; 32]))
 }
 
 /// An operator that has just become the leader.

@@ -24,7 +24,6 @@ use testbed::{
 };
 
 use crate::{
-    crash::kill_at,
     fleet::{World, has, is_ready, pool_status, spec, spec_with, status},
     rollout::Watcher,
 };
@@ -256,32 +255,6 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
     }
     let observed = watcher.seen.lock().unwrap();
     ensure!(observed.ever_cordoned.is_empty() && observed.ever_disrupted.is_empty(), "nodes were disturbed");
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_crash_in_the_middle_locks_nobody_out() -> Result<()> {
-    let mut keys = Keys::new().await?;
-    let steps = ["AddKey", "VerifyKey", "RetireKey"];
-    let mut pools = Vec::new();
-    for step in steps {
-        let name = format!("at-{}", step.to_lowercase());
-        let hosts = keys.hosts(&name, 1).await?;
-        keys.world.join(&name, &spec(&hosts)).await?;
-        pools.push((step, name, hosts));
-    }
-    for (step, pool, hosts) in &pools {
-        let host = &hosts[0];
-        kill_at(&keys.world, host.name(), step, keys.world.apply(pool, &Keys::spec(hosts))).await?;
-        let (old, new) = (Keys::admits(host, &keys.old).await?, Keys::admits(host, &keys.new).await?);
-        ensure!(old || new, "killed at {step}: {} is locked out", host.name());
-        keys.world.new_operator().await?;
-        keys.until_current(pool).await.with_context(|| format!("killed at {step}"))?;
-        keys.check(host).await.with_context(|| format!("killed at {step}"))?;
-        let file = std::fs::read_to_string(administrators(host))?;
-        // A kill between writing and cutting off leaves empty lines.
-        ensure!(file.trim_end() == keys.after().trim_end(), "killed at {step}: {file}");
-    }
     Ok(())
 }
 

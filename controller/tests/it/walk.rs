@@ -552,12 +552,15 @@ impl Walk {
     }
 
     async fn trust(&self, instance: &WindowsInstance) {
-        let host = self.model.lists.iter().find_map(|list| list.get(&instance.name_any()));
+        // One that leaves is in no list any more: it is known by what runs on it.
+        let name = instance.name_any();
+        let runs = || self.hosts.iter().position(|h| Look::at(h).node.as_deref() == Some(&name));
+        let host = self.model.lists.iter().find_map(|list| list.get(&name).copied()).or_else(runs);
         let pinned = instance.status.as_ref().and_then(|s| s.host_key.as_ref());
         let (Some(host), Some(pinned)) = (host, pinned) else { return };
-        let own = self.hosts[*host].host_key().fingerprint(HashAlg::Sha256).to_string();
+        let own = self.hosts[host].host_key().fingerprint(HashAlg::Sha256).to_string();
         if pinned.fingerprint != own {
-            self.annotate(&instance.name_any(), key::TRUST_HOST_KEY, &json!(own)).await;
+            self.annotate(&name, key::TRUST_HOST_KEY, &json!(own)).await;
         }
     }
 

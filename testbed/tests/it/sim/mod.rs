@@ -3,5 +3,4 @@
 mod faults;
 mod node;
 mod operator;
-mod scale;
 mod ssh;
