@@ -43,6 +43,9 @@ pub struct ControlPlaneBinaries {
 }
 
 /// Finds or builds what a control plane needs. The first build takes minutes and says so on standard error.
+///
+/// # Errors
+/// When a program is missing and cannot be built, or the cache cannot be written.
 pub fn control_plane() -> Result<ControlPlaneBinaries> {
     Ok(ControlPlaneBinaries {
         etcd: tool("etcd", "go.etcd.io/etcd/server/v3", "half a minute")?,

@@ -80,6 +80,9 @@ pub struct ControlPlane {
 impl ControlPlane {
     /// Starts a control plane and waits until `/readyz` says ok and the `default` service account is there. Builds the
     /// programs first if need be.
+    ///
+    /// # Errors
+    /// When a program cannot be built or started, or ends, or the control plane is not ready within 3 minutes.
     pub async fn start(options: ControlPlaneOptions) -> Result<Self> {
         let control_plane = spawn_blocking(move || Self::spawn(options)).await??;
         control_plane.wait_until_ready().await?;
@@ -87,6 +90,9 @@ impl ControlPlane {
     }
 
     /// The control plane that all tests of this process share. It ends with the process.
+    ///
+    /// # Errors
+    /// When [`ControlPlane::start`] fails. The next call tries again.
     pub async fn shared() -> Result<&'static Self> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
         SHARED.get_or_try_init(|| Self::start(ControlPlaneOptions::default())).await
@@ -150,6 +156,9 @@ impl ControlPlane {
     }
 
     /// An administrator's client for the current runtime. It does not retry by itself.
+    ///
+    /// # Errors
+    /// When the kubeconfig cannot be read, or no client can be made from it.
     pub async fn client(&self) -> Result<Client> {
         client(&self.kubeconfig).await
     }
@@ -160,6 +169,9 @@ impl ControlPlane {
     }
 
     /// A kubeconfig for `user` in `groups` (at most two), with a client certificate of its own.
+    ///
+    /// # Errors
+    /// When there are more than two groups, or the certificate or the file cannot be made.
     pub fn kubeconfig_as(&self, user: &str, groups: &[&str]) -> Result<PathBuf> {
         let number = self.kubeconfigs.fetch_add(1, Ordering::Relaxed);
         let path = self.dir.path().join(format!("user-{number}.kubeconfig"));
@@ -168,27 +180,42 @@ impl ControlPlane {
     }
 
     /// A client for `user` in `groups` (at most two), for the current runtime.
+    ///
+    /// # Errors
+    /// When there are more than two groups, or the certificate, the kubeconfig or the client cannot be made.
     pub async fn client_as(&self, user: &str, groups: &[&str]) -> Result<Client> {
         client(&self.kubeconfig_as(user, groups)?).await
     }
 
     /// A client certificate for `user` in `groups` (at most two).
+    ///
+    /// # Errors
+    /// When there are more than two groups, or the certificate cannot be made.
     pub fn client_certificate(&self, user: &str, groups: &[&str]) -> Result<Identity> {
         self.authority.client(user, groups)
     }
 
     /// Runs kubectl as the administrator. A failing kubectl is not an error: check the output's status.
+    ///
+    /// # Errors
+    /// When kubectl cannot be started, or its output cannot be read.
     pub async fn kubectl(&self, args: &[&str]) -> Result<Output> {
         self.kubectl_with_input(args, "").await
     }
 
     /// Applies manifests with server-side apply, overriding other field managers.
+    ///
+    /// # Errors
+    /// When kubectl cannot be started, or its exit status is not 0.
     pub async fn apply_yaml(&self, manifests: &str) -> Result<()> {
         let args = ["apply", "--server-side", "--force-conflicts", "-f", "-"];
         succeeded(self.kubectl_with_input(&args, manifests).await?)
     }
 
     /// Applies a file or a folder with server-side apply, overriding other field managers.
+    ///
+    /// # Errors
+    /// When `path` is not UTF-8, kubectl cannot be started, or its exit status is not 0.
     pub async fn apply_file(&self, path: &Path) -> Result<()> {
         let path = path.to_str().context("path is not UTF-8")?;
         succeeded(self.kubectl(&["apply", "--server-side", "--force-conflicts", "-R", "-f", path]).await?)
@@ -214,7 +241,10 @@ impl ControlPlane {
         Ok(output?)
     }
 
-    /// The sum of a metric of etcd over all its labels. One that etcd does not have is an error.
+    /// The sum of a metric of etcd over all its labels.
+    ///
+    /// # Errors
+    /// When etcd does not answer, or has no such metric.
     pub async fn etcd_metric(&self, name: &str) -> Result<f64> {
         let address = self.etcd_url.strip_prefix("http://").context("etcd has no address")?;
         let mut stream = TcpStream::connect(address).await?;
@@ -233,6 +263,9 @@ impl ControlPlane {
     }
 
     /// Kills the API server if it runs, starts it on the same port and waits until it is ready.
+    ///
+    /// # Errors
+    /// When the API server cannot be started, a program of the control plane ends, or it is not ready within 3 minutes.
     pub async fn restart_apiserver(&self) -> Result<()> {
         self.stop_apiserver();
         *lock(&self.apiserver) = Some(self.start_apiserver()?);
@@ -240,6 +273,9 @@ impl ControlPlane {
     }
 
     /// Copies etcd's data. The control plane is down meanwhile: every connection to it breaks.
+    ///
+    /// # Errors
+    /// When the data cannot be copied: then the control plane stays down. Also when it does not start again within 3 minutes.
     pub async fn back_up(&self) -> Result<TempDir> {
         let backup = tempfile::tempdir()?;
         self.while_down(|data| copy_dir(data, backup.path())).await?;
@@ -247,6 +283,9 @@ impl ControlPlane {
     }
 
     /// Replaces etcd's data by those of a backup, without raising their revisions, and starts the control plane again.
+    ///
+    /// # Errors
+    /// When the data cannot be replaced: then the control plane stays down. Also when it does not start again within 3 minutes.
     pub async fn restore(&self, backup: &TempDir) -> Result<()> {
         let replace = |data: &Path| {
             fs::remove_dir_all(data)?;

@@ -24,6 +24,9 @@ pub struct HostNetwork {
 
 impl HostNetwork {
     /// Makes a network that no other process uses.
+    ///
+    /// # Errors
+    /// When all networks are in use, a lock file cannot be opened, or `ip` fails, for example without root.
     pub fn create() -> Result<Self> {
         let locks = cache_dir()?.join("networks");
         for number in 1..=u8::MAX {

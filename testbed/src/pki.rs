@@ -31,6 +31,9 @@ impl fmt::Debug for Authority {
 
 impl Authority {
     /// Makes a new one.
+    ///
+    /// # Errors
+    /// When no key or certificate can be made.
     pub fn new(name: &str) -> Result<Self> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = distinguished_name(name, &[])?;
@@ -46,6 +49,9 @@ impl Authority {
     }
 
     /// A client certificate for a Kubernetes user (common name) in up to two groups (organizations).
+    ///
+    /// # Errors
+    /// When there are more than two groups, or no key or certificate can be made.
     pub fn client(&self, user: &str, groups: &[&str]) -> Result<Identity> {
         let mut params = CertificateParams::new(Vec::new())?;
         params.distinguished_name = distinguished_name(user, groups)?;
@@ -54,6 +60,9 @@ impl Authority {
     }
 
     /// A server certificate for addresses and DNS names.
+    ///
+    /// # Errors
+    /// When a DNS name is not ASCII, or no key or certificate can be made.
     pub fn server(&self, name: &str, addresses: &[IpAddr], dns_names: &[&str]) -> Result<Identity> {
         let mut params = CertificateParams::new(dns_names.iter().map(ToString::to_string).collect::<Vec<_>>())?;
         params.distinguished_name = distinguished_name(name, &[])?;
@@ -72,6 +81,9 @@ impl Authority {
 }
 
 /// A key pair for service-account tokens: private and public key in PEM.
+///
+/// # Errors
+/// When no key can be made.
 pub fn token_keys() -> Result<(String, String)> {
     let key = KeyPair::generate()?;
     Ok((key.serialize_pem(), key.public_key_pem()))

@@ -21,6 +21,9 @@ pub use crate::host_network::HostNetwork;
 pub use host::{Process, Service, Shell, WineHost, WineOptions};
 
 /// Whether Wine hosts can run on this machine; if not, what is missing.
+///
+/// # Errors
+/// When this process is not root, a program is missing, or the machine gives no namespaces. The text says which.
 pub fn available() -> Result<(), String> {
     if !std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
         return Err("Wine hosts need root, for network namespaces and mounts".to_owned());

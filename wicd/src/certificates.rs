@@ -91,6 +91,9 @@ pub fn paths(kind: CertificateKind) -> &'static [&'static str] {
 }
 
 /// A certificate request (PEM) for the key that waits, which is made if there is none. Asking again gives the same key.
+///
+/// # Errors
+/// When the key's file cannot be read or written, or no key or request can be made.
 pub fn request(host: &dyn Host, kind: CertificateKind, node: &str) -> Result<String, CertificateError> {
     let key = if let Some(key) = waiting_key(host, kind)? {
         key
@@ -115,6 +118,11 @@ fn waiting_key(host: &dyn Host, kind: CertificateKind) -> Result<Option<KeyPair>
 
 /// Puts a certificate chain (PEM, leaf first) and the key that waits for it in place, and forgets the waiting key. Doing so
 /// again with the same chain changes nothing.
+///
+/// # Errors
+/// When `chain` is empty or damaged, or its first certificate is for another subject or is not valid at `now`. When the
+/// certificate is not installed yet, and the key that waits is missing or is another one. When a file cannot be read, written
+/// or removed.
 pub fn install(
     host: &dyn Host,
     kind: CertificateKind,
@@ -154,6 +162,9 @@ pub fn install(
 
 /// Puts a certificate of wicd (chain and key in one PEM text) in place: a file with the time in its name, as WMCO does it, and
 /// the current one. Of the earlier ones the newest two are kept. `now` is in Unix seconds.
+///
+/// # Errors
+/// When a file of a certificate cannot be written, listed or removed.
 pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostError> {
     let time = jiff::Timestamp::from_second(now).unwrap_or_default().strftime("%Y-%m-%d-%H-%M-%S").to_string();
     let dated =
@@ -169,6 +180,9 @@ pub fn install_wicd(host: &dyn Host, pem: &[u8], now: i64) -> Result<(), HostErr
 }
 
 /// Takes all certificates and keys of kubelet and of wicd away.
+///
+/// # Errors
+/// When one of them cannot be removed. Those after it stay, too.
 pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     for tree in [path::WICD_CERTS, path::KUBELET_PKI] {
         files::remove_tree(host, tree)?;
@@ -180,6 +194,9 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
 }
 
 /// Whether the host has a certificate of this kind, for this node, that is valid for another [`RENEW_BELOW`].
+///
+/// # Errors
+/// When a file of a certificate cannot be inspected or read. A damaged one is no error, and is not good.
 pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) -> Result<bool, HostError> {
     // kubelet's kubeconfig names the first one, so it has to be there even if kubelet has rotated to another.
     if !files::exists(host, paths(kind)[0])? {
@@ -194,6 +211,9 @@ pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) ->
 }
 
 /// Latest end of validity (Unix seconds) of the certificates of this kind on the host.
+///
+/// # Errors
+/// When a file of a certificate cannot be read. A damaged one is left out.
 pub fn not_after(host: &dyn Host, kind: CertificateKind) -> Result<Option<i64>, HostError> {
     let mut latest = None;
     for path in paths(kind) {
@@ -228,6 +248,9 @@ fn check(der: &[u8], kind: CertificateKind, node: &str, now: i64) -> Result<(), 
 
 /// The certificates (DER) of a PEM text, in order. Text between blocks and blocks of other kinds are skipped. A damaged or
 /// cut off block is an error: a bundle is never silently shortened.
+///
+/// # Errors
+/// [`CertificateError::Pem`] with the number of the first certificate that cannot be read.
 pub fn bundle(pem: &[u8]) -> Result<Vec<Vec<u8>>, CertificateError> {
     let begin = format!("-----BEGIN {CERTIFICATE}-----").into_bytes();
     let wanted = pem.windows(begin.len()).filter(|window| *window == begin).count();

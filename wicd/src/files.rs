@@ -26,6 +26,9 @@ pub enum Access {
 pub const READ_LIMIT: u64 = 64 << 20;
 
 /// Content of a file, `None` if there is none.
+///
+/// # Errors
+/// When `path` is refused, the file cannot be opened or read, or it is larger than [`READ_LIMIT`].
 pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     let real = host.path(path)?;
     let failed = |e| HostError::system("read", path)(e);
@@ -42,7 +45,10 @@ pub fn read(host: &dyn Host, path: &str) -> Result<Option<Vec<u8>>, HostError> {
     Ok(Some(content))
 }
 
-/// Content of a JSON file, `None` if there is none. One that cannot be understood is an error.
+/// Content of a JSON file, `None` if there is none.
+///
+/// # Errors
+/// When the file cannot be read, or its content is not JSON of this type.
 pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Option<T>, HostError> {
     let Some(content) = read(host, path)? else { return Ok(None) };
     serde_json::from_slice(&content).map(Some).map_err(HostError::system("understand", path))
@@ -50,6 +56,10 @@ pub fn read_json<T: DeserializeOwned>(host: &dyn Host, path: &str) -> Result<Opt
 
 /// Makes the content of a file so, by way of a temporary file beside it. Missing directories are made. Returns whether
 /// anything was written.
+///
+/// # Errors
+/// When the present content cannot be read, the new content cannot be written or protected, or a directory above a file that
+/// changes is a link.
 pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Result<bool, HostError> {
     if read(host, path)?.as_deref() == Some(content) {
         if access == Access::Protected {
@@ -74,6 +84,9 @@ pub fn write(host: &dyn Host, path: &str, content: &[u8], access: Access) -> Res
 }
 
 /// [`write()`] of a value as JSON.
+///
+/// # Errors
+/// When `value` has no form in JSON, or [`write()`] fails.
 pub fn write_json<T: Serialize>(host: &dyn Host, path: &str, value: &T, access: Access) -> Result<bool, HostError> {
     let content = serde_json::to_vec_pretty(value).map_err(HostError::system("write", path))?;
     write(host, path, &content, access)
@@ -81,6 +94,10 @@ pub fn write_json<T: Serialize>(host: &dyn Host, path: &str, value: &T, access: 
 
 /// Makes `path` a file with the content of `source`: a hard link, or a copy where that cannot be. A file that is in use is
 /// moved out of the way, see [`remove_old`].
+///
+/// # Errors
+/// When a directory above `path` is a link or cannot be made, `source` can be neither linked nor copied, or the file at `path`
+/// can be neither replaced nor moved out of the way.
 pub fn place(host: &dyn Host, source: &str, path: &str) -> Result<(), HostError> {
     make_parent(host, path)?;
     let _held = parents(host, path)?;
@@ -162,6 +179,9 @@ const AGAIN: Duration = Duration::from_millis(100);
 const OLD_FILES: u32 = 8;
 
 /// Removes what [`place`] has moved out of the way, as far as it is not in use any more. Returns whether all is gone.
+///
+/// # Errors
+/// When `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
 pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -169,6 +189,9 @@ pub fn remove_old(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 }
 
 /// Removes a file; missing is success. One that is in use is moved out of the way, see [`remove_old`].
+///
+/// # Errors
+/// When `path` is refused, a directory above it is a link, or the file can be neither removed nor moved out of the way.
 pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -181,6 +204,9 @@ pub fn remove(host: &dyn Host, path: &str) -> Result<(), HostError> {
 }
 
 /// Removes a file if that is possible now.
+///
+/// # Errors
+/// When `path` is refused, or a directory above it is a link. A file that cannot be removed is no error.
 pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let _in_use = remove_real(&host.path(path)?);
@@ -188,6 +214,9 @@ pub fn remove_if_unused(host: &dyn Host, path: &str) -> Result<(), HostError> {
 }
 
 /// Removes a directory with all that is in it; missing is success. Links and junctions are removed, never followed.
+///
+/// # Errors
+/// When `path` is refused, a directory above it is a link, or a file or directory in the tree cannot be removed.
 pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, path)?;
     let real = host.path(path)?;
@@ -200,6 +229,9 @@ pub fn remove_tree(host: &dyn Host, path: &str) -> Result<(), HostError> {
 }
 
 /// Removes a directory if nothing is in it. Returns whether it is gone.
+///
+/// # Errors
+/// When `path` is refused, a directory above it is a link, or the empty directory cannot be removed.
 pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     let _held = parents(host, path)?;
     match fs::remove_dir(host.path(path)?) {
@@ -211,6 +243,9 @@ pub fn remove_empty(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 }
 
 /// Size of a file, `None` if there is none.
+///
+/// # Errors
+/// When `path` is refused, or the file cannot be inspected.
 pub fn size(host: &dyn Host, path: &str) -> Result<Option<u64>, HostError> {
     match fs::metadata(host.path(path)?) {
         Ok(meta) => Ok(meta.is_file().then_some(meta.len())),
@@ -229,6 +264,9 @@ pub struct Stamp {
 }
 
 /// Stamp of a plain file; `None` if there is none, or an entry of another kind, for example a link.
+///
+/// # Errors
+/// When `path` is refused, or the file cannot be inspected.
 pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
     let failed = |e| HostError::system("inspect", path)(e);
     let meta = match fs::symlink_metadata(host.path(path)?) {
@@ -242,6 +280,9 @@ pub fn stamp(host: &dyn Host, path: &str) -> Result<Option<Stamp>, HostError> {
 }
 
 /// Whether there is a file or directory.
+///
+/// # Errors
+/// When `path` is refused or cannot be inspected.
 pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
     match fs::symlink_metadata(host.path(path)?) {
         Ok(_) => Ok(true),
@@ -251,6 +292,9 @@ pub fn exists(host: &dyn Host, path: &str) -> Result<bool, HostError> {
 }
 
 /// Names of what is in a directory, sorted; none if there is no directory. Names that are no text are left out.
+///
+/// # Errors
+/// When `path` is refused, or the directory cannot be read.
 pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
     let failed = |e| HostError::system("list", path)(e);
     let entries = match fs::read_dir(host.path(path)?) {
@@ -267,6 +311,9 @@ pub fn list(host: &dyn Host, path: &str) -> Result<Vec<String>, HostError> {
 }
 
 /// Lower-case hex SHA-256 of a file, `None` if there is none.
+///
+/// # Errors
+/// When `path` is refused, or the file cannot be opened or read.
 pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> {
     let failed = |e| HostError::system("read", path)(e);
     let mut file = match fs::File::open(host.path(path)?) {
@@ -280,6 +327,9 @@ pub fn sha256(host: &dyn Host, path: &str) -> Result<Option<String>, HostError> 
 }
 
 /// Makes a directory and those above it. None of them may be a link.
+///
+/// # Errors
+/// When `path` is refused, or one of the directories is a link or cannot be made.
 pub fn make_directory(host: &dyn Host, path: &str) -> Result<(), HostError> {
     let _held = parents(host, &format!(r"{path}\x"))?;
     fs::create_dir_all(host.path(path)?).map_err(HostError::system("make directory", path))

@@ -17,64 +17,142 @@ use crate::access::{AccessList, Guard};
 pub trait Host: Send + Sync {
     /// Where a Windows path really lies: itself on Windows, below a directory in tests. Refuses what
     /// [`api::payload::is_host_path`] refuses, so that no path of a request leads out of `C:`.
+    ///
+    /// # Errors
+    /// [`HostError::Path`] for a path that is refused.
     fn path(&self, windows_path: &str) -> Result<PathBuf, HostError>;
     /// The host itself.
+    ///
+    /// # Errors
+    /// When a fact cannot be read, for example the host name or the free space of `C:`.
     fn machine(&self) -> Result<Machine, HostError>;
 
     /// All Win32 services.
+    ///
+    /// # Errors
+    /// When the service manager does not list them.
     fn services(&self) -> Result<Vec<ServiceInfo>, HostError>;
     /// One service, `None` if it does not exist.
+    ///
+    /// # Errors
+    /// When the service manager, or a service that exists, cannot be opened or queried.
     fn service(&self, name: &str) -> Result<Option<ServiceInfo>, HostError>;
     /// Makes a service as `spec` says, or changes it where it differs. Returns whether anything was written. A running
     /// service keeps running with its old command line.
+    ///
+    /// # Errors
+    /// When the service cannot be opened, created or changed, for example because another process still has its deleted
+    /// predecessor open.
     fn put_service(&self, spec: &ServiceSpec) -> Result<bool, HostError>;
     /// Starts a service, without waiting until it runs. A service that runs or is starting is left alone.
+    ///
+    /// # Errors
+    /// When the service does not exist, or cannot be opened or started.
     fn start_service(&self, name: &str) -> Result<(), HostError>;
     /// Stops a service and waits until its process has ended, ending it by force after two minutes. Services that depend on
     /// it are stopped first; their names are returned in the order in which they were stopped, so that who asked can
     /// start them again. A service that does not exist or does not run is success.
+    ///
+    /// # Errors
+    /// When the service, or one that depends on it, cannot be queried, stopped or ended by force. [`HostError::Timeout`] if the
+    /// service manager still does not report it as stopped after that.
     fn stop_service(&self, name: &str) -> Result<Vec<String>, HostError>;
     /// Deletes a stopped service and waits until the service manager has forgotten it. Missing is success.
+    ///
+    /// # Errors
+    /// When the service cannot be opened or deleted. [`HostError::Timeout`] if a program keeps it open for too long.
     fn delete_service(&self, name: &str) -> Result<(), HostError>;
 
     /// A machine-wide environment variable, from the registry.
+    ///
+    /// # Errors
+    /// When the registry cannot be read, or the value is not text.
     fn env_var(&self, name: &str) -> Result<Option<String>, HostError>;
     /// Sets or (`None`) deletes a machine-wide environment variable.
+    ///
+    /// # Errors
+    /// When the registry cannot be written.
     fn set_env_var(&self, name: &str, value: Option<&str>) -> Result<(), HostError>;
 
     /// Whether exactly this certificate (DER) is in the machine's ROOT store.
+    ///
+    /// # Errors
+    /// When the store cannot be opened.
     fn trusted(&self, der: &[u8]) -> Result<bool, HostError>;
     /// Adds a certificate to the machine's ROOT store.
+    ///
+    /// # Errors
+    /// When `der` is not a certificate, or the store cannot be opened or written.
     fn trust(&self, der: &[u8]) -> Result<(), HostError>;
     /// Removes exactly this certificate from the machine's ROOT store.
+    ///
+    /// # Errors
+    /// When the store cannot be opened or written.
     fn untrust(&self, der: &[u8]) -> Result<(), HostError>;
 
     /// What is at a path (that [`Host::path`] gave); `None` if nothing is. A link in its last part is not followed.
+    ///
+    /// # Errors
+    /// When kind, owner or access list of what is there cannot be read.
     fn place(&self, path: &Path) -> Result<Option<Place>, HostError>;
     /// Makes a directory in one that is there, guarded from its first moment. One that is there already is left as it is.
+    ///
+    /// # Errors
+    /// When the directory cannot be made, for example because the one above it is missing.
     fn make_guarded(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
     /// Gives a file or directory to Administrators and guards it; what is below a directory inherits that, as far as it
     /// inherits. A link is refused.
+    ///
+    /// # Errors
+    /// When the path is a link, or owner and access list cannot be changed.
     fn protect(&self, path: &Path, guard: Guard) -> Result<(), HostError>;
     /// Gives a directory to Administrators, with this access list. A link is refused.
+    ///
+    /// # Errors
+    /// When the path is a link, or owner and access list cannot be changed.
     fn set_access(&self, path: &Path, list: &AccessList) -> Result<(), HostError>;
     /// Gives all that is below a directory, but not `except` and what is below that, to Administrators, with nothing but the
     /// access that a private directory hands down. Links are given to them as well, and not followed.
+    ///
+    /// # Errors
+    /// When a directory cannot be listed, or an entry cannot be given to Administrators. An entry that is removed meanwhile is
+    /// no error.
     fn reset_below(&self, path: &Path, except: Option<&Path>) -> Result<(), HostError>;
     /// Enables the Windows feature Containers. Returns whether the host must be restarted for it.
+    ///
+    /// # Errors
+    /// When Windows cannot report the state of the feature, or cannot enable it.
     fn enable_containers(&self) -> Result<bool, HostError>;
     /// Begins a restart and returns.
+    ///
+    /// # Errors
+    /// When Windows refuses the restart.
     fn reboot(&self) -> Result<(), HostError>;
     /// Asks the Host Networking Service (HNS). Returns the `Output` of its answer, null if there is none; a refusal is an
     /// error with HNS' own text. Not idempotent by itself: who asks looks first.
+    ///
+    /// # Errors
+    /// When the host has no HNS, or the answer is a refusal or is not JSON.
     fn hns(&self, request: &HnsRequest) -> Result<Value, HostError>;
     /// The network adapters in the host's own compartment.
+    ///
+    /// # Errors
+    /// When Windows does not list them.
     fn adapters(&self) -> Result<Vec<Adapter>, HostError>;
     /// Removes the host's networks (HNS) that our services make.
+    ///
+    /// # Errors
+    /// When HNS is there, and does not list its networks or refuses to remove one.
     fn remove_networks(&self) -> Result<(), HostError>;
     /// Takes a program (Windows path) out of the antivirus' real-time checks. No antivirus is success.
+    ///
+    /// # Errors
+    /// When the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
     /// Ends processes that outlive the services, as containerd's shims.
+    ///
+    /// # Errors
+    /// When the processes cannot be listed, or one of them does not end.
     fn kill_leftovers(&self) -> Result<(), HostError>;
 }
 
@@ -265,6 +343,9 @@ impl HostError {
 }
 
 /// For implementations of [`Host::path`]: the parts of a Windows path behind `C:\`.
+///
+/// # Errors
+/// [`HostError::Path`] for what [`api::payload::is_host_path`] refuses.
 pub fn path_parts(windows_path: &str) -> Result<impl Iterator<Item = &str>, HostError> {
     if !api::payload::is_host_path(windows_path) {
         return Err(HostError::Path { path: windows_path.to_string() });

@@ -94,6 +94,10 @@ pub enum Progress {
 /// Looks, and takes the next step. While kube-proxy is `running`, its configuration is not touched.
 ///
 /// The caller holds the [`crate::lock`].
+///
+/// # Errors
+/// When HNS does not list networks and endpoints or refuses the step, the adapters cannot be listed, or a file or the record of
+/// ownership cannot be read or written.
 pub fn prepare(host: &dyn Host, wish: Wish<'_>, running: bool) -> Result<Progress, HostError> {
     let get = |path: &str| host.hns(&HnsRequest { method: "GET", path: path.into(), body: String::new() });
     let seen = Seen { networks: get("/networks")?, endpoints: get("/endpoints")?, adapters: host.adapters()? };

@@ -77,6 +77,9 @@ pub struct Ownership {
 
 impl Ownership {
     /// As recorded, or as the copy says if the record is gone or damaged. `None` if nothing is.
+    ///
+    /// # Errors
+    /// When the record or the copy cannot be read or is damaged, and the other one is damaged, too, or missing.
     pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
         match files::read_json(host, path::OWNED) {
             Ok(Some(owned)) => Ok(Some(owned)),
@@ -86,6 +89,9 @@ impl Ownership {
     }
 
     /// Records it. The copy first: at no time is there only one that is not whole.
+    ///
+    /// # Errors
+    /// When the copy or the record cannot be written.
     pub fn save(&self, host: &dyn Host) -> Result<(), HostError> {
         for file in [COPY, path::OWNED] {
             files::write_json(host, file, self, Access::Protected)?;
@@ -94,6 +100,9 @@ impl Ownership {
     }
 
     /// Forgets it, when nothing of ours is there any more.
+    ///
+    /// # Errors
+    /// When the copy or the record cannot be removed.
     pub fn forget(host: &dyn Host) -> Result<(), HostError> {
         [COPY, path::OWNED].into_iter().try_for_each(|file| files::remove(host, file))
     }
@@ -111,6 +120,9 @@ impl Ownership {
     }
 
     /// Changes the record. For the service: the caller holds the [`crate::lock`].
+    ///
+    /// # Errors
+    /// When [`Ownership::load_or_adopt`] fails, or the record cannot be written.
     pub fn update(host: &dyn Host, change: impl FnOnce(&mut Self)) -> Result<(), HostError> {
         let mut owned = Self::load_or_adopt(host)?;
         change(&mut owned);
@@ -148,6 +160,9 @@ impl Ownership {
 
     /// Claims what is not there yet of the directories that lead to `path`, a file. `C:\k` and `C:\k\wicd` are never in it:
     /// the operator makes and removes them.
+    ///
+    /// # Errors
+    /// When a directory cannot be inspected.
     pub fn claim_parents(&mut self, host: &dyn Host, path: &str) -> Result<(), HostError> {
         let mut above = files::parent(path);
         while let Some(directory) = above {
@@ -161,6 +176,9 @@ impl Ownership {
     }
 
     /// Claims a directory with all that will be in it, unless it is there already.
+    ///
+    /// # Errors
+    /// When a directory cannot be inspected.
     pub fn claim_tree(&mut self, host: &dyn Host, directory: &str) -> Result<(), HostError> {
         if !files::exists(host, directory)? {
             self.trees.insert(directory.to_string());
@@ -170,6 +188,9 @@ impl Ownership {
     }
 
     /// Claims a variable whose value is about to become `value`.
+    ///
+    /// # Errors
+    /// When the variable cannot be read.
     pub fn claim_env_var(&mut self, host: &dyn Host, name: &str, value: Option<&str>) -> Result<(), HostError> {
         let current = host.env_var(name)?;
         if current.as_deref() != value && !self.env_vars.contains_key(name) {
@@ -179,6 +200,9 @@ impl Ownership {
     }
 
     /// Claims a certificate that is about to be trusted, unless it is already.
+    ///
+    /// # Errors
+    /// When the certificate store cannot be opened.
     pub fn claim_trust(&mut self, host: &dyn Host, der: &[u8]) -> Result<(), HostError> {
         if !host.trusted(der)? && !self.adopted_trust.contains(&hex::encode(der)) {
             self.trusted.insert(hex::encode(der));

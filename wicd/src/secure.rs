@@ -30,6 +30,9 @@ const TRUSTED: [&str; 3] =
     [access::SYSTEM, access::ADMINISTRATORS, "S-1-5-80-956008885-3418522649-1831038044-1853292631-2271478464"];
 
 /// Makes sure of `C:\k` and `C:\k\wicd`: what lies there runs as SYSTEM.
+///
+/// # Errors
+/// When [`check_root`] refuses one of them, or it cannot be made or taken over.
 pub fn root(host: &dyn Host) -> Result<(), HostError> {
     // Before anything is taken over: `C:\k\wicd` of a user in a `C:\k` of an administrator would be taken over with it.
     check_root(host)?;
@@ -38,11 +41,19 @@ pub fn root(host: &dyn Host) -> Result<(), HostError> {
 }
 
 /// Refuses a `C:\k` that cannot be trusted. Changes nothing.
+///
+/// # Errors
+/// [`HostError::Refused`] for a directory that is a link, is a file, or belongs to a user who may not be an administrator. Also
+/// when it cannot be inspected.
 pub fn check_root(host: &dyn Host) -> Result<(), HostError> {
     [path::ROOT, path::WICD].into_iter().try_for_each(|directory| check(host, directory).map(drop))
 }
 
 /// Lets only administrators read what the operator sends from now on. That no other user can write there was so before.
+///
+/// # Errors
+/// When the operator's directory there is a link, is a file, or belongs to a user who may not be an administrator. Also when it
+/// cannot be inspected or taken over.
 pub fn launch(host: &dyn Host) -> Result<(), HostError> {
     if host.place(&host.path(path::LAUNCH)?)?.is_some() {
         own(host, path::LAUNCH)?;
@@ -51,6 +62,9 @@ pub fn launch(host: &dyn Host) -> Result<(), HostError> {
 }
 
 /// Makes sure of the directories for state and logs, before anything is in them.
+///
+/// # Errors
+/// When [`check_state`] refuses one of them, or it cannot be made, taken over or protected.
 pub fn state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) -> Result<(), HostError> {
     SHARED.into_iter().try_for_each(|directory| share(host, directory))?;
     let kubelet = there(host, KUBELET, Guard::Private)?;
@@ -75,6 +89,10 @@ pub fn state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) ->
 }
 
 /// What [`state`] would refuse. Changes nothing.
+///
+/// # Errors
+/// [`HostError::Refused`] for the first directory that is a link, is a file, or belongs to a user who may not be an
+/// administrator, [`HostError::Link`] for a link above it. Also when it cannot be inspected.
 pub fn check_state<'a>(host: &dyn Host, logs: impl IntoIterator<Item = &'a String>) -> Result<(), HostError> {
     let ours = [KUBELET, VOLUMES, path::KUBELET_PKI];
     let all = SHARED.into_iter().chain(ours).chain(STATE).chain(logs.into_iter().map(String::as_str));

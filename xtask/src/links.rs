@@ -1,4 +1,4 @@
-//! `cargo xtask links`: finds links in the documentation that lead to no file, or to no heading of it.
+//! `cargo xtask links`: finds links in the documentation that lead to no file, or to no heading of it, and paths of sources that do not exist.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -47,8 +47,32 @@ fn broken(documents: &BTreeMap<String, String>, exists: &dyn Fn(&str) -> bool) -
                 broken.push((path.clone(), line, link));
             }
         }
+        let sources = sources(text).into_iter().filter(|(_, source)| !exists(source));
+        broken.extend(sources.map(|(line, source)| (path.clone(), line, source)));
     }
     broken
+}
+
+/// Code spans that are paths of sources, from the root of the repository, such as `core/src/csr/`.
+fn sources(text: &str) -> Vec<(usize, String)> {
+    let mut in_block = false;
+    let mut found = Vec::new();
+    for (number, line) in text.lines().enumerate() {
+        let fence = line.trim_start().starts_with("```");
+        in_block ^= fence;
+        if in_block || fence {
+            continue;
+        }
+        for span in line.split('`').skip(1).step_by(2) {
+            let is_path = span.starts_with(|c: char| c.is_ascii_lowercase())
+                && ["/src/", "/tests/"].iter().any(|part| span.contains(part))
+                && span.chars().all(|c| c.is_ascii_alphanumeric() || "_-./".contains(c));
+            if is_path {
+                found.push((number + 1, span.to_owned()));
+            }
+        }
+    }
+    found
 }
 
 /// A path that stands in a document, from the root of the repository.
@@ -126,5 +150,13 @@ mod tests {
             let expected = if is_broken { vec![("docs/a.md".to_owned(), 8, link.to_owned())] } else { Vec::new() };
             assert_eq!(broken(&documents, &exists), expected, "{link}");
         }
+    }
+
+    #[test]
+    fn paths_of_sources_exist() {
+        let text = "`core/src/a.rs`, `core/src/gone.rs`, `/src/x`, `a b/src/c`\n```\n`core/src/gone.rs`\n```\n";
+        let documents = BTreeMap::from([("a.md".to_owned(), text.to_owned())]);
+        let expected = vec![("a.md".to_owned(), 1, "core/src/gone.rs".to_owned())];
+        assert_eq!(broken(&documents, &|path| path == "core/src/a.rs"), expected);
     }
 }

@@ -51,6 +51,10 @@ const LINUX: &[Edit] = &[
 ];
 
 /// Finds or builds hostkubelet: about 3 minutes the first time.
+///
+/// # Errors
+/// When it is missing and cannot be built, for example because a file of Kubernetes is not as the edits expect, or the cache
+/// cannot be written.
 pub fn host_kubelet(platform: Platform) -> Result<PathBuf> {
     let inputs = [GO_MOD, GO_SUM, include_str!("../../go/hostkubelet/main.go"), include_str!("hostkubelet.rs")];
     let dir = cache_dir()?.join(format!("hostkubelet-{KUBERNETES_VERSION}-{}", key(&inputs)));

@@ -9,6 +9,9 @@ use super::{Run as _, forget_caller, say, with_progress, workspace_root};
 
 /// Builds `wicd.exe` from this workspace and returns its path. Cargo decides whether anything is to be done; the first
 /// build takes minutes. `wicd.exe` needs the GNU linker for Windows (`x86_64-w64-mingw32-gcc`).
+///
+/// # Errors
+/// When cargo fails, or builds no `wicd.exe`.
 pub fn wicd_exe() -> Result<PathBuf> {
     let workspace = workspace_root();
     // A folder of its own: a test runs while the cargo that started it may hold the lock of the usual one.

@@ -146,11 +146,17 @@ pub struct Sim {
 
 impl Sim {
     /// A world whose hosts become Nodes of the cluster of `admin`, a client that may impersonate any user.
+    ///
+    /// # Errors
+    /// When the directory for the hosts cannot be made.
     pub fn start(admin: kube::Client, options: SimOptions) -> Result<Self> {
         Self::new(Some(admin), options)
     }
 
     /// A world without a cluster: kubelets run and do nothing.
+    ///
+    /// # Errors
+    /// When the directory for the hosts cannot be made.
     pub fn without_cluster(options: SimOptions) -> Result<Self> {
         Self::new(None, options)
     }
@@ -173,6 +179,9 @@ impl Sim {
     }
 
     /// Makes a host and switches it on. Its name must be new.
+    ///
+    /// # Errors
+    /// When its name is not new, its directory cannot be written, or there is no address to listen on.
     pub async fn host(&self, options: HostOptions) -> Result<SimHost> {
         let common = &self.options;
         let dir = self.dir.path().join(&options.name);

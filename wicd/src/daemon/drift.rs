@@ -142,6 +142,9 @@ impl Drift {
     }
 
     /// Records what is right, if that is not on record yet.
+    ///
+    /// # Errors
+    /// When the record cannot be written. The next call tries again.
     pub fn save(&mut self, host: &dyn Host) -> Result<(), HostError> {
         if self.unsaved {
             files::write_json(host, SETTLED, &self.settled, Access::Inherited)?;

@@ -15,6 +15,10 @@ use crate::ownership::Ownership;
 /// certificates only when they start.
 ///
 /// The caller holds the [`crate::lock`].
+///
+/// # Errors
+/// When a variable or the certificate store cannot be read, or the certificates of `desired` are damaged. With `heal`, also
+/// when a variable, the store or a record cannot be written.
 pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<String>, HostError> {
     let mut found = BTreeSet::new();
     let services = &desired.services;

@@ -22,6 +22,9 @@ pub struct RotatingFile {
 
 impl RotatingFile {
     /// Appends to the present file. The directory is created.
+    ///
+    /// # Errors
+    /// When the directory cannot be created, or the file cannot be opened.
     pub fn open(path: PathBuf, limit: u64, files: u32) -> io::Result<Self> {
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory)?;

@@ -68,6 +68,10 @@ impl VariableError {
 /// The command line of `service` with all its variables replaced.
 ///
 /// `node` is the Node as JSON, if it is known.
+///
+/// # Errors
+/// [`VariableError::NoNode`] or [`VariableError::Absent`] while the Node or its value is missing, [`VariableError::Path`] for a
+/// path that is not of the form `{.a.b}`, [`VariableError::Value`] for a value that is not one plain word.
 pub fn command(service: &Service, host: HostFacts<'_>, node: Option<&Value>) -> Result<String, VariableError> {
     let mut values: Vec<(&str, String)> = Vec::new();
     for variable in &service.host_variables_in_command {

@@ -18,6 +18,9 @@ struct Pending {
 }
 
 /// Why the host must be restarted, if it must and has not been yet.
+///
+/// # Errors
+/// When a restart is on record and the facts of the host cannot be read. A record that cannot be read is as good as none.
 pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
     let pending: Option<Pending> = files::read_json(host, PENDING).unwrap_or_default();
     let Some(pending) = pending else { return Ok(None) };
@@ -25,6 +28,9 @@ pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
 }
 
 /// Remembers that the host must be restarted.
+///
+/// # Errors
+/// When the facts of the host cannot be read, or the record cannot be written.
 pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
     let pending = Pending { boot_id: host.machine()?.boot_id, why: why.to_string() };
     files::write_json(host, PENDING, &pending, Access::Inherited).map(drop)

@@ -12,6 +12,10 @@ use crate::host::{Host, HostError, ServiceInfo};
 use crate::ownership::{Ownership, SERVICE_NAMES, is_tagged};
 
 /// How the host stands, and which blobs of `files` are missing.
+///
+/// # Errors
+/// When the facts, the services, a certificate or a blob of the host cannot be read. A record of ownership that cannot be read
+/// is as good as none.
 pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, HostError> {
     let owned = Ownership::load(host).ok().flatten().unwrap_or_default();
     let services = host.services()?;

@@ -27,11 +27,17 @@ define_windows_service!(entry, service_main);
 
 /// Hands the process to the service manager; returns when the service has stopped. Fails if it was not the service manager
 /// that started the process.
+///
+/// # Errors
+/// When the service manager did not start the process, or cannot be reached.
 pub fn run() -> windows_service::Result<()> {
     service_dispatcher::start(WICD_SERVICE, entry)
 }
 
 /// The same, started by hand, with the log on standard error; ends with Ctrl-C.
+///
+/// # Errors
+/// When the asynchronous runtime cannot start.
 pub fn run_in_foreground() -> std::io::Result<()> {
     tracing_subscriber::fmt().with_writer(std::io::stderr).with_ansi(false).init();
     let stop = CancellationToken::new();
