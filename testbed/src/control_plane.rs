@@ -275,7 +275,7 @@ impl ControlPlane {
     /// Copies etcd's data. The control plane is down meanwhile: every connection to it breaks.
     ///
     /// # Errors
-    /// When the data cannot be copied: then the control plane stays down. Also when it does not start again within 3 minutes.
+    /// When the data cannot be copied, or the control plane does not start again within 3 minutes. It may be down then.
     pub async fn back_up(&self) -> Result<TempDir> {
         let backup = tempfile::tempdir()?;
         self.while_down(|data| copy_dir(data, backup.path())).await?;
@@ -285,7 +285,7 @@ impl ControlPlane {
     /// Replaces etcd's data by those of a backup, without raising their revisions, and starts the control plane again.
     ///
     /// # Errors
-    /// When the data cannot be replaced: then the control plane stays down. Also when it does not start again within 3 minutes.
+    /// When the data cannot be replaced, or the control plane does not start again within 3 minutes. It may be down then.
     pub async fn restore(&self, backup: &TempDir) -> Result<()> {
         let replace = |data: &Path| {
             fs::remove_dir_all(data)?;

@@ -79,7 +79,7 @@ impl Ownership {
     /// As recorded, or as the copy says if the record is gone or damaged. `None` if nothing is.
     ///
     /// # Errors
-    /// When the record or the copy cannot be read or is damaged, and the other one is damaged, too, or missing.
+    /// When the record or the copy is damaged or cannot be read, and the other one is missing or no better.
     pub fn load(host: &dyn Host) -> Result<Option<Self>, HostError> {
         match files::read_json(host, path::OWNED) {
             Ok(Some(owned)) => Ok(Some(owned)),

@@ -25,11 +25,10 @@ const CANNOT_BEGIN: u32 = 1;
 
 define_windows_service!(entry, service_main);
 
-/// Hands the process to the service manager; returns when the service has stopped. Fails if it was not the service manager
-/// that started the process.
+/// Hands the process to the service manager; returns when the service has stopped.
 ///
 /// # Errors
-/// When the service manager did not start the process, or cannot be reached.
+/// When it was not the service manager that started the process.
 pub fn run() -> windows_service::Result<()> {
     service_dispatcher::start(WICD_SERVICE, entry)
 }
