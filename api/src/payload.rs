@@ -73,6 +73,11 @@ impl ManifestError {
 
 impl Manifest {
     /// Reads and checks a manifest.
+    ///
+    /// # Errors
+    /// [`ManifestError::Syntax`] when `json` is not JSON of this form. [`ManifestError::Schema`] when its schema is not 1.
+    /// [`ManifestError::Entry`] when a path, destination or hash of a file is not acceptable, or two files have the same
+    /// destination.
     pub fn parse(json: &[u8]) -> Result<Self, ManifestError> {
         let manifest: Self = serde_json::from_slice(json).map_err(ManifestError::Syntax)?;
         if manifest.schema != 1 {

@@ -160,6 +160,11 @@ const KEYS: [&str; 4] = ["services", "files", "environmentVars", "watchedEnviron
 
 impl ServicesConfig {
     /// Reads the data of a ConfigMap, checks it and sorts the services by priority (equal ones keep their order).
+    ///
+    /// # Errors
+    /// [`ServicesError::UnknownKey`] when `data` has a key that is not part of the format. [`ServicesError::MissingKey`] when
+    /// it has no `services` or no `files`. [`ServicesError::Syntax`] when the text under a key is not JSON of the right form.
+    /// Also when [`ServicesConfig::validate`] fails.
     pub fn from_data(data: &BTreeMap<String, String>) -> Result<Self, ServicesError> {
         if let Some(unknown) = data.keys().find(|k| !KEYS.contains(&k.as_str())) {
             return Err(ServicesError::UnknownKey(unknown.clone()));
@@ -204,6 +209,10 @@ impl ServicesConfig {
     /// Checks the rules of the format: unique names; a bootstrap service uses no Node variable and depends on no other
     /// kind of service; bootstrap services come strictly first; no service depends on itself, directly or indirectly.
     /// Dependencies on services outside the list are allowed.
+    ///
+    /// # Errors
+    /// [`ServicesError::Service`] when a service breaks one of these rules, its name is not acceptable, or its command is
+    /// empty or has more than one line.
     pub fn validate(&self) -> Result<(), ServicesError> {
         let refuse = |s: &Service, problem| Err(ServicesError::Service { service: s.name.clone(), problem });
         let by_name: BTreeMap<&str, &Service> = self.services.iter().map(|s| (s.name.as_str(), s)).collect();

@@ -12,6 +12,10 @@ use serde_json::{Value, json};
 use crate::args::{Explain, Output};
 
 /// Prints the chain from a node to the commit.
+///
+/// # Errors
+/// When there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a
+/// host of this name.
 pub async fn run(args: Explain) -> anyhow::Result<()> {
     let client =
         Client::try_default().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;

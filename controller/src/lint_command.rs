@@ -21,6 +21,9 @@ use crate::args::{Lint, LintOutput};
 const FINDINGS: u8 = 1;
 
 /// Checks, prints, and returns the exit status.
+///
+/// # Errors
+/// When the findings cannot be printed. Findings are no error: the exit status reports them.
 pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
     let findings = check(&args.path, &Limits::default());
     let text = match args.output {

@@ -70,6 +70,13 @@ impl ArtifactError {
 
 /// The files of an inventory in an archive: the file at `path`, or all `*.yaml`, `*.yml` and `*.json` below it; all of the archive if
 /// it is empty. By path. Links and devices are no files. `bytes` are read to their end, so that a [`Checked`] has its say.
+///
+/// # Errors
+/// [`ArtifactError::PathInvalid`] when `path` leads out of the archive. [`ArtifactError::Digest`] when `bytes` is a
+/// [`Checked`] and has another digest. [`ArtifactError::Read`] when `bytes` cannot be read to its end.
+/// [`ArtifactError::Malformed`], [`ArtifactError::Escape`] or [`ArtifactError::Twice`] when the archive is damaged, or has an
+/// entry that is not accepted. [`ArtifactError::TooLarge`] when it exceeds a limit. [`ArtifactError::PathNotFound`] when
+/// there is no entry at `path`.
 pub fn unpack(mut bytes: impl Read, path: &str, limits: &Limits) -> Result<Vec<File>, ArtifactError> {
     let wanted = normal(path).ok_or_else(|| ArtifactError::PathInvalid(excerpt(path)))?;
     let mut bytes = Bounded { inner: &mut bytes, left: limits.transfer };

@@ -49,6 +49,11 @@ impl KnownHostsError {
 
 /// The keys that `text` lists for a host; none if it has no line for it. Understands lists, hashed names, `[host]:port`,
 /// `*` and `?`, negation, and takes revoked keys out. Lines for other hosts are not judged. `parse` reads `<type> <base64>`.
+///
+/// # Errors
+/// [`KnownHostsError::BadKey`] when a line for the host has an unknown marker, or no key that `parse` reads.
+/// [`KnownHostsError::Revoked`] when all keys of the host are revoked. [`KnownHostsError::CertAuthority`] when the host has a
+/// certificate authority, and no key of its own.
 pub fn known_hosts<K: PartialEq>(
     text: &str,
     address: &str,

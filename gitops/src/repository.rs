@@ -109,6 +109,9 @@ pub struct Head {
 
 impl Repository {
     /// The one in a directory, which is made if it is not there.
+    ///
+    /// # Errors
+    /// [`GitError::Disk`] when the directory cannot be made, or what a crash has left in it cannot be removed or renamed.
     pub fn open(dir: &Path) -> Result<Self, GitError> {
         fs::create_dir_all(dir).map_err(GitError::Disk)?;
         let repository = Self { root: dir.to_owned(), swap: RwLock::new(()) };
@@ -128,6 +131,18 @@ impl Repository {
     }
 
     /// Asks the server what a reference stands for, and fetches that if it is not here. Blocks; `stop` ends it.
+    ///
+    /// # Errors
+    /// [`GitError::UrlInvalid`], [`GitError::ReferenceInvalid`], [`GitError::AccessInvalid`] or [`GitError::KnownHosts`] when
+    /// the request cannot be used. [`GitError::HostKeyUnknown`] when the key of the server is not a known one.
+    /// [`GitError::CertificateInvalid`] when the server's certificate is not trusted, or the server rejects the client's.
+    /// [`GitError::AuthenticationFailed`] when the server or the proxy rejects the credentials. [`GitError::RedirectRefused`]
+    /// when the server redirects to another server, or not to https. [`GitError::RepositoryNotFound`] or
+    /// [`GitError::RevisionNotFound`] when the server does not have the repository or the reference.
+    /// [`GitError::WrongObject`] when the reference leads to no commit. [`GitError::RepositoryTooLarge`] when the server
+    /// sends more than is allowed. [`GitError::Timeout`] after `request.timeout`, [`GitError::Stopped`] after a stop.
+    /// [`GitError::Disk`] when the directory cannot be read or written. [`GitError::Failed`] for any other failure of the
+    /// connection or the server.
     pub fn fetch(&self, request: &Request, stop: &AtomicBool) -> Result<Head, GitError> {
         let place = Place::parse(&request.url)?;
         let wanted = Wanted::of(&request.reference)?;
@@ -249,12 +264,20 @@ impl Repository {
     }
 
     /// Author, time and subject of a commit.
+    ///
+    /// # Errors
+    /// [`GitError::WrongObject`] when `id` is not that of a commit. [`GitError::Damaged`] when the commit is not here or
+    /// cannot be read: the repository in use is then removed, so that the next fetch brings it again. [`GitError::Disk`] when
+    /// it cannot be removed.
     pub fn commit(&self, id: &str) -> Result<api::Commit, GitError> {
         let id = parse(id, "commit")?;
         self.reading(|repo| history::commit(repo, id, false))
     }
 
     /// What of a commit is signed, and the signature.
+    ///
+    /// # Errors
+    /// [`GitError::WrongObject`], [`GitError::Damaged`] or [`GitError::Disk`], as [`Repository::commit`].
     pub fn signed_commit(&self, id: &str) -> Result<Signed, GitError> {
         let id = parse(id, "commit")?;
         self.reading(|repo| signed::commit(repo, id))
@@ -262,18 +285,35 @@ impl Repository {
 
     /// What of an annotated tag is signed, and the signature. The name that was signed must be `name`, that of the reference:
     /// who may push can put any tag under any name. `None`: it was asked for by its id.
+    ///
+    /// # Errors
+    /// [`GitError::WrongObject`] when `id` is not that of an annotated tag. [`GitError::TagRenamed`] when the tag was signed
+    /// for another name. [`GitError::Damaged`] or [`GitError::Disk`] when it is not here or cannot be read, as in
+    /// [`Repository::commit`].
     pub fn signed_tag(&self, id: &str, name: Option<&str>) -> Result<Signed, GitError> {
         let id = parse(id, "tag")?;
         self.reading(|repo| signed::tag(repo, id, name))
     }
 
     /// The file at a path, or all `*.yaml`, `*.yml` and `*.json` below it if it is a directory.
+    ///
+    /// # Errors
+    /// [`GitError::WrongObject`] when `commit` is not the id of a commit. [`GitError::PathInvalid`] when `path` leads out of
+    /// the repository. [`GitError::PathNotFound`] when the commit has no such path. [`GitError::SymbolicLink`],
+    /// [`GitError::Submodule`], [`GitError::NameInvalid`] or [`GitError::LfsPointer`] when an entry on the way to `path` or
+    /// below it is not a file or directory that may be read. [`GitError::InventoryTooLarge`] when a limit is exceeded.
+    /// [`GitError::Damaged`] or [`GitError::Disk`] when an object is not here or cannot be read, as in
+    /// [`Repository::commit`].
     pub fn files(&self, commit: &str, path: &str, limits: &Limits) -> Result<Vec<File>, GitError> {
         let id = parse(commit, "commit")?;
         self.reading(|repo| read::read(repo, &read::list(repo, id, path, limits)?, limits))
     }
 
     /// Whether a commit is another one, or comes after it. `None`: the fetched history does not show it.
+    ///
+    /// # Errors
+    /// [`GitError::WrongObject`] when `new` or `old` is not an id. [`GitError::Damaged`] or [`GitError::Disk`] when an object
+    /// cannot be read, as in [`Repository::commit`]. An id that is not here is no error.
     pub fn follows(&self, new: &str, old: &str) -> Result<Option<bool>, GitError> {
         let (new, old) = (parse(new, "commit")?, parse(old, "commit")?);
         self.reading(|repo| history::follows(repo, new, old))
@@ -281,6 +321,11 @@ impl Repository {
 
     /// Which commit made each entry as it is, by file, and name (or address) of the host. `read` makes entries of files, if it
     /// can. It is called for the files that changed, commit by commit.
+    ///
+    /// # Errors
+    /// As in [`Repository::files`], but a file that is too large, or a pointer of Git LFS, is no error: its entries are
+    /// missing from the result. Of an older commit, only [`GitError::Damaged`], or [`GitError::InventoryTooLarge`] when a
+    /// directory on the way to `path` has too many entries.
     pub fn last_changes(
         &self,
         commit: &str,

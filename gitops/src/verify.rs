@@ -138,6 +138,10 @@ impl VerifyError {
 impl Keys {
     /// Reads the data of a Secret. `*.sshpub`: SSH public keys, one a line. `*.asc` and keys without a suffix: OpenPGP public keys,
     /// armored or binary. Other keys of the Secret are ignored.
+    ///
+    /// # Errors
+    /// [`VerifyError::BadKey`] for the first value that cannot be read as public keys. [`VerifyError::NoKeys`] when there are
+    /// none in the Secret.
     pub fn from_secret(data: &BTreeMap<String, Vec<u8>>) -> Result<Self, VerifyError> {
         let mut keys = Self::default();
         for (name, bytes) in data {
@@ -157,6 +161,11 @@ impl Keys {
 }
 
 /// Who has signed, if it is one of these.
+///
+/// # Errors
+/// [`VerifyError::Unsigned`] when there is no signature. [`VerifyError::Malformed`] when it is longer than 64 KiB, cannot be
+/// read, or is neither an SSH nor an OpenPGP signature. [`VerifyError::NotBelieved`] when its key is not one of `keys`, or
+/// there is another [`Doubt`] about the key or the signature.
 pub fn verify(signed: &Signed, keys: &Keys) -> Result<Signer, VerifyError> {
     verify_at(signed, keys, SystemTime::now())
 }

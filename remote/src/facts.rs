@@ -17,6 +17,10 @@ const MAX_ADDRESSES: usize = 64;
 const MINUTE_MS: i64 = 60_000;
 
 /// Reads what wicd answered to `verb` of `operation`. An answer that it failed is an error.
+///
+/// # Errors
+/// [`RemoteError::BadAnswer`] when `bytes` is not an answer to `operation` in this version of the protocol.
+/// [`RemoteError::Host`] when wicd answered that it failed.
 pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer, RemoteError> {
     let bad = || RemoteError::BadAnswer { verb: verb.as_str() };
     let answer: Answer = serde_json::from_slice(bytes).map_err(|_| bad())?;
@@ -30,6 +34,9 @@ pub fn parse_answer(bytes: &[u8], operation: &str, verb: Verb) -> Result<Answer,
 }
 
 /// The facts of a host for its status. `named` is the address that a person gave it, `peer` the one that was reached.
+///
+/// # Errors
+/// [`RemoteError::NoAddress`] when the host has neither `named` nor `peer`, and no other address that its node can use.
 pub fn parse_facts(machine: &Machine, named: &str, peer: IpAddr, now: Timestamp) -> Result<HostFacts, RemoteError> {
     let has: Vec<IpAddr> = machine.addresses.iter().filter_map(|a| a.parse().ok()).take(MAX_ADDRESSES).collect();
     let default = machine.default_address.as_ref().and_then(|a| a.parse().ok());

@@ -126,6 +126,13 @@ impl Session {
     }
 
     /// Makes sure that the host is a Windows one and has our `wicd.exe`.
+    ///
+    /// # Errors
+    /// [`RemoteError::NotWindows`] when the host has no `C:\windows\system32` or offers no SFTP.
+    /// [`RemoteError::NotAdministrator`] when the user may not write the program. [`RemoteError::ProgramDamaged`] when the
+    /// host returns other bytes of it than it was sent. [`RemoteError::OwnFile`] or [`RemoteError::Payload`] when the
+    /// operator's own `wicd.exe` cannot be read or has changed. [`RemoteError::Ssh`] when the connection breaks, or the
+    /// program cannot be read or written on the host for another reason.
     pub async fn prepare(&self) -> Result<(), RemoteError> {
         let address = || RemoteError::NotWindows { address: self.connection.peer_address().to_string() };
         match self.connection.size(WINDOWS).await {
@@ -163,6 +170,13 @@ impl Session {
     }
 
     /// Has wicd do something. Answers that it failed are errors.
+    ///
+    /// # Errors
+    /// [`RemoteError::NotProven`] for all requests but that for facts, until [`Session::speak_to`] was called.
+    /// [`RemoteError::NoAnswer`] when wicd ends without an answer. [`RemoteError::BadAnswer`] when its answer is not one to
+    /// this request. [`RemoteError::Host`] when it answers that it failed. [`RemoteError::Ssh`] when the connection breaks,
+    /// the command does not end in time, or a file cannot be read or written on the host. When the program is not on the host
+    /// yet, also the errors of its upload ([`Session::prepare`]).
     pub async fn ask(&self, body: Body) -> Result<Answer, RemoteError> {
         self.program().await?;
         let verb = body.verb();
@@ -210,6 +224,9 @@ impl Session {
     }
 
     /// Has the host report its facts.
+    ///
+    /// # Errors
+    /// When [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
     pub async fn look(&self, files: &[File]) -> Result<HostState, RemoteError> {
         self.ask(Body::Facts(host::Facts { files: files.to_vec() }))
             .await?
@@ -219,6 +236,11 @@ impl Session {
 
     /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. What was sent before
     /// the connection broke is not sent again.
+    ///
+    /// # Errors
+    /// [`RemoteError::Payload`] when a hash in `missing` is not in the payload, or the host reports `HashMismatch` and a file
+    /// of the payload is damaged. [`RemoteError::Ssh`] when the files cannot be sent. [`RemoteError::BadAnswer`] when the
+    /// answer has no state. Also when [`Session::ask`] fails.
     pub async fn upload(&self, files: &[File], missing: &[String]) -> Result<HostState, RemoteError> {
         let missing: BTreeSet<String> = missing.iter().cloned().collect();
         let mut archive = Archive::new(&self.operator.payload, &missing)?;
@@ -242,6 +264,9 @@ impl Session {
     }
 
     /// Removes the operation's directory with its requests, which may hold secrets.
+    ///
+    /// # Errors
+    /// [`RemoteError::Ssh`] when a request or an answer cannot be removed. Those after it stay, too.
     pub async fn tidy(&self, verbs: &[Verb]) -> Result<(), RemoteError> {
         for verb in verbs {
             self.connection.remove(&host::request_path(&self.operation, *verb)).await?;
@@ -252,6 +277,10 @@ impl Session {
 
     /// Takes wicd itself away, which cannot do that: its exe, what it has kept for as long as it ran, what operations have
     /// left, and its directories as far as they are empty.
+    ///
+    /// # Errors
+    /// [`RemoteError::Ssh`] when a directory cannot be listed, or a file cannot be removed. What comes after it stays, too. A
+    /// file that is missing, or a directory that the host does not remove, is no error.
     pub async fn remove_wicd(&self) -> Result<(), RemoteError> {
         for file in [host::path::LOCK, host::path::EPOCH] {
             self.connection.remove(file).await?;

@@ -111,6 +111,9 @@ impl CsrError {
 }
 
 /// The user name that the API server knows the operator by.
+///
+/// # Errors
+/// [`CsrError::Identity`] when the API server does not answer, or returns no user name.
 pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
     let review = Api::all(client.clone()).create(&PostParams::default(), &SelfSubjectReview::default()).await;
     let review = review.map_err(|error| CsrError::Identity(Some(Box::new(error))))?;
@@ -122,6 +125,13 @@ pub async fn operator_user(client: &Client) -> Result<String, CsrError> {
 ///
 /// The request is judged like any other before it is posted. Doing it again with the same request leads to the same object and
 /// certificate. Nothing is deleted: the cluster's own clean-up removes the object after an hour.
+///
+/// # Errors
+/// [`CsrError::Refused`] when the verdict on the request is not an approval for this host and `kind`. [`CsrError::Api`] when
+/// the API server refuses a request or does not answer. [`CsrError::NameTaken`] when an object of the name exists with other
+/// content. [`CsrError::Replaced`] when another object takes its place. [`CsrError::NotIssued`] when it is denied, failed or
+/// deleted. [`CsrError::TimedOut`] when no signer issues it within a minute. [`CsrError::WrongCertificate`] when the
+/// certificate is not for the key and subject of the request, is that of a certificate authority, or has expired.
 pub async fn request_and_sign(
     client: Client,
     claim: &Claim,

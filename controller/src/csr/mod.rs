@@ -25,5 +25,8 @@ pub trait Hosts: Send + Sync + 'static {
 
     /// The same with the API server asked for the Node of that name, for a verdict on a request to the signer of `kind`. `None` also if
     /// the Node does not belong to the host.
+    ///
+    /// # Errors
+    /// When the API server refuses a request or does not answer.
     fn confirm(&self, node: &str, kind: Option<Kind>) -> impl Future<Output = kube::Result<Option<Claim>>> + Send;
 }

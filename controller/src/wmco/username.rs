@@ -53,6 +53,9 @@ impl UsernameError {
 }
 
 /// Encrypts a user name for the annotation. `pem` is the private key exactly as its Secret has it.
+///
+/// # Errors
+/// [`UsernameError::Encrypt`] when OpenPGP refuses.
 pub fn encrypt_username(username: &str, pem: &[u8]) -> Result<String, UsernameError> {
     let armored = encrypt(username, pem).map_err(|_| UsernameError::Encrypt)?;
     let lines: Vec<&str> = armored.lines().filter(|line| !line.is_empty() && !line.starts_with("-----")).collect();
@@ -72,6 +75,10 @@ fn armor_options() -> pgp::composed::ArmorOptions<'static> {
 }
 
 /// Reads the annotation of a Node, in either encoding. `pem` is the private key exactly as its Secret has it.
+///
+/// # Errors
+/// [`UsernameError::Malformed`] when the annotation is not of a form that any release writes, or the user name in it is too
+/// long or not UTF-8. [`UsernameError::WrongKey`] when it was made with another key, or was changed.
 pub fn decrypt_username(annotation: &str, pem: &[u8]) -> Result<String, UsernameError> {
     let message = dearmor(annotation).ok_or(UsernameError::Malformed)?;
     let message = Message::from_bytes(message.as_slice()).map_err(|_| UsernameError::Malformed)?;

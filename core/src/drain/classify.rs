@@ -193,6 +193,9 @@ struct Compiled {
 
 impl Rules {
     /// Reads the selectors. An empty selector selects everything.
+    ///
+    /// # Errors
+    /// [`InvalidRule`] for the first rule with a selector that cannot be read.
     pub fn compile(rules: &[Rule]) -> Result<Self, InvalidRule> {
         let compile = |(index, rule): (usize, &Rule)| {
             let selector = |selector: &k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector| {

@@ -51,6 +51,10 @@ pub struct Shared {
 }
 
 /// Renders what the hosts of a pool get. The operator's settings go over what is usual, the pool's over both.
+///
+/// # Errors
+/// [`RenderError::Fact`] when a fact of `cluster` cannot be used. [`RenderError::Setting`] when a setting of `template`
+/// cannot be used. [`RenderError::NoProgram`] when `payload` has no kubelet for the cluster's platform.
 pub fn render(
     cluster: &Cluster,
     payload: &Manifest,
@@ -128,6 +132,9 @@ impl Rendered {
     /// The configuration files of one host, sorted by path. kubelet's and containerd's are as they were rendered, so that a
     /// host can go back to an older version; those of the cluster are as the cluster is now, because older ones would be of
     /// no use.
+    ///
+    /// # Errors
+    /// [`RenderError::Fact`] when a fact of `cluster`, or the name or address of the node in `host`, cannot be used.
     pub fn configs(&self, cluster: &Cluster, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
         check::files(cluster)?;
         check::host(host)?;

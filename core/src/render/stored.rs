@@ -89,6 +89,10 @@ impl Rendered {
     }
 
     /// Checks that a ConfigMap holds what its version says.
+    ///
+    /// # Errors
+    /// [`UnverifiedError::NoDigest`] when `version` carries no digest. [`UnverifiedError::Differs`] when the content has
+    /// another digest, or the annotation is missing.
     pub fn verify(version: &str, config_map: &ConfigMap) -> Result<(), UnverifiedError> {
         let data = config_map.data.clone().unwrap_or_default();
         services_version::verify(version, &data, Self::annotation_of(config_map).map(String::as_str))
@@ -99,6 +103,11 @@ impl Rendered {
     }
 
     /// Reads a services ConfigMap and checks all that is in it, but for who has written it.
+    ///
+    /// # Errors
+    /// [`StoredError::TooLarge`] when the data or the annotation is larger than the API server takes.
+    /// [`StoredError::Services`] when the data are not valid services. [`StoredError::Syntax`] when the annotation is not
+    /// JSON of the right form. [`StoredError::Files`] or [`StoredError::Content`] when a value in it is not acceptable.
     pub fn from_config_map(config_map: &ConfigMap) -> Result<Stored, StoredError> {
         let no_data = BTreeMap::new();
         let data = config_map.data.as_ref().unwrap_or(&no_data);

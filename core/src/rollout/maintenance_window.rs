@@ -123,6 +123,10 @@ const FIELDS: [(&str, &str, &[&str]); 5] = [
 
 /// How windows stand. Without windows it is always open. One invalid window makes the answer an error, whether others are open
 /// or not: its author must learn of it at once.
+///
+/// # Errors
+/// [`WindowError`] of the first invalid window: its schedule or time zone cannot be read, it has no duration, or it is closed
+/// and does not open within five years.
 pub fn look(windows: &[MaintenanceWindow], now: Timestamp) -> Result<Windows, WindowError> {
     let mut closes: Option<Timestamp> = None;
     let mut opens: Option<(String, Timestamp)> = None;

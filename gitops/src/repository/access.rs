@@ -97,6 +97,12 @@ type Data = BTreeMap<String, Vec<u8>>;
 
 impl Access {
     /// The credentials of a Secret for a URL. Keys of the other kind of URL are ignored.
+    ///
+    /// # Errors
+    /// [`AccessError::Missing`] when an `ssh://` URL has no `identity` or no `known_hosts`. For other URLs,
+    /// [`AccessError::Incomplete`] when `username` or `password`, or `tls.crt` or `tls.key`, is there without the other, and
+    /// [`AccessError::Ambiguous`] when both `username` and `bearerToken` are there. [`AccessError::Unusable`] when a value
+    /// that has to be text is not UTF-8.
     pub fn from_secret(url: &str, data: &Data) -> Result<Self, AccessError> {
         if url.starts_with("ssh://") { ssh(data) } else { https(data) }
     }
@@ -138,6 +144,11 @@ fn https(data: &Data) -> Result<Access, AccessError> {
 
 impl Proxy {
     /// Proxy settings from a Secret.
+    ///
+    /// # Errors
+    /// [`AccessError::Missing`] when there is no `address`. [`AccessError::Unusable`] when it is not an `http://` or
+    /// `https://` URL or has a user name or a password, or when a value is not UTF-8. [`AccessError::Incomplete`] when
+    /// `username` or `password` is there without the other.
     pub fn from_secret(data: &Data) -> Result<Self, AccessError> {
         let address = line(data, "address")?.ok_or(AccessError::Missing { url: "a proxy", key: "address" })?;
         let unusable = |problem| AccessError::Unusable { key: "address", problem };

@@ -73,6 +73,9 @@ struct Open {
 
 impl Archive {
     /// An archive of the files with these hashes.
+    ///
+    /// # Errors
+    /// [`PayloadError::NotInPayload`] for the first hash that no file of the payload has.
     pub fn new(payload: &Payload, missing: &BTreeSet<String>) -> Result<Self, PayloadError> {
         let mut builder = Builder::default();
         let mut list = Sha256::new();

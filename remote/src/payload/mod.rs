@@ -100,6 +100,11 @@ struct Blob {
 impl Payload {
     /// Reads the manifest in `dir` and checks that every file is there and has its compressed size. Contents are not read:
     /// [`Payload::verify`] does that.
+    ///
+    /// # Errors
+    /// [`PayloadError::Unreadable`] when the manifest or the size of a file cannot be read. [`PayloadError::Manifest`] when
+    /// the manifest is not valid. [`PayloadError::WrongSize`] for the first file with another compressed size.
+    /// [`PayloadError::Missing`] with all files that are not there.
     pub fn open(dir: &Path) -> Result<Self, PayloadError> {
         let path = dir.join(MANIFEST);
         let json = fs::read(&path).map_err(|source| PayloadError::Unreadable { path, source })?;
@@ -146,6 +151,10 @@ impl Payload {
     /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this determines whose
     /// fault it is: the operator's if it fails, otherwise that of the network or the host. Blocks for as long as
     /// reading and unpacking takes.
+    ///
+    /// # Errors
+    /// [`PayloadError::NotInPayload`] when no file has this hash. [`PayloadError::Unreadable`] when the file cannot be
+    /// opened. [`PayloadError::WrongContent`] when it cannot be unpacked, or its content has another size or hash.
     pub fn verify(&self, sha256: &str) -> Result<(), PayloadError> {
         let blob = self.blob(sha256)?;
         let unreadable = |source| PayloadError::Unreadable { path: blob.path.clone(), source };
@@ -169,6 +178,9 @@ impl Payload {
     }
 
     /// Checks every content that could be sent. Blocks for seconds.
+    ///
+    /// # Errors
+    /// When [`Payload::verify`] fails for a file. Those after it are not checked.
     pub fn verify_all(&self) -> Result<(), PayloadError> {
         self.blobs.keys().try_for_each(|sha256| self.verify(sha256))
     }

@@ -22,6 +22,9 @@ pub struct Wicd {
 
 impl Wicd {
     /// Reads the file once, for its hash.
+    ///
+    /// # Errors
+    /// [`PayloadError::Unreadable`] when the file cannot be opened or read, or is empty.
     pub fn open(path: &Path) -> Result<Self, PayloadError> {
         let unreadable = |source| PayloadError::Unreadable { path: path.to_owned(), source };
         let mut file = fs::File::open(path).map_err(unreadable)?;

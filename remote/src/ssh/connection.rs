@@ -149,6 +149,14 @@ impl client::Handler for Client {
 
 impl Connection {
     /// Connects and logs in.
+    ///
+    /// # Errors
+    /// [`SshError::NameNotResolved`] when the name has no address. [`SshError::ConnectRefused`] or [`SshError::Unreachable`]
+    /// when the last of the addresses accepts no connection. [`SshError::ConnectTimeout`] when the host does not answer
+    /// within `target.connect_timeout`. [`SshError::HandshakeFailed`] when the two sides have no algorithm in common, or the
+    /// host does not speak SSH. [`SshError::HostKeyMismatch`] or [`SshError::HostKeyUnknown`] when `target.host_key` does not
+    /// accept the key of the host. [`SshError::AuthenticationFailed`] when the host accepts none of `target.keys`.
+    /// [`SshError::Disconnected`] when the connection breaks before log-in ends.
     pub async fn connect(target: &Target) -> Result<Self, SshError> {
         let deadline = Instant::now() + target.connect_timeout;
         let (stream, peer) = dial(target, deadline).await?;

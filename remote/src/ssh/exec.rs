@@ -54,6 +54,12 @@ impl Connection {
     ///
     /// A host that goes away after it started the command gives an [`Exit`] without a status; before, an error. A command
     /// that is still running when the time is over is not killed: SSH cannot do so on Windows.
+    ///
+    /// # Errors
+    /// [`SshError::BadCommand`] when [`path::check_command`] refuses `command`. [`SshError::CommandTimeout`] when the command
+    /// does not end within `timeout`. [`SshError::CommandRefused`] when the host does not start it.
+    /// [`SshError::Disconnected`] when the host opens no channel, or the channel or the connection closes before the command
+    /// starts.
     pub async fn exec(&self, command: &str, timeout: Duration) -> Result<Exit, SshError> {
         path::check_command(command)
             .map_err(|problem| SshError::BadCommand { command: tail::excerpt(command), problem })?;

@@ -26,6 +26,11 @@ pub struct Entry {
 
 impl Connection {
     /// The bytes of a file; `None` if there is none. A file of more than `limit` bytes is an error.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooLarge`] when the file has
+    /// more than `limit` bytes. [`SshError::TransferFailed`] when the host refuses the request or does not answer in time.
+    /// [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SshError> {
         let doing = Doing { action: "read", path };
         let remote = path::checked(path)?;
@@ -70,6 +75,12 @@ impl Connection {
 
     /// Writes a file, with the directories above it, so that a reader sees the old bytes or all of the new ones: to
     /// `path.partial` first, which then takes the file's place.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path` or `path.partial`. [`SshError::DiskFull`]
+    /// when the host has no space for the file. [`SshError::TransferFailed`] when the host does not make a directory, does
+    /// not write the file or put it in its place, or does not answer in time. [`SshError::NotASftpServer`] when the host
+    /// offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn write(&self, path: &str, bytes: &[u8]) -> Result<(), SshError> {
         self.while_open(self.write_whole(path, bytes)).await
     }
@@ -92,6 +103,13 @@ impl Connection {
     /// Changes a small file where it is, so that it keeps its owner and its access list, for whom a file that takes its place
     /// would have others. `old` is what it has. All goes in one request, in which what is no longer needed is overwritten with
     /// newlines before it is cut off: at no time does the end of the old text follow the new one.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooLarge`] when the change does
+    /// not fit into one request, or the file has more bytes than `new` afterwards. [`SshError::DiskFull`] when the host has
+    /// no space for it. [`SshError::TransferFailed`] when the file is missing, the host does not write it, does not answer in
+    /// time, or has other bytes than `new` afterwards. [`SshError::NotASftpServer`] when the host offers no SFTP.
+    /// [`SshError::Disconnected`] when the connection breaks.
     pub async fn rewrite(&self, path: &str, old: &[u8], new: &[u8]) -> Result<(), SshError> {
         self.while_open(self.rewrite_in_place(path, old, new)).await
     }
@@ -133,6 +151,10 @@ impl Connection {
 
     /// The directory that the user's session begins in: the user's profile. `None` if its path has characters that no path of ours
     /// may have.
+    ///
+    /// # Errors
+    /// [`SshError::TransferFailed`] when the host refuses the request or does not answer in time.
+    /// [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn home(&self) -> Result<Option<String>, SshError> {
         let doing = Doing { action: "look up", path: "." };
         let found = self.sftp().await?.raw.realpath(".").await.map_err(|error| self.failed(&error, doing))?;
@@ -140,6 +162,11 @@ impl Connection {
     }
 
     /// The size of a file in bytes; `None` if there is none.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
+    /// refuses the request or does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP.
+    /// [`SshError::Disconnected`] when the connection breaks.
     pub async fn size(&self, path: &str) -> Result<Option<u64>, SshError> {
         let doing = Doing { action: "look up", path };
         let remote = path::checked(path)?;
@@ -148,12 +175,23 @@ impl Connection {
     }
 
     /// Makes a directory and those above it; one that exists is fine.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::DiskFull`] when the host has no
+    /// space for a directory. [`SshError::TransferFailed`] when a part of the path is a file, or the host refuses the request
+    /// or does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when
+    /// the connection breaks.
     pub async fn mkdir_all(&self, path: &str) -> Result<(), SshError> {
         let remote = path::checked(path)?;
         self.make_directories(self.sftp().await?, &remote, Doing { action: "make the directory", path }).await
     }
 
     /// Removes a file; one that is missing is fine.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
+    /// refuses the request or does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP.
+    /// [`SshError::Disconnected`] when the connection breaks.
     pub async fn remove(&self, path: &str) -> Result<(), SshError> {
         let doing = Doing { action: "remove", path };
         let remote = path::checked(path)?;
@@ -162,6 +200,11 @@ impl Connection {
     }
 
     /// Removes a directory if it is empty. Says whether it is gone; one that is missing is.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
+    /// does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when
+    /// the connection breaks. A host that refuses is no error, whatever its reason.
     pub async fn remove_dir(&self, path: &str) -> Result<bool, SshError> {
         let doing = Doing { action: "remove the directory", path };
         let remote = path::checked(path)?;
@@ -174,6 +217,11 @@ impl Connection {
     }
 
     /// Renames a file, in the place of the one at `to` if there is one.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `from` or `to`. [`SshError::TransferFailed`] when
+    /// `from` is missing, or the host refuses the request or does not answer in time. [`SshError::NotASftpServer`] when the
+    /// host offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), SshError> {
         let doing = Doing { action: "rename", path: from };
         let (from, to) = (path::checked(from)?, path::checked(to)?);
@@ -181,6 +229,12 @@ impl Connection {
     }
 
     /// The entries of a directory, in no order; none if it is missing. Names that are not printable ASCII are left out.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TooManyEntries`] when the
+    /// directory has more than 10,000 entries. [`SshError::TransferFailed`] when the host refuses the request or does not
+    /// answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the
+    /// connection breaks.
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, SshError> {
         let doing = Doing { action: "list", path };
         let remote = path::checked(path)?;

@@ -19,6 +19,11 @@ const DEPTH: usize = 16;
 
 impl Connection {
     /// Whether the host has a file of exactly these bytes at `path`. All of them are read back.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::TransferFailed`] when the host
+    /// refuses the request or does not answer in time. [`SshError::NotASftpServer`] when the host offers no SFTP.
+    /// [`SshError::Disconnected`] when the connection breaks. A file that is missing or has another size is no error.
     pub async fn holds(&self, path: &str, size: u64, sha256: &str) -> Result<bool, SshError> {
         self.while_open(self.compare(path, size, sha256)).await
     }

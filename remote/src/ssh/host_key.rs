@@ -25,6 +25,9 @@ pub struct HostKey {
 
 impl HostKey {
     /// Reads `ssh-ed25519 AAAA… [comment]` or the base64 part alone.
+    ///
+    /// # Errors
+    /// When `text` is empty, has no public key in base64, or names another type than that of the key.
     pub fn parse(text: &str) -> Result<Self, HostKeyError> {
         let error = |problem| HostKeyError { text: super::tail::excerpt(text), problem };
         let mut words = text.split_ascii_whitespace();
@@ -98,6 +101,9 @@ pub(super) enum Verdict {
 
 impl HostKeyCheck {
     /// A pin in any of its forms: `ssh-ed25519 AAAA…`, `AAAA…` or `SHA256:…`.
+    ///
+    /// # Errors
+    /// When `SHA256:` is not followed by 32 bytes in base64. Without `SHA256:`, when [`HostKey::parse`] fails.
     pub fn pinned(text: &str) -> Result<Self, HostKeyError> {
         let text = text.trim();
         let Some(digest) = text.strip_prefix("SHA256:") else {

@@ -64,6 +64,11 @@ pub struct Identity {
 
 impl Identity {
     /// Reads a private key in OpenSSH, PKCS#1, PKCS#8 or SEC1 form (PEM). `name` goes into error messages.
+    ///
+    /// # Errors
+    /// [`KeyError::Empty`] when `pem` is blank. [`KeyError::Encrypted`] when the key has a passphrase. [`KeyError::Unusable`]
+    /// when `pem` is larger than 64 KiB, is not a private key in one of these forms, or its type is not Ed25519, ECDSA or
+    /// RSA.
     pub fn from_pem(name: &str, pem: &[u8]) -> Result<Self, KeyError> {
         let unusable = |problem, source| KeyError::Unusable { name: name.to_owned(), problem, source };
         if pem.len() > MAX_PEM {

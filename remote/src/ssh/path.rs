@@ -15,6 +15,10 @@ const RESERVED: [&str; 4] = ["CON", "PRN", "AUX", "NUL"];
 ///
 /// Refuses everything that Windows would read as another path than the one written: `.` and `..`, names that end in a
 /// dot or a space, device names, alternate streams, anything that is not printable ASCII. The error says what is wrong.
+///
+/// # Errors
+/// When `windows` does not begin with a drive such as `C:\`, is longer than 259 characters, or has an empty part or one that
+/// Windows would read as another name.
 pub fn sftp_path(windows: &str) -> Result<String, &'static str> {
     if windows.len() > MAX_PATH {
         return Err("is longer than 259 characters");
@@ -76,6 +80,10 @@ pub(super) fn parent(sftp: &str) -> Option<&str> {
 
 /// Checks that a command line means the same to cmd.exe, PowerShell and a POSIX shell, whatever the host's default is:
 /// words of letters, digits and `\ : . _ - / = +`, parted by single spaces. The error says what is wrong.
+///
+/// # Errors
+/// When `command` is empty, is longer than 1,024 characters, or has other characters, two spaces in a row or a space at an
+/// end.
 pub fn check_command(command: &str) -> Result<(), &'static str> {
     if command.is_empty() {
         return Err("is empty");

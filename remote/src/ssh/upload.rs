@@ -56,6 +56,13 @@ impl Connection {
     /// host lost in a crash is not seen here: the caller verifies the whole by its hash, and removes it if it is wrong.
     ///
     /// `progress` periodically receives the number of bytes of the file that the host has confirmed.
+    ///
+    /// # Errors
+    /// [`SshError::BadPath`] when [`sftp_path`](super::sftp_path) refuses `path`. [`SshError::Source`] when `source` cannot
+    /// be read or ends before `total` bytes. [`SshError::DiskFull`] when the host has no space for the file.
+    /// [`SshError::TransferFailed`] when the host refuses a request, does not answer in time, or does not have `total` bytes
+    /// in the end. [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection
+    /// breaks.
     pub async fn upload(
         &self,
         path: &str,
