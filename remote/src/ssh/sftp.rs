@@ -75,7 +75,7 @@ pub(super) fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
     }
 }
 
-/// What [`SshError::TransferFailed`] says when the user's rights do not suffice.
+/// What `SshError::TransferFailed` says when the user's rights do not suffice.
 pub const PERMISSION_DENIED: &str = "permission denied";
 
 /// A request's error in words, without the server's control characters.
