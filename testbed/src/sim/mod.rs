@@ -27,7 +27,7 @@ use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
@@ -330,11 +330,29 @@ fn new_key() -> PrivateKey {
     PrivateKey::from(pair)
 }
 
+/// Networks that processes share out among themselves: 127.16.0.0/16 and those after it.
+const NETS: std::ops::Range<u8> = 16..216;
+/// Where a process listens to have a network for itself.
+const RESERVED_PORT: u16 = 22_522;
+
+/// The second byte of the addresses of this process. As long as it runs it listens at the last of them: a host that restarts gives up its
+/// port for a moment, and no other process must put a host of its own there.
+fn own_net() -> Result<u8> {
+    static OWN: OnceLock<Option<(u8, std::net::TcpListener)>> = OnceLock::new();
+    let reserve = || {
+        // Each process begins elsewhere, so that they seldom meet.
+        let begin = usize::try_from(std::process::id()).unwrap_or_default() % NETS.len();
+        let bind = |net| std::net::TcpListener::bind((Ipv4Addr::new(127, net, 255, 254), RESERVED_PORT));
+        NETS.cycle().skip(begin).take(NETS.len()).find_map(|net| Some((net, bind(net).ok()?)))
+    };
+    let own = OWN.get_or_init(reserve).as_ref();
+    own.map(|(net, _)| *net).context("other processes have all networks for simulated hosts")
+}
+
 /// Listens on an address that no other host has, not even of another process.
 async fn listen(port: u16) -> Result<(TcpListener, SocketAddr)> {
     static NEXT: AtomicU32 = AtomicU32::new(0);
-    // Each process begins elsewhere, so that they seldom meet.
-    let net = 16 + u8::try_from(std::process::id() % 200)?;
+    let net = own_net()?;
     for _ in 0..10_000 {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let [_, _, high, low] = (number / 250 * 256 + number % 250 + 1).to_be_bytes();
