@@ -10,7 +10,7 @@ use kube::runtime::controller::Action;
 
 use super::{drain_options::options, error::StepError, node::ready, scope::Scope};
 use crate::{
-    drain::{self, Cordon, Drain, State},
+    drain::{self, Cordon, Drain, DrainError, State},
     events::EventReason,
 };
 
@@ -139,16 +139,14 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
     let options = options(&scope.pool.spec.drain())?;
-    let drain = Drain {
-        node,
-        cordon: &cordon,
-        may_cordon: !is_without_place(scope),
-        started,
-        now,
-        cordoned_at: Some(cordoned_at),
-        options: &options,
+    let may_cordon = !is_without_place(scope);
+    let drain =
+        Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
+    let progress = match drain::pass(&scope.cx.hosts.drainer, &drain).await {
+        // Another client has uncordoned the node, which is no failure of the host.
+        Err(DrainError::CordonConflict { .. }) if !may_cordon => return wait_for_place(scope).await.map(Some),
+        progress => progress.map_err(StepError::Drain)?,
     };
-    let progress = drain::pass(&scope.cx.hosts.drainer, &drain).await.map_err(StepError::Drain)?;
     if let Some(status) = scope.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
         status.remaining = progress.remaining;
         status.blockers.clone_from(&progress.blockers);

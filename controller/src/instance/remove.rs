@@ -357,3 +357,27 @@ async fn finish(scope: &mut Scope) -> Result<Action, StepError> {
         Err(error) => Err(StepError::api("release the instance")(error)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::instance::test_bed::Bed;
+
+    /// Otherwise the change would be given up half way when the host is to stay after all.
+    #[tokio::test]
+    async fn a_removal_in_the_middle_of_a_change_keeps_what_was_changed() {
+        let bed = Bed::new().await;
+        let operation = json!({
+            "id": "u-1", "type": "Update", "step": "Configure", "applied": true, "changed": true, "toVersion": "2-b",
+            "startTime": "2026-01-01T00:00:00Z", "stepStartTime": "2026-01-01T00:00:00Z",
+        });
+        let status = json!({"currentVersion": "1-a", "operation": operation});
+        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status));
+        let grant = json!({"id": "r-1", "type": "Remove", "grantedTime": "2026-01-01T00:00:00Z"});
+        take_up(&mut scope, &serde_json::from_value(grant).unwrap());
+        assert_eq!((scope.operation_type(), scope.step()), (Some(GrantType::Remove), Step::Cordon));
+        take_back(&mut scope).await.unwrap();
+        let operation = scope.status.operation.unwrap();
+        assert!(operation.is_past_return() && operation.to_version.as_deref() == Some("2-b"), "{operation:?}");
+    }
+}
