@@ -45,8 +45,10 @@ type Link = (&'static str, String);
 fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Option<&Node>) -> Vec<Link> {
     let (spec, status) = (&instance.spec, instance.status.clone().unwrap_or_default());
     let mut chain = Vec::new();
-    chain
-        .push(("node", node.map_or_else(|| "none yet".into(), |n| told_of_node(n, status.current_version.as_deref()))));
+    chain.push((
+        "node",
+        node.map_or_else(|| "none yet".into(), |n| describe_node(n, status.current_version.as_deref())),
+    ));
     let ready =
         find(&status.conditions, kind::READY).map(|c| format!(", {}: {}", c.reason, c.message)).unwrap_or_default();
     let host = &spec.host;
@@ -64,15 +66,15 @@ fn chain(instance: &WindowsInstance, pool: Option<&WindowsNodePool>, node: Optio
     ));
     match &spec.origin {
         None => chain.push(("listed in", "the pool's own inventory.hosts".into())),
-        Some(origin) => told_of_origin(origin, &mut chain),
+        Some(origin) => describe_origin(origin, &mut chain),
     }
     if let Some(list) = pool.and_then(|p| p.status.as_ref()?.inventory.as_ref()) {
-        told_of_list(list, &mut chain);
+        describe_list(list, &mut chain);
     }
     chain
 }
 
-fn told_of_node(node: &Node, version: Option<&str>) -> String {
+fn describe_node(node: &Node, version: Option<&str>) -> String {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
     let ready = conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True");
     let cordoned = node.spec.as_ref().and_then(|s| s.unschedulable) == Some(true);
@@ -85,7 +87,7 @@ fn told_of_node(node: &Node, version: Option<&str>) -> String {
     )
 }
 
-fn told_of_origin(origin: &Origin, chain: &mut Vec<Link>) {
+fn describe_origin(origin: &Origin, chain: &mut Vec<Link>) {
     chain.push(("listed in", origin.source.clone()));
     if let Some(machine) = &origin.machine {
         chain.push(("Machine", machine.clone()));
@@ -113,7 +115,7 @@ fn commit(revision: &str) -> Option<&str> {
     (id.len() == 40 && id.bytes().all(|b| b.is_ascii_hexdigit())).then_some(id)
 }
 
-fn told_of_list(list: &InventoryStatus, chain: &mut Vec<Link>) {
+fn describe_list(list: &InventoryStatus, chain: &mut Vec<Link>) {
     if let Some(revision) = &list.revision {
         let by = list.author.as_ref().map(|a| format!(" by {a}")).unwrap_or_default();
         chain.push(("list now", format!("{revision}{by}")));

@@ -5,7 +5,9 @@
 //! * [`drain`]: which pods leave a node, and what the answer to an eviction means.
 //! * [`csr`]: which certificate requests are approved, and which are denied.
 //! * [`render`]: the services and configuration files of hosts.
+//! * [`mod@backoff`]: when what failed is tried again.
 
+pub mod backoff;
 pub mod csr;
 pub mod drain;
 pub mod operation;

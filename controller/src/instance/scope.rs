@@ -22,12 +22,8 @@ use crate::{context::Context, events::EventReason};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
-    operation::{
-        backoff::{backoff, believed},
-        key_refusal,
-        remove::is_past_return,
-        update::drains,
-    },
+    backoff::{backoff, believed},
+    operation::{key_refusal, remove::is_past_return, update::drains},
     render::{Rendered, Stored},
 };
 

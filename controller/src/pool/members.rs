@@ -13,7 +13,8 @@ use kube::ResourceExt;
 
 use crate::{context::Context, drain, instance::node};
 use wnp_core::{
-    operation::{backoff::believed, remove::is_past_return},
+    backoff::believed,
+    operation::remove::is_past_return,
     rollout::grants::{Candidate, PendingChange},
 };
 

@@ -556,10 +556,12 @@ impl Walk {
         let name = instance.name_any();
         let runs = || self.hosts.iter().position(|h| Look::at(h).node.as_deref() == Some(&name));
         let host = self.model.lists.iter().find_map(|list| list.get(&name).copied()).or_else(runs);
-        let pinned = instance.status.as_ref().and_then(|s| s.host_key.as_ref());
-        let (Some(host), Some(pinned)) = (host, pinned) else { return };
+        // What was allowed for the host that an entry led to before is expected until another key is allowed.
+        let allowed = instance.annotations().get(key::TRUST_HOST_KEY);
+        let pinned = instance.status.as_ref().and_then(|s| Some(&s.host_key.as_ref()?.fingerprint));
+        let (Some(host), Some(expected)) = (host, allowed.or(pinned)) else { return };
         let own = self.hosts[host].host_key().fingerprint(HashAlg::Sha256).to_string();
-        if pinned.fingerprint != own {
+        if *expected != own {
             self.annotate(&name, key::TRUST_HOST_KEY, &json!(own)).await;
         }
     }
@@ -637,6 +639,14 @@ impl Walk {
             }
             // There is no host left for them.
             list.retain(|_, host| *host != usize::MAX);
+        }
+        // The API server refuses an applier whose list becomes empty.
+        for pool in 0..2 {
+            if lists[pool].is_empty()
+                && let Some((name, host)) = lists[1 - pool].pop_last()
+            {
+                lists[pool].insert(name, host);
+            }
         }
         let is_corrected = self.model.lists != lists;
         self.model.lists = lists;

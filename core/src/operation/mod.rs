@@ -1,7 +1,6 @@
 //! The next step of an operation on one host, and the meaning of its failures.
 
 pub mod authorized_keys;
-pub mod backoff;
 pub mod identity;
 pub mod join;
 pub mod key_refusal;

@@ -24,6 +24,7 @@ use crate::args::Run;
 use object::{Artifact, Object, source};
 use server::{Servers, shown};
 pub(crate) use watching::run;
+use wnp_core::backoff::backoff;
 
 /// Interval at which the object is checked without an event, and longest wait until an artifact is retried.
 const INTERVAL: Duration = Duration::from_mins(5);
@@ -33,7 +34,7 @@ const FIRST_RETRY: Duration = Duration::from_secs(2);
 const API_RETRY: Duration = Duration::from_secs(15);
 /// How long a download may take.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long its server may take to answer the phone.
+/// Timeout of a TCP connection to its server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The artifacts that pools name.
@@ -139,7 +140,11 @@ impl Kept {
                     self.refused = None;
                 }
                 Err(trouble) => {
-                    let again = if trouble.stalls { None } else { after(backoff(failures)) };
+                    let again = if trouble.stalls {
+                        None
+                    } else {
+                        after(backoff(failures.saturating_add(1), FIRST_RETRY, INTERVAL, rand::random()))
+                    };
                     let (why, failures) = (trouble.clone(), failures.saturating_add(1));
                     self.refused = Some(Refused { artifact: artifact.clone(), trouble, failures, again });
                     return self.outcome(refuse(why), again.or_else(|| after(INTERVAL)));
@@ -192,10 +197,6 @@ impl Kept {
 
 fn after(wait: Duration) -> Option<Timestamp> {
     Timestamp::now().checked_add(wait).ok()
-}
-
-fn backoff(failures: u32) -> Duration {
-    FIRST_RETRY.saturating_mul(1 << failures.min(10)).min(INTERVAL)
 }
 
 /// The list in an artifact.
@@ -293,7 +294,5 @@ mod tests {
             let kept = Kept { in_use, refused, ..Kept::default() };
             assert_eq!(kept.step(&named, now), expected, "{about}");
         }
-        let waits: Vec<u64> = [0, 1, 2, 7, 8, 99].map(|n| backoff(n).as_secs()).into();
-        assert_eq!(waits, [2, 4, 8, 256, 300, 300]);
     }
 }

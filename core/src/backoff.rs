@@ -1,11 +1,11 @@
-//! When a host that failed is tried again.
+//! When what failed is tried again.
 
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 
 /// Time until the next attempt after `failures` failures in a row: `base`, doubled each time, at most `max`, and then
-/// spread by up to a fifth in either direction, so that hosts that failed together do not come back together. `spread` is
+/// spread by up to a fifth in either direction, so that what failed together does not come back together. `spread` is
 /// any number; its remainder decides.
 pub fn backoff(failures: u32, base: Duration, max: Duration, spread: u32) -> Duration {
     let doubled = base.saturating_mul(1u32.checked_shl(failures.saturating_sub(1)).unwrap_or(u32::MAX));
