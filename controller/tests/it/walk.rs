@@ -18,7 +18,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
-    Host, WindowsInstance, WindowsNodePoolSpec,
+    Host, Step, WindowsInstance, WindowsNodePoolSpec,
     host::{Marker, ServiceState},
     names::key,
 };
@@ -76,6 +76,8 @@ struct Seen {
     pods: BTreeMap<String, (String, String)>,
     /// Since when each name is listed.
     listed: BTreeMap<String, Instant>,
+    /// Since when each host is being deconfigured, by name. An entry that comes back after that is made a node again, and not kept as one.
+    deconfiguring: BTreeMap<String, Instant>,
     /// Hosts that a person has rebuilt by deleting an instance.
     rebuilt: BTreeSet<String>,
     /// When a person last did something to each host that ends its containers.
@@ -214,7 +216,13 @@ fn watch_instances(world: &World, seen: Shared) -> JoinHandle<()> {
                 status.current_version,
                 status.failures.map(|f| f.next_retry_time),
             );
-            seen.lock().unwrap().history.record(format!("WindowsInstance {}", instance.name_any()), state);
+            let (mut seen, name) = (seen.lock().unwrap(), instance.name_any());
+            seen.history.record(format!("WindowsInstance {name}"), state);
+            if status.operation.is_some_and(|o| o.step == Step::Deconfigure) {
+                seen.deconfiguring.entry(name).or_insert_with(Instant::now);
+            } else if instance.metadata.deletion_timestamp.is_none() {
+                seen.deconfiguring.remove(&name);
+            }
         }
     })
 }
@@ -311,7 +319,8 @@ fn judge(seen: &mut Seen, number: usize, host: &str, before: &Look, now: &Look) 
             seen.violation(&format!("{host} went from Node {a} to {b} without having been deconfigured"));
         }
         (Some(name), None) => {
-            let listed = seen.listed.get(name).is_some_and(|since| since.elapsed() > LISTED);
+            let begun = seen.deconfiguring.get(name).copied().unwrap_or_else(Instant::now);
+            let listed = seen.listed.get(name).is_some_and(|since| begun.saturating_duration_since(*since) > LISTED);
             if listed && !seen.rebuilt.contains(name) {
                 seen.violation(&format!("{host} was deconfigured, though {name} is listed"));
             }
@@ -551,6 +560,7 @@ impl Walk {
         if done.is_ok() { "done" } else { "not there" }
     }
 
+    /// Does what the messages of an instance ask for: allows its key, or gives it up.
     async fn trust(&self, instance: &WindowsInstance) {
         // One that leaves is in no list any more: it is known by what runs on it.
         let name = instance.name_any();
@@ -559,7 +569,14 @@ impl Walk {
         // What was allowed for the host that an entry led to before is expected until another key is allowed.
         let allowed = instance.annotations().get(key::TRUST_HOST_KEY);
         let pinned = instance.status.as_ref().and_then(|s| Some(&s.host_key.as_ref()?.fingerprint));
-        let (Some(host), Some(expected)) = (host, allowed.or(pinned)) else { return };
+        let Some(host) = host else {
+            // One that leaves, and whose entry led to another node before anything was put on its own.
+            if instance.is_leaving() && instance.status.as_ref().is_some_and(|s| s.failures.is_some()) {
+                self.annotate(&name, key::ABANDON, &json!("true")).await;
+            }
+            return;
+        };
+        let Some(expected) = allowed.or(pinned) else { return };
         let own = self.hosts[host].host_key().fingerprint(HashAlg::Sha256).to_string();
         if *expected != own {
             self.annotate(&name, key::TRUST_HOST_KEY, &json!(own)).await;
