@@ -1,5 +1,6 @@
 //! The decisions of the operator, as pure functions: no clock, no network, no disk. The same input gives the same answer.
 //!
+//! * [`inventory`]: which hosts a pool has, by the list that names them.
 //! * [`rollout`]: which hosts of a pool may be worked on now, and the progress of a change.
 //! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
 //! * [`drain`]: which pods leave a node, and what the answer to an eviction means.
@@ -8,6 +9,7 @@
 
 pub mod csr;
 pub mod drain;
+pub mod inventory;
 pub mod operation;
 pub mod render;
 pub mod rollout;

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{HostKeyPolicy, InstanceHost, Origin, WindowsNodePoolSpec};
-pub(crate) use gitops::address::canonical;
-use gitops::address::is_address;
+pub(crate) use wnp_core::inventory::address::canonical;
+use wnp_core::inventory::address::is_address;
 
 use super::Entry;
 use crate::host_key_policy::HostKeyProblem;

@@ -12,10 +12,10 @@ use std::{
 };
 
 use api::names::LEGACY_HOST_KEYS;
-use gitops::address::canonical;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
+use wnp_core::inventory::address::canonical;
 
 use crate::host_key_policy::HostKeyProblem;
 use remote::ssh::HostKey;
