@@ -37,7 +37,7 @@ use crate::{
     events::EventReason,
     http::{self, Health},
     instance::{self, StepError},
-    inventory::{claims::Reading, flux},
+    inventory::flux,
     lease::Election,
     machines::Machines,
     metrics::{Metrics, ReasonLabel},
@@ -50,6 +50,7 @@ use crate::{
     watch::{Changes, watch},
     webhook, wicd_binding, wmco_sources,
 };
+use wnp_core::inventory::ownership::Reading;
 
 /// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);

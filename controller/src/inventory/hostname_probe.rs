@@ -18,16 +18,19 @@ use std::{
 use api::{FirstContact, WindowsNodePool};
 use kube::ResourceExt;
 
-use super::{
-    Entry,
-    naming::{Place, Why},
-};
 use crate::{
     context::Context,
-    host_key_policy::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source},
+    host_key_policy::{HostKeySource, KnownKeys, host_key_source},
 };
 use contact::Failure;
 use queue::Queue;
+use wnp_core::{
+    inventory::{
+        Entry,
+        naming::{Place, Why},
+    },
+    operation::host_key_problem::HostKeyProblem,
+};
 
 /// Most hosts of one list that are asked.
 pub(crate) const MAX_ASKED: usize = 1000;

@@ -20,13 +20,13 @@ use crate::{
     args::{LogFormat, Output, Plan, Run},
     cluster,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
-    inventory::hosts::Known,
     machines::Machines,
     pool::{self, PoolContext},
     telemetry,
     unreadable::Unreadable,
     watch,
 };
+use wnp_core::inventory::hosts::Known;
 
 mod documents;
 mod table;

@@ -10,9 +10,9 @@ use super::{
     list::{List, ObservedList},
     some,
 };
-use crate::inventory::{
+use wnp_core::inventory::{
     EntryError,
-    claims::Unread,
+    ownership::Unread,
     removals::{self, Change, Hold, Others, Presence, Verdict},
 };
 

@@ -394,14 +394,14 @@ mod tests {
     use super::*;
     use crate::{
         instance::test_bed::{Bed, INSTANCE},
-        inventory::{
-            Entry,
-            hosts::{self, Known},
-        },
         pool::known,
     };
     use api::{Host, Inventory, WindowsNodePoolSpec};
     use kube::runtime::reflector::store::Writer;
+    use wnp_core::inventory::{
+        Entry,
+        hosts::{self, HostKeys, Known},
+    };
 
     fn pool(hosts: &[(&str, &str)]) -> WindowsNodePool {
         let hosts =
@@ -413,7 +413,9 @@ mod tests {
     fn plan(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>]) -> Changes {
         let known: Vec<Known> = mine.iter().map(|i| known(i)).collect();
         let entries: Vec<Entry> = pool.spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
-        let hosts = hosts::resolve("p", &pool.spec, &entries, &known, &|_| false).hosts;
+        let hosts =
+            hosts::resolve("p", &pool.spec, &entries, &known, &HostKeys { is_known: &|_| false, read: &|_| Ok(()) })
+                .hosts;
         let list = List { hosts, ..List::default() };
         changes(&list, mine, "1-a", pool, &Writer::default().as_reader())
     }

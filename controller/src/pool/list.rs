@@ -15,12 +15,14 @@ use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::names::{self, Naming};
 use super::{PoolContext, source};
-use crate::inventory::{
+use crate::inventory::hostname_probe::MAX_ASKED;
+use remote::ssh::HostKeyCheck;
+use wnp_core::inventory::{
     Departures, Entry, EntryError, HostList, SourceError, SourceOutcome,
-    claims::{self, Reading},
-    hostname_probe::MAX_ASKED,
-    hosts::{self, Known, canonical},
+    address::canonical,
+    hosts::{self, HostKeys, Known},
     naming::{self, Place},
+    ownership::{self, Reading},
     removals::Presence,
 };
 
@@ -109,7 +111,7 @@ pub(super) async fn list(
     let mut begun = cx.sources.claims.begin(&name);
     let (list, reading) = match source::ask(pool, begun, cx).await {
         SourceOutcome::Unknown(trouble, next) => {
-            let reading = claims::unknown(trouble.reason);
+            let reading = ownership::unknown(trouble.reason);
             (List { next, ..unknown(pool, mine, trouble) }, reading)
         }
         SourceOutcome::Missing(trouble) => (missing(pool, mine, &trouble, cx), Reading::Nothing),
@@ -182,8 +184,10 @@ async fn listed(
     let is_empty = entries.is_empty();
     let naming = Naming::of(pool, entries, cx).await;
     let (named, owners) = (naming.named, naming.owners);
-    let has_key = |host: &str| has_host_key(host, cx);
-    let mut resolved = hosts::resolve(&name, &pool.spec, &named.entries, known, &has_key);
+    let mut resolved = {
+        let keys = HostKeys { is_known: &|host| has_host_key(host, cx), read: &read_host_key };
+        hosts::resolve(&name, &pool.spec, &named.entries, known, &keys)
+    };
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
     let names: BTreeSet<String> = named.entries.iter().map(|e| e.host.name.clone()).collect();
     let addresses: BTreeSet<String> = named.unnamed.iter().map(|e| canonical(&e.host.address)).collect();
@@ -223,6 +227,10 @@ fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[Ent
     }
     let is_there = |p: &EntryError| mine.iter().any(|i| canonical(&i.spec.host.address) == canonical(&p.host));
     problems.iter().filter(|p| !p.host.is_empty() && !is_there(p)).map(|p| p.host.clone()).collect()
+}
+
+fn read_host_key(text: &str) -> Result<(), String> {
+    HostKeyCheck::pinned(text).map(|_| ()).map_err(|error| error.to_string())
 }
 
 /// Whether a host key is known that no entry declares: one that the host has proven, that a person has allowed, or that the legacy operator
@@ -287,7 +295,8 @@ impl List {
         let pools = cx.caches.pools.state();
         for instance in mine.iter().filter(|i| !i.is_deleting() && !self.hosts.contains_key(&i.name_any())) {
             let name = instance.name_any();
-            let Some(to) = cx.sources.claims.other(&pool.name_any(), &name, &instance.spec.host.address, &pools) else {
+            let Some(to) = cx.sources.claims.lock().other(&pool.name_any(), &name, &instance.spec.host.address, &pools)
+            else {
                 continue;
             };
             if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {

@@ -35,8 +35,8 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{events::EventReason, inventory::hosts::Known, versions::VersionError};
-use wnp_core::render::RenderError;
+use crate::{events::EventReason, versions::VersionError};
+use wnp_core::{inventory::hosts::Known, render::RenderError};
 
 pub(crate) use context::PoolContext;
 pub(crate) use debouncer::Debouncer;

@@ -12,13 +12,14 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, runtime::reflector::ObjectRef};
 
 use super::PoolContext;
-use crate::inventory::{
+use crate::inventory::hostname_probe::host_key_of;
+use remote::ssh::HostKey;
+use wnp_core::inventory::{
     Entry, EntryError,
-    hostname_probe::host_key_of,
-    hosts::{Resolved, canonical},
+    address::canonical,
+    hosts::Resolved,
     naming::{self, Existing, Identity, Named, Names, Place},
 };
-use remote::ssh::HostKey;
 
 /// Nodes that are asked for at once.
 const REQUESTS: usize = 16;

@@ -22,12 +22,14 @@ use super::{
 };
 use crate::{
     instance::{applied::Applied, node},
-    inventory::hosts::{EntryError, Known},
     wmco_versions::WmcoVersions,
 };
-use wnp_core::rollout::{
-    grants::Limits,
-    maintenance_window::{self, WindowError, Windows},
+use wnp_core::{
+    inventory::{EntryError, hosts::Known},
+    rollout::{
+        grants::Limits,
+        maintenance_window::{self, WindowError, Windows},
+    },
 };
 
 /// What is seen of a pool.

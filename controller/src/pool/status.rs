@@ -14,13 +14,15 @@ use jiff::Timestamp;
 use kube::ResourceExt;
 
 use super::{Member, keys::Standing, list::List, some};
-use crate::inventory::hosts::EntryError;
 use conditions::{Next, View};
 use groups::{Groups, current};
-use wnp_core::rollout::{
-    grants::Decision,
-    maintenance_window::{WindowError, Windows},
-    progress::Progress,
+use wnp_core::{
+    inventory::EntryError,
+    rollout::{
+        grants::Decision,
+        maintenance_window::{WindowError, Windows},
+        progress::Progress,
+    },
 };
 
 /// The observed state of the pool.

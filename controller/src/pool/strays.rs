@@ -6,7 +6,7 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::inventory::hosts::canonical;
+use wnp_core::inventory::address::canonical;
 
 /// Names of Nodes with the label `byoh` that are no host of any pool, sorted. `hosts` are the names of all instances and of all
 /// hosts that are listed; `unnamed` are addresses of entries whose hosts have not reported their names yet. As long as

@@ -2,6 +2,7 @@
 
 pub mod authorized_keys;
 pub mod backoff;
+pub mod host_key_problem;
 pub mod identity;
 pub mod join;
 pub mod key_refusal;

@@ -3,7 +3,6 @@
 //! Fetches take seconds or fail slowly; a pool never waits for one. It gets the last result, and is triggered when
 //! there is something new.
 
-mod choose;
 mod evaluate;
 
 use std::{
@@ -27,7 +26,7 @@ use kube::{Api, Client, ResourceExt};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{HostList, SourceError, SourceOutcome, claims::Begun, flux::server::shown};
+use super::flux::server::shown;
 use crate::{
     args::Run,
     metrics::Metrics,
@@ -35,6 +34,7 @@ use crate::{
     supervision::{Panicked, catch},
 };
 use evaluate::{Task, evaluate, source, trouble};
+use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::Begun, revision_policy};
 
 /// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
@@ -263,7 +263,7 @@ impl GitSources {
         known: InventoryStatus,
     ) -> Option<Arc<HostList>> {
         let revision = known.revision?;
-        let commit = choose::commit(&revision)?.to_owned();
+        let commit = revision_policy::commit(&revision)?.to_owned();
         let (settings, signer) = (git.clone(), known.signer);
         let read = move |r: &Repository| evaluate::read(r, &settings, &revision, &commit, signer);
         on_disk(remote, &self.dir, &Key::of(git), read).await.ok().map(Arc::new)

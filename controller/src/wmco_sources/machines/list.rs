@@ -4,9 +4,11 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use api::{Host, InventoryStatus, MachineGroup, Origin};
 
-use crate::inventory::{Departures, Entry, EntryError, HostList};
 use crate::machines::read::{Machine, Source};
-use wnp_core::render::Platform;
+use wnp_core::{
+    inventory::{Departures, Entry, EntryError, HostList},
+    render::Platform,
+};
 
 /// What is known beside the Machines.
 #[derive(Clone, Debug, Default)]

@@ -19,13 +19,13 @@ pub(super) use watching::run;
 
 use crate::{
     context::Context,
-    inventory::{HostList, SourceError, SourceOutcome},
     machines::{
         read::{Machine, Source},
         served,
     },
 };
 use list::{Beside, departures, list};
+use wnp_core::inventory::{HostList, SourceError, SourceOutcome};
 
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);

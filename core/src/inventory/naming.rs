@@ -11,17 +11,17 @@ use std::{
 
 use api::{FirstContact, Host};
 
-use super::{Entry, EntryError, hosts::canonical};
+use super::{Entry, EntryError, address::canonical};
 
 /// Where a host answers: its address in one form for all ways to write it, and its port.
-pub(crate) type Place = (String, i32);
+pub type Place = (String, i32);
 
 /// Reason and message.
-pub(crate) type Why = (&'static str, String);
+pub type Why = (&'static str, String);
 
 /// A host that has an instance.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Existing {
+pub struct Existing {
     /// Its name.
     pub name: String,
     /// Where it answers.
@@ -35,7 +35,7 @@ pub(crate) struct Existing {
 /// Identity of a host, which distinguishes it even from its clones: they have the same key, name and machine id, but
 /// not the same run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Identity {
+pub struct Identity {
     /// Fingerprint of its host key.
     pub host_key: String,
     /// What it calls itself.
@@ -48,7 +48,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// Of a host that has answered.
-    pub(crate) fn of(contact: &FirstContact) -> Option<Self> {
+    pub fn of(contact: &FirstContact) -> Option<Self> {
         let identity = Self {
             host_key: contact.host_key.clone(),
             hostname: contact.hostname.clone()?,
@@ -64,7 +64,7 @@ impl Identity {
 }
 
 /// What is known of names.
-pub(crate) struct Names<'a> {
+pub struct Names<'a> {
     /// Hosts that have an instance, of all pools.
     pub existing: &'a [Existing],
     /// Names of the Nodes that have an address and were made by the legacy operator, or by this one.
@@ -83,7 +83,7 @@ pub(crate) struct Names<'a> {
 
 /// Entries with names, and hosts whose names are not known.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Named {
+pub struct Named {
     /// Entries, each with a name.
     pub entries: Vec<Entry>,
     /// Hosts without one. Each may be a host that is there already.
@@ -95,12 +95,12 @@ pub(crate) struct Named {
 }
 
 /// Where a host answers. `port` holds if it says nothing.
-pub(crate) fn place(host: &Host, port: i32) -> Place {
+pub fn place(host: &Host, port: i32) -> Place {
     (canonical(&host.address), host.port.unwrap_or(port))
 }
 
 /// Gives a name to each entry that has none, as far as it is known. `port` is that of entries that say nothing.
-pub(crate) fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
+pub fn name(entries: Vec<Entry>, port: i32, names: &Names<'_>) -> Named {
     let places: Vec<Place> = entries.iter().map(|e| place(&e.host, port)).collect();
     let mut search = Search::new(&entries, &places, names);
     for find in [Search::by_place, Search::by_address, Search::by_resolved_address, Search::by_node] {
@@ -319,7 +319,7 @@ fn only(names: impl Iterator<Item = String>) -> Option<String> {
 }
 
 /// The name of a Node for what a host calls itself. Windows likes capitals, Kubernetes takes none.
-pub(crate) fn usable(host: &Host, said: &str) -> Result<String, Why> {
+fn usable(host: &Host, said: &str) -> Result<String, Why> {
     let name = said.to_ascii_lowercase();
     let label = |l: &str| {
         !l.is_empty()

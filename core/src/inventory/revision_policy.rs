@@ -2,11 +2,11 @@
 
 use std::cmp::Ordering;
 
-use crate::inventory::SourceError;
+use super::SourceError;
 
 /// What is known of the newest revision.
 #[derive(Clone, Debug)]
-pub(super) struct Newest<'a> {
+pub struct Newest<'a> {
     /// It, as `main@sha1:…`.
     pub revision: &'a str,
     /// The revision that is in force.
@@ -22,7 +22,7 @@ pub(super) struct Newest<'a> {
 }
 
 /// Why the newest revision is not used. `None`: it is.
-pub(super) fn objection(newest: &Newest<'_>) -> Option<SourceError> {
+pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
     let Newest { revision, before, follows, version, may_jump, distrust } = newest;
     if let Some(why) = distrust {
         let message = format!("{revision} is not used: {why}");
@@ -55,12 +55,12 @@ pub(super) fn objection(newest: &Newest<'_>) -> Option<SourceError> {
 }
 
 /// The branch or tag of a revision.
-pub(super) fn name(revision: &str) -> Option<&str> {
+pub fn name(revision: &str) -> Option<&str> {
     revision.rsplit_once('@').map(|(name, _)| name)
 }
 
 /// The commit of a revision.
-pub(super) fn commit(revision: &str) -> Option<&str> {
+pub fn commit(revision: &str) -> Option<&str> {
     revision.rsplit_once(':').map(|(_, commit)| commit)
 }
 
@@ -131,7 +131,7 @@ mod tests {
                 Some("VerificationError"),
             ),
         ] {
-            assert_eq!(objection(&newest).map(|t| t.reason), reason, "{about}");
+            assert_eq!(reject(&newest).map(|t| t.reason), reason, "{about}");
         }
         assert_eq!((name("a@b@sha1:0c"), name("sha1:0c")), (Some("a@b"), None));
         assert_eq!(commit(new), Some("0b"));

@@ -7,7 +7,7 @@ use api::IntOrPercent;
 
 /// A change of the list that takes hosts out.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Change<'a> {
+pub struct Change<'a> {
     /// Hosts that are not listed any more, and are not confirmed to leave.
     pub gone: usize,
     /// Hosts of the pool that are not leaving.
@@ -28,7 +28,7 @@ pub(crate) struct Change<'a> {
 
 /// What is there of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub enum Presence {
     /// It names hosts.
     #[default]
     Filled,
@@ -42,7 +42,7 @@ pub(crate) enum Presence {
 
 /// What is known of the lists of the other pools.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Others {
+pub enum Others {
     /// All have been read since.
     #[default]
     Read,
@@ -54,7 +54,7 @@ pub(crate) enum Others {
 
 /// Whether the hosts may leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub enum Verdict {
     /// They may.
     Go,
     /// They may, because a person has confirmed their number, or the revision.
@@ -65,7 +65,7 @@ pub(crate) enum Verdict {
 
 /// Why hosts stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Hold {
+pub enum Hold {
     /// There is no list.
     Missing,
     /// The list names no host.
@@ -83,7 +83,7 @@ pub(crate) enum Hold {
 }
 
 /// Decides whether the hosts may leave.
-pub(crate) fn decide(change: Change<'_>) -> Verdict {
+pub fn decide(change: Change<'_>) -> Verdict {
     let Change { gone, of, list, nameless, others, limit, revision, approved } = change;
     if gone == 0 {
         return Verdict::Go;
@@ -115,7 +115,7 @@ pub(crate) fn decide(change: Change<'_>) -> Verdict {
 /// Whether what a person has approved is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
 /// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one, and one of a
 /// revision with hosts of unknown names until these are known.
-pub(crate) fn is_spent(change: &Change<'_>) -> bool {
+pub fn is_spent(change: &Change<'_>) -> bool {
     let fits = |a: &str| is_number(a) || change.revision == Some(a) && !(change.nameless && change.gone > 0);
     change.others != Others::Pending && change.approved.is_some_and(fits)
 }

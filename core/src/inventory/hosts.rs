@@ -3,16 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::{HostKeyPolicy, InstanceHost, Origin, WindowsNodePoolSpec};
-pub(crate) use wnp_core::inventory::address::canonical;
-use wnp_core::inventory::address::is_address;
 
-use super::Entry;
-use crate::host_key_policy::HostKeyProblem;
-use remote::ssh::HostKeyCheck;
+use super::{
+    Entry, EntryError,
+    address::{canonical, is_address},
+};
+use crate::operation::host_key_problem::HostKeyProblem;
 
 /// Another host that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Known {
+pub struct Known {
     /// Its name.
     pub name: String,
     /// Its address.
@@ -26,20 +26,17 @@ pub(crate) struct Known {
     pub is_elsewhere: bool,
 }
 
-/// An entry that is not used, and why.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EntryError {
-    /// Name of the host.
-    pub host: String,
-    /// PascalCase.
-    pub reason: &'static str,
-    /// What is wrong and what to do.
-    pub message: String,
+/// What is known of host keys.
+pub struct HostKeys<'a> {
+    /// Whether a key of the host of this name is known that no entry declares.
+    pub is_known: &'a dyn Fn(&str) -> bool,
+    /// Reads a key that an entry declares; an error if it is none.
+    pub read: &'a dyn Fn(&str) -> Result<(), String>,
 }
 
 /// Hosts that can be used, and entries that cannot.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Resolved {
+pub struct Resolved {
     /// Hosts by name.
     pub hosts: BTreeMap<String, InstanceHost>,
     /// Where their entries stand, by name.
@@ -49,14 +46,13 @@ pub(crate) struct Resolved {
 }
 
 /// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
-/// stops only itself. `known` are the instances of all pools: the first owner keeps name and address. `has_key` reports
-/// of which names a host key is known that no entry declares.
-pub(crate) fn resolve(
+/// stops only itself. `known` are the instances of all pools: the first owner keeps name and address.
+pub fn resolve(
     pool: &str,
     spec: &WindowsNodePoolSpec,
     entries: &[Entry],
     known: &[Known],
-    has_key: &dyn Fn(&str) -> bool,
+    keys: &HostKeys<'_>,
 ) -> Resolved {
     let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
     let mut origins = BTreeMap::new();
@@ -87,7 +83,7 @@ pub(crate) fn resolve(
             );
             continue;
         }
-        if let Some(Err(error)) = entry.host_key.as_deref().map(HostKeyCheck::pinned) {
+        if let Some(Err(error)) = entry.host_key.as_deref().map(keys.read) {
             refuse("InvalidInventory", format!("host {}: hostKey: {error}", entry.name));
             continue;
         }
@@ -97,7 +93,7 @@ pub(crate) fn resolve(
             refuse("InvalidInventory", message);
             continue;
         }
-        if is_strict && entry.host_key.is_none() && !has_key(&entry.name) {
+        if is_strict && entry.host_key.is_none() && !(keys.is_known)(&entry.name) {
             let problem = HostKeyProblem::NotDeclared { address: entry.address.clone() };
             refuse(problem.reason(), format!("host {}: {problem}", entry.name));
             continue;
@@ -153,7 +149,9 @@ mod tests {
         known: &[Known],
     ) -> (BTreeMap<String, InstanceHost>, Vec<EntryError>) {
         let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
-        let resolved = super::resolve(pool, spec, &entries, known, &|name| name == "pinned");
+        let read = |key: &str| if key.len() > 20 { Ok(()) } else { Err("it is no key".to_owned()) };
+        let resolved =
+            super::resolve(pool, spec, &entries, known, &HostKeys { is_known: &|name| name == "pinned", read: &read });
         (resolved.hosts, resolved.problems)
     }
     fn known(name: &str, address: &str, pool: &str) -> Known {
