@@ -46,11 +46,10 @@ use crate::{
     supervision::{Panicked, Tasks, catch},
     telemetry,
     unreadable::Unreadable,
-    versions_in_use::versions_in_use,
     watch::{Changes, watch},
     webhook, wicd_binding, wmco_sources,
 };
-use wnp_core::inventory::ownership::Reading;
+use wnp_core::{inventory::ownership::Reading, rollout::versions_in_use::versions_in_use};
 
 /// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);

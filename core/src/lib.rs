@@ -2,6 +2,7 @@
 //!
 //! * [`inventory`]: which hosts a pool has, by the list that names them.
 //! * [`rollout`]: which hosts of a pool may be worked on now, and the progress of a change.
+//! * [`node`]: whose a Node is, and the metadata that it must have.
 //! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
 //! * [`drain`]: which pods leave a node, and what the answer to an eviction means.
 //! * [`csr`]: which certificate requests are approved, and which are denied.
@@ -10,6 +11,7 @@
 pub mod csr;
 pub mod drain;
 pub mod inventory;
+pub mod node;
 pub mod operation;
 pub mod render;
 pub mod rollout;

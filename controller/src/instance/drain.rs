@@ -8,10 +8,14 @@ use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
 
-use super::{drain_options::options, error::StepError, node::ready, scope::Scope};
+use super::{drain_options::options, error::StepError, scope::Scope};
 use crate::{
-    drain::{self, Cordon, Drain, DrainError, State},
+    drain::{self, Drain, DrainError, State},
     events::EventReason,
+};
+use wnp_core::{
+    drain::cordon::{Cordon, is_cordoned, is_of_the_legacy_operator},
+    node::ready,
 };
 
 /// Interval at which pods that a drain refuses or a budget blocks are checked again.
@@ -30,7 +34,7 @@ pub(super) fn cordon(scope: &Scope) -> Cordon {
 
 /// Whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
 pub(super) fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
-    scope.status.wicd.is_none() && drain::is_cordon_of_the_legacy_operator(node)
+    scope.status.wicd.is_none() && is_of_the_legacy_operator(node)
 }
 
 /// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
@@ -39,7 +43,7 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
         return Ok(());
     }
     if let Some(node) = scope.find_node().await?.node().filter(|n| is_legacy_cordon(scope, n)) {
-        cordon(scope).take_over(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        drain::take_over_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
 }
@@ -55,7 +59,7 @@ fn is_without_place(scope: &Scope) -> bool {
 
 /// Whether new pods may come to the node.
 fn takes_pods(node: &Node) -> bool {
-    ready(node).0 && !drain::is_cordoned(node)
+    ready(node).0 && !is_cordoned(node)
 }
 
 /// Keeps new pods away. Returns how long the operation waits, if the node takes pods again and has no place in the budget.
@@ -77,7 +81,8 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     }
     scope.enter_step(Step::Cordon, "cordoning the node").await?;
     let cordon = cordon(scope);
-    let node = cordon.take(&scope.cx.cluster.client, node, may_cordon).await.map_err(StepError::Drain)?;
+    let node =
+        drain::take_cordon(&cordon, &scope.cx.cluster.client, node, may_cordon).await.map_err(StepError::Drain)?;
     if cordon.is_held(&node) { Ok(None) } else { wait_for_place(scope).await.map(Some) }
 }
 
@@ -173,7 +178,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
-            cordon.release(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
+            drain::release_cordon(&cordon, &scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
             if let Some(operation) = &mut scope.status.operation {
                 operation.drain = None;
             }

@@ -3,11 +3,12 @@
 use api::names::key;
 
 use crate::{
-    csr::CsrError, drain::DrainError, secrets::SecretError, versions::VersionError, whose::Mismatch,
-    wicd_rights::RightsProblem, wmco::host_keys::WmcoHostKeysError,
+    csr::CsrError, drain::DrainError, secrets::SecretError, versions::VersionError, wicd_rights::RightsProblem,
+    wmco::host_keys::WmcoHostKeysError,
 };
 use remote::{RemoteError, ssh::SshError};
 use wnp_core::{
+    node::owner::Mismatch,
     operation::{host_key_problem::HostKeyProblem, identity::Refusal, update::Blame},
     render::RenderError,
 };

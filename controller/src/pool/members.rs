@@ -11,8 +11,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::{context::Context, drain, instance::node};
+use crate::context::Context;
 use wnp_core::{
+    drain::cordon::{cordoned_by, is_cordoned},
+    node,
     operation::{backoff::believed, remove::is_past_return},
     rollout::grants::{Candidate, PendingChange},
 };
@@ -87,11 +89,11 @@ pub(crate) fn member(
         leaving: unwanted || instance.is_leaving(),
         joined,
         ready,
-        available: ready && held && node.is_some_and(|n| !drain::is_cordoned(n)),
+        available: ready && held && node.is_some_and(|n| !is_cordoned(n)),
         waits_until: status.failures.as_ref().and_then(retry),
         held: is_set(key::HOLD),
         withheld: false,
-        cordoned: node.is_some_and(|n| drain::is_cordoned(n) && node::cordoned_by(n).is_none()),
+        cordoned: node.is_some_and(|n| is_cordoned(n) && cordoned_by(n).is_none()),
         staged: sent || status.staged_version.as_deref() == Some(wish.version),
         change,
         // That is known only when it is known how far the rollout has got.

@@ -20,12 +20,10 @@ use super::{
     members::{Member, soonest_available},
     preview::{Sights, preview},
 };
-use crate::{
-    instance::{applied::Applied, node},
-    wmco_versions::WmcoVersions,
-};
+use crate::wmco_versions::WmcoVersions;
 use wnp_core::{
     inventory::{EntryError, hosts::Known},
+    node::{self, applied::Applied, metadata},
     rollout::{
         grants::Limits,
         maintenance_window::{self, WindowError, Windows},
@@ -137,7 +135,7 @@ impl Snapshot {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
             let recorded = m.instance.status.as_ref().and_then(|s| s.template_applied.as_ref());
-            node::patch(&node, &node::template(pool, host), &Applied::on(&node, recorded))
+            metadata::patch(&node, &metadata::template(pool, host), &Applied::on(&node, recorded))
         };
         preview(
             &self.list.hosts,
@@ -147,7 +145,7 @@ impl Snapshot {
                 why: &|m| self.desired.why(&m.instance),
                 adoptable: &self.adoptable,
                 beside: &|m, host| {
-                    let mut beside = on_node(m).map(|patch| node::changed_parts(&patch)).unwrap_or_default();
+                    let mut beside = on_node(m).map(|patch| metadata::changed_parts(&patch)).unwrap_or_default();
                     let now = InstanceHost { labels: host.labels.clone(), ..m.instance.spec.host.clone() };
                     if now != *host {
                         beside.push("how the host is reached".to_owned());

@@ -2,6 +2,7 @@
 
 pub mod answer;
 pub mod classify;
+pub mod cordon;
 
 use std::time::Duration;
 

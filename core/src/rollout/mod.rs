@@ -6,3 +6,4 @@ pub mod lost_settings;
 pub mod maintenance_window;
 pub mod progress;
 pub mod version_diff;
+pub mod versions_in_use;

@@ -14,15 +14,17 @@ use api::{WindowsInstance, WindowsInstanceStatus, names::key};
 use k8s_openapi::api::core::v1::Node;
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
-use super::own::{evidence, proven_addresses};
 use crate::{
     context::Context,
     csr::{self, Claim, Kind},
-    whose::{self, Mismatch, Whose},
+    whose,
 };
 use neighbours::{Neighbours, Recent};
 pub(crate) use reserved::Reserved;
-use wnp_core::operation::remove;
+use wnp_core::{
+    node::owner::{Mismatch, Whose, evidence, proven_addresses},
+    operation::remove,
+};
 
 /// The service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
@@ -71,7 +73,7 @@ impl Context {
         let machine =
             origin.and_then(|o| o.machine.as_deref()).map(|m| self.caches.machines.addresses(m)).unwrap_or_default();
         Beside {
-            proven: proven_addresses(origin, status, &self.caches.machines),
+            proven: proven_addresses(origin, status, &|machine| self.caches.machines.addresses(machine)),
             machine: machine.into_iter().map(|(_, address)| address).collect(),
             reserved,
             neighbours,
@@ -162,8 +164,8 @@ impl csr::Hosts for Hosts {
     async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
         let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
         let status = instance.status.clone().unwrap_or_default();
-        let (node, whose) =
-            whose::ask(&self.cx.cluster.client, &evidence(&instance, &status, &self.cx.caches.machines)).await?;
+        let evidence = evidence(&instance, &status, &|machine| self.cx.caches.machines.addresses(machine));
+        let (node, whose) = whose::ask(&self.cx.cluster.client, &evidence).await?;
         match whose {
             Whose::Others(Mismatch::NotWindows { .. }) => return Ok(None),
             // For a host that was never reached it is unknown: it has no proof yet, and valid requests wait for that.

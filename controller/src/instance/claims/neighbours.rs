@@ -12,7 +12,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, ResourceExt, api::ListParams};
 use tokio::sync::Mutex;
 
-use crate::{context::Context, whose::addresses};
+use crate::context::Context;
+use wnp_core::node::owner::addresses;
 
 /// All Nodes are listed at most this often, and only while serving certificates are asked for.
 const FRESH: Duration = Duration::from_mins(1);

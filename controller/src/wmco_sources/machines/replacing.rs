@@ -25,10 +25,12 @@ use super::{
 use crate::{
     context::Context,
     events::EventReason,
-    instance::node,
     machines::read::{Machine, MachineSet, Source, reference},
 };
-use wnp_core::operation::key_refusal::{self, Meaning, meaning};
+use wnp_core::{
+    node,
+    operation::key_refusal::{self, Meaning, meaning},
+};
 
 /// Instances by their Machines.
 type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;

@@ -14,7 +14,7 @@ use super::desired_metadata::DesiredNodeMetadata;
 
 /// Keys that the template put on a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Applied {
+pub struct Applied {
     /// Keys of labels.
     pub labels: BTreeSet<String>,
     /// Keys of annotations.
@@ -24,7 +24,7 @@ pub(crate) struct Applied {
 }
 
 /// Name of a taint among those of a Node: its value is not part of it.
-pub(crate) fn taint_id(key: &str, effect: &str) -> String {
+pub fn taint_id(key: &str, effect: &str) -> String {
     format!("{key}:{effect}")
 }
 
@@ -34,7 +34,7 @@ impl Applied {
     /// Without a record, only the default taint of a node that comes from the legacy operator counts: kubelet has registered
     /// with it because its configuration says so. A Node with the label of a pool was this operator's before, and its record
     /// is lost, as after a restore without status: nothing is removed from it.
-    pub(crate) fn on(node: &Node, recorded: Option<&TemplateApplied>) -> Self {
+    pub fn on(node: &Node, recorded: Option<&TemplateApplied>) -> Self {
         let Some(recorded) = recorded else {
             if node.labels().contains_key(key::POOL) {
                 return Self::default();
@@ -52,7 +52,7 @@ impl Applied {
     }
 
     /// What a Node has of `wanted` that may be removed later.
-    pub(crate) fn of(wanted: &DesiredNodeMetadata) -> Self {
+    pub fn of(wanted: &DesiredNodeMetadata) -> Self {
         Self {
             labels: wanted.labels.keys().cloned().collect(),
             annotations: wanted.annotations.keys().filter(|k| !k.starts_with(api::names::GROUP)).cloned().collect(),
@@ -61,7 +61,7 @@ impl Applied {
     }
 
     /// Both. It is stored before a Node is changed: whether the change was made is not known after a crash.
-    pub(crate) fn and(mut self, other: &Self) -> Self {
+    pub fn and(mut self, other: &Self) -> Self {
         self.labels.extend(other.labels.iter().cloned());
         self.annotations.extend(other.annotations.iter().cloned());
         self.taints.extend(other.taints.iter().cloned());
@@ -69,7 +69,7 @@ impl Applied {
     }
 
     /// As the status has it.
-    pub(crate) fn record(self, node_uid: Option<String>) -> TemplateApplied {
+    pub fn record(self, node_uid: Option<String>) -> TemplateApplied {
         let list = |keys: BTreeSet<String>| keys.into_iter().collect();
         TemplateApplied {
             node_uid,
@@ -80,7 +80,7 @@ impl Applied {
     }
 
     /// Whether a record of `node` names all of these.
-    pub(crate) fn is_recorded(&self, node: &Node, recorded: Option<&TemplateApplied>) -> bool {
+    pub fn is_recorded(&self, node: &Node, recorded: Option<&TemplateApplied>) -> bool {
         recorded.is_some() && Self::on(node, recorded).and(self) == Self::on(node, recorded)
     }
 }

@@ -6,7 +6,7 @@ use api::Taint;
 
 /// Desired metadata of a Node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct DesiredNodeMetadata {
+pub struct DesiredNodeMetadata {
     /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Annotations.

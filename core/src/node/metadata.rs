@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{InstanceHost, NodeRef, Taint, WindowsNodePool, names::key};
+use api::{InstanceHost, Taint, WindowsNodePool, names::key};
 use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
 use kube::ResourceExt;
 use serde_json::{Value, json};
@@ -18,7 +18,7 @@ use super::{
 /// The merge patch that makes the Node as wanted, or `None` if it is. `before` is what may be removed. The patch carries the
 /// resource version where it has the list of taints, which is written whole. Without, it is not in the way of all the others that
 /// write a new Node.
-pub(crate) fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
+pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
     let mut annotations = wanted.annotations.clone();
     for (k, v) in &wanted.annotations_if_missing {
         if !node.annotations().contains_key(k) {
@@ -92,7 +92,7 @@ fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<No
 }
 
 /// Desired metadata of a host's Node, from its pool's template and its entry in the inventory.
-pub(crate) fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetadata {
+pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetadata {
     let mut labels = pool.spec.labels();
     labels.extend(host.labels.clone());
     labels.insert(key::POOL.to_string(), pool.name_any());
@@ -115,7 +115,7 @@ pub(crate) fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNo
 }
 
 /// What a patch changes, in words.
-pub(crate) fn changed_parts(patch: &Value) -> Vec<String> {
+pub fn changed_parts(patch: &Value) -> Vec<String> {
     let keys = |path: &str| -> Vec<&str> {
         let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();
         all.map(|(k, _)| k.as_str()).collect()
@@ -132,34 +132,6 @@ pub(crate) fn changed_parts(patch: &Value) -> Vec<String> {
         parts.push("taints".to_owned());
     }
     parts
-}
-
-/// Reference to a Node.
-pub(crate) fn reference(node: &Node) -> NodeRef {
-    NodeRef { name: node.name_any(), uid: node.uid().unwrap_or_default() }
-}
-
-/// The operation that has cordoned a Node.
-pub(crate) fn cordoned_by(node: &Node) -> Option<&str> {
-    node.annotations().get(key::CORDONED_BY).map(String::as_str).filter(|id| !id.is_empty())
-}
-
-/// Boot id of the host, as kubelet reported it at its start.
-pub(crate) fn boot_id(node: &Node) -> String {
-    node.status.as_ref().and_then(|s| s.node_info.as_ref()).map(|i| i.boot_id.clone()).unwrap_or_default()
-}
-
-/// Whether the Node is Ready, since when, and kubelet's message.
-pub(crate) fn ready(node: &Node) -> (bool, Option<jiff::Timestamp>, String) {
-    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_deref()).unwrap_or_default();
-    match conditions.iter().find(|c| c.type_ == "Ready") {
-        Some(c) => {
-            let says =
-                c.message.clone().filter(|m| !m.is_empty()).unwrap_or_else(|| format!("node is Ready: {}", c.status));
-            (c.status == "True", c.last_transition_time.as_ref().map(|t| t.0), says)
-        }
-        None => (false, None, "kubelet has not reported yet".into()),
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 
 /// Versions that a pool goes to or comes from, that an instance follows, or that a Node names. A Node that was let go names the
 /// version that its host continues to follow; an operator that adopts it again reads there what to remove.
-pub(crate) fn versions_in_use<'a>(
+pub fn versions_in_use<'a>(
     pools: impl Iterator<Item = &'a WindowsNodePool>,
     instances: impl Iterator<Item = &'a WindowsInstance>,
     nodes: impl Iterator<Item = &'a Node>,
