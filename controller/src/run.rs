@@ -49,7 +49,7 @@ use crate::{
     watch::{Changes, watch},
     webhook, wicd_binding, wmco_sources,
 };
-use wnp_core::{inventory::ownership::Reading, rollout::versions_in_use::versions_in_use};
+use wnp_core::{inventory::ownership::Reading, rollout::versions_in_use::versions_in_use, status::pool::refuse};
 
 /// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
@@ -226,7 +226,7 @@ impl Leader {
     async fn tell_pools(&self, reason: &str, message: &str) -> kube::Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.cluster.client.clone());
         for pool in pools.list(&ListParams::default()).await? {
-            let status = pool::refuse(&pool, reason, message, Timestamp::now());
+            let status = refuse(&pool, reason, message, Timestamp::now());
             if pool.status.as_ref() != Some(&status) {
                 pool::store_status(&self.cluster.client, &pool, &status).await?;
             }
@@ -316,7 +316,7 @@ async fn refuse_pool(
     for waiting in claims.end(pool, claims.begin(&pool.name_any()), Reading::Unknown) {
         cx.wake.pool(&waiting);
     }
-    let status = pool::refuse(pool, reason, message, Timestamp::now());
+    let status = refuse(pool, reason, message, Timestamp::now());
     if pool.status.as_ref() != Some(&status) {
         let stored = pool::store_status(&cx.cluster.client, pool, &status).await;
         stored.map_err(|source| PoolError::Api { doing: "store the pool's status", source })?;

@@ -4,14 +4,17 @@
 //! * [`rollout`]: which hosts of a pool may be worked on now, and the progress of a change.
 //! * [`node`]: whose a Node is, and the metadata that it must have.
 //! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
+//! * [`status`]: what people read of a pool and of an instance.
 //! * [`drain`]: which pods leave a node, and what the answer to an eviction means.
 //! * [`csr`]: which certificate requests are approved, and which are denied.
 //! * [`render`]: the services and configuration files of hosts.
 
 pub mod csr;
 pub mod drain;
+mod enumeration;
 pub mod inventory;
 pub mod node;
 pub mod operation;
 pub mod render;
 pub mod rollout;
+pub mod status;

@@ -11,10 +11,12 @@ use super::{
     error::StepError,
     register::sync_node_metadata,
     scope::{Scope, Target},
-    status::Situation,
 };
 use crate::events::EventReason;
-use wnp_core::node::{ready, reference};
+use wnp_core::{
+    node::{ready, reference},
+    status::instance::Situation,
+};
 
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {

@@ -25,7 +25,6 @@ mod remove;
 mod restored;
 mod rotate;
 mod scope;
-mod status;
 #[cfg(test)]
 pub(crate) mod test_bed;
 mod update;
@@ -45,7 +44,6 @@ use kube::{ResourceExt, runtime::controller::Action};
 pub(crate) use error::StepError;
 pub(crate) use login::{check as check_host_key, credentials, open_apart};
 use scope::Scope;
-use status::Situation;
 
 use crate::{
     context::Context,
@@ -63,6 +61,7 @@ use wnp_core::{
     },
     render::Stored,
     rollout::lost_settings,
+    status::instance::Situation,
 };
 
 /// When the API server fails us, look again after this time.

@@ -16,7 +16,6 @@ use super::{
     own::Found,
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
-    status::Situation,
 };
 use crate::{drain::release_cordon, events::EventReason};
 use wnp_core::{
@@ -26,6 +25,7 @@ use wnp_core::{
         AfterFailure, ChangePhase, Failure, Next, ObservedChange, after_failure, drains, first_step, next,
     },
     render::Stored,
+    status::instance::Situation,
 };
 
 /// Sends the payload of a version ahead. The node continues unchanged.

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::{HostKeyPolicy, InstanceHost, Origin, WindowsNodePoolSpec};
+use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePoolSpec};
+use kube::ResourceExt;
 
 use super::{
     Entry, EntryError,
@@ -24,6 +25,21 @@ pub struct Known {
     /// Whether it was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
     /// entries in two pools were exchanged would keep each other from being put right.
     pub is_elsewhere: bool,
+}
+
+impl Known {
+    /// That of an instance.
+    pub fn of(instance: &WindowsInstance) -> Self {
+        let host = &instance.spec.host;
+        let proven = instance.status.as_ref().and_then(|s| s.proven_at.as_ref());
+        Self {
+            name: instance.name_any(),
+            address: host.address.clone(),
+            port: host.port,
+            pool: instance.spec.pool_ref.name.clone(),
+            is_elsewhere: proven.is_some_and(|p| (&p.address, p.port) != (&host.address, host.port)),
+        }
+    }
 }
 
 /// What is known of host keys.

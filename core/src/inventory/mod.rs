@@ -4,11 +4,17 @@
 //! with one entry. What becomes of them is the same for all ([`hosts`]).
 
 pub mod address;
+mod departing;
 pub mod hosts;
+pub mod instances;
+pub mod letting_go;
+pub mod list;
 pub mod naming;
 pub mod ownership;
 pub mod removals;
 pub mod revision_policy;
+pub mod second_node;
+pub mod strays;
 
 use std::collections::BTreeSet;
 
@@ -61,6 +67,13 @@ pub struct SourceError {
     pub message: String,
     /// Whether it lasts until a person acts.
     pub stalls: bool,
+}
+
+impl From<&SourceError> for EntryError {
+    /// The fault of the source, which is that of no entry.
+    fn from(trouble: &SourceError) -> Self {
+        Self { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
+    }
 }
 
 /// What came of asking a source.

@@ -6,12 +6,12 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use wnp_core::inventory::address::canonical;
+use super::address::canonical;
 
 /// Names of Nodes with the label `byoh` that are no host of any pool, sorted. `hosts` are the names of all instances and of all
 /// hosts that are listed; `unnamed` are addresses of entries whose hosts have not reported their names yet. As long as
 /// one of these is a DNS name, any Node may be its host, and none is called a stray.
-pub(super) fn strays<'a>(
+pub fn strays<'a>(
     nodes: impl Iterator<Item = &'a Node>,
     hosts: &BTreeSet<String>,
     unnamed: &BTreeSet<String>,

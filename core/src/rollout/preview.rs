@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, RemediationType};
 
-use super::members::Member;
-use wnp_core::rollout::grants::Limits;
+use super::{grants::Limits, member::Member};
 
 /// What is done with a host that something is to be said of all the same.
 const NOTHING: &str = "Nothing";
@@ -15,7 +14,7 @@ const WITHHELD: &str = "Withhold";
 const SHOWN: usize = 100;
 
 /// What has to be looked up of hosts.
-pub(crate) struct Sights<'a> {
+pub struct Sights<'a> {
     /// What a node's change is for, in words.
     pub why: &'a dyn Fn(&Member) -> String,
     /// Hosts without an instance that are nodes already, and what is to be said of their next change.
@@ -25,7 +24,7 @@ pub(crate) struct Sights<'a> {
 }
 
 /// What would be done with each host that something would be done with, sorted by name.
-pub(crate) fn preview(
+pub fn preview(
     hosts: &BTreeMap<String, InstanceHost>,
     members: &[Member],
     limits: &Limits,
@@ -109,17 +108,17 @@ fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<St
 }
 
 /// Whether nothing would be done.
-pub(crate) fn is_idle(list: &[PlannedHost]) -> bool {
+pub fn is_idle(list: &[PlannedHost]) -> bool {
     list.iter().all(|p| p.action == NOTHING)
 }
 
 /// The same for a status, which must not grow with the pool.
-pub(crate) fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
+pub fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
     PlanStatus { summary: summary(list, hosts), hosts: list.iter().take(SHOWN).cloned().collect() }
 }
 
 /// How many of what, in a sentence.
-pub(crate) fn summary(list: &[PlannedHost], hosts: usize) -> String {
+pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for planned in list.iter().filter(|p| p.action != NOTHING) {
         *counts.entry((&planned.action, &planned.disruption)).or_default() += 1;
@@ -147,7 +146,7 @@ mod tests {
     use jiff::Timestamp;
 
     use super::*;
-    use wnp_core::rollout::{
+    use crate::rollout::{
         grants::{Candidate, PendingChange},
         progress::UpdateLimit,
     };

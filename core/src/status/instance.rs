@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 /// Where an instance stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Situation<'a> {
+pub enum Situation<'a> {
     /// Waits for a grant.
     Waiting {
         /// Whether it waits to be removed.
@@ -47,7 +47,7 @@ pub(super) enum Situation<'a> {
 }
 
 /// Brings phase and conditions in line with the situation. `failures` must be in the status already.
-pub(super) fn describe(
+pub fn describe(
     status: &mut WindowsInstanceStatus,
     situation: &Situation<'_>,
     generation: Option<i64>,
@@ -126,7 +126,7 @@ pub(super) fn describe(
 }
 
 /// Reports whether the host answered at the last attempt.
-pub(super) fn reached(
+pub fn reached(
     status: &mut WindowsInstanceStatus,
     answer: Result<(), (&str, &str)>,
     generation: Option<i64>,

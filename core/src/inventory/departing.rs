@@ -6,15 +6,12 @@ use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
 use kube::ResourceExt;
 
 use super::{
-    PoolContext,
-    list::{List, ObservedList},
-    some,
-};
-use wnp_core::inventory::{
     EntryError,
+    list::{List, ObservedList},
     ownership::Unread,
     removals::{self, Change, Hold, Others, Presence, Verdict},
 };
+use crate::enumeration::first_names;
 
 impl List {
     /// Why a host leaves.
@@ -29,14 +26,15 @@ impl List {
     }
 
     /// Decides about the hosts that are neither listed nor handed over: those that must not leave yet are put back into the list.
-    pub(super) fn depart(
+    /// `unread` returns which lists of other pools have not been read since these were missed.
+    pub fn depart(
         &mut self,
         pool: &WindowsNodePool,
         mine: &[Arc<WindowsInstance>],
         seen: &ObservedList,
-        cx: &PoolContext,
+        unread: impl FnOnce(&BTreeSet<String>) -> Unread,
     ) {
-        let (name, nameless) = (pool.name_any(), seen.nameless.all());
+        let nameless = seen.nameless.all();
         self.deleting = seen.deleting;
         let is_unlisted = |n: &String| !self.hosts.contains_key(n) && !self.moves.contains_key(n);
         let says_so =
@@ -52,17 +50,7 @@ impl List {
         let names: BTreeSet<String> = gone.iter().map(|i| i.name_any()).collect();
         self.vanishing = seen.departures.as_ref().map(|d| d.vanishing.clone()).unwrap_or_default();
 
-        // A command that looks once has seen no other list.
-        let mut unread = if cx.process.looks_once {
-            Unread::default()
-        } else {
-            cx.sources.claims.unread(&name, &names, &cx.caches.pools.state())
-        };
-        // Such a pool is in no cache, and may list any host.
-        unread.unknown.extend(cx.caches.unreadable.names("WindowsNodePool"));
-        for pending in &unread.pending {
-            cx.wake.pool(pending);
-        }
+        let unread = unread(&names);
         let limit = pool.spec.inventory.max_removals();
         // The pool's own list is as old as the pool's spec.
         let own = || pool.metadata.generation.map(|g| format!("generation-{g}"));
@@ -152,7 +140,7 @@ struct Held<'a> {
 impl Held<'_> {
     fn message(&self, hold: Hold) -> String {
         let Self { hosts, of, list, trouble, nameless, pools, limit } = self;
-        let (n, names) = (hosts.len(), some(hosts));
+        let (n, names) = (hosts.len(), first_names(hosts));
         let count = if n == 1 { "1 host".to_owned() } else { format!("{n} hosts") };
         let confirm = format!("annotate the pool with {}={n}", key::APPROVE_REMOVAL);
         match hold {
@@ -164,7 +152,7 @@ impl Held<'_> {
             ),
             Hold::Nameless => format!(
                 "the names of these entries are not known: {}. One of them may be one of {count} that {list} no longer lists: {names}. No host leaves until the names are known. To remove exactly these, {confirm}; otherwise correct or remove the entries",
-                some(nameless)
+                first_names(nameless)
             ),
             Hold::TooMany => format!(
                 "{list} no longer lists {n} of {of} hosts, and one change may remove {limit}: {names}; they all stay. To remove them, {confirm}; otherwise correct the list"
@@ -175,11 +163,11 @@ impl Held<'_> {
             ),
             Hold::Pending => format!(
                 "{count} stay until the operator knows whether another pool lists them now: {names}. Reading the lists of {}",
-                some(pools)
+                first_names(pools)
             ),
             Hold::Unreadable => format!(
                 "{count} stay because another pool may list them now, and these lists cannot be read: {}. Correct or suspend their sources; to remove the hosts ({names}), {confirm}",
-                some(pools)
+                first_names(pools)
             ),
         }
     }

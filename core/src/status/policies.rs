@@ -6,24 +6,26 @@ use api::{
 };
 use jiff::Timestamp;
 
-use crate::wicd_rights::RightsProblem;
-
-/// Adds it to a status. A pool that is `idle` (in mode Plan, or being deleted) needs no rights: nothing of it stalls.
-pub(super) fn say(status: &mut WindowsNodePoolStatus, problem: Option<&RightsProblem>, idle: bool, now: Timestamp) {
+/// Adds it to a status. `problem` is a reason and a message. A pool that is `idle` (in mode Plan, or being deleted) needs no rights: nothing of it stalls.
+pub fn describe(
+    status: &mut WindowsNodePoolStatus,
+    problem: Option<&(&'static str, String)>,
+    idle: bool,
+    now: Timestamp,
+) {
     let generation = status.observed_generation;
     let conditions = &mut status.conditions;
-    let Some(problem) = problem else {
+    let Some((why, message)) = problem else {
         set(conditions, kind::POLICIES_IN_FORCE, Status::True, reason::AS_EXPECTED, "", generation, now);
         return;
     };
-    let (why, message) = (problem.reason(), problem.to_string());
-    set(conditions, kind::POLICIES_IN_FORCE, Status::False, why, &message, generation, now);
+    set(conditions, kind::POLICIES_IN_FORCE, Status::False, why, message, generation, now);
     if idle {
         return;
     }
     for (type_, is_so) in [(kind::READY, Status::False), (kind::DEGRADED, Status::True), (kind::STALLED, Status::True)]
     {
-        set(conditions, type_, is_so, why, &message, generation, now);
+        set(conditions, type_, is_so, why, message, generation, now);
     }
     remove(conditions, kind::RECONCILING);
 }
@@ -33,28 +35,26 @@ mod tests {
     use api::conditions::{find, is_true};
 
     use super::*;
-    use crate::wicd_policy;
 
     #[test]
     fn a_missing_policy_is_said_by_every_pool_and_taken_back() {
         let now = Timestamp::UNIX_EPOCH;
-        let fault = wicd_policy::fault(&wicd_policy::shipped(), &[]).unwrap();
-        let problem = RightsProblem::policy(&fault);
+        let problem = ("PolicyMissing", "there is none".to_owned());
         let mut status = WindowsNodePoolStatus::default();
         set(&mut status.conditions, kind::RECONCILING, Status::True, reason::PROGRESSING, "", None, now);
         let ready = |status: &WindowsNodePoolStatus| find(&status.conditions, kind::READY).map(|c| c.reason.clone());
 
         let mut idle = status.clone();
-        say(&mut idle, Some(&problem), true, now);
+        describe(&mut idle, Some(&problem), true, now);
         assert_eq!(ready(&idle), None);
         assert_eq!(find(&idle.conditions, kind::POLICIES_IN_FORCE).unwrap().reason, "PolicyMissing");
 
-        say(&mut status, Some(&problem), false, now);
+        describe(&mut status, Some(&problem), false, now);
         assert_eq!(ready(&status).as_deref(), Some("PolicyMissing"));
         assert!(is_true(&status.conditions, kind::STALLED) && is_true(&status.conditions, kind::DEGRADED));
         assert_eq!(find(&status.conditions, kind::RECONCILING), None);
 
-        say(&mut status, None, false, now);
+        describe(&mut status, None, false, now);
         assert!(is_true(&status.conditions, kind::POLICIES_IN_FORCE));
     }
 }

@@ -4,7 +4,8 @@ use api::{GrantType, Phase, RolloutStatus, WindowsNodePool};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Member, ObservedPool};
+use super::ObservedPool;
+use crate::rollout::member::Member;
 
 /// Names of the hosts of each group, sorted. A host may be in several.
 pub(super) struct Groups {

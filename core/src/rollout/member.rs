@@ -11,19 +11,18 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use crate::context::Context;
-use wnp_core::{
+use super::grants::{Candidate, PendingChange};
+use crate::{
     drain::cordon::{cordoned_by, is_cordoned},
     node,
     operation::{backoff::believed, remove::is_past_return},
-    rollout::grants::{Candidate, PendingChange},
 };
 
 /// Node label with its zone.
 const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// One host of the pool, with what is seen of it.
-pub(crate) struct Member {
+pub struct Member {
     /// The instance.
     pub instance: Arc<WindowsInstance>,
     /// What counts of it.
@@ -31,7 +30,7 @@ pub(crate) struct Member {
 }
 
 /// What the pool wants, as far as it matters for what is seen of a host.
-pub(crate) struct Wish<'a> {
+pub struct Wish<'a> {
     /// The version that all must follow.
     pub version: &'a str,
     /// Time until a Ready node counts as available.
@@ -44,7 +43,7 @@ pub(crate) struct Wish<'a> {
 
 /// What is seen of one host. `change` says what it takes to follow the wish, for a host that does not; `sent` whether everything
 /// for it is on the host.
-pub(crate) fn member(
+pub fn member(
     instance: &Arc<WindowsInstance>,
     unwanted: bool,
     node: Option<&Node>,
@@ -111,17 +110,17 @@ pub(crate) fn member(
     Member { instance: instance.clone(), candidate }
 }
 
-/// When the next node will have been Ready for long enough.
-pub(crate) fn soonest_available(
+/// When the next node will have been Ready for long enough. `node` returns the Node of a name.
+pub fn soonest_available(
     members: &[Member],
     min_ready: Duration,
     now: Timestamp,
-    cx: &Context,
+    node: impl Fn(&str) -> Option<Arc<Node>>,
 ) -> Option<Timestamp> {
     let span = jiff::SignedDuration::try_from(min_ready).ok()?;
     let waiting = members.iter().filter(|m| m.candidate.ready && !m.candidate.available);
     waiting
-        .filter_map(|m| node::ready(&*cx.node(&m.candidate.name)?).1?.checked_add(span).ok())
+        .filter_map(|m| node::ready(&*node(&m.candidate.name)?).1?.checked_add(span).ok())
         .filter(|at| *at > now)
         .min()
 }

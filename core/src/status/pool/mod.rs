@@ -1,5 +1,6 @@
 //! What a person reads of a pool. Pure.
 
+mod blocked;
 mod conditions;
 mod groups;
 
@@ -13,20 +14,22 @@ use api::{
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{Member, keys::Standing, list::List, some};
-use conditions::{Next, View};
-use groups::{Groups, current};
-use wnp_core::{
-    inventory::EntryError,
+use crate::{
+    inventory::{EntryError, list::List},
     rollout::{
         grants::Decision,
+        key_rotation::Standing,
         maintenance_window::{WindowError, Windows},
+        member::Member,
+        preview,
         progress::Progress,
     },
 };
+use conditions::{Next, View};
+use groups::{Groups, current};
 
 /// The observed state of the pool.
-pub(crate) struct ObservedPool<'a> {
+pub struct ObservedPool<'a> {
     /// Nodes that the legacy operator has put on its list, and that no list names.
     pub strays: &'a [String],
     /// Its desired hosts.
@@ -60,7 +63,7 @@ fn failure(member: &Member) -> Option<String> {
 }
 
 /// The status that follows from what was observed.
-pub(crate) fn next(
+pub fn next(
     pool: &WindowsNodePool,
     seen: &ObservedPool<'_>,
     warning: Option<&(&'static str, String)>,
@@ -131,7 +134,7 @@ fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
 }
 
 /// The status of a pool in mode Plan.
-pub(crate) fn planned(
+pub fn planned(
     pool: &WindowsNodePool,
     list: &[PlannedHost],
     hosts: usize,
@@ -149,7 +152,7 @@ pub(crate) fn planned(
     status.available_nodes = of(&|m| m.candidate.available && !m.candidate.leaving);
     status.unavailable_nodes = of(&|m| m.candidate.joined && !m.candidate.available);
     status.effective = Some(pool.spec.effective());
-    let plan = super::preview::status_of(list, hosts);
+    let plan = preview::status_of(list, hosts);
     let mut put = |type_, s: Status, why: &str, message: &str| {
         set(&mut status.conditions, type_, s, why, message, generation, now);
     };
@@ -172,7 +175,7 @@ pub(crate) fn planned(
 }
 
 /// The status of a pool that cannot be worked on at all.
-pub(crate) fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Timestamp) -> WindowsNodePoolStatus {
+pub fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Timestamp) -> WindowsNodePoolStatus {
     let mut status = pool.status.clone().unwrap_or_default();
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
@@ -184,5 +187,4 @@ pub(crate) fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Time
 }
 
 #[cfg(test)]
-#[path = "status_tests.rs"]
 mod tests;

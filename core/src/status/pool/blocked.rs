@@ -6,8 +6,10 @@ use api::{
     names::key,
 };
 
-use super::{Member, some};
-use wnp_core::rollout::grants::Decision;
+use crate::{
+    enumeration::first_names,
+    rollout::{grants::Decision, member::Member},
+};
 
 /// Reason and message.
 type Blocked = (&'static str, String);
@@ -20,7 +22,7 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
     let message = format!(
         "{} not updated, because the change would lose settings of the previous operator: {}. The condition {} of each instance names them and the remedy",
         number(&names),
-        some(&names),
+        first_names(&names),
         kind::UPDATE_WITHHELD
     );
     (!names.is_empty()).then_some((reason::SETTINGS_WOULD_BE_LOST, message))
@@ -43,7 +45,7 @@ pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Block
         "{} to be updated, blocked by the cordon of {node} {}, which uses up rollout.maxUnavailable. Uncordon, or set the \
          annotation {}=true on the Node, so that it does not count",
         decision.waiting.len(),
-        some(&names),
+        first_names(&names),
         key::HOLD
     );
     Some((reason::BLOCKED_BY_CORDON, message))
@@ -66,7 +68,7 @@ mod tests {
     use api::{WindowsInstance, WindowsInstanceSpec};
 
     use super::*;
-    use wnp_core::rollout::grants::{Candidate, PendingChange};
+    use crate::rollout::grants::{Candidate, PendingChange};
 
     fn member(name: &str, candidate: Candidate) -> Member {
         let instance = Arc::new(WindowsInstance::new(name, WindowsInstanceSpec::default()));

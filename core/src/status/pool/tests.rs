@@ -9,7 +9,7 @@ use api::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::*;
-use wnp_core::rollout::{
+use crate::rollout::{
     grants::{Candidate, PendingChange},
     progress::{BlockedBy, UpdateLimit},
 };
@@ -440,7 +440,7 @@ fn half_way(moves: bool) -> (Vec<Member>, Decision) {
 #[test]
 fn what_a_rollout_waits_for() {
     let closed = Windows { open: false, closes: None, opens: Some(("night".into(), now())) };
-    let wrong = wnp_core::rollout::maintenance_window::look(
+    let wrong = crate::rollout::maintenance_window::look(
         &[api::MaintenanceWindow {
             name: "w".into(),
             schedule: "x".into(),

@@ -6,9 +6,11 @@ use api::{
     names::key,
 };
 
-use super::{Member, ObservedPool, failure, groups::Groups, number, some};
-use crate::pool::{blocked, keys::Standing};
-use wnp_core::rollout::progress::BlockedBy;
+use super::{ObservedPool, blocked, failure, groups::Groups, number};
+use crate::{
+    enumeration::first_names,
+    rollout::{key_rotation::Standing, member::Member, progress::BlockedBy},
+};
 
 /// What becomes of a condition.
 pub(super) enum Next {
@@ -96,7 +98,7 @@ impl<'a> View<'a> {
                 groups.outdated.len(),
                 self.seen.list.hosts.len(),
                 self.seen.course.target,
-                some(&groups.outdated)
+                first_names(&groups.outdated)
             );
             return set(Status::False, why, message);
         }
@@ -210,12 +212,12 @@ fn trouble(seen: &ObservedPool<'_>, groups: &Groups) -> Option<(String, String)>
         let message = format!("{} of {all} failed: {first}{}", failed.len(), more(failed.len()));
         return Some((reason::NODES_FAILED.into(), message));
     }
-    let not_ready = || format!("not Ready: {}", some(&groups.not_ready));
+    let not_ready = || format!("not Ready: {}", first_names(&groups.not_ready));
     if seen.decision.too_many_unhealthy {
         return Some((reason::TOO_MANY_UNHEALTHY.into(), not_ready()));
     }
     if !lost.is_empty() {
-        let message = format!("not Ready, and their hosts do not answer: {}", some(lost));
+        let message = format!("not Ready, and their hosts do not answer: {}", first_names(lost));
         return Some((reason::NODES_LOST.into(), message));
     }
     if !groups.not_ready.is_empty() {
@@ -250,7 +252,7 @@ fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String
         (&groups.waiting, "waiting to join"),
     ] {
         if !names.is_empty() {
-            doing.push(format!("{} {verb}: {}", names.len(), some(names)));
+            doing.push(format!("{} {verb}: {}", names.len(), first_names(names)));
         }
     }
     if groups.new > 0 {
@@ -267,7 +269,7 @@ fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
 
 fn failure_or_names(names: &[String], seen: &ObservedPool<'_>) -> String {
     let failure = first_failure(names, seen);
-    if failure.is_empty() { some(names) } else { failure }
+    if failure.is_empty() { first_names(names) } else { failure }
 }
 
 /// Report on Nodes that no list names: the legacy operator would deconfigure them.
@@ -277,7 +279,7 @@ fn strays_in_words(strays: &[String]) -> String {
         n => format!(
             "; {n} nodes have the label {} and are in no list: {}. The operator ignores them: list them, or remove the label",
             key::BYOH,
-            some(strays)
+            first_names(strays)
         ),
     }
 }
@@ -285,7 +287,7 @@ fn strays_in_words(strays: &[String]) -> String {
 /// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
 /// either key.
 fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
-    let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, some(&keys.old));
+    let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, first_names(&keys.old));
     match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
         (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
         (true, ..) => {
@@ -334,7 +336,7 @@ fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
     }
     let n = waiting.len();
     if paused {
-        return held(reason::PAUSED, format!("paused; {n} to be updated: {}", some(waiting)), false, false);
+        return held(reason::PAUSED, format!("paused; {n} to be updated: {}", first_names(waiting)), false, false);
     }
     if let Ok(window) = seen.window
         && !window.open
