@@ -2,6 +2,7 @@
 //!
 //! * [`inventory`]: which hosts a pool has, by the list that names them.
 //! * [`rollout`]: which hosts of a pool may be worked on now, and the progress of a change.
+//! * [`machines`]: which Machines are hosts, and which are replaced.
 //! * [`node`]: whose a Node is, and the metadata that it must have.
 //! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
 //! * [`status`]: what people read of a pool and of an instance.
@@ -13,6 +14,7 @@ pub mod csr;
 pub mod drain;
 mod enumeration;
 pub mod inventory;
+pub mod machines;
 pub mod node;
 pub mod operation;
 pub mod render;

@@ -14,6 +14,7 @@ pub mod ownership;
 pub mod removals;
 pub mod revision_policy;
 pub mod second_node;
+pub mod source_pool;
 pub mod strays;
 
 use std::collections::BTreeSet;

@@ -17,17 +17,13 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, Preconditions},
 };
 
-use super::{
-    super::user_data,
-    listed,
-    replace::{Member, Refuses, Verdict, stays, verdicts},
-};
-use crate::{
-    context::Context,
-    events::EventReason,
-    machines::read::{Machine, MachineSet, Source, reference},
-};
+use super::{super::user_data, listed};
+use crate::{context::Context, events::EventReason};
 use wnp_core::{
+    machines::{
+        read::{Machine, MachineSet, Source, reference},
+        replace::{Member, Refuses, Verdict, stays, verdicts},
+    },
     node,
     operation::key_refusal::{self, Meaning, meaning},
 };

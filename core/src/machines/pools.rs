@@ -9,18 +9,18 @@ use api::{MachineGroup, WindowsNodePool};
 use kube::ResourceExt;
 use sha2::{Digest as _, Sha256};
 
-use super::super::adapter::{self, PoolChange, Seen};
-use crate::machines::{
+use super::{
     CLUSTER_API, MACHINE_API,
     read::{Machine, MachineSet, Source},
 };
+use crate::inventory::source_pool::{self, PoolChange, Seen};
 
 /// Longest name of a pool.
 const LONGEST: usize = 63;
 
 /// Something to do about a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::wmco_sources) enum Act {
+pub enum Act {
     /// Make it.
     Make(String, Source),
     /// There is no name left for it.
@@ -31,7 +31,7 @@ pub(in crate::wmco_sources) enum Act {
 
 /// The sources of hosts that get a pool by themselves: in OpenShift's own namespaces. Machines of Cluster API in others may well be
 /// those of other clusters.
-pub(in crate::wmco_sources) fn sources(sets: &[MachineSet], machines: &[Machine]) -> BTreeSet<Source> {
+pub fn sources(sets: &[MachineSet], machines: &[Machine]) -> BTreeSet<Source> {
     let own = |s: &Source| match s.group {
         MachineGroup::OpenShift => s.namespace == MACHINE_API,
         MachineGroup::ClusterApi => s.namespace == CLUSTER_API,
@@ -47,7 +47,7 @@ pub(in crate::wmco_sources) fn sources(sets: &[MachineSet], machines: &[Machine]
 }
 
 /// What to do for each source to have a pool, and no pool to be without its source. Of groups that are not watched nothing is known.
-pub(in crate::wmco_sources) fn acts(
+pub fn acts(
     sources: &BTreeSet<Source>,
     watched: &BTreeSet<MachineGroup>,
     pools: &[Arc<WindowsNodePool>],
@@ -79,7 +79,7 @@ pub(in crate::wmco_sources) fn acts(
             has_instances: has_instances(&name),
             ..Seen::default()
         };
-        if adapter::decide(&seen) == PoolChange::Drop {
+        if source_pool::decide(&seen) == PoolChange::Drop {
             acts.push(Act::Drop(name));
         }
     }
@@ -87,7 +87,7 @@ pub(in crate::wmco_sources) fn acts(
 }
 
 /// The Machines that a pool reads.
-pub(in crate::wmco_sources) fn reads(pool: &WindowsNodePool) -> Option<Source> {
+pub fn reads(pool: &WindowsNodePool) -> Option<Source> {
     pool.spec.inventory.machine_set_ref.as_ref().map(Source::of)
 }
 

@@ -4,12 +4,12 @@
 use api::WindowsNodePool;
 use jiff::Timestamp;
 
-use crate::machines::read::{Machine, MachineSet};
-use wnp_core::rollout::maintenance_window;
+use super::read::{Machine, MachineSet};
+use crate::rollout::maintenance_window;
 
 /// A Machine of a MachineSet, and how it does.
 #[derive(Clone, Debug)]
-pub(super) struct Member<'a> {
+pub struct Member<'a> {
     /// The Machine.
     pub machine: &'a Machine,
     /// Whether its Node works, and nothing is being done to it that it might not work after.
@@ -20,7 +20,7 @@ pub(super) struct Member<'a> {
 
 /// Of a host that refuses every key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Refuses {
+pub struct Refuses {
     /// Whether it is a node, which would be taken away.
     pub is_node: bool,
     /// Why it has to stay, whatever the others do.
@@ -29,7 +29,7 @@ pub(super) struct Refuses {
 
 /// What to do about a Machine whose host refuses every key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub enum Verdict {
     /// It is deleted; its MachineSet makes another.
     Delete,
     /// It is not, for this reason.
@@ -38,7 +38,7 @@ pub(super) enum Verdict {
 
 /// What to do about each Machine of one MachineSet whose host refuses every key. One at a time, and only while all others work: what is
 /// wrong may be the key. `set` is that MachineSet, if it is there.
-pub(super) fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, Verdict)> {
+pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, Verdict)> {
     let refusing = members.iter().filter(|m| !m.machine.deleting && !m.machine.ignored);
     let mut refusing: Vec<(&Member<'a>, &Refuses)> =
         refusing.filter_map(|m| m.refuses.as_ref().map(|refuses| (m, refuses))).collect();
@@ -86,7 +86,7 @@ fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<S
 }
 
 /// Why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether it would be missed.
-pub(super) fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
+pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
     if pool.spec.is_plan() {
         return Some("its pool is in mode Plan".into());
     }

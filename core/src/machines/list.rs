@@ -4,15 +4,15 @@ use std::{collections::BTreeMap, net::IpAddr};
 
 use api::{Host, InventoryStatus, MachineGroup, Origin};
 
-use crate::machines::read::{Machine, Source};
-use wnp_core::{
+use super::read::{Machine, Source};
+use crate::{
     inventory::{Departures, Entry, EntryError, HostList},
     render::Platform,
 };
 
 /// What is known beside the Machines.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Beside {
+pub struct Beside {
     /// Where the cluster runs.
     pub platform: Platform,
     /// Whether the pool says whom to log in as.
@@ -25,7 +25,7 @@ pub(super) struct Beside {
 ///
 /// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays
 /// listed in any other state: a person must check a failed Machine.
-pub(super) fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
+pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
     let mut listing = HostList {
         status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
         ..HostList::default()
@@ -67,7 +67,7 @@ pub(super) fn list(source: &Source, machines: &[Machine], beside: &Beside) -> Ho
 
 /// Which hosts leave because their Machines say so: of these instances, each with its Machine as `<namespace>/<name>`. `machines` are all
 /// that the API has. A Machine that is there and says nothing, as one that another MachineSet owns now, lets no host go.
-pub(super) fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
+pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
     let mut departures = Departures::default();
     for (key, instance) in instances {
         let machine = machines.iter().find(|m| m.key() == *key && m.source.as_ref().is_some_and(|s| s.group == group));

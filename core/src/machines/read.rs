@@ -9,7 +9,7 @@ use std::fmt;
 use api::{MachineGroup, MachineSetRef, names::key};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ObjectReference;
-use kube::{ResourceExt, api::DynamicObject};
+use kube::{ResourceExt, core::DynamicObject};
 use serde::Deserialize;
 
 use super::MACHINE_API;
@@ -19,7 +19,7 @@ const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
 
 /// The Machines of a MachineSet, or, without a name, those of a namespace that no MachineSet owns.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Source {
+pub struct Source {
     /// Which API.
     pub group: MachineGroup,
     /// Namespace.
@@ -30,7 +30,7 @@ pub(crate) struct Source {
 
 impl Source {
     /// The one that a pool names.
-    pub(crate) fn of(reference: &MachineSetRef) -> Self {
+    pub fn of(reference: &MachineSetRef) -> Self {
         Self {
             group: reference.group.unwrap_or_default(),
             namespace: reference.namespace.clone().unwrap_or_else(|| MACHINE_API.into()),
@@ -39,7 +39,7 @@ impl Source {
     }
 
     /// How a pool names it.
-    pub(crate) fn reference(&self) -> MachineSetRef {
+    pub fn reference(&self) -> MachineSetRef {
         let group = (self.group != MachineGroup::default()).then_some(self.group);
         let namespace = (self.namespace != MACHINE_API).then(|| self.namespace.clone());
         MachineSetRef { group, namespace, name: self.set.clone() }
@@ -61,7 +61,7 @@ impl fmt::Display for Source {
 
 /// A Machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Machine {
+pub struct Machine {
     /// Whose it is.
     pub source: Option<Source>,
     /// Name.
@@ -86,7 +86,7 @@ pub(crate) struct Machine {
 
 /// An address of a Machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-pub(crate) struct Address {
+pub struct Address {
     /// `InternalIP`, `InternalDNS` and others.
     #[serde(rename = "type", default)]
     pub kind: String,
@@ -97,7 +97,7 @@ pub(crate) struct Address {
 
 /// A MachineSet.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct MachineSet {
+pub struct MachineSet {
     /// As a source of hosts.
     pub source: Source,
     /// Whether its Machines run Windows.
@@ -129,7 +129,7 @@ struct NodeRef {
 
 impl Machine {
     /// Reads one. What is not as it should be counts as not there: others write it.
-    pub(crate) fn read(object: &DynamicObject, group: MachineGroup) -> Self {
+    pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
         let status = object.data.get("status").and_then(|s| MachineStatus::deserialize(s).ok()).unwrap_or_default();
         let set = object.owner_references().iter().find(|o| o.kind == "MachineSet").map(|o| o.name.clone());
         let namespace = object.namespace().unwrap_or_default();
@@ -148,14 +148,14 @@ impl Machine {
     }
 
     /// `<namespace>/<name>`.
-    pub(crate) fn key(&self) -> String {
+    pub fn key(&self) -> String {
         format!("{}/{}", self.source.as_ref().map(|s| s.namespace.as_str()).unwrap_or_default(), self.name)
     }
 }
 
 impl MachineSet {
     /// Reads one.
-    pub(crate) fn read(object: &DynamicObject, group: MachineGroup) -> Self {
+    pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
         let labels = object.data.pointer("/spec/template/metadata/labels");
         let label = |key: &str| labels?.get(key)?.as_str();
         let source = Source { group, namespace: object.namespace().unwrap_or_default(), set: Some(object.name_any()) };
@@ -178,7 +178,7 @@ impl MachineSet {
 }
 
 /// For events about it.
-pub(crate) fn reference(object: &DynamicObject) -> ObjectReference {
+pub fn reference(object: &DynamicObject) -> ObjectReference {
     ObjectReference {
         api_version: object.types.as_ref().map(|t| t.api_version.clone()),
         kind: object.types.as_ref().map(|t| t.kind.clone()),
