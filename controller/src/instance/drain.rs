@@ -8,13 +8,17 @@ use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
 
-use super::{drain_options::options, error::StepError, scope::Scope};
+use super::{error::StepError, scope::Scope};
 use crate::{
     drain::{self, Drain, DrainError, State},
     events::EventReason,
 };
 use wnp_core::{
-    drain::cordon::{Cordon, is_cordoned, is_of_the_legacy_operator},
+    drain::{
+        Options,
+        cordon::{Cordon, is_cordoned, is_of_the_legacy_operator},
+        settings::options,
+    },
     node::ready,
 };
 
@@ -50,6 +54,11 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
 
 /// A node that waits for a place in the budget checks this often whether it has one; its pool triggers it as well.
 const PLACE_POLL: Duration = Duration::from_secs(5);
+
+/// How the pool wants its nodes drained.
+fn pool_options(scope: &Scope) -> Result<Options, StepError> {
+    options(&scope.pool.spec.drain()).map_err(|error| StepError::DrainSelector { problem: error.0 })
+}
 
 /// Whether the operation was granted as one that costs nothing, because the node took no pods. What has changed the host goes on.
 fn is_without_place(scope: &Scope) -> bool {
@@ -113,7 +122,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
 /// removes them, or the Node is made again and drained.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
-    let options = options(&scope.pool.spec.drain())?;
+    let options = pool_options(scope)?;
     let name = scope.name();
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, Timestamp::now(), &options);
     let pods = pods.await.map_err(StepError::Drain)?;
@@ -143,7 +152,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
-    let options = options(&scope.pool.spec.drain())?;
+    let options = pool_options(scope)?;
     let may_cordon = !is_without_place(scope);
     let drain =
         Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };

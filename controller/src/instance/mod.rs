@@ -8,7 +8,6 @@ mod address;
 pub(crate) mod claims;
 mod converge;
 mod drain;
-mod drain_options;
 mod error;
 #[cfg(test)]
 mod executor_tests;

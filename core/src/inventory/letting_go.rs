@@ -32,7 +32,7 @@ pub fn is_let_go(pool: &WindowsNodePool, instance: &WindowsInstance, going: Goin
 }
 
 /// Whether the pool owns the instance, and not only has the name of the one that does.
-pub fn is_owned_by(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
+pub(crate) fn is_owned_by(instance: &WindowsInstance, pool: &WindowsNodePool) -> bool {
     let uid = pool.meta().uid.as_deref();
     uid.is_none_or(|uid| instance.owner_references().iter().any(|o| o.uid == uid))
 }

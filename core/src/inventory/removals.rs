@@ -115,7 +115,7 @@ pub fn decide(change: Change<'_>) -> Verdict {
 /// Whether what a person has approved is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
 /// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one, and one of a
 /// revision with hosts of unknown names until these are known.
-pub fn is_spent(change: &Change<'_>) -> bool {
+pub(crate) fn is_spent(change: &Change<'_>) -> bool {
     let fits = |a: &str| is_number(a) || change.revision == Some(a) && !(change.nameless && change.gone > 0);
     change.others != Others::Pending && change.approved.is_some_and(fits)
 }

@@ -24,7 +24,7 @@ pub struct Applied {
 }
 
 /// Name of a taint among those of a Node: its value is not part of it.
-pub fn taint_id(key: &str, effect: &str) -> String {
+pub(crate) fn taint_id(key: &str, effect: &str) -> String {
     format!("{key}:{effect}")
 }
 

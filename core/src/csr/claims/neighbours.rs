@@ -4,24 +4,17 @@ use std::{
     collections::{BTreeSet, HashMap, HashSet},
     net::IpAddr,
     sync::Arc,
-    time::{Duration, Instant},
 };
 
 use api::WindowsInstance;
 use k8s_openapi::api::core::v1::Node;
-use kube::{Api, ResourceExt, api::ListParams};
-use tokio::sync::Mutex;
+use kube::ResourceExt;
 
-use crate::context::Context;
-use wnp_core::node::owner::addresses;
-
-/// All Nodes are listed at most this often, and only while serving certificates are asked for.
-const FRESH: Duration = Duration::from_mins(1);
-const PAGE: u32 = 500;
+use crate::node::owner::addresses;
 
 /// Owners of addresses, and names in use.
 #[derive(Debug, Default)]
-pub(super) struct Neighbours {
+pub struct Neighbours {
     addresses: HashMap<IpAddr, BTreeSet<String>>,
     names: HashSet<String>,
 }
@@ -30,7 +23,7 @@ impl Neighbours {
     /// Gathers it. Of a host of a pool only the address counts at which it was reached: what its Node says is its own word, with which it
     /// could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can give
     /// its Node their label.
-    pub(super) fn gather(instances: &[Arc<WindowsInstance>], nodes: &[Node]) -> Self {
+    pub fn gather(instances: &[Arc<WindowsInstance>], nodes: &[Node]) -> Self {
         let mut found = Self::default();
         for instance in instances {
             let name = instance.name_any();
@@ -52,12 +45,12 @@ impl Neighbours {
     }
 
     /// Whether a host other than `host` has the address.
-    pub(super) fn has_address(&self, ip: IpAddr, host: &str) -> bool {
+    pub fn has_address(&self, ip: IpAddr, host: &str) -> bool {
         self.addresses.get(&ip.to_canonical()).is_some_and(|owners| owners.iter().any(|owner| owner != host))
     }
 
     /// Whether a host other than `host` has the name.
-    pub(super) fn has_name(&self, name: &str, host: &str) -> bool {
+    pub fn has_name(&self, name: &str, host: &str) -> bool {
         name != host && self.names.contains(name)
     }
 }
@@ -65,44 +58,6 @@ impl Neighbours {
 fn is_of_the_control_plane(node: &Node) -> bool {
     let roles = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
     roles.iter().any(|role| node.labels().contains_key(*role))
-}
-
-/// The neighbours, as they were a moment ago.
-#[derive(Default)]
-pub(super) struct Recent(Mutex<Option<(Instant, Arc<Neighbours>)>>);
-
-impl Recent {
-    /// Those that were gathered last, or new ones.
-    pub(super) async fn get(&self, cx: &Context) -> kube::Result<Arc<Neighbours>> {
-        let mut known = self.0.lock().await;
-        if let Some((since, neighbours)) = known.as_ref().filter(|(since, _)| since.elapsed() < FRESH) {
-            let _ = since;
-            return Ok(neighbours.clone());
-        }
-        let api: Api<Node> = Api::all(cx.cluster.client.clone());
-        let (mut nodes, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
-        loop {
-            let page = api.list(&params).await?;
-            nodes.extend(page.items.into_iter().map(slim));
-            match page.metadata.continue_.filter(|token| !token.is_empty()) {
-                Some(token) => params = params.continue_token(&token),
-                None => break,
-            }
-        }
-        let neighbours = Arc::new(Neighbours::gather(&cx.caches.instances.state(), &nodes));
-        *known = Some((Instant::now(), neighbours.clone()));
-        Ok(neighbours)
-    }
-}
-
-/// A Node's name and addresses: images and the like are the most of it.
-fn slim(mut node: Node) -> Node {
-    if let Some(status) = &mut node.status {
-        status.images = None;
-        status.conditions = None;
-    }
-    node.metadata.managed_fields = None;
-    node
 }
 
 #[cfg(test)]

@@ -5,85 +5,41 @@
 //! counts that belongs to the cluster ([`Reserved`]) or to another ([`Neighbours`]). Other values of the Node are not
 //! proven, but no other host is known to own them: these are neither approved nor denied.
 
-mod neighbours;
-mod reserved;
+pub mod neighbours;
+pub mod reserved;
 
-use std::{net::IpAddr, sync::Arc};
+use std::net::IpAddr;
 
 use api::{WindowsInstance, WindowsInstanceStatus, names::key};
 use k8s_openapi::api::core::v1::Node;
-use kube::{ResourceExt, runtime::reflector::ObjectRef};
+use kube::ResourceExt;
 
-use crate::{
-    context::Context,
-    csr::{self, Claim, Kind},
-    whose,
-};
-use neighbours::{Neighbours, Recent};
-pub(crate) use reserved::Reserved;
-use wnp_core::{
-    node::owner::{Mismatch, Whose, evidence, proven_addresses},
-    operation::remove,
-};
+use super::Claim;
+use crate::operation::remove;
+use neighbours::Neighbours;
+use reserved::Reserved;
 
 /// The service account of the legacy operator's daemon.
 const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
 
 /// What a claim is made of, beside the instance.
-struct Beside<'a> {
+pub struct Beside<'a> {
     /// IP addresses that are proven.
-    proven: Vec<IpAddr>,
+    pub proven: Vec<IpAddr>,
     /// Addresses of its Machine: names and IP addresses.
-    machine: Vec<String>,
+    pub machine: Vec<String>,
     /// What belongs to the cluster.
-    reserved: &'a Reserved,
+    pub reserved: &'a Reserved,
     /// What belongs to others, if that has been found out.
-    neighbours: &'a Neighbours,
+    pub neighbours: &'a Neighbours,
     /// Its Node.
-    node: Option<&'a Node>,
+    pub node: Option<&'a Node>,
     /// Namespace of the legacy operator and of this one.
-    namespace: &'a str,
+    pub namespace: &'a str,
 }
 
-/// What is on record of an instance, for a request that the operator itself makes.
-pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
-    build(
-        instance,
-        status,
-        &cx.beside(
-            instance,
-            status,
-            &Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
-            &Neighbours::default(),
-            None,
-        ),
-    )
-}
-
-impl Context {
-    fn beside<'a>(
-        &'a self,
-        instance: &WindowsInstance,
-        status: &WindowsInstanceStatus,
-        reserved: &'a Reserved,
-        neighbours: &'a Neighbours,
-        node: Option<&'a Node>,
-    ) -> Beside<'a> {
-        let origin = instance.spec.origin.as_ref();
-        let machine =
-            origin.and_then(|o| o.machine.as_deref()).map(|m| self.caches.machines.addresses(m)).unwrap_or_default();
-        Beside {
-            proven: proven_addresses(origin, status, &|machine| self.caches.machines.addresses(machine)),
-            machine: machine.into_iter().map(|(_, address)| address).collect(),
-            reserved,
-            neighbours,
-            node,
-            namespace: &self.process.args.namespace,
-        }
-    }
-}
-
-fn build(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Beside<'_>) -> Claim {
+/// What is proven of the host of an instance.
+pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Beside<'_>) -> Claim {
     let name = instance.name_any();
     let facts = status.facts.as_ref();
     let is_free = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !beside.neighbours.has_address(*ip, &name);
@@ -132,55 +88,6 @@ fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
         && !is_changed
 }
 
-/// The hosts of all pools, as the certificate approver asks for them.
-pub(crate) struct Hosts {
-    cx: Arc<Context>,
-    reserved: Reserved,
-    neighbours: Recent,
-}
-
-impl Hosts {
-    /// Those of this operator.
-    pub(crate) fn new(cx: Arc<Context>) -> Self {
-        Self {
-            reserved: Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
-            neighbours: Recent::default(),
-            cx,
-        }
-    }
-}
-
-impl csr::Hosts for Hosts {
-    fn lookup(&self, node_name: &str) -> Option<Claim> {
-        let instance = self.cx.caches.instances.get(&ObjectRef::new(node_name))?;
-        let status = instance.status.clone().unwrap_or_default();
-        let node = self.cx.node(node_name);
-        let neighbours = Neighbours::default();
-        let beside = self.cx.beside(&instance, &status, &self.reserved, &neighbours, node.as_deref());
-        Some(build(&instance, &status, &beside))
-    }
-
-    /// No host of a pool claims a name whose Node belongs to another owner.
-    async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
-        let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
-        let status = instance.status.clone().unwrap_or_default();
-        let evidence = evidence(&instance, &status, &|machine| self.cx.caches.machines.addresses(machine));
-        let (node, whose) = whose::ask(&self.cx.cluster.client, &evidence).await?;
-        match whose {
-            Whose::Others(Mismatch::NotWindows { .. }) => return Ok(None),
-            // For a host that was never reached it is unknown: it has no proof yet, and valid requests wait for that.
-            Whose::Others(_) if status.proven_address.is_some() => return Ok(None),
-            _ => {}
-        }
-        let neighbours = match kind {
-            Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
-            _ => Arc::default(),
-        };
-        let beside = self.cx.beside(&instance, &status, &self.reserved, &neighbours, node.as_ref());
-        Ok(Some(build(&instance, &status, &beside)))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,11 +96,11 @@ mod tests {
 
     fn reserved() -> Reserved {
         Reserved::of(
-            &wnp_core::render::Cluster {
+            &crate::render::Cluster {
                 api_server: "https://10.1.0.5:6443".into(),
                 service_cidr: "10.96.0.0/16".into(),
                 cluster_domain: "cluster.local".into(),
-                ..wnp_core::render::Cluster::default()
+                ..crate::render::Cluster::default()
             },
             false,
         )
@@ -232,7 +139,7 @@ mod tests {
         let reserved = reserved();
         let beside =
             Beside { proven, machine, reserved: &reserved, neighbours: others, node: Some(&node), namespace: "ns" };
-        build(&instance, status, &beside)
+        claim(&instance, status, &beside)
     }
 
     /// What would be in a certificate, and what would be left for a person to judge.

@@ -4,11 +4,11 @@
 
 use std::net::IpAddr;
 
-use wnp_core::render::Cluster;
+use crate::render::Cluster;
 
 /// What belongs to the cluster itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reserved {
+pub struct Reserved {
     services: Vec<(IpAddr, u8)>,
     addresses: Vec<IpAddr>,
     /// Host name of the API server.
@@ -20,7 +20,7 @@ pub(crate) struct Reserved {
 
 impl Reserved {
     /// What belongs to this cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
-    pub(crate) fn of(cluster: &Cluster, loopback_hosts: bool) -> Self {
+    pub fn of(cluster: &Cluster, loopback_hosts: bool) -> Self {
         let url = cluster.api_server.split_once("://").map_or(cluster.api_server.as_str(), |(_, rest)| rest);
         let authority = url.split('/').next().unwrap_or_default();
         let host = match authority.strip_prefix('[') {
@@ -39,7 +39,7 @@ impl Reserved {
     }
 
     /// Whether an address can be that of a host.
-    pub(crate) fn allows_address(&self, ip: IpAddr) -> bool {
+    pub fn allows_address(&self, ip: IpAddr) -> bool {
         let ip = ip.to_canonical();
         let is_local = match ip {
             IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
@@ -51,7 +51,7 @@ impl Reserved {
     }
 
     /// Whether a DNS name can be that of a host.
-    pub(crate) fn allows_name(&self, name: &str) -> bool {
+    pub fn allows_name(&self, name: &str) -> bool {
         let name = name.trim_end_matches('.').to_ascii_lowercase();
         let labels: Vec<&str> = name.split('.').collect();
         let first = labels.first().copied().unwrap_or_default();

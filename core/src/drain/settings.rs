@@ -4,20 +4,22 @@ use std::time::Duration;
 
 use api::{OnTimeout, PodBehavior, PodRule};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
-use kube::core::Selector;
+use kube::core::{ParseExpressionError, Selector};
 
-use super::error::StepError;
-use wnp_core::drain::{self, Behavior, Options, Rule};
+use super::{Behavior, Options, Rule};
 
-/// Translates. A selector that means nothing is an error: taken for "all" it would evict what should stay.
-pub(super) fn options(drain: &api::Drain) -> Result<Options, StepError> {
+/// Translates.
+///
+/// # Errors
+/// When a selector means nothing: taken for "all" it would evict what should stay.
+pub fn options(drain: &api::Drain) -> Result<Options, ParseExpressionError> {
     let pod_selector = drain.pod_selector.clone().map(selector).transpose()?;
     Ok(Options {
         timeout: Some(drain.timeout()).filter(|t| !t.is_zero()),
         on_timeout: match drain.on_timeout.unwrap_or_default() {
-            OnTimeout::Wait => drain::OnTimeout::Wait,
-            OnTimeout::Abort => drain::OnTimeout::Abort,
-            OnTimeout::Force => drain::OnTimeout::Force,
+            OnTimeout::Wait => super::OnTimeout::Wait,
+            OnTimeout::Abort => super::OnTimeout::Abort,
+            OnTimeout::Force => super::OnTimeout::Force,
         },
         grace_period_seconds: drain.grace_period_seconds.map(i64::from),
         delete_empty_dir_data: drain.delete_empty_dir_data.unwrap_or(true),
@@ -33,9 +35,8 @@ pub(super) fn options(drain: &api::Drain) -> Result<Options, StepError> {
     })
 }
 
-fn selector(selector: LabelSelector) -> Result<String, StepError> {
-    let problem = |e: kube::core::ParseExpressionError| StepError::DrainSelector { problem: e.0 };
-    Ok(Selector::try_from(selector).map_err(problem)?.to_string())
+fn selector(selector: LabelSelector) -> Result<String, ParseExpressionError> {
+    Ok(Selector::try_from(selector)?.to_string())
 }
 
 fn rule(rule: &PodRule) -> Rule {
@@ -60,7 +61,7 @@ mod tests {
     fn what_is_not_set_is_as_documented() {
         let options = options(&Drain::default()).unwrap();
         assert_eq!(options.timeout, Some(Duration::from_hours(1)));
-        assert_eq!(options.on_timeout, drain::OnTimeout::Wait);
+        assert_eq!(options.on_timeout, crate::drain::OnTimeout::Wait);
         assert_eq!((options.grace_period_seconds, options.pod_selector), (None, None));
         assert!(options.delete_empty_dir_data && options.evict_unmanaged && options.wait_for_volume_detach);
         assert_eq!(options.skip_wait_for_delete_timeout, None);
