@@ -312,8 +312,9 @@ async fn refuse_pool(
 ) -> Result<Action, PoolError> {
     tracing::error!(pool = pool.name_any(), reason, "{message}");
     // Other pools must not wait for its list: they report that it is not known.
-    let claims = &cx.sources.claims;
-    for waiting in claims.end(pool, claims.begin(&pool.name_any()), Reading::Unknown) {
+    let begun = cx.sources.owners().begin(&pool.name_any());
+    let waiting = cx.sources.owners().end(pool, begun, Reading::Unknown);
+    for waiting in waiting {
         cx.wake.pool(&waiting);
     }
     let status = refuse(pool, reason, message, Timestamp::now());

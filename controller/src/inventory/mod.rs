@@ -1,23 +1,22 @@
 //! Where hosts come from: the sources that are read. What becomes of their lists is the same for all (`wnp_core::inventory`).
 
-pub(crate) mod claims;
 mod files;
 pub(crate) mod flux;
 pub(crate) mod git;
 pub(crate) mod hostname_probe;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::context::Context;
-use claims::Claims;
 use flux::Flux;
 use git::GitSources;
 use hostname_probe::HostnameProbe;
+use wnp_core::inventory::ownership::HostOwners;
 
 /// The sources of hosts that are read all the time, and what is known of their lists.
 pub(crate) struct Sources {
-    /// Which pool lists which hosts.
-    pub claims: Claims,
+    /// Which pool lists which hosts, for all pools that are reconciled at once.
+    owners: Mutex<HostOwners>,
     /// Hosts that are asked for their names.
     pub names: HostnameProbe,
     /// Git repositories.
@@ -37,10 +36,15 @@ impl Sources {
             cx.process.stop.clone(),
         );
         Self {
-            claims: Claims::default(),
+            owners: Mutex::default(),
             names: HostnameProbe::default(),
             git,
             flux: Arc::new(Flux::new(&cx.process.args)),
         }
+    }
+
+    /// Which pool lists which hosts. No pool is read or missed as long as the guard is held.
+    pub(crate) fn owners(&self) -> MutexGuard<'_, HostOwners> {
+        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

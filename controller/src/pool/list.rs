@@ -27,13 +27,13 @@ pub(super) async fn list(
 ) -> List {
     let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        cx.sources.claims.forget(&name);
+        cx.sources.owners().forget(&name);
         let mut list = List::default();
         hand_over(&mut list, pool, mine, cx);
         depart(&mut list, pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
         return list;
     }
-    let mut begun = cx.sources.claims.begin(&name);
+    let mut begun = cx.sources.owners().begin(&name);
     let (list, reading) = match source::ask(pool, begun, cx).await {
         SourceOutcome::Unknown(trouble, next) => {
             let reading = ownership::unknown(trouble.reason);
@@ -45,8 +45,9 @@ pub(super) async fn list(
             listed(pool, mine, known, *listing, cx).await
         }
     };
-    for waiting in cx.sources.claims.end(pool, begun, reading) {
-        cx.wake.pool(&waiting);
+    let waiting = cx.sources.owners().end(pool, begun, reading);
+    for waiting in &waiting {
+        cx.wake.pool(waiting);
     }
     list
 }
@@ -112,7 +113,7 @@ async fn listed(
 
 /// As [`List::hand_over`], by what is known now of the lists of other pools.
 fn hand_over(list: &mut List, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &PoolContext) {
-    list.hand_over(pool, mine, &cx.caches.pools.state(), &cx.sources.claims.lock());
+    list.hand_over(pool, mine, &cx.caches.pools.state(), &cx.sources.owners());
 }
 
 /// As [`List::depart`]. Has the lists read that were not read since a host was missed.
@@ -128,7 +129,7 @@ fn depart(
         let mut unread = if cx.process.looks_once {
             Unread::default()
         } else {
-            cx.sources.claims.unread(&pool.name_any(), missed, &cx.caches.pools.state())
+            cx.sources.owners().unread(&pool.name_any(), missed, &cx.caches.pools.state())
         };
         // Such a pool is in no cache, and may list any host.
         unread.unknown.extend(cx.caches.unreadable.names("WindowsNodePool"));

@@ -252,7 +252,7 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
 
 /// The pool's last instance is deleted.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
-    cx.sources.claims.forget(&pool.name_any());
+    cx.sources.owners().forget(&pool.name_any());
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
         write_finalizers(pool, cx, &left).await?;

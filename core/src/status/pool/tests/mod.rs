@@ -74,6 +74,17 @@ fn listed(hosts: usize, problems: &[EntryError]) -> List {
     List { hosts, problems: problems.to_vec(), ..List::default() }
 }
 
+/// What is observed of a pool while changes may begin.
+fn observed<'a>(
+    list: &'a List,
+    members: &'a [Member],
+    decision: &'a Decision,
+    course: &'a Progress,
+) -> ObservedPool<'a> {
+    let window = Ok(&OPEN);
+    ObservedPool { strays: &[], list, members, decision, course, window, deleting: false, keys: None }
+}
+
 fn described_in(
     pool: &WindowsNodePool,
     members: &[Member],
@@ -85,8 +96,7 @@ fn described_in(
 ) -> WindowsNodePoolStatus {
     let hosts = pool.spec.hosts().len();
     let list = listed(hosts, problems);
-    let seen =
-        ObservedPool { strays: &[], list: &list, members, decision, course, window, deleting: false, keys: None };
+    let seen = ObservedPool { window, ..observed(&list, members, decision, course) };
     next(pool, &seen, None, now)
 }
 
@@ -295,17 +305,7 @@ fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
         ("only a person can correct it", vec![problem("VerificationError")], false, "False", "Failed"),
     ] {
         let list = List { mends_itself, ..listed(1, &problems) };
-        let (members, window) = (&members[..], Ok(&OPEN));
-        let seen = ObservedPool {
-            strays: &[],
-            list: &list,
-            members,
-            keys: None,
-            decision: &decision,
-            course: &course,
-            window,
-            deleting: false,
-        };
+        let seen = observed(&list, &members, &decision, &course);
         let status = next(&pool, &seen, None, now());
         assert_eq!(find(&status.conditions, kind::READY).unwrap().status, ready, "{about}");
         assert_eq!(kstatus(&pool, &status), of_kstatus, "{about}");
@@ -329,17 +329,7 @@ fn the_status_says_who_has_signed_the_list() {
         pool.spec.inventory = Inventory { git: Some(git), ..Inventory::default() };
         let status = api::InventoryStatus { verdict, signer: Some("SSH SHA256:x".into()), ..Default::default() };
         let list = List { status: Some(status.clone()), ..listed(0, &[]) };
-        let (members, window) = (&[][..], Ok(&OPEN));
-        let seen = ObservedPool {
-            strays: &[],
-            list: &list,
-            members,
-            keys: None,
-            decision: &decision,
-            course: &course,
-            window,
-            deleting: false,
-        };
+        let seen = observed(&list, &[], &decision, &course);
         let said = next(&pool, &seen, None, now());
         let condition = find(&said.conditions, kind::SOURCE_VERIFIED).map(|c| c.status.as_str());
         assert_eq!(condition, expected);
@@ -352,16 +342,8 @@ fn a_warning_is_beside_everything_else() {
     let pool = pool(1);
     let members = [member("h0", Phase::Ready)];
     let (decision, course) = (Decision::default(), course(BlockedBy::None));
-    let seen = ObservedPool {
-        strays: &["left".to_string()],
-        list: &listed(1, &[]),
-        members: &members,
-        decision: &decision,
-        course: &course,
-        window: Ok(&OPEN),
-        deleting: false,
-        keys: None,
-    };
+    let (strays, list) = (["left".to_string()], listed(1, &[]));
+    let seen = ObservedPool { strays: &strays, ..observed(&list, &members, &decision, &course) };
     let warning = ("ApiServerTooOld", "the API server is version 1.30".to_string());
     let s = next(&pool, &seen, Some(&warning), now());
     assert_eq!(find(&s.conditions, kind::WARNING).unwrap().reason, "ApiServerTooOld");
@@ -393,17 +375,7 @@ fn old_keys_are_told_beside_everything_else() {
         (false, None, None),
     ] {
         pool.spec.rollout = Some(Rollout { paused: Some(paused), ..Rollout::default() });
-        let window = Ok(&OPEN);
-        let seen = ObservedPool {
-            strays: &[],
-            list: &list,
-            members: &members,
-            decision: &decision,
-            course: &course,
-            window,
-            deleting: false,
-            keys,
-        };
+        let seen = ObservedPool { keys, ..observed(&list, &members, &decision, &course) };
         let status = next(&pool, &seen, None, now());
         let shown = find(&status.conditions, kind::KEYS_CURRENT);
         assert_eq!(shown.map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str())), expected);
