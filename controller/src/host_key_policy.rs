@@ -6,6 +6,7 @@
 use api::{HostKeyPolicy, PinnedHostKey, Ssh};
 
 use remote::ssh::{HostKey, HostKeyCheck, HostKeyError};
+use wnp_core::operation::host_key_problem::HostKeyProblem;
 
 /// Everything that is known of the key of one host, the strongest first.
 #[derive(Clone, Debug, Default)]
@@ -35,38 +36,6 @@ pub(crate) enum HostKeySource {
     FirstUse,
 }
 
-/// Why no host key is trusted, so that the operator does not log in.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum HostKeyProblem {
-    /// The policy is strict, and nothing is declared.
-    #[error(
-        "ssh.hostKeyPolicy is Strict and no key of {address} is declared, so the operator does not log in: add hostKey to its entry, \
-         or set ssh.knownHostsSecretRef to a Secret that lists the key"
-    )]
-    NotDeclared {
-        /// Address of the host.
-        address: String,
-    },
-    /// A key is there that cannot be read.
-    #[error("{place}: {error}; until it is corrected or removed, the operator does not log in to the host")]
-    Unusable {
-        /// Where it stands.
-        place: String,
-        /// What is wrong with it.
-        error: HostKeyError,
-    },
-}
-
-impl HostKeyProblem {
-    /// Reason for conditions and events.
-    pub(crate) fn reason(&self) -> &'static str {
-        match self {
-            Self::NotDeclared { .. } => "HostKeyUnknown",
-            Self::Unusable { .. } => "HostKeyInvalid",
-        }
-    }
-}
-
 /// Decides which host key is believed: what the inventory declares; what a person allowed for this host alone; with `Strict` what the
 /// known hosts Secret lists; what the host has proven before; what it showed at its first contact; what the legacy operator left on its
 /// Node; and, unless the policy is `Strict`, the first one.
@@ -74,7 +43,8 @@ impl HostKeyProblem {
 /// # Errors
 /// When the strongest source that is there cannot be read, or the policy is `Strict` and there is none.
 pub(crate) fn host_key_source(known: &KnownKeys<'_>, ssh: &Ssh) -> Result<HostKeySource, HostKeyProblem> {
-    let unusable = |place: String| move |error| HostKeyProblem::Unusable { place, error };
+    let unusable =
+        |place: String| move |error: HostKeyError| HostKeyProblem::Unusable { place, error: error.to_string() };
     let pinned =
         |text: &str, place: String| HostKeyCheck::pinned(text).map(HostKeySource::Check).map_err(unusable(place));
     if let Some(text) = known.declared {

@@ -38,7 +38,6 @@ mod supervision;
 mod telemetry;
 mod unreadable;
 mod versions;
-mod versions_in_use;
 mod watch;
 pub mod webhook;
 mod whose;

@@ -1,7 +1,5 @@
 //! The Machines of a cluster, of OpenShift's Machine API and of Cluster API, as they are watched.
 
-pub(crate) mod read;
-
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Mutex, PoisonError},
@@ -16,12 +14,8 @@ use kube::{
 };
 use tokio::sync::Notify;
 
-use read::{Machine, MachineSet};
+use wnp_core::machines::read::{self, Machine, MachineSet};
 
-/// Namespace of OpenShift's own Machines.
-pub(crate) const MACHINE_API: &str = "openshift-machine-api";
-/// Namespace of the Machines that OpenShift makes with Cluster API.
-pub(crate) const CLUSTER_API: &str = "openshift-cluster-api";
 /// Both APIs, and which versions of them are known, the newest first.
 pub(crate) const APIS: [(MachineGroup, &str, &[&str]); 2] = [
     (MachineGroup::OpenShift, "machine.openshift.io", &["v1beta1"]),

@@ -37,7 +37,7 @@ use crate::{
     events::EventReason,
     http::{self, Health},
     instance::{self, StepError},
-    inventory::{claims::Reading, flux},
+    inventory::flux,
     lease::Election,
     machines::Machines,
     metrics::{Metrics, ReasonLabel},
@@ -46,10 +46,10 @@ use crate::{
     supervision::{Panicked, Tasks, catch},
     telemetry,
     unreadable::Unreadable,
-    versions_in_use::versions_in_use,
     watch::{Changes, watch},
     webhook, wicd_binding, wmco_sources,
 };
+use wnp_core::{inventory::ownership::Reading, rollout::versions_in_use::versions_in_use, status::pool::refuse};
 
 /// Time after which an unusable release is loaded again.
 const RELEASE_RETRY: Duration = Duration::from_secs(30);
@@ -226,7 +226,7 @@ impl Leader {
     async fn tell_pools(&self, reason: &str, message: &str) -> kube::Result<()> {
         let pools: Api<WindowsNodePool> = Api::all(self.cluster.client.clone());
         for pool in pools.list(&ListParams::default()).await? {
-            let status = pool::refuse(&pool, reason, message, Timestamp::now());
+            let status = refuse(&pool, reason, message, Timestamp::now());
             if pool.status.as_ref() != Some(&status) {
                 pool::store_status(&self.cluster.client, &pool, &status).await?;
             }
@@ -312,11 +312,12 @@ async fn refuse_pool(
 ) -> Result<Action, PoolError> {
     tracing::error!(pool = pool.name_any(), reason, "{message}");
     // Other pools must not wait for its list: they report that it is not known.
-    let claims = &cx.sources.claims;
-    for waiting in claims.end(pool, claims.begin(&pool.name_any()), Reading::Unknown) {
+    let begun = cx.sources.owners().begin(&pool.name_any());
+    let waiting = cx.sources.owners().end(pool, begun, Reading::Unknown);
+    for waiting in waiting {
         cx.wake.pool(&waiting);
     }
-    let status = pool::refuse(pool, reason, message, Timestamp::now());
+    let status = refuse(pool, reason, message, Timestamp::now());
     if pool.status.as_ref() != Some(&status) {
         let stored = pool::store_status(&cx.cluster.client, pool, &status).await;
         stored.map_err(|source| PoolError::Api { doing: "store the pool's status", source })?;

@@ -1,7 +1,11 @@
 //! The decisions of the operator, as pure functions: no clock, no network, no disk. The same input gives the same answer.
 //!
+//! * [`inventory`]: which hosts a pool has, by the list that names them.
 //! * [`rollout`]: which hosts of a pool may be worked on now, and the progress of a change.
+//! * [`machines`]: which Machines are hosts, and which are replaced.
+//! * [`node`]: whose a Node is, and the metadata that it must have.
 //! * [`operation`]: the next step of a join, an update, a removal or a key rotation on one host.
+//! * [`status`]: what people read of a pool and of an instance.
 //! * [`drain`]: which pods leave a node, and what the answer to an eviction means.
 //! * [`csr`]: which certificate requests are approved, and which are denied.
 //! * [`render`]: the services and configuration files of hosts.
@@ -10,6 +14,11 @@
 pub mod backoff;
 pub mod csr;
 pub mod drain;
+mod enumeration;
+pub mod inventory;
+pub mod machines;
+pub mod node;
 pub mod operation;
 pub mod render;
 pub mod rollout;
+pub mod status;

@@ -8,6 +8,7 @@ use gitops::{
     artifact::{ArtifactError, unpack},
     known_hosts::known_hosts as keys_of,
 };
+use wnp_core::inventory::address::canonical;
 
 /// Small, so that they are met.
 const LIMITS: Limits = Limits { transfer: 1 << 16, files: 8, file: 1 << 12, total: 1 << 13 };
@@ -21,8 +22,8 @@ pub fn hosts(data: &[u8]) {
                 for entry in entries {
                     assert!((1..=lines).contains(&entry.line), "line {} of {lines}", entry.line);
                     assert!(!entry.host.address.is_empty());
-                    let address = gitops::address::canonical(&entry.host.address);
-                    assert_eq!(gitops::address::canonical(&address), address);
+                    let address = canonical(&entry.host.address);
+                    assert_eq!(canonical(&address), address);
                 }
             }
             Err(findings) => {

@@ -1,6 +1,5 @@
 //! Host lists as files, and the Git repositories that hold them.
 //!
-//! * [`address`]: what may be dialled, and when two addresses are the same.
 //! * [`hosts`]: files to entries, or what is wrong with which line.
 //! * [`repository`]: fetches from a server, reads files of a commit, and says which commit last changed an entry.
 //! * [`verify`]: whether a trusted key signed a commit or tag.
@@ -9,7 +8,6 @@
 //!
 //! All that comes in is hostile until it was checked. There is no Kubernetes client here.
 
-pub mod address;
 pub mod artifact;
 pub mod hosts;
 pub mod known_hosts;

@@ -28,10 +28,10 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 
-pub(crate) use cordon::{Cordon, is_cordoned, is_of_the_legacy_operator as is_cordon_of_the_legacy_operator};
+pub(crate) use cordon::{release_cordon, take_cordon, take_over_cordon};
 pub(crate) use error::DrainError;
 pub(crate) use pass::{left_behind, pass};
-use wnp_core::drain::Options;
+use wnp_core::drain::{Options, cordon::Cordon};
 
 /// API time that one pass may take.
 const PASS_BUDGET: Duration = Duration::from_secs(10);

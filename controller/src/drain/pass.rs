@@ -14,8 +14,9 @@ use tokio::time::Instant;
 use super::clock::{Clock, list_all};
 use super::error::DrainError;
 use super::evict::Target;
-use super::{Cordon, Drain, Drainer, Progress, State, cordon, volumes};
+use super::{Drain, Drainer, Progress, State, cordon, take_cordon, volumes};
 use wnp_core::drain::classify::{Facts, Rules, Skip, Treatment, Verdict, classify, daemon_set};
+use wnp_core::drain::cordon::{Cordon, is_cordoned};
 use wnp_core::drain::{OnTimeout, Options, elapsed};
 
 /// Between passes at first, and after [`PATIENCE`].
@@ -137,13 +138,13 @@ impl<'a> Pass<'a> {
     }
 
     async fn ensure_cordoned(&mut self, node: &Node) -> Result<(), DrainError> {
-        if cordon::is_cordoned(node) {
+        if is_cordoned(node) {
             return Ok(());
         }
         if !self.drain.may_cordon {
             return Err(DrainError::CordonConflict { node: node.name_any() });
         }
-        let take = self.drain.cordon.take(&self.cx.client, node, |_| true);
+        let take = take_cordon(self.drain.cordon, &self.cx.client, node, |_| true);
         self.clock.bound("cordon the node", take).await?;
         self.recordoned = true;
         Ok(())

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 
 use wnp_core::drain::{Behavior, OnTimeout, Rule, classify::DRAIN_LABEL};
 
-use super::{cordon::CORDONED_BY, *};
+use super::*;
 use crate::fake_api::{FakeApi, failure, list, success};
+use api::names::key::CORDONED_BY;
 
 const NODE: &str = "/api/v1/nodes/win-1";
 const PODS: &str = "/api/v1/pods";
@@ -523,9 +524,9 @@ async fn the_cordon_on_the_wire() {
         .on("GET", NODE, 200, newer);
     let free: Node = serde_json::from_value(node(false, None, "True")).unwrap();
     let cordon = Cordon::plan(&free, "op-1");
-    let cordoned = cordon.take(&api.client(), &free, |_| true).await.unwrap();
-    cordon.take(&api.client(), &cordoned, |_| true).await.unwrap();
-    cordon.release(&api.client(), &cordoned).await.unwrap();
+    let cordoned = take_cordon(&cordon, &api.client(), &free, |_| true).await.unwrap();
+    take_cordon(&cordon, &api.client(), &cordoned, |_| true).await.unwrap();
+    release_cordon(&cordon, &api.client(), &cordoned).await.unwrap();
     let bodies: Vec<Value> = api.calls("PATCH", NODE).into_iter().map(|call| call.body).collect();
     assert_eq!(bodies.len(), 3, "a conflict is tried again on the newer node, and a cordon held is not written twice");
     assert_eq!(bodies[1]["metadata"]["resourceVersion"], "8");
@@ -544,7 +545,7 @@ async fn a_node_that_may_not_be_cordoned_any_more_is_left_alone() {
     let down: Node = serde_json::from_value(node(false, None, "False")).unwrap();
     let cordon = Cordon::plan(&down, "op-1");
     let is_down = |node: &Node| json!(node)["status"]["conditions"][0]["status"] == "False";
-    let after = cordon.take(&api.client(), &down, is_down).await.unwrap();
+    let after = take_cordon(&cordon, &api.client(), &down, is_down).await.unwrap();
     assert!(!cordon.is_held(&after));
     assert_eq!(api.calls("PATCH", NODE).len(), 1);
 }
@@ -555,12 +556,12 @@ async fn a_foreign_cordon_stays() {
     let foreign: Node = serde_json::from_value(node(true, None, "True")).unwrap();
     let cordon = Cordon::plan(&foreign, "op-1");
     assert!(cordon.pre_cordoned);
-    cordon.take(&api.client(), &foreign, |_| true).await.unwrap();
-    cordon.release(&api.client(), &foreign).await.unwrap();
+    take_cordon(&cordon, &api.client(), &foreign, |_| true).await.unwrap();
+    release_cordon(&cordon, &api.client(), &foreign).await.unwrap();
     // Another client was faster between the plan and the patch.
     let cordon = Cordon { operation_id: "op-1".into(), pre_cordoned: false };
-    cordon.take(&api.client(), &foreign, |_| true).await.unwrap();
-    cordon.release(&api.client(), &foreign).await.unwrap();
+    take_cordon(&cordon, &api.client(), &foreign, |_| true).await.unwrap();
+    release_cordon(&cordon, &api.client(), &foreign).await.unwrap();
     assert_eq!(api.all_calls(), []);
 }
 
@@ -569,7 +570,7 @@ async fn a_node_that_is_gone_needs_no_uncordon() {
     let api = FakeApi::new();
     api.fail("PATCH", NODE, 404, "NotFound", "nodes \"win-1\" not found", Value::Null);
     let node: Node = serde_json::from_value(ours()).unwrap();
-    Cordon::plan(&node, "op-1").release(&api.client(), &node).await.unwrap();
+    release_cordon(&Cordon::plan(&node, "op-1"), &api.client(), &node).await.unwrap();
 }
 
 #[tokio::test]

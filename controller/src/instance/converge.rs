@@ -15,12 +15,14 @@ use kube::{ResourceExt, runtime::controller::Action};
 use super::{
     error::StepError,
     host_steps::{certify, configs, configure, connect, reboot, restarting, start, upload},
-    node::{boot_id, ready},
     register::{own_node, register, request_restart, sync_node_metadata},
     scope::{Scope, Target},
 };
 use remote::Session;
-use wnp_core::operation::join::{self, HostSeen, NodeSeen, OnHost, Wanted, WithoutConnection, is_placed};
+use wnp_core::{
+    node::{boot_id, ready},
+    operation::join::{self, HostSeen, NodeSeen, OnHost, Wanted, WithoutConnection, is_placed},
+};
 
 /// How far it got.
 pub(super) enum Converged {

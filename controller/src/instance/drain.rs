@@ -8,10 +8,18 @@ use k8s_openapi::api::core::v1::Node;
 
 use kube::runtime::controller::Action;
 
-use super::{drain_options::options, error::StepError, node::ready, scope::Scope};
+use super::{error::StepError, scope::Scope};
 use crate::{
-    drain::{self, Cordon, Drain, DrainError, State},
+    drain::{self, Drain, DrainError, State},
     events::EventReason,
+};
+use wnp_core::{
+    drain::{
+        Options,
+        cordon::{Cordon, is_cordoned, is_of_the_legacy_operator},
+        settings::options,
+    },
+    node::ready,
 };
 
 /// Interval at which pods that a drain refuses or a budget blocks are checked again.
@@ -30,7 +38,7 @@ pub(super) fn cordon(scope: &Scope) -> Cordon {
 
 /// Whether a Node has a cordon that the legacy operator has left, on a host that was not changed since.
 pub(super) fn is_legacy_cordon(scope: &Scope, node: &Node) -> bool {
-    scope.status.wicd.is_none() && drain::is_cordon_of_the_legacy_operator(node)
+    scope.status.wicd.is_none() && is_of_the_legacy_operator(node)
 }
 
 /// Makes a cordon that the legacy operator has left that of the operation that is going on. It is lifted at its end.
@@ -39,13 +47,18 @@ pub(super) async fn take_over_cordon(scope: &mut Scope) -> Result<(), StepError>
         return Ok(());
     }
     if let Some(node) = scope.find_node().await?.node().filter(|n| is_legacy_cordon(scope, n)) {
-        cordon(scope).take_over(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        drain::take_over_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
 }
 
 /// A node that waits for a place in the budget checks this often whether it has one; its pool triggers it as well.
 const PLACE_POLL: Duration = Duration::from_secs(5);
+
+/// How the pool wants its nodes drained.
+fn pool_options(scope: &Scope) -> Result<Options, StepError> {
+    options(&scope.pool.spec.drain()).map_err(|error| StepError::DrainSelector { problem: error.0 })
+}
 
 /// Whether the operation was granted as one that costs nothing, because the node took no pods. What has changed the host goes on.
 fn is_without_place(scope: &Scope) -> bool {
@@ -55,7 +68,7 @@ fn is_without_place(scope: &Scope) -> bool {
 
 /// Whether new pods may come to the node.
 fn takes_pods(node: &Node) -> bool {
-    ready(node).0 && !drain::is_cordoned(node)
+    ready(node).0 && !is_cordoned(node)
 }
 
 /// Keeps new pods away. Returns how long the operation waits, if the node takes pods again and has no place in the budget.
@@ -77,7 +90,8 @@ pub(super) async fn take_cordon(scope: &mut Scope, node: &Node) -> Result<Option
     }
     scope.enter_step(Step::Cordon, "cordoning the node").await?;
     let cordon = cordon(scope);
-    let node = cordon.take(&scope.cx.cluster.client, node, may_cordon).await.map_err(StepError::Drain)?;
+    let node =
+        drain::take_cordon(&cordon, &scope.cx.cluster.client, node, may_cordon).await.map_err(StepError::Drain)?;
     if cordon.is_held(&node) { Ok(None) } else { wait_for_place(scope).await.map(Some) }
 }
 
@@ -108,7 +122,7 @@ fn lifted(scope: &mut Scope, now: Timestamp) {
 /// For a node whose Node is not there: until no pod is bound to its name any more. Such pods run on as long as the host does; the cluster
 /// removes them, or the Node is made again and drained.
 pub(super) async fn left_behind(scope: &mut Scope) -> Result<Option<Action>, StepError> {
-    let options = options(&scope.pool.spec.drain())?;
+    let options = pool_options(scope)?;
     let name = scope.name();
     let pods = drain::left_behind(&scope.cx.hosts.drainer, &name, Timestamp::now(), &options);
     let pods = pods.await.map_err(StepError::Drain)?;
@@ -138,7 +152,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
     }
     // The scheduler may not have seen a cordon that was only just taken again.
     let cordoned_at = stored.as_ref().and_then(|d| d.cordoned_time?.known()).unwrap_or(started);
-    let options = options(&scope.pool.spec.drain())?;
+    let options = pool_options(scope)?;
     let may_cordon = !is_without_place(scope);
     let drain =
         Drain { node, cordon: &cordon, may_cordon, started, now, cordoned_at: Some(cordoned_at), options: &options };
@@ -173,7 +187,7 @@ pub(super) async fn pass(scope: &mut Scope, node: &Node) -> Result<Option<Action
             if let Some(known) = stored.filter(|d| !d.blockers.is_empty()) {
                 blockers = known.blockers.join("; ");
             }
-            cordon.release(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
+            drain::release_cordon(&cordon, &scope.cx.cluster.client, node).await.map_err(StepError::Drain)?;
             if let Some(operation) = &mut scope.status.operation {
                 operation.drain = None;
             }

@@ -3,12 +3,13 @@
 use api::names::key;
 
 use crate::{
-    csr::CsrError, drain::DrainError, host_key_policy::HostKeyProblem, secrets::SecretError, versions::VersionError,
-    whose::Mismatch, wicd_rights::RightsProblem, wmco::host_keys::WmcoHostKeysError,
+    csr::CsrError, drain::DrainError, secrets::SecretError, versions::VersionError, wicd_rights::RightsProblem,
+    wmco::host_keys::WmcoHostKeysError,
 };
 use remote::{RemoteError, ssh::SshError};
 use wnp_core::{
-    operation::{identity::Refusal, update::Blame},
+    node::owner::Mismatch,
+    operation::{host_key_problem::HostKeyProblem, identity::Refusal, update::Blame},
     render::RenderError,
 };
 

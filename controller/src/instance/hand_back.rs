@@ -5,12 +5,12 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{
-    error::StepError,
-    node::{cordoned_by, ready},
-    scope::Scope,
+use super::{error::StepError, scope::Scope};
+use crate::drain::release_cordon;
+use wnp_core::{
+    drain::cordon::{Cordon, cordoned_by},
+    node::ready,
 };
-use crate::drain::Cordon;
 
 /// Annotations without which the legacy operator ignores a node, or configures it again.
 const ANNOTATIONS: [&str; 6] =
@@ -55,7 +55,7 @@ pub(super) async fn hand_back(scope: &mut Scope) -> Result<String, StepError> {
     if let Some(operation) = cordoned_by(&node) {
         let pre_cordoned = scope.status.operation.as_ref().is_some_and(|o| o.id == operation && o.pre_cordoned);
         let left = Cordon { operation_id: operation.into(), pre_cordoned };
-        left.release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        release_cordon(&left, &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     let of_machine = scope.pool.spec.inventory.machine_set_ref.is_some();
     let lacks: Vec<String> = lacks(&node, of_machine).into_iter().filter(|l| !l.ends_with(key::CORDONED_BY)).collect();

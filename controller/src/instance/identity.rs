@@ -10,9 +10,11 @@ use api::{
 use kube::ResourceExt;
 
 use super::{error::StepError, login::is_key_declared, scope::Scope};
-use crate::whose::{Whose, whose};
 use remote::{Session, Speaks};
-use wnp_core::operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify};
+use wnp_core::{
+    node::owner::{Whose, whose},
+    operation::identity::{Found, Identity, Meant, NodeProof, Others, Purpose, identify},
+};
 
 /// What is to be done with a host of this instance, if it is not taken out.
 pub(super) fn purpose(scope: &Scope) -> Purpose {

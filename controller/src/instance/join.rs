@@ -9,12 +9,14 @@ use super::{
     converge::{Converged, FoundNode, converge},
     drain::take_over_cordon,
     error::StepError,
-    node::ready,
     register::sync_node_metadata,
     scope::{Scope, Target},
-    status::Situation,
 };
 use crate::events::EventReason;
+use wnp_core::{
+    node::{ready, reference},
+    status::instance::Situation,
+};
 
 /// Continues the join of a host, until it is a node or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
@@ -45,7 +47,7 @@ async fn adopted(scope: &mut Scope, found: FoundNode) -> Result<Action, StepErro
     let FoundNode { version, wicd } = found;
     scope.status.wicd = wicd;
     let node = scope.cx.node(&scope.name());
-    scope.status.node_ref = node.as_ref().map(|n| super::node::reference(n));
+    scope.status.node_ref = node.as_ref().map(|n| reference(n));
     is_node(scope, node.as_deref(), version.clone()).await?;
     let note = format!("the host is already a node of version {version}; the operator adopted it unchanged");
     scope.cx.events.say(&scope.instance, EventReason::Adopted, "Join", &note);

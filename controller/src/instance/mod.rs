@@ -5,12 +5,9 @@
 //! it may end anywhere.
 
 mod address;
-pub(crate) mod applied;
 pub(crate) mod claims;
 mod converge;
-mod desired_metadata;
 mod drain;
-mod drain_options;
 mod error;
 #[cfg(test)]
 mod executor_tests;
@@ -20,7 +17,6 @@ mod identity;
 mod join;
 mod login;
 mod look;
-pub(crate) mod node;
 pub(crate) mod own;
 mod poolless;
 mod register;
@@ -28,7 +24,6 @@ mod remove;
 mod restored;
 mod rotate;
 mod scope;
-mod status;
 #[cfg(test)]
 pub(crate) mod test_bed;
 mod update;
@@ -48,18 +43,25 @@ use kube::{ResourceExt, runtime::controller::Action};
 pub(crate) use error::StepError;
 pub(crate) use login::{check as check_host_key, credentials, open_apart};
 use scope::Scope;
-use status::Situation;
 
 use crate::{
     context::Context,
-    drain::Cordon,
+    drain::release_cordon,
     events::EventReason,
     machines,
-    whose::{Whose, whose},
     wmco_versions::{WmcoVersions, adopted_version},
 };
 use remote::facts;
-use wnp_core::{render::Stored, rollout::lost_settings};
+use wnp_core::{
+    drain::cordon::{Cordon, cordoned_by},
+    node::{
+        self,
+        owner::{Whose, whose},
+    },
+    render::Stored,
+    rollout::lost_settings,
+    status::instance::Situation,
+};
 
 /// When the API server fails us, look again after this time.
 const API_RETRY: Duration = Duration::from_secs(5);
@@ -308,10 +310,10 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
         return Ok(Action::await_change());
     }
     scope.status.node_ref = Some(node::reference(&node));
-    if let Some(operation) = node::cordoned_by(&node) {
+    if let Some(operation) = cordoned_by(&node) {
         // The mark of an operation that is finished or unknown.
         let left = Cordon { operation_id: operation.into(), pre_cordoned: false };
-        left.release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        release_cordon(&left, &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     report_host(scope, &node);
     report_lost_settings(scope).await;

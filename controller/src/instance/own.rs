@@ -2,14 +2,13 @@
 
 use std::net::IpAddr;
 
-use api::{Origin, WindowsInstance, WindowsInstanceStatus};
 use k8s_openapi::api::core::v1::Node;
-use kube::ResourceExt;
 
-use super::{error::StepError, node::reference, scope::Scope};
-use crate::{
-    machines::Machines,
-    whose::{self, By, Evidence, Whose},
+use super::{error::StepError, scope::Scope};
+use crate::whose;
+use wnp_core::node::{
+    owner::{By, Evidence, Whose, evidence},
+    reference,
 };
 
 /// The Node that a host is on record as.
@@ -34,44 +33,10 @@ impl Found {
     }
 }
 
-/// Known facts about the host of an instance, to identify its Node.
-pub(crate) fn evidence(instance: &WindowsInstance, status: &WindowsInstanceStatus, machines: &Machines) -> Evidence {
-    let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
-    // A Node of another UID than the one on record has appeared since that one was deleted, whether that was seen or not.
-    let holds_name = status.holds_node_name || uid.is_some();
-    let facts = status.facts.as_ref().filter(|_| holds_name);
-    let reported = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));
-    Evidence {
-        name: instance.name_any(),
-        holds_name,
-        uid,
-        proven: proven_addresses(instance.spec.origin.as_ref(), status, machines),
-        reported: reported.filter_map(|a| a.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect(),
-    }
-}
-
-/// The addresses that are proven to be of a host: where it was reached last, and what its Machine has. Of a host that was never
-/// reached nothing is proven.
-pub(crate) fn proven_addresses(
-    origin: Option<&Origin>,
-    status: &WindowsInstanceStatus,
-    machines: &Machines,
-) -> Vec<IpAddr> {
-    let Some(reached) = status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok()) else {
-        return Vec::new();
-    };
-    let of_machine = origin.and_then(|o| o.machine.as_deref()).map(|m| machines.addresses(m)).unwrap_or_default();
-    let of_machine = of_machine.into_iter().filter_map(|(_, address)| address.parse::<IpAddr>().ok());
-    let mut all: Vec<IpAddr> = std::iter::once(reached).chain(of_machine).map(|ip| ip.to_canonical()).collect();
-    all.sort_unstable();
-    all.dedup();
-    all
-}
-
 impl Scope {
     /// Known facts about the host, to identify its Node.
     pub(super) fn evidence(&self) -> Evidence {
-        evidence(&self.instance, &self.status, &self.cx.caches.machines)
+        evidence(&self.instance, &self.status, &|machine| self.cx.caches.machines.addresses(machine))
     }
 
     /// Asks the API server whose the Node of the host's name is, before the host gets anything that makes it that Node. One of

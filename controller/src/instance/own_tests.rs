@@ -1,4 +1,4 @@
-use api::Grant;
+use api::{Grant, WindowsInstanceStatus};
 use serde_json::{Value, json};
 
 use super::super::{

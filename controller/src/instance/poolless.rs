@@ -8,8 +8,9 @@ use std::{sync::Arc, time::Duration};
 use api::{GrantType, WindowsInstance, WindowsNodePool, WindowsNodePoolSpec, names::key};
 use kube::{Api, runtime::controller::Action};
 
-use super::{error::StepError, remove, scope::Scope, status::Situation, update};
+use super::{error::StepError, remove, scope::Scope, update};
 use crate::context::Context;
+use wnp_core::status::instance::Situation;
 
 /// A pool that was only just made is seen a moment later.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -15,15 +15,20 @@ use kube::{
 use serde_json::json;
 
 use super::{
-    applied::Applied,
     error::StepError,
     login::{self, login},
-    node::{patch, ready, reference, template},
     scope::Scope,
     wanted::wanted_node,
 };
-use crate::whose::{Whose, whose};
-use wnp_core::operation::join::Wanted;
+use wnp_core::{
+    node::{
+        applied::Applied,
+        metadata::{patch, template},
+        owner::{Whose, whose},
+        ready, reference,
+    },
+    operation::join::Wanted,
+};
 
 /// A Node that comes up takes moments for each of its steps. The status reports what it waits for only after this time;
 /// each change before would be a write more for every host that joins.

@@ -26,7 +26,7 @@ use super::{
     own::Found,
     scope::Scope,
 };
-use crate::events::EventReason;
+use crate::{drain::release_cordon, events::EventReason};
 use remote::facts;
 use wnp_core::operation::{
     identity::{Identity, Purpose},
@@ -165,7 +165,7 @@ pub(super) async fn lift_cordon(scope: &mut Scope) -> Result<(), StepError> {
     if scope.status.operation.is_some()
         && let Some(node) = scope.find_node().await?.node()
     {
-        cordon(scope).release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        release_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     Ok(())
 }

@@ -7,9 +7,12 @@ use std::time::Duration;
 use api::names::{UNKNOWN_VERSION, key};
 use kube::ResourceExt;
 
-use super::{error::StepError, look, node::reference, scope::Scope};
-use crate::{events::EventReason, whose::Whose};
-use wnp_core::operation::identity::{Identity, Purpose};
+use super::{error::StepError, look, scope::Scope};
+use crate::events::EventReason;
+use wnp_core::{
+    node::{owner::Whose, reference},
+    operation::identity::{Identity, Purpose},
+};
 
 /// Whether it is not on record which node a host is that has a Node which follows a version: all is lost, or an attempt to join it ended
 /// after its key was pinned.

@@ -14,10 +14,7 @@ use kube::{
 };
 use serde_json::json;
 
-use super::{
-    error::StepError,
-    status::{Situation, describe, reached},
-};
+use super::error::StepError;
 use crate::{context::Context, events::EventReason};
 use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
@@ -25,6 +22,7 @@ use wnp_core::{
     backoff::{backoff, believed},
     operation::{key_refusal, remove::is_past_return, update::drains},
     render::{Rendered, Stored},
+    status::instance::{Situation, describe, reached},
 };
 
 /// A person corrects credentials and then watches the pool: a long wait has no benefit.

@@ -13,18 +13,19 @@ use super::{
     drain::{cordon, left_behind, pass, take_cordon, take_over_cordon},
     error::StepError,
     host_steps::look_and_stage,
-    node::{self, ready},
     own::Found,
     register::{request_restart, sync_node_metadata},
     scope::{Scope, Target},
-    status::Situation,
 };
-use crate::events::EventReason;
+use crate::{drain::release_cordon, events::EventReason};
 use wnp_core::{
+    drain::cordon::cordoned_by,
+    node::ready,
     operation::update::{
         AfterFailure, ChangePhase, Failure, Next, ObservedChange, after_failure, drains, first_step, next,
     },
     render::Stored,
+    status::instance::Situation,
 };
 
 /// Sends the payload of a version ahead. The node continues unchanged.
@@ -154,7 +155,7 @@ fn may_have_our_cordon(scope: &Scope) -> bool {
 }
 
 fn is_our_cordon(scope: &Scope, node: &Node) -> bool {
-    scope.status.operation.as_ref().is_some_and(|o| node::cordoned_by(node) == Some(o.id.as_str()))
+    scope.status.operation.as_ref().is_some_and(|o| cordoned_by(node) == Some(o.id.as_str()))
 }
 
 /// The host has to be restarted, for which its pods must be moved away first.
@@ -206,7 +207,7 @@ async fn watch(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
 
 async fn uncordon(scope: &mut Scope, node: &Node) -> Result<(), StepError> {
     scope.enter_step(Step::Uncordon, "uncordoning the node").await?;
-    cordon(scope).release(&scope.cx.cluster.client, node).await.map_err(StepError::Drain)
+    release_cordon(&cordon(scope), &scope.cx.cluster.client, node).await.map_err(StepError::Drain)
 }
 
 async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Result<Action, StepError> {
@@ -311,7 +312,7 @@ pub(super) async fn abort_operation(scope: &mut Scope) -> Result<(), StepError> 
     if drains(operation.type_, operation.disruption.unwrap_or(Disruption::None))
         && let Some(node) = scope.find_node().await?.node()
     {
-        cordon(scope).release(&scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
+        release_cordon(&cordon(scope), &scope.cx.cluster.client, &node).await.map_err(StepError::Drain)?;
     }
     scope.status.operation = None;
     Ok(())

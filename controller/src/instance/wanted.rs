@@ -6,8 +6,9 @@ use api::names::key;
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 
-use super::{desired_metadata::DesiredNodeMetadata, drain::is_legacy_cordon, node::template, scope::Scope};
+use super::{drain::is_legacy_cordon, scope::Scope};
 use crate::{secrets::Key, wmco::username};
+use wnp_core::node::{desired_metadata::DesiredNodeMetadata, metadata::template};
 
 /// Gathers it. The legacy user annotation needs the private key: if that cannot be had now, it is left for later.
 pub(super) async fn wanted_node(scope: &Scope, node: &Node) -> DesiredNodeMetadata {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use api::{Commit, Origin, conditions::reason};
 use gitops::hosts::{self, Finding};
 
-use super::{Entry, SourceError};
+use wnp_core::inventory::{Entry, SourceError};
 
 /// Findings that a message has room for.
 const SHOWN: usize = 3;

@@ -18,19 +18,21 @@ use std::{
 use api::{FirstContact, WindowsNodePool};
 use kube::ResourceExt;
 
-use super::{
-    Entry,
-    naming::{Place, Why},
-};
 use crate::{
     context::Context,
-    host_key_policy::{HostKeyProblem, HostKeySource, KnownKeys, host_key_source},
+    host_key_policy::{HostKeySource, KnownKeys, host_key_source},
 };
 use contact::Failure;
 use queue::Queue;
+use wnp_core::{
+    inventory::{
+        Entry,
+        list::MAX_ASKED,
+        naming::{Place, Why},
+    },
+    operation::host_key_problem::HostKeyProblem,
+};
 
-/// Most hosts of one list that are asked.
-pub(crate) const MAX_ASKED: usize = 1000;
 /// A host that could not be asked is asked again after this time, and after twice as long each further time.
 const FIRST_RETRY: Duration = Duration::from_secs(10);
 const LAST_RETRY: Duration = Duration::from_mins(5);

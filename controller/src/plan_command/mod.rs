@@ -20,12 +20,15 @@ use crate::{
     args::{LogFormat, Output, Plan, Run},
     cluster,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
-    inventory::hosts::Known,
     machines::Machines,
     pool::{self, PoolContext},
     telemetry,
     unreadable::Unreadable,
     watch,
+};
+use wnp_core::{
+    inventory::hosts::Known,
+    rollout::preview::{is_idle, summary},
 };
 
 mod documents;
@@ -106,7 +109,7 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
 fn status(answers: &[Answer]) -> u8 {
     if answers.iter().any(|a| !a.problems.is_empty()) {
         FAILED
-    } else if answers.iter().all(|a| pool::is_idle(&a.hosts)) {
+    } else if answers.iter().all(|a| is_idle(&a.hosts)) {
         0
     } else {
         CHANGES
@@ -177,10 +180,9 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) 
         Ok(planned) => planned,
         Err(error) => return refuse(answer, error.reason(), error.to_string()),
     };
-    let touched =
-        |host: &Known| planned.list.iter().any(|p| p.host == host.name && !pool::is_idle(std::slice::from_ref(p)));
+    let touched = |host: &Known| planned.list.iter().any(|p| p.host == host.name && !is_idle(std::slice::from_ref(p)));
     answer.unchanged = planned.hosts.iter().filter(|h| !touched(h)).count();
-    answer.summary = pool::summary(&planned.list, planned.hosts.len());
+    answer.summary = summary(&planned.list, planned.hosts.len());
     answer.version = Some(planned.version);
     answer.hosts = planned.list;
     answer.problems = planned

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::{PoolContext, PoolError, failed, instances, plan::Plan, snapshot::Snapshot, write_finalizers};
 use crate::events::EventReason;
+use wnp_core::inventory::instances::writes;
 
 /// What was applied.
 pub(super) struct Applied {
@@ -41,7 +42,8 @@ pub(super) async fn apply(
     {
         return Ok(None);
     }
-    instances::apply(&plan.changes, &seen.mine, &seen.list, &plan.decision, &cx.shared, now).await?;
+    let writes = writes(&plan.changes, &seen.mine, &seen.list, &plan.decision, now);
+    instances::apply(writes, &cx.shared).await?;
     for problem in &seen.list.problems {
         cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }

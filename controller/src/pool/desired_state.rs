@@ -11,10 +11,7 @@ use api::{RemediationType, RolloutStatus, WindowsInstance, WindowsNodePool, name
 use jiff::Timestamp;
 use kube::ResourceExt;
 
-use super::{
-    PoolError,
-    members::{Member, Wish, member},
-};
+use super::PoolError;
 use crate::{
     args,
     context::Context,
@@ -25,6 +22,7 @@ use wnp_core::{
     rollout::{
         grants::{Candidate, PendingChange, lost},
         lost_settings::{Loss, message},
+        member::{Member, Wish, member},
         progress::{Progress, Seen, Settings, UpdateLimit, course},
         version_diff::{self, Change},
     },

@@ -1,95 +1,22 @@
-//! The desired hosts of a pool: the entries of its source, with names, without unusable ones, and with hosts that must
-//! not leave yet.
+//! The desired hosts of a pool: asks its source, and gathers what decides about the list ([`List`]).
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use api::{
-    FirstContact, GrantType, InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool,
-    conditions::reason, names::key,
-};
-use jiff::Timestamp;
+use api::{WindowsInstance, WindowsNodePool, names::key};
 use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
 use super::names::{self, Naming};
 use super::{PoolContext, source};
-use crate::inventory::{
-    Departures, Entry, EntryError, HostList, SourceError, SourceOutcome,
-    claims::{self, Reading},
-    hostname_probe::MAX_ASKED,
-    hosts::{self, Known, canonical},
-    naming::{self, Place},
+use remote::ssh::HostKeyCheck;
+use wnp_core::inventory::{
+    Entry, EntryError, HostList, SourceError, SourceOutcome,
+    address::canonical,
+    hosts::{self, HostKeys, Known},
+    list::{List, Nameless, ObservedList, broken},
+    naming,
+    ownership::{self, Reading, Unread},
     removals::Presence,
 };
-
-/// What was observed of a list.
-#[derive(Clone, Debug, Default)]
-pub(super) struct ObservedList {
-    /// What is there of it.
-    pub presence: Presence,
-    /// Why there is none.
-    pub trouble: Option<String>,
-    /// Entries that may be any host.
-    pub nameless: Nameless,
-    /// For Machines: their state.
-    pub departures: Option<Departures>,
-    /// Whether the pool is being deleted, which means that all hosts leave.
-    pub deleting: bool,
-}
-
-/// Entries without a known name, by their addresses.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Nameless {
-    /// Hosts that have not reported their names, and are asked.
-    pub unnamed: Vec<String>,
-    /// Entries that cannot be read.
-    pub broken: Vec<String>,
-}
-
-impl Nameless {
-    pub(super) fn all(&self) -> Vec<String> {
-        let mut all: Vec<String> = self.unnamed.iter().chain(&self.broken).cloned().collect();
-        all.sort();
-        all
-    }
-}
-
-/// The desired hosts of a pool.
-#[derive(Debug, Default)]
-pub(super) struct List {
-    /// Hosts by name.
-    pub hosts: BTreeMap<String, InstanceHost>,
-    /// Where their entries stand, by name.
-    pub origins: BTreeMap<String, Origin>,
-    /// What is wrong: with the source, which then comes first, and with entries.
-    pub problems: Vec<EntryError>,
-    /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
-    pub unnamed: Vec<(Place, Entry)>,
-    /// Those of them that are asked.
-    pub to_ask: Vec<(Place, Entry)>,
-    /// First contacts with hosts that have no instance yet.
-    pub contacts: Vec<FirstContact>,
-    /// Fingerprints of the keys that hosts showed at their first contact, by name.
-    pub first_keys: BTreeMap<String, String>,
-    /// Hosts that are not listed any more, and which pool lists them now.
-    pub moves: BTreeMap<String, String>,
-    /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
-    pub vanishing: BTreeSet<String>,
-    /// Whether all leave because the pool is being deleted.
-    pub deleting: bool,
-    /// Hosts whose removal a person has just confirmed.
-    pub confirmed: BTreeSet<String>,
-    /// What a person has approved, if it is used up, or fits nothing.
-    pub spent: Option<String>,
-    /// Where the list comes from.
-    pub status: Option<InventoryStatus>,
-    /// When the source is to be asked again, if nothing of it is heard before.
-    pub next: Option<Timestamp>,
-    /// Whether the fault of the source is transient.
-    pub mends_itself: bool,
-}
 
 /// Asks the pool's source, and makes the best of it. `known` are the hosts of all pools.
 pub(super) async fn list(
@@ -100,17 +27,17 @@ pub(super) async fn list(
 ) -> List {
     let name = pool.name_any();
     if pool.metadata.deletion_timestamp.is_some() {
-        cx.sources.claims.forget(&name);
+        cx.sources.owners().forget(&name);
         let mut list = List::default();
-        list.hand_over(pool, mine, cx);
-        list.depart(pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
+        hand_over(&mut list, pool, mine, cx);
+        depart(&mut list, pool, mine, &ObservedList { deleting: true, ..ObservedList::default() }, cx);
         return list;
     }
-    let mut begun = cx.sources.claims.begin(&name);
+    let mut begun = cx.sources.owners().begin(&name);
     let (list, reading) = match source::ask(pool, begun, cx).await {
         SourceOutcome::Unknown(trouble, next) => {
-            let reading = claims::unknown(trouble.reason);
-            (List { next, ..unknown(pool, mine, trouble) }, reading)
+            let reading = ownership::unknown(trouble.reason);
+            (List { next, ..List::unknown(pool, mine, &trouble) }, reading)
         }
         SourceOutcome::Missing(trouble) => (missing(pool, mine, &trouble, cx), Reading::Nothing),
         SourceOutcome::Listed(listing) => {
@@ -118,56 +45,21 @@ pub(super) async fn list(
             listed(pool, mine, known, *listing, cx).await
         }
     };
-    for waiting in cx.sources.claims.end(pool, begun, reading) {
-        cx.wake.pool(&waiting);
+    let waiting = cx.sources.owners().end(pool, begun, reading);
+    for waiting in &waiting {
+        cx.wake.pool(waiting);
     }
     list
-}
-
-/// It is not known what is listed: everything stays as it is. For Machines that is not known to be so unless they can be read.
-fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: SourceError) -> List {
-    let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
-    let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
-    let stays = |i: &&Arc<WindowsInstance>| !i.is_leaving() || (is_of_machines && !i.is_deleting() && !removes(i));
-    let hosts = mine.iter().filter(stays).map(|i| (i.name_any(), i.spec.host.clone())).collect();
-    List {
-        hosts,
-        mends_itself: !trouble.stalls,
-        problems: if is_no_news(&trouble) && pool_has_list(pool) { Vec::new() } else { vec![about_source(&trouble)] },
-        status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
-        contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
-        ..List::default()
-    }
 }
 
 /// There is no list: that is no wish to remove anything.
 fn missing(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError, cx: &PoolContext) -> List {
-    let mut list = List {
-        problems: vec![about_source(trouble)],
-        contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
-        status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
-        ..List::default()
-    };
-    list.hand_over(pool, mine, cx);
+    let mut list = List::missing(pool, trouble);
+    hand_over(&mut list, pool, mine, cx);
     let seen =
         ObservedList { presence: Presence::Missing, trouble: Some(trouble.message.clone()), ..ObservedList::default() };
-    list.depart(pool, mine, &seen, cx);
+    depart(&mut list, pool, mine, &seen, cx);
     list
-}
-
-/// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
-/// started has not looked yet.
-fn is_no_news(trouble: &SourceError) -> bool {
-    [reason::SUSPENDED, reason::FETCHING].contains(&trouble.reason)
-}
-
-/// Whether a list of the pool was in force before.
-fn pool_has_list(pool: &WindowsNodePool) -> bool {
-    pool.status.as_ref().is_some_and(|s| s.inventory.is_some())
-}
-
-fn about_source(trouble: &SourceError) -> EntryError {
-    EntryError { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
 }
 
 async fn listed(
@@ -182,8 +74,10 @@ async fn listed(
     let is_empty = entries.is_empty();
     let naming = Naming::of(pool, entries, cx).await;
     let (named, owners) = (naming.named, naming.owners);
-    let has_key = |host: &str| has_host_key(host, cx);
-    let mut resolved = hosts::resolve(&name, &pool.spec, &named.entries, known, &has_key);
+    let mut resolved = {
+        let keys = HostKeys { is_known: &|host| has_host_key(host, cx), read: &read_host_key };
+        hosts::resolve(&name, &pool.spec, &named.entries, known, &keys)
+    };
     let again = names::keep_second_nodes_out(&name, &mut resolved, cx).await;
     let names: BTreeSet<String> = named.entries.iter().map(|e| e.host.name.clone()).collect();
     let addresses: BTreeSet<String> = named.unnamed.iter().map(|e| canonical(&e.host.address)).collect();
@@ -195,7 +89,7 @@ async fn listed(
         unnamed: named.unnamed.into_iter().map(place).collect(),
         to_ask: named.to_ask.into_iter().map(place).collect(),
         mends_itself: trouble.as_ref().is_some_and(|t| !t.stalls),
-        problems: trouble.iter().map(about_source).collect(),
+        problems: trouble.iter().map(EntryError::from).collect(),
         hosts: resolved.hosts,
         origins: resolved.origins,
         next: [owners.next(next), again].into_iter().flatten().min(),
@@ -206,23 +100,48 @@ async fn listed(
     list.keep_contacts(naming.contacts, &named.entries, port, mine);
     list.say_if_too_long();
     list.keep_what_is_only_wrong(mine);
-    list.hand_over(pool, mine, cx);
+    hand_over(&mut list, pool, mine, cx);
     let presence = match (&departures, is_empty) {
         (Some(_), _) => Presence::Machines,
         (None, true) => Presence::Empty,
         (None, false) => Presence::Filled,
     };
-    list.depart(pool, mine, &ObservedList { presence, nameless, departures, ..ObservedList::default() }, cx);
+    let seen = ObservedList { presence, nameless, departures, ..ObservedList::default() };
+    depart(&mut list, pool, mine, &seen, cx);
     (list, reading)
 }
 
-/// Entries of a list without names that cannot be read, and are not those of hosts that are there: each may be any host.
-fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[EntryError]) -> Vec<String> {
-    if pool.spec.inventory.config_map_ref.is_none() {
-        return Vec::new();
-    }
-    let is_there = |p: &EntryError| mine.iter().any(|i| canonical(&i.spec.host.address) == canonical(&p.host));
-    problems.iter().filter(|p| !p.host.is_empty() && !is_there(p)).map(|p| p.host.clone()).collect()
+/// As [`List::hand_over`], by what is known now of the lists of other pools.
+fn hand_over(list: &mut List, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &PoolContext) {
+    list.hand_over(pool, mine, &cx.caches.pools.state(), &cx.sources.owners());
+}
+
+/// As [`List::depart`]. Has the lists read that were not read since a host was missed.
+fn depart(
+    list: &mut List,
+    pool: &WindowsNodePool,
+    mine: &[Arc<WindowsInstance>],
+    seen: &ObservedList,
+    cx: &PoolContext,
+) {
+    list.depart(pool, mine, seen, |missed| {
+        // A command that looks once has seen no other list.
+        let mut unread = if cx.process.looks_once {
+            Unread::default()
+        } else {
+            cx.sources.owners().unread(&pool.name_any(), missed, &cx.caches.pools.state())
+        };
+        // Such a pool is in no cache, and may list any host.
+        unread.unknown.extend(cx.caches.unreadable.names("WindowsNodePool"));
+        for pending in &unread.pending {
+            cx.wake.pool(pending);
+        }
+        unread
+    });
+}
+
+fn read_host_key(text: &str) -> Result<(), String> {
+    HostKeyCheck::pinned(text).map(|_| ()).map_err(|error| error.to_string())
 }
 
 /// Whether a host key is known that no entry declares: one that the host has proven, that a person has allowed, or that the legacy operator
@@ -235,68 +154,4 @@ fn has_host_key(host: &str, cx: &PoolContext) -> bool {
             || [key::TRUST_HOST_KEY, key::FIRST_HOST_KEY].iter().any(|k| annotations.contains_key(*k))
     };
     instance.is_some_and(|i| has(&i)) || cx.node(host).is_some_and(|n| n.annotations().contains_key(key::SSH_HOST_KEY))
-}
-
-impl List {
-    /// Keeps what is known of hosts from their first contact, until they have an instance, which gets the key.
-    fn keep_contacts(
-        &mut self,
-        contacts: Vec<FirstContact>,
-        named: &[Entry],
-        port: i32,
-        mine: &[Arc<WindowsInstance>],
-    ) {
-        let names: BTreeMap<Place, &str> =
-            named.iter().map(|e| (naming::place(&e.host, port), e.host.name.as_str())).collect();
-        for contact in contacts {
-            let name = names.get(&(contact.address.clone(), contact.port));
-            if let Some(name) = name {
-                self.first_keys.insert((*name).to_owned(), contact.host_key.clone());
-            }
-            if !mine.iter().any(|i| name.is_some_and(|n| i.name_any() == *n)) {
-                self.contacts.push(contact);
-            }
-        }
-    }
-
-    /// Limits the number of hosts that are asked, and reports it.
-    fn say_if_too_long(&mut self) {
-        let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
-        let message = format!(
-            "the names of {} hosts of the list are unknown, and the operator asks {MAX_ASKED} of them; it asks {} and the following ones as others become nodes: remove hosts that do not answer, or use several pools",
-            self.to_ask.len(),
-            place.0
-        );
-        self.problems.push(EntryError { host: place.0.clone(), reason: "TooManyUnknownHosts", message });
-        self.to_ask.truncate(MAX_ASKED);
-    }
-
-    /// A host whose entry is there and cannot be used any more stays as it is: only who takes the entry out wants the host to go.
-    fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
-        for instance in mine.iter().filter(|i| !i.is_deleting()) {
-            let (name, address) = (instance.name_any(), canonical(&instance.spec.host.address));
-            let wrong = self.problems.iter().any(|p| p.host == name || canonical(&p.host) == address);
-            if wrong {
-                self.hosts.entry(name).or_insert_with(|| instance.spec.host.clone());
-            }
-        }
-    }
-
-    /// A host that another pool lists now goes over to it, and stays the node that it is.
-    fn hand_over(&mut self, pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], cx: &PoolContext) {
-        let pools = cx.caches.pools.state();
-        for instance in mine.iter().filter(|i| !i.is_deleting() && !self.hosts.contains_key(&i.name_any())) {
-            let name = instance.name_any();
-            let Some(to) = cx.sources.claims.other(&pool.name_any(), &name, &instance.spec.host.address, &pools) else {
-                continue;
-            };
-            if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {
-                let message = format!(
-                    "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply"
-                );
-                self.problems.push(EntryError { host: name.clone(), reason: "HandOverWaits", message });
-            }
-            self.moves.insert(name, to);
-        }
-    }
 }

@@ -2,24 +2,17 @@
 
 mod apply;
 mod audit;
-mod blocked;
 mod context;
 mod debouncer;
-mod departing;
 mod desired_state;
 mod instances;
 mod keys;
 mod letting_go;
 mod list;
-mod members;
 mod names;
 mod plan;
-mod preview;
-mod rights;
 mod snapshot;
 mod source;
-mod status;
-mod strays;
 
 use std::{sync::Arc, time::Duration};
 
@@ -35,16 +28,21 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{events::EventReason, inventory::hosts::Known, versions::VersionError};
-use wnp_core::render::RenderError;
+use crate::{events::EventReason, versions::VersionError};
+use wnp_core::{
+    inventory::{hosts::Known, list::List, strays::strays},
+    render::RenderError,
+    rollout::member::Member,
+    status::{
+        policies,
+        pool::{self as status, refuse},
+    },
+};
 
 pub(crate) use context::PoolContext;
 pub(crate) use debouncer::Debouncer;
-pub(crate) use preview::{is_idle, summary};
 pub(crate) use snapshot::plan;
-pub(crate) use status::refuse;
 
-use members::Member;
 use plan::Plan;
 use snapshot::Snapshot;
 
@@ -55,15 +53,6 @@ enum Intent {
     Apply,
     /// To report what the operator would do, without a write.
     DryRun,
-}
-
-/// The first names of a list, and how many more there are: a message must not grow with the pool.
-fn some(names: &[String]) -> String {
-    let shown = names.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-    match names.len() {
-        0..=3 => shown,
-        n => format!("{shown} and {} more", n - 3),
-    }
 }
 
 /// A pool could not be reconciled.
@@ -145,7 +134,7 @@ async fn reconcile_pool(
     if !mine.iter().all(|i| cx.writes.grants.is_caught_up(i)) {
         return Ok(Action::await_change());
     }
-    let known: Vec<Known> = all.iter().map(|i| known(i)).collect();
+    let known: Vec<Known> = all.iter().map(|i| Known::of(i)).collect();
     let is_plan = pool.spec.is_plan() && !deleting;
     let intent = if is_plan { Intent::DryRun } else { Intent::Apply };
     let seen = Snapshot::observe(pool, mine, &known, intent, cx, now).await?;
@@ -184,7 +173,8 @@ async fn report_plan(
     cx.sources.names.ask(pool, &[], &cx.shared);
     let list = seen.preview(pool, cx);
     let mut next = status::planned(pool, &list, seen.list.hosts.len(), &seen.members, &seen.list.problems, now);
-    rights::say(&mut next, cx.wicd.rights.problem().as_ref(), true, now);
+    let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
+    policies::describe(&mut next, missing.as_ref(), true, now);
     store(pool, next, cx).await?;
     record(&name, &seen.members, cx);
     Ok(Action::await_change())
@@ -211,13 +201,14 @@ fn report(
         keys: seen.keys.standing(&seen.members),
     };
     let mut next = status::next(pool, &observed, cx.warning.as_ref(), now);
-    rights::say(&mut next, cx.wicd.rights.problem().as_ref(), deleting, now);
+    let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
+    policies::describe(&mut next, missing.as_ref(), deleting, now);
     record_rollout_events(pool, &next, cx);
     next
 }
 
 /// Nodes of the legacy list that no list names, for the pool of that list.
-fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstance>], cx: &PoolContext) -> Vec<String> {
+fn strays_of(pool: &WindowsNodePool, list: &List, all: &[Arc<WindowsInstance>], cx: &PoolContext) -> Vec<String> {
     let inventory = &pool.spec.inventory;
     if pool.metadata.deletion_timestamp.is_some()
         || inventory.config_map_ref.as_ref().is_none_or(|r| r.name != api::names::WINDOWS_INSTANCES)
@@ -227,7 +218,7 @@ fn strays_of(pool: &WindowsNodePool, list: &list::List, all: &[Arc<WindowsInstan
     let hosts = all.iter().map(|i| i.name_any()).chain(list.hosts.keys().cloned()).collect();
     let unnamed = list.unnamed.iter().map(|(place, _)| place.0.clone()).collect();
     let nodes = cx.caches.nodes.state();
-    strays::strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
+    strays(nodes.iter().map(|n| &**n), &hosts, &unnamed)
 }
 
 /// Reports once when a change begins, is rolled back and is complete.
@@ -250,18 +241,6 @@ fn record_rollout_events(pool: &WindowsNodePool, next: &WindowsNodePoolStatus, c
     }
 }
 
-pub(crate) fn known(instance: &WindowsInstance) -> Known {
-    let host = &instance.spec.host;
-    let proven = instance.status.as_ref().and_then(|s| s.proven_at.as_ref());
-    Known {
-        name: instance.name_any(),
-        address: host.address.clone(),
-        port: host.port,
-        pool: instance.spec.pool_ref.name.clone(),
-        is_elsewhere: proven.is_some_and(|p| (&p.address, p.port) != (&host.address, host.port)),
-    }
-}
-
 /// A deletion or a change in between triggers another reconcile by itself.
 fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
     match result {
@@ -273,7 +252,7 @@ fn gone_is_fine<T>(result: kube::Result<T>) -> kube::Result<()> {
 
 /// The pool's last instance is deleted.
 async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, PoolError> {
-    cx.sources.claims.forget(&pool.name_any());
+    cx.sources.owners().forget(&pool.name_any());
     let left: Vec<String> = pool.finalizers().iter().filter(|f| *f != FINALIZER_POOL).cloned().collect();
     if left.len() != pool.finalizers().len() {
         write_finalizers(pool, cx, &left).await?;

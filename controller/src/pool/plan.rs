@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use api::{WindowsInstance, WindowsNodePool};
 use jiff::Timestamp;
-use kube::ResourceExt;
+use kube::{ResourceExt, runtime::reflector::ObjectRef};
 
-use super::{
-    PoolContext,
-    instances::{self, Changes},
-    snapshot::Snapshot,
+use super::{PoolContext, snapshot::Snapshot};
+use wnp_core::{
+    inventory::instances::{Changes, changes},
+    rollout::grants::{self, Candidate, Decision, Limits},
 };
-use wnp_core::rollout::grants::{self, Candidate, Decision, Limits};
 
 /// What to do for a pool.
 pub(super) struct Plan {
@@ -30,7 +29,7 @@ pub(super) fn decide(
     now: Timestamp,
 ) -> Plan {
     let version = seen.desired.for_new_hosts(seen.limits.open, cx);
-    let changes = instances::changes(&seen.list, &seen.mine, &version, pool, &cx.caches.pools);
+    let changes = changes(&seen.list, &seen.mine, &version, pool, &|name| cx.caches.pools.get(&ObjectRef::new(name)));
     let candidates: Vec<Candidate> = seen.members.iter().map(|m| m.candidate.clone()).collect();
     let cap = cx.process.args.max_disruptions;
     let decision = cx.disruptions.decide(&pool.name_any(), cap, all, |others| {

@@ -13,21 +13,26 @@ use kube::ResourceExt;
 use super::{
     Intent, PoolContext, PoolError,
     desired_state::{DesiredState, wicd_certificate_end},
-    keys::Keys,
-    known,
-    letting_go::{self, Going},
-    list::{List, list},
-    members::{Member, soonest_available},
-    preview::{Sights, preview},
+    keys,
+    letting_go::going,
+    list::list,
 };
-use crate::{
-    instance::{applied::Applied, node},
-    inventory::hosts::{EntryError, Known},
-    wmco_versions::WmcoVersions,
-};
-use wnp_core::rollout::{
-    grants::Limits,
-    maintenance_window::{self, WindowError, Windows},
+use crate::wmco_versions::WmcoVersions;
+use wnp_core::{
+    inventory::{
+        EntryError,
+        hosts::Known,
+        letting_go::{self, Going},
+        list::List,
+    },
+    node::{self, applied::Applied, metadata},
+    rollout::{
+        grants::Limits,
+        key_rotation::Keys,
+        maintenance_window::{self, WindowError, Windows},
+        member::{Member, soonest_available},
+        preview::{Sights, preview},
+    },
 };
 
 /// What is seen of a pool.
@@ -66,8 +71,8 @@ impl Snapshot {
         let desired = DesiredState::of(pool, &mine, cx, now).await?;
         let stays = |name: &str| list.hosts.contains_key(name) || list.moves.contains_key(name);
         let mut members: Vec<Member> = mine.iter().map(|i| desired.member(i, !stays(&i.name_any()), cx, now)).collect();
-        let keys = Keys::read(&list.hosts, cx).await;
-        let going = if intent == Intent::Apply { letting_go::going(pool, &mine, cx).await? } else { Going::default() };
+        let keys = keys::read(&list.hosts, cx).await;
+        let going = if intent == Intent::Apply { going(pool, &mine, cx).await? } else { Going::default() };
         for member in &mut members {
             member.candidate.wants_key = keys.wants(&member.instance) && !has_used_its_grant(&member.instance);
             member.candidate.vanishing = list.vanishing.contains(&member.candidate.name);
@@ -123,7 +128,7 @@ impl Snapshot {
             self.keys.look_again().and_then(|wait| now.checked_add(wait).ok()),
             self.desired.course.next,
             window,
-            soonest_available(&self.members, pool.spec.rollout().min_ready(), now, cx),
+            soonest_available(&self.members, pool.spec.rollout().min_ready(), now, |name| cx.node(name)),
             self.list.next,
             handed_over,
         ]
@@ -135,7 +140,7 @@ impl Snapshot {
         let on_node = |m: &Member| {
             let (host, node) = (self.list.hosts.get(&m.candidate.name)?, cx.node(&m.candidate.name)?);
             let recorded = m.instance.status.as_ref().and_then(|s| s.template_applied.as_ref());
-            node::patch(&node, &node::template(pool, host), &Applied::on(&node, recorded))
+            metadata::patch(&node, &metadata::template(pool, host), &Applied::on(&node, recorded))
         };
         preview(
             &self.list.hosts,
@@ -145,7 +150,7 @@ impl Snapshot {
                 why: &|m| self.desired.why(&m.instance),
                 adoptable: &self.adoptable,
                 beside: &|m, host| {
-                    let mut beside = on_node(m).map(|patch| node::changed_parts(&patch)).unwrap_or_default();
+                    let mut beside = on_node(m).map(|patch| metadata::changed_parts(&patch)).unwrap_or_default();
                     let now = InstanceHost { labels: host.labels.clone(), ..m.instance.spec.host.clone() };
                     if now != *host {
                         beside.push("how the host is reached".to_owned());
@@ -190,7 +195,7 @@ pub(crate) async fn plan(
 ) -> Result<Planned, PoolError> {
     let (name, all) = (pool.name_any(), cx.caches.instances.state());
     let mine: Vec<Arc<WindowsInstance>> = all.iter().filter(|i| i.spec.pool_ref.name == name).cloned().collect();
-    let mut there: Vec<Known> = all.iter().map(|i| known(i)).collect();
+    let mut there: Vec<Known> = all.iter().map(|i| Known::of(i)).collect();
     let more: Vec<Known> = others.iter().filter(|o| !there.iter().any(|k| k.name == o.name)).cloned().collect();
     there.extend(more);
     let look = Snapshot::observe(pool, mine, &there, Intent::DryRun, cx, now).await?;

@@ -3,10 +3,8 @@
 use api::WindowsNodePool;
 
 use super::PoolContext;
-use crate::{
-    inventory::{Entry, HostList, SourceError, SourceOutcome, claims::Begun},
-    wmco_sources::{config_map, machines},
-};
+use crate::wmco_sources::{config_map, machines};
+use wnp_core::inventory::{Entry, HostList, SourceError, SourceOutcome, ownership::Begun};
 
 /// The list that is in force for a pool.
 pub(super) async fn ask(pool: &WindowsNodePool, begun: Begun, cx: &PoolContext) -> SourceOutcome {

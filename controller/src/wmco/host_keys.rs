@@ -12,13 +12,13 @@ use std::{
 };
 
 use api::names::LEGACY_HOST_KEYS;
-use gitops::address::canonical;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
+use wnp_core::inventory::address::canonical;
 
-use crate::host_key_policy::HostKeyProblem;
 use remote::ssh::HostKey;
+use wnp_core::operation::host_key_problem::HostKeyProblem;
 
 /// A hundred hosts that join at once must not fetch the same ConfigMap a hundred times.
 const REMEMBER_FOR: Duration = Duration::from_secs(10);
@@ -95,7 +95,7 @@ fn find(entries: &Entries, address: &str, since: Option<Timestamp>) -> Result<Op
         return Ok(None);
     }
     let place = || format!("entry {at} of the ConfigMap {LEGACY_HOST_KEYS}");
-    HostKey::parse(key).map(Some).map_err(|error| HostKeyProblem::Unusable { place: place(), error })
+    HostKey::parse(key).map(Some).map_err(|error| HostKeyProblem::Unusable { place: place(), error: error.to_string() })
 }
 
 #[cfg(test)]

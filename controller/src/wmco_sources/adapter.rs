@@ -1,13 +1,10 @@
 //! Pools that are made for sources of the legacy operator: written by server-side apply, so that a person may set every other field
 //! of such a pool, and deleted only if no other client has ever written to it.
 
-use std::sync::Arc;
-
 use api::{
-    Inventory, WindowsInstance, WindowsNodePool,
-    names::{GROUP, MANAGER_ADAPTER, MANAGER_INSTANCE, MANAGER_POOL, VERSION},
+    Inventory, WindowsNodePool,
+    names::{GROUP, MANAGER_ADAPTER, VERSION},
 };
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ManagedFieldsEntry;
 use kube::{
     Api, ResourceExt,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
@@ -15,65 +12,7 @@ use kube::{
 use serde_json::json;
 
 use crate::context::Context;
-
-/// What to do about the pool of a source.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum PoolChange {
-    /// It is in its desired state, or a present change triggers another reconcile.
-    Nothing,
-    /// It has to be made.
-    Make,
-    /// A person has given the pool of that name another source.
-    Taken,
-    /// It is not needed any more.
-    Drop,
-}
-
-/// A source, and the pool that has its name.
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "they are independent of one another")]
-pub(super) struct Seen<'a> {
-    /// Whether the source is there.
-    pub source: bool,
-    /// The pool.
-    pub pool: Option<&'a WindowsNodePool>,
-    /// Whether the pool reads the source.
-    pub reads: bool,
-    /// Whether another pool does.
-    pub other_reads: bool,
-    /// Whether the pool has instances.
-    pub has_instances: bool,
-}
-
-/// What to do about the pool of a source.
-pub(super) fn decide(seen: &Seen<'_>) -> PoolChange {
-    let Seen { source, reads, other_reads, .. } = *seen;
-    match seen.pool {
-        Some(pool) if pool.metadata.deletion_timestamp.is_some() => PoolChange::Nothing,
-        // Two pools would quarrel about each host.
-        None if source && !other_reads => PoolChange::Make,
-        Some(_) if source && !reads && !other_reads => PoolChange::Taken,
-        Some(pool) if !source && reads && !seen.has_instances && !has_unclean_hosts(pool) => PoolChange::Drop,
-        _ => PoolChange::Nothing,
-    }
-}
-
-/// This is the only list of hosts on which files of the operator remain.
-fn has_unclean_hosts(pool: &WindowsNodePool) -> bool {
-    pool.status.as_ref().is_some_and(|s| !s.unclean_hosts.is_empty())
-}
-
-/// Whether only the operator has ever written to a pool, and it made the pool for a source.
-pub(super) fn is_only_ours(fields: &[ManagedFieldsEntry]) -> bool {
-    let by = |names: &[&str], f: &ManagedFieldsEntry| f.manager.as_deref().is_some_and(|m| names.contains(&m));
-    fields.iter().any(|f| by(&[MANAGER_ADAPTER], f))
-        && fields.iter().all(|f| by(&[MANAGER_ADAPTER, MANAGER_POOL, MANAGER_INSTANCE], f))
-}
-
-/// Whether a pool has instances.
-pub(super) fn has_instances(instances: &[Arc<WindowsInstance>], pool: &str) -> bool {
-    instances.iter().any(|i| i.spec.pool_ref.name == pool)
-}
+use wnp_core::inventory::source_pool::is_only_ours;
 
 /// Creates a pool whose hosts come from this source; the operator owns only this field.
 pub(super) async fn make(cx: &Context, name: &str, inventory: &Inventory) -> kube::Result<()> {
@@ -105,59 +44,5 @@ pub(super) async fn drop_pool(cx: &Context, name: &str) -> kube::Result<()> {
         // Its change brings us here again.
         Err(kube::Error::Api(status)) if status.is_not_found() || status.is_conflict() => Ok(()),
         Err(error) => Err(error),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use api::{UncleanHost, WindowsNodePoolSpec, WindowsNodePoolStatus};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-
-    #[test]
-    fn a_pool_is_made_and_dropped_with_its_source_and_never_taken_from_a_person() {
-        let plain = WindowsNodePool::new("p", WindowsNodePoolSpec::default());
-        let mut going = plain.clone();
-        going.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
-        let mut unclean = plain.clone();
-        let unclean_hosts = vec![UncleanHost::default()];
-        unclean.status = Some(WindowsNodePoolStatus { unclean_hosts, ..WindowsNodePoolStatus::default() });
-        // source, pool, reads, other, has instances
-        for (about, source, pool, reads, other_reads, has_instances, expected) in [
-            ("nothing there", false, None, false, false, false, PoolChange::Nothing),
-            ("a source and no pool", true, None, false, false, false, PoolChange::Make),
-            ("another pool reads it", true, None, false, true, false, PoolChange::Nothing),
-            ("it is there", true, Some(&plain), true, false, true, PoolChange::Nothing),
-            ("a person's pool", true, Some(&plain), false, false, false, PoolChange::Taken),
-            ("a person's pool, and another one reads it", true, Some(&plain), false, true, false, PoolChange::Nothing),
-            ("it has hosts yet", false, Some(&plain), true, false, true, PoolChange::Nothing),
-            ("it has none", false, Some(&plain), true, false, false, PoolChange::Drop),
-            ("a person's, without the source", false, Some(&plain), false, false, false, PoolChange::Nothing),
-            ("it knows of unclean hosts", false, Some(&unclean), true, false, false, PoolChange::Nothing),
-            ("it is being deleted", true, Some(&going), true, false, false, PoolChange::Nothing),
-            ("it is being deleted, too", false, Some(&going), true, false, false, PoolChange::Nothing),
-        ] {
-            let seen = Seen { source, pool, reads, other_reads, has_instances };
-            assert_eq!(decide(&seen), expected, "{about}");
-        }
-    }
-
-    #[test]
-    fn who_else_has_written_keeps_the_pool() {
-        for (managers, expected) in [
-            (vec![], false),
-            (vec![MANAGER_POOL], false),
-            (vec![MANAGER_ADAPTER], true),
-            (vec![MANAGER_ADAPTER, MANAGER_POOL, MANAGER_INSTANCE], true),
-            (vec![MANAGER_ADAPTER, "kubectl-edit"], false),
-            (vec![MANAGER_ADAPTER, MANAGER_POOL, "argocd-controller"], false),
-        ] {
-            let fields: Vec<ManagedFieldsEntry> = managers
-                .iter()
-                .map(|m| ManagedFieldsEntry { manager: Some((*m).into()), ..ManagedFieldsEntry::default() })
-                .collect();
-            assert_eq!(is_only_ours(&fields), expected, "{managers:?}");
-        }
-        assert!(!is_only_ours(&[ManagedFieldsEntry::default()]), "an entry without a name may be any host");
     }
 }

@@ -7,11 +7,9 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, ResourceExt};
 
-use crate::{
-    context::Context,
-    inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome},
-};
+use crate::context::Context;
 use gitops::hosts::{Bad, windows_instances};
+use wnp_core::inventory::{Entry, EntryError, HostList, SourceError, SourceOutcome};
 
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);

@@ -21,10 +21,11 @@ use kube::{
 };
 
 use super::{
-    adapter::{PoolChange, Seen, decide, drop_pool, has_instances, make},
+    adapter::{drop_pool, make},
     config_map,
 };
 use crate::{context::Context, events::EventReason, watch::Changes};
+use wnp_core::inventory::source_pool::{PoolChange, Seen, decide, has_instances};
 
 /// What could not be written is tried again after this time.
 const RETRY: Duration = Duration::from_secs(5);

@@ -25,6 +25,7 @@
 
 #[cfg(test)]
 mod cases;
+pub mod claims;
 #[cfg(test)]
 mod forge;
 mod policy;

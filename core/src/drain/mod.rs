@@ -2,6 +2,8 @@
 
 pub mod answer;
 pub mod classify;
+pub mod cordon;
+pub mod settings;
 
 use std::time::Duration;
 

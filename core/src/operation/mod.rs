@@ -1,6 +1,7 @@
 //! The next step of an operation on one host, and the meaning of its failures.
 
 pub mod authorized_keys;
+pub mod host_key_problem;
 pub mod identity;
 pub mod join;
 pub mod key_refusal;

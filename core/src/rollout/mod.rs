@@ -2,7 +2,11 @@
 
 pub mod candidate;
 pub mod grants;
+pub mod key_rotation;
 pub mod lost_settings;
 pub mod maintenance_window;
+pub mod member;
+pub mod preview;
 pub mod progress;
 pub mod version_diff;
+pub mod versions_in_use;

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::LazyLock};
 use regex::Regex;
 
 use super::excerpt;
-use crate::address::is_address;
+use wnp_core::inventory::address::is_address;
 
 /// Longest name of a user, as for a host of a pool.
 const MAX_USERNAME: usize = 104;

@@ -12,10 +12,11 @@ use std::collections::BTreeMap;
 
 use api::Host;
 
-use crate::{File, address::canonical};
+use crate::File;
 pub use config_map::{Bad, windows_instances};
 pub use schema::{API_VERSION, KIND, json_schema};
 use tree::{Fault, Kind, Node};
+use wnp_core::inventory::address::canonical;
 
 /// A host in a file.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,6 +13,7 @@ use super::{
     excerpt, field,
     tree::{Fault, Kind, Meaning, Node},
 };
+use wnp_core::inventory::address::is_address;
 
 /// API version of a host list.
 pub const API_VERSION: &str = "windowsmachineconfig.openshift.io/v1alpha1";
@@ -134,7 +135,7 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
         }
     };
     let line = |key: &str| node.get(key).map_or(node.line, |n| n.line);
-    if !crate::address::is_address(&host.address) {
+    if !is_address(&host.address) {
         faults.push((
             line("address"),
             format!("`address`: {:?} is neither an IPv4 or IPv6 address nor a DNS name", host.address),
@@ -163,7 +164,7 @@ fn check_labels(labels: &Node, faults: &mut Vec<Fault>) {
     };
     for member in members {
         let (prefix, name) = member.key.rsplit_once('/').map_or((None, member.key.as_str()), |(p, n)| (Some(p), n));
-        if !word(name) || prefix.is_some_and(|p| !crate::address::is_address(p) || p != p.to_ascii_lowercase()) {
+        if !word(name) || prefix.is_some_and(|p| !is_address(p) || p != p.to_ascii_lowercase()) {
             let mend = "use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own";
             faults.push((
                 member.line,

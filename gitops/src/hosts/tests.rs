@@ -189,7 +189,7 @@ proptest! {
             let host = &entries[0].host;
             prop_assert_eq!((&host.name, &host.address, host.port), (&name, &address, Some(port)));
             prop_assert!(!name.is_empty() && name.len() <= 63 && (1..=65535).contains(&port));
-            prop_assert!(crate::address::is_address(&address));
+            prop_assert!(wnp_core::inventory::address::is_address(&address));
         }
     }
 

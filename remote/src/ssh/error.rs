@@ -3,6 +3,7 @@
 use std::{io, time::Duration};
 
 use api::names::key::TRUST_HOST_KEY;
+use wnp_core::operation::key_refusal::AUTHENTICATION_FAILED;
 
 /// What was being done to which file, for errors.
 #[derive(Clone, Copy)]
@@ -113,9 +114,6 @@ pub enum SshError {
 }
 
 impl SshError {
-    /// The name of a refusal of all keys.
-    pub const AUTHENTICATION_FAILED: &str = "AuthenticationFailed";
-
     /// A stable name for conditions and metrics.
     pub fn reason(&self) -> &'static str {
         match self {
@@ -126,7 +124,7 @@ impl SshError {
             Self::HandshakeFailed { .. } => "HandshakeFailed",
             Self::HostKeyMismatch { .. } => "HostKeyMismatch",
             Self::HostKeyUnknown { .. } => "HostKeyUnknown",
-            Self::AuthenticationFailed { .. } => Self::AUTHENTICATION_FAILED,
+            Self::AuthenticationFailed { .. } => AUTHENTICATION_FAILED,
             Self::Disconnected { .. } => "Disconnected",
             Self::CommandTimeout { .. } => "CommandTimeout",
             Self::CommandRefused { .. } => "CommandRefused",

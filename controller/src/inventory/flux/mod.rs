@@ -16,15 +16,15 @@ use jiff::Timestamp;
 use kube::{Client, ResourceExt};
 use reqwest::Url;
 
-use super::{
-    HostList, SourceError, SourceOutcome,
-    files::{Changes, placed, refused},
-};
+use super::files::{Changes, placed, refused};
 use crate::args::Run;
 use object::{Artifact, Object, source};
 use server::{Servers, shown};
 pub(crate) use watching::run;
-use wnp_core::backoff::backoff;
+use wnp_core::{
+    backoff::backoff,
+    inventory::{HostList, SourceError, SourceOutcome},
+};
 
 /// Interval at which the object is checked without an event, and longest wait until an artifact is retried.
 const INTERVAL: Duration = Duration::from_mins(5);

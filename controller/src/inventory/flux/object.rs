@@ -8,7 +8,7 @@ use kube::{
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::inventory::SourceError;
+use wnp_core::inventory::SourceError;
 
 /// How much of Flux's words goes into a message.
 const WORDS: usize = 600;

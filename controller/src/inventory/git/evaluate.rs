@@ -10,10 +10,10 @@ use gitops::{
     verify::{self, Keys, VerifyError},
 };
 
-use super::choose::{Newest, commit, name, objection};
-use crate::inventory::{
+use crate::inventory::files::{placed, refused};
+use wnp_core::inventory::{
     HostList, SourceError,
-    files::{placed, refused},
+    revision_policy::{Newest, commit, name, reject},
 };
 
 /// What is to be made of a revision.
@@ -50,7 +50,7 @@ pub(super) fn evaluate(repository: &Repository, task: &Task) -> Result<HostList,
         may_jump: git.allow_non_fast_forward == Some(true),
         distrust: signer.as_ref().err().map(ToString::to_string),
     };
-    if let Some(objection) = objection(&newest) {
+    if let Some(objection) = reject(&newest) {
         return Err(objection);
     }
     read(repository, git, &head.revision, &head.commit, signer.ok().flatten())

@@ -3,7 +3,6 @@
 //! Fetches take seconds or fail slowly; a pool never waits for one. It gets the last result, and is triggered when
 //! there is something new.
 
-mod choose;
 mod evaluate;
 
 use std::{
@@ -27,7 +26,7 @@ use kube::{Api, Client, ResourceExt};
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::{HostList, SourceError, SourceOutcome, claims::Begun, flux::server::shown};
+use super::flux::server::shown;
 use crate::{
     args::Run,
     metrics::Metrics,
@@ -35,6 +34,7 @@ use crate::{
     supervision::{Panicked, catch},
 };
 use evaluate::{Task, evaluate, source, trouble};
+use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::Begun, revision_policy};
 
 /// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
 const FIRST_RETRY: Duration = Duration::from_secs(5);
@@ -263,7 +263,7 @@ impl GitSources {
         known: InventoryStatus,
     ) -> Option<Arc<HostList>> {
         let revision = known.revision?;
-        let commit = choose::commit(&revision)?.to_owned();
+        let commit = revision_policy::commit(&revision)?.to_owned();
         let (settings, signer) = (git.clone(), known.signer);
         let read = move |r: &Repository| evaluate::read(r, &settings, &revision, &commit, signer);
         on_disk(remote, &self.dir, &Key::of(git), read).await.ok().map(Arc::new)
@@ -479,7 +479,8 @@ mod tests {
     use api::WindowsNodePoolSpec;
 
     use super::*;
-    use crate::{fake_api::FakeApi, inventory::claims::Claims};
+    use crate::fake_api::FakeApi;
+    use wnp_core::inventory::ownership::HostOwners;
 
     /// Otherwise a pool reports a failure of its source whenever its operator is replaced.
     #[tokio::test]
@@ -500,7 +501,7 @@ mod tests {
                 stop.cancel();
             }
             remote.lock().looking = true;
-            let begun = Claims::default().begin("p");
+            let begun = HostOwners::default().begin("p");
             look(looker, Key::of(&git), remote.clone(), git, begun).await;
             let state = remote.lock();
             assert_eq!((state.trouble.is_none(), state.looks == 0, state.looking), (stops, stops, false));
@@ -510,24 +511,24 @@ mod tests {
     /// The list of a repository that is fetched every five minutes says nothing of a host that another pool misses since a second ago.
     #[test]
     fn a_list_from_memory_is_no_answer_to_a_pool_that_waits_for_a_read() {
-        let (remote, claims, git) = (CachedRepository::default(), Claims::default(), GitSource::default());
+        let (remote, mut owners, git) = (CachedRepository::default(), HostOwners::default(), GitSource::default());
         let now = Timestamp::now();
         let pools = ["near", "far"].map(|name| Arc::new(WindowsNodePool::new(name, WindowsNodePoolSpec::default())));
-        let early = claims.begin("far");
+        let early = owners.begin("far");
         {
             let mut state = remote.lock();
             (state.looks, state.began, state.looked) = (1, Some(early), Some(now));
             state.next = now.checked_add(Duration::from_mins(5)).ok();
         }
         let is_due = |begun| remote.is_due("far", &git, None, begun, now);
-        assert!(!is_due(claims.begin("far")), "no pool waits");
-        let unread = claims.unread("near", &BTreeSet::from(["host".to_owned()]), &pools);
+        assert!(!is_due(owners.begin("far")), "no pool waits");
+        let unread = owners.unread("near", &BTreeSet::from(["host".to_owned()]), &pools);
         assert_eq!(unread.pending, ["far"]);
-        let late = claims.begin("far");
+        let late = owners.begin("far");
         assert!(is_due(late) && !is_due(late), "it is fetched, once");
         let mut state = remote.lock();
         (state.began, state.looking) = (Some(late), false);
         drop(state);
-        assert!(!is_due(claims.begin("far")), "that fetch is the answer");
+        assert!(!is_due(owners.begin("far")), "that fetch is the answer");
     }
 }

@@ -1,8 +1,5 @@
 //! Machines: those of OpenShift's Machine API and of Cluster API, where their CRDs are there.
 
-mod list;
-mod pools;
-mod replace;
 mod replacing;
 mod watching;
 
@@ -17,15 +14,14 @@ use kube::{
 
 pub(super) use watching::run;
 
-use crate::{
-    context::Context,
+use crate::{context::Context, machines::served};
+use wnp_core::{
     inventory::{HostList, SourceError, SourceOutcome},
     machines::{
+        list::{Beside, departures, list},
         read::{Machine, Source},
-        served,
     },
 };
-use list::{Beside, departures, list};
 
 /// When the API server fails us, ask again after this time.
 const RETRY: SignedDuration = SignedDuration::from_secs(5);

@@ -17,18 +17,16 @@ use kube::{
     api::{ApiResource, DeleteParams, DynamicObject, Preconditions},
 };
 
-use super::{
-    super::user_data,
-    listed,
-    replace::{Member, Refuses, Verdict, stays, verdicts},
+use super::{super::user_data, listed};
+use crate::{context::Context, events::EventReason};
+use wnp_core::{
+    machines::{
+        read::{Machine, MachineSet, Source, reference},
+        replace::{Member, Refuses, Verdict, stays, verdicts},
+    },
+    node,
+    operation::key_refusal::{self, Meaning, meaning},
 };
-use crate::{
-    context::Context,
-    events::EventReason,
-    instance::node,
-    machines::read::{Machine, MachineSet, Source, reference},
-};
-use wnp_core::operation::key_refusal::{self, Meaning, meaning};
 
 /// Instances by their Machines.
 type Instances<'a> = BTreeMap<&'a str, &'a Arc<WindowsInstance>>;

@@ -18,21 +18,23 @@ use tokio::task::AbortHandle;
 
 use super::{
     super::{
-        adapter::{drop_pool, has_instances, make},
+        adapter::{drop_pool, make},
         user_data,
     },
-    pools::{Act, acts, reads, sources},
     replacing::{Restrictions, replace},
 };
 use crate::{
     context::Context,
     events::EventReason,
-    machines::{
-        APIS, Served, Watched,
-        read::{Machine, MachineSet, Source},
-        served,
-    },
+    machines::{APIS, Served, Watched, served},
     supervision::catch,
+};
+use wnp_core::{
+    inventory::source_pool::has_instances,
+    machines::{
+        pools::{Act, acts, reads, sources},
+        read::{Machine, MachineSet, Source},
+    },
 };
 
 /// Delay that combines several changes into one reconcile.

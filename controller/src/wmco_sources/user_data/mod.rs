@@ -11,13 +11,11 @@ use kube::{
 };
 use serde_json::json;
 
-use crate::{
-    context::Context,
-    events::EventReason,
+use crate::{context::Context, events::EventReason, secrets::SecretError};
+use wnp_core::{
     machines::{CLUSTER_API, MACHINE_API},
-    secrets::SecretError,
+    render::Platform,
 };
-use wnp_core::render::Platform;
 
 /// Key in the Secret.
 const KEY: &str = "userData";

@@ -1,0 +1,150 @@
+//! The hosts of all pools and what is proven of them, for the verdict on their certificate requests.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use api::{WindowsInstance, WindowsInstanceStatus};
+use k8s_openapi::api::core::v1::Node;
+use kube::{Api, api::ListParams, runtime::reflector::ObjectRef};
+use tokio::sync::Mutex;
+
+use crate::{
+    context::Context,
+    csr::{self, Claim, Kind},
+    whose,
+};
+use wnp_core::{
+    csr::claims::{self, Beside, neighbours::Neighbours, reserved::Reserved},
+    node::owner::{Mismatch, Whose, evidence, proven_addresses},
+};
+
+/// All Nodes are listed at most this often, and only while serving certificates are asked for.
+const FRESH: Duration = Duration::from_mins(1);
+const PAGE: u32 = 500;
+
+/// What is on record of an instance, for a request that the operator itself makes.
+pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, cx: &Context) -> Claim {
+    claims::claim(
+        instance,
+        status,
+        &cx.beside(
+            instance,
+            status,
+            &Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
+            &Neighbours::default(),
+            None,
+        ),
+    )
+}
+
+impl Context {
+    fn beside<'a>(
+        &'a self,
+        instance: &WindowsInstance,
+        status: &WindowsInstanceStatus,
+        reserved: &'a Reserved,
+        neighbours: &'a Neighbours,
+        node: Option<&'a Node>,
+    ) -> Beside<'a> {
+        let origin = instance.spec.origin.as_ref();
+        let machine =
+            origin.and_then(|o| o.machine.as_deref()).map(|m| self.caches.machines.addresses(m)).unwrap_or_default();
+        Beside {
+            proven: proven_addresses(origin, status, &|machine| self.caches.machines.addresses(machine)),
+            machine: machine.into_iter().map(|(_, address)| address).collect(),
+            reserved,
+            neighbours,
+            node,
+            namespace: &self.process.args.namespace,
+        }
+    }
+}
+
+/// The hosts of all pools, as the certificate approver asks for them.
+pub(crate) struct Hosts {
+    cx: Arc<Context>,
+    reserved: Reserved,
+    neighbours: Recent,
+}
+
+impl Hosts {
+    /// Those of this operator.
+    pub(crate) fn new(cx: Arc<Context>) -> Self {
+        Self {
+            reserved: Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
+            neighbours: Recent::default(),
+            cx,
+        }
+    }
+}
+
+impl csr::Hosts for Hosts {
+    fn lookup(&self, node_name: &str) -> Option<Claim> {
+        let instance = self.cx.caches.instances.get(&ObjectRef::new(node_name))?;
+        let status = instance.status.clone().unwrap_or_default();
+        let node = self.cx.node(node_name);
+        let neighbours = Neighbours::default();
+        let beside = self.cx.beside(&instance, &status, &self.reserved, &neighbours, node.as_deref());
+        Some(claims::claim(&instance, &status, &beside))
+    }
+
+    /// No host of a pool claims a name whose Node belongs to another owner.
+    async fn confirm(&self, node_name: &str, kind: Option<Kind>) -> kube::Result<Option<Claim>> {
+        let Some(instance) = self.cx.caches.instances.get(&ObjectRef::new(node_name)) else { return Ok(None) };
+        let status = instance.status.clone().unwrap_or_default();
+        let evidence = evidence(&instance, &status, &|machine| self.cx.caches.machines.addresses(machine));
+        let (node, whose) = whose::ask(&self.cx.cluster.client, &evidence).await?;
+        match whose {
+            Whose::Others(Mismatch::NotWindows { .. }) => return Ok(None),
+            // For a host that was never reached it is unknown: it has no proof yet, and valid requests wait for that.
+            Whose::Others(_) if status.proven_address.is_some() => return Ok(None),
+            _ => {}
+        }
+        let neighbours = match kind {
+            Some(Kind::KubeletServing) => self.neighbours.get(&self.cx).await?,
+            _ => Arc::default(),
+        };
+        let beside = self.cx.beside(&instance, &status, &self.reserved, &neighbours, node.as_ref());
+        Ok(Some(claims::claim(&instance, &status, &beside)))
+    }
+}
+
+/// The neighbours, as they were a moment ago.
+#[derive(Default)]
+struct Recent(Mutex<Option<(Instant, Arc<Neighbours>)>>);
+
+impl Recent {
+    /// Those that were gathered last, or new ones.
+    async fn get(&self, cx: &Context) -> kube::Result<Arc<Neighbours>> {
+        let mut known = self.0.lock().await;
+        if let Some((since, neighbours)) = known.as_ref().filter(|(since, _)| since.elapsed() < FRESH) {
+            let _ = since;
+            return Ok(neighbours.clone());
+        }
+        let api: Api<Node> = Api::all(cx.cluster.client.clone());
+        let (mut nodes, mut params) = (Vec::new(), ListParams::default().limit(PAGE));
+        loop {
+            let page = api.list(&params).await?;
+            nodes.extend(page.items.into_iter().map(slim));
+            match page.metadata.continue_.filter(|token| !token.is_empty()) {
+                Some(token) => params = params.continue_token(&token),
+                None => break,
+            }
+        }
+        let neighbours = Arc::new(Neighbours::gather(&cx.caches.instances.state(), &nodes));
+        *known = Some((Instant::now(), neighbours.clone()));
+        Ok(neighbours)
+    }
+}
+
+/// A Node's name and addresses: images and the like are the most of it.
+fn slim(mut node: Node) -> Node {
+    if let Some(status) = &mut node.status {
+        status.images = None;
+        status.conditions = None;
+    }
+    node.metadata.managed_fields = None;
+    node
+}

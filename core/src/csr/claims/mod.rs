@@ -1,0 +1,246 @@
+//! What is proven of a host, for the verdict on its certificate requests.
+//!
+//! Proven is the address at which the host was reached last, with its pinned key and its machine id; what the status of its Machine
+//! lists; the name of its Node; and the host name that it reports, if that is the Node's name or the first part of it. Of these nothing
+//! counts that belongs to the cluster ([`Reserved`]) or to another ([`Neighbours`]). Other values of the Node are not
+//! proven, but no other host is known to own them: these are neither approved nor denied.
+
+pub mod neighbours;
+pub mod reserved;
+
+use std::net::IpAddr;
+
+use api::{WindowsInstance, WindowsInstanceStatus, names::key};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::Claim;
+use crate::operation::remove;
+use neighbours::Neighbours;
+use reserved::Reserved;
+
+/// The service account of the legacy operator's daemon.
+const LEGACY_DAEMON: &str = "windows-instance-config-daemon";
+
+/// What a claim is made of, beside the instance.
+pub struct Beside<'a> {
+    /// IP addresses that are proven.
+    pub proven: Vec<IpAddr>,
+    /// Addresses of its Machine: names and IP addresses.
+    pub machine: Vec<String>,
+    /// What belongs to the cluster.
+    pub reserved: &'a Reserved,
+    /// What belongs to others, if that has been found out.
+    pub neighbours: &'a Neighbours,
+    /// Its Node.
+    pub node: Option<&'a Node>,
+    /// Namespace of the legacy operator and of this one.
+    pub namespace: &'a str,
+}
+
+/// What is proven of the host of an instance.
+pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside: &Beside<'_>) -> Claim {
+    let name = instance.name_any();
+    let facts = status.facts.as_ref();
+    let is_free = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !beside.neighbours.has_address(*ip, &name);
+    let is_unused = |dns: &String| beside.reserved.allows_name(dns) && !beside.neighbours.has_name(dns, &name);
+
+    let reported = facts.map(|f| f.hostname.to_ascii_lowercase());
+    let reported = reported.filter(|reported| name.split('.').next() == Some(reported));
+    let of_machine = beside.machine.iter().filter(|a| a.parse::<IpAddr>().is_err()).map(|a| a.to_ascii_lowercase());
+    // Of a host that was never reached, its Machine says nothing either.
+    let of_machine = of_machine.filter(|_| !beside.proven.is_empty());
+    let mut dns_names: Vec<String> =
+        [name.clone()].into_iter().chain(reported).chain(of_machine).filter(is_unused).collect();
+    dns_names.sort();
+    dns_names.dedup();
+    let addresses: Vec<IpAddr> = beside.proven.iter().copied().filter(is_free).collect();
+
+    let said = beside.node.and_then(|n| n.status.as_ref()?.addresses.clone()).unwrap_or_default();
+    let (ips, names): (Vec<String>, Vec<String>) =
+        said.into_iter().map(|a| a.address).partition(|a| a.parse::<IpAddr>().is_ok());
+    // An address that two hosts claim belongs to neither, and may still be the right one.
+    let unproven = |ip: &IpAddr| beside.reserved.allows_address(*ip) && !addresses.contains(ip);
+    let reported_addresses = ips.iter().filter_map(|a| a.parse().ok()).filter(unproven).collect();
+    let reported_names = names.into_iter().filter(|n| is_unused(n) && !dns_names.contains(n)).collect();
+    let proven = status.proven_address.is_some() && status.host_key.is_some();
+    Claim {
+        legacy_daemon: (!proven || follows_legacy(status, beside.node))
+            .then(|| format!("system:serviceaccount:{}:{LEGACY_DAEMON}", beside.namespace)),
+        node_name: name,
+        addresses,
+        dns_names,
+        reported_addresses,
+        reported_names,
+        joined: status.node_ref.is_some(),
+        proven,
+        ended: remove::is_past_drain(status.operation.as_ref().map(|o| o.step)),
+    }
+}
+
+/// Whether the host is a node that was taken over and still runs what the legacy operator has put on it, its daemon included.
+fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
+    let follows = node.and_then(|n| n.annotations().get(key::VERSION));
+    let is_changed = status.operation.as_ref().is_some_and(|o| o.applied);
+    status.wicd.is_none()
+        && status.current_version.is_some()
+        && status.current_version.as_ref() == follows
+        && !is_changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{HostFacts, InstanceHost, NodeRef, Operation, PinnedHostKey, WindowsInstanceSpec};
+    use serde_json::json;
+
+    fn reserved() -> Reserved {
+        Reserved::of(
+            &crate::render::Cluster {
+                api_server: "https://10.1.0.5:6443".into(),
+                service_cidr: "10.96.0.0/16".into(),
+                cluster_domain: "cluster.local".into(),
+                ..crate::render::Cluster::default()
+            },
+            false,
+        )
+    }
+
+    fn status() -> WindowsInstanceStatus {
+        WindowsInstanceStatus {
+            facts: Some(HostFacts {
+                hostname: "WIN-1".into(),
+                node_ip: "10.96.0.1".into(),
+                addresses: vec!["10.96.0.1".into(), "10.0.0.7".into()],
+                ..HostFacts::default()
+            }),
+            proven_address: Some("10.0.0.1".into()),
+            host_key: Some(PinnedHostKey::default()),
+            node_ref: Some(NodeRef { name: "win-1".into(), uid: "u".into() }),
+            ..WindowsInstanceStatus::default()
+        }
+    }
+
+    fn built(
+        name: &str,
+        status: &WindowsInstanceStatus,
+        machine: &[&str],
+        says: &[&str],
+        others: &Neighbours,
+    ) -> Claim {
+        let host = InstanceHost { name: name.into(), address: "192.0.2.9".into(), ..InstanceHost::default() };
+        let instance = WindowsInstance::new(name, WindowsInstanceSpec { host, ..WindowsInstanceSpec::default() });
+        let addresses: Vec<_> = says.iter().map(|a| json!({"type": "InternalIP", "address": a})).collect();
+        let node = json!({"metadata": {"name": name, "annotations": {key::VERSION: "legacy"}}, "status": {"addresses": addresses}});
+        let node: Node = serde_json::from_value(node).unwrap();
+        let reached = status.proven_address.iter().map(String::as_str);
+        let proven = reached.chain(machine.iter().copied()).filter_map(|a| a.parse().ok()).collect();
+        let machine = machine.iter().map(|a| (*a).to_owned()).collect();
+        let reserved = reserved();
+        let beside =
+            Beside { proven, machine, reserved: &reserved, neighbours: others, node: Some(&node), namespace: "ns" };
+        claim(&instance, status, &beside)
+    }
+
+    /// What would be in a certificate, and what would be left for a person to judge.
+    fn names(claim: &Claim) -> (String, String) {
+        let text = |ips: &[IpAddr], names: &[String]| {
+            ips.iter().map(ToString::to_string).chain(names.iter().cloned()).collect::<Vec<_>>().join(" ")
+        };
+        (text(&claim.addresses, &claim.dns_names), text(&claim.reported_addresses, &claim.reported_names))
+    }
+
+    #[test]
+    fn a_host_that_lies_gets_no_name_for_it() {
+        let none = Neighbours::default();
+        let with = |hostname: &str| {
+            let mut status = status();
+            status.facts.as_mut().unwrap().hostname = hostname.into();
+            status
+        };
+        for (about, name, status, machine, says, proven, left) in vec![
+            ("as it is", "win-1", status(), &[][..], &["10.0.0.1", "win-1"][..], "10.0.0.1 win-1", ""),
+            ("its list of addresses", "win-1", status(), &[], &["10.0.0.7"], "10.0.0.1 win-1", "10.0.0.7"),
+            ("an address of a Service", "win-1", status(), &[], &["10.96.0.1"], "10.0.0.1 win-1", ""),
+            ("that of the API server", "win-1", status(), &[], &["10.1.0.5"], "10.0.0.1 win-1", ""),
+            (
+                "its host name",
+                "win-1",
+                with("kubernetes.default.svc"),
+                &[],
+                &["kubernetes.default.svc"],
+                "10.0.0.1 win-1",
+                "",
+            ),
+            (
+                "a name below",
+                "win-1",
+                with("win-1.evil.example"),
+                &[],
+                &["win-1.evil.example"],
+                "10.0.0.1 win-1",
+                "win-1.evil.example",
+            ),
+            ("the first part", "win-1.corp.example", with("WIN-1"), &[], &[], "10.0.0.1 win-1 win-1.corp.example", ""),
+            ("less than it", "win-1.corp.example", with("win"), &[], &[], "10.0.0.1 win-1.corp.example", ""),
+            ("the name in the list", "kubernetes.default.svc", with("kubernetes"), &[], &[], "10.0.0.1", ""),
+            (
+                "what its Machine has",
+                "win-1",
+                status(),
+                &["203.0.113.1", "10.96.0.1", "IP-10-0-0-1.ec2.internal", "kubernetes.default"],
+                &["203.0.113.1", "ip-10-0-0-1.ec2.internal"],
+                "10.0.0.1 203.0.113.1 ip-10-0-0-1.ec2.internal win-1",
+                "",
+            ),
+        ] {
+            let claim = built(name, &status, machine, says, &none);
+            assert_eq!(names(&claim), (proven.to_owned(), left.to_owned()), "{about}");
+        }
+    }
+
+    #[test]
+    fn what_another_has_is_not_certified() {
+        let other: Node = serde_json::from_value(json!({
+            "metadata": {"name": "master-0", "labels": {"node-role.kubernetes.io/control-plane": ""}},
+            "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
+        }))
+        .unwrap();
+        let others = Neighbours::gather(&[], &[other]);
+        let claim =
+            built("win-1", &status(), &["10.0.0.1", "10.0.0.2", "master-0"], &["10.0.0.1", "master-0"], &others);
+        assert_eq!(names(&claim), ("10.0.0.2 win-1".to_owned(), "10.0.0.1".to_owned()));
+    }
+
+    #[test]
+    fn the_legacy_daemon_speaks_only_for_nodes_that_it_still_keeps() {
+        let none = Neighbours::default();
+        let adopted = WindowsInstanceStatus { current_version: Some("legacy".into()), ..status() };
+        let applied = Operation { applied: true, ..Operation::default() };
+        for (about, status, expected) in [
+            ("taken over as it is", adopted.clone(), true),
+            ("not taken over yet", status(), false),
+            ("it runs our daemon", WindowsInstanceStatus { wicd: Some("x".into()), ..adopted.clone() }, false),
+            // It is no more than waited for.
+            ("it was never reached", WindowsInstanceStatus::default(), true),
+            ("it is being changed", WindowsInstanceStatus { operation: Some(applied), ..adopted.clone() }, false),
+            ("it follows another", WindowsInstanceStatus { current_version: Some("ours".into()), ..adopted }, false),
+        ] {
+            let claim = built("win-1", &status, &[], &[], &none);
+            let user = expected.then(|| "system:serviceaccount:ns:windows-instance-config-daemon".to_owned());
+            assert_eq!(claim.legacy_daemon, user, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_host_that_is_being_cleaned_gets_nothing_any_more() {
+        let none = Neighbours::default();
+        for (step, expected) in
+            [("Cordon", false), ("Drain", false), ("Deconfigure", true), ("DeleteNode", true), ("Certify", false)]
+        {
+            let operation = Some(Operation { step: step.into(), ..Operation::default() });
+            let claim = built("win-1", &WindowsInstanceStatus { operation, ..status() }, &[], &[], &none);
+            assert_eq!(claim.ended, expected, "{step}");
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Which addresses and names others have: what no second host is certified for.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    net::IpAddr,
+    sync::Arc,
+};
+
+use api::WindowsInstance;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use crate::node::owner::addresses;
+
+/// Owners of addresses, and names in use.
+#[derive(Debug, Default)]
+pub struct Neighbours {
+    addresses: HashMap<IpAddr, BTreeSet<String>>,
+    names: HashSet<String>,
+}
+
+impl Neighbours {
+    /// Gathers it. Of a host of a pool only the address counts at which it was reached: what its Node says is its own word, with which it
+    /// could take another's address from it. So could any other node, of which only those of the control plane count: no kubelet can give
+    /// its Node their label.
+    pub fn gather(instances: &[Arc<WindowsInstance>], nodes: &[Node]) -> Self {
+        let mut found = Self::default();
+        for instance in instances {
+            let name = instance.name_any();
+            let reached = instance.status.as_ref().and_then(|s| s.proven_address.as_ref()?.parse::<IpAddr>().ok());
+            if let Some(ip) = reached {
+                found.addresses.entry(ip.to_canonical()).or_default().insert(name.clone());
+            }
+            found.names.insert(name);
+        }
+        for node in nodes {
+            let name = node.name_any();
+            if found.names.insert(name.clone()) && is_of_the_control_plane(node) {
+                for ip in addresses(node) {
+                    found.addresses.entry(ip).or_default().insert(name.clone());
+                }
+            }
+        }
+        found
+    }
+
+    /// Whether a host other than `host` has the address.
+    pub fn has_address(&self, ip: IpAddr, host: &str) -> bool {
+        self.addresses.get(&ip.to_canonical()).is_some_and(|owners| owners.iter().any(|owner| owner != host))
+    }
+
+    /// Whether a host other than `host` has the name.
+    pub fn has_name(&self, name: &str, host: &str) -> bool {
+        name != host && self.names.contains(name)
+    }
+}
+
+fn is_of_the_control_plane(node: &Node) -> bool {
+    let roles = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+    roles.iter().any(|role| node.labels().contains_key(*role))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{WindowsInstanceSpec, WindowsInstanceStatus};
+    use serde_json::json;
+
+    #[test]
+    fn a_host_cannot_take_an_address_from_another_by_saying_that_it_has_it() {
+        let host = |name: &str, address: &str| {
+            let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
+            instance.status = Some(WindowsInstanceStatus {
+                proven_address: Some(address.into()),
+                ..WindowsInstanceStatus::default()
+            });
+            Arc::new(instance)
+        };
+        let node = |name: &str, address: &str| -> Node {
+            let addresses = json!([{"type": "InternalIP", "address": address}]);
+            let role = if name.starts_with("master") { "node-role.kubernetes.io/control-plane" } else { "x" };
+            let metadata = json!({"name": name, "labels": {role: ""}});
+            serde_json::from_value(json!({"metadata": metadata, "status": {"addresses": addresses}})).unwrap()
+        };
+        let all = Neighbours::gather(
+            &[
+                host("win-1", "10.0.0.1"),
+                host("win-2", "::ffff:10.0.0.2"),
+                host("nat-1", "10.9.0.1"),
+                host("nat-2", "10.9.0.1"),
+            ],
+            &[
+                node("win-1", "10.0.0.1"),
+                node("win-2", "10.0.0.1"),
+                node("master-0", "10.0.0.9"),
+                node("linux-0", "10.0.0.2"),
+            ],
+        );
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (address, host, expected) in [
+            ("10.0.0.1", "win-1", false),
+            ("10.0.0.1", "win-2", true),
+            ("10.0.0.2", "win-2", false),
+            ("10.0.0.9", "win-1", true),
+            ("10.9.0.1", "nat-1", true),
+            ("10.7.7.7", "win-1", false),
+        ] {
+            assert_eq!(all.has_address(ip(address), host), expected, "{address} for {host}");
+        }
+        assert!(all.has_name("master-0", "win-1") && all.has_name("win-2", "win-1"));
+        assert!(!all.has_name("win-1", "win-1") && !all.has_name("win-9", "win-1"));
+    }
+}

@@ -1,0 +1,189 @@
+//! Addresses and names that no host may have in a certificate, even with a proof. Pure.
+//!
+//! Where one CA signs for the whole cluster, a serving certificate with one of these would be taken for that of the API server.
+
+use std::net::IpAddr;
+
+use crate::render::Cluster;
+
+/// What belongs to the cluster itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    services: Vec<(IpAddr, u8)>,
+    addresses: Vec<IpAddr>,
+    /// Host name of the API server.
+    api_server: String,
+    domain: String,
+    /// Whether the API server itself is at a loopback address, and so the hosts are, too: a cluster on one machine, for tests.
+    on_one_machine: bool,
+}
+
+impl Reserved {
+    /// What belongs to this cluster. `loopback_hosts`: hosts may be at loopback addresses although the API server is not.
+    pub fn of(cluster: &Cluster, loopback_hosts: bool) -> Self {
+        let url = cluster.api_server.split_once("://").map_or(cluster.api_server.as_str(), |(_, rest)| rest);
+        let authority = url.split('/').next().unwrap_or_default();
+        let host = match authority.strip_prefix('[') {
+            Some(six) => six.split(']').next().unwrap_or_default(),
+            None => authority.rsplit_once(':').map_or(authority, |(host, _)| host),
+        };
+        let api_server = host.parse::<IpAddr>().ok().map(|ip| ip.to_canonical());
+        let dns = cluster.cluster_dns.iter().filter_map(|a| a.parse::<IpAddr>().ok());
+        Self {
+            services: cluster.service_cidr.split(',').filter_map(|cidr| network(cidr.trim())).collect(),
+            addresses: dns.chain(api_server).map(|ip| ip.to_canonical()).collect(),
+            api_server: host.to_ascii_lowercase(),
+            domain: cluster.cluster_domain.to_ascii_lowercase(),
+            on_one_machine: loopback_hosts || api_server.is_some_and(|ip| ip.is_loopback()),
+        }
+    }
+
+    /// Whether an address can be that of a host.
+    pub fn allows_address(&self, ip: IpAddr) -> bool {
+        let ip = ip.to_canonical();
+        let is_local = match ip {
+            IpAddr::V4(v4) => v4.is_link_local() || v4.is_broadcast(),
+            IpAddr::V6(v6) => v6.is_unicast_link_local(),
+        };
+        let is_special =
+            ip.is_unspecified() || ip.is_multicast() || is_local || (ip.is_loopback() && !self.on_one_machine);
+        !is_special && !self.addresses.contains(&ip) && !self.services.iter().any(|network| contains(*network, ip))
+    }
+
+    /// Whether a DNS name can be that of a host.
+    pub fn allows_name(&self, name: &str) -> bool {
+        let name = name.trim_end_matches('.').to_ascii_lowercase();
+        let labels: Vec<&str> = name.split('.').collect();
+        let first = labels.first().copied().unwrap_or_default();
+        let of_cluster = |domain: &str| !domain.is_empty() && (name == domain || name.ends_with(&format!(".{domain}")));
+        let is_service = labels.contains(&"svc")
+            || (["kubernetes", "openshift"].contains(&first) && labels.get(1).is_none_or(|l| *l == "default"));
+        let is_local = labels.last() == Some(&"localhost");
+        !(name.is_empty()
+            || name.contains('*')
+            || is_service
+            || is_local
+            || of_cluster(&self.domain)
+            || name == self.api_server)
+    }
+}
+
+fn network(cidr: &str) -> Option<(IpAddr, u8)> {
+    let (address, length) = cidr.split_once('/')?;
+    Some((address.parse().ok()?, length.parse().ok()?))
+}
+
+fn contains((network, length): (IpAddr, u8), ip: IpAddr) -> bool {
+    match (network, ip) {
+        (IpAddr::V4(network), IpAddr::V4(ip)) => {
+            let mask = u32::MAX.checked_shl(32_u32.saturating_sub(length.into())).unwrap_or(0);
+            u32::from(network) & mask == u32::from(ip) & mask
+        }
+        (IpAddr::V6(network), IpAddr::V6(ip)) => {
+            let mask = u128::MAX.checked_shl(128_u32.saturating_sub(length.into())).unwrap_or(0);
+            u128::from(network) & mask == u128::from(ip) & mask
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn reserved(api_server: &str) -> Reserved {
+        Reserved::of(
+            &Cluster {
+                api_server: api_server.into(),
+                service_cidr: "10.96.0.0/12,fd02::/112".into(),
+                cluster_dns: vec!["169.254.20.10".into(), "10.200.0.53".into()],
+                cluster_domain: "cluster.local".into(),
+                ..Cluster::default()
+            },
+            false,
+        )
+    }
+
+    #[test]
+    fn no_host_has_an_address_of_the_cluster() {
+        let far = reserved("https://10.1.0.5:6443");
+        for (ip, expected) in [
+            ("10.0.0.7", true),
+            ("203.0.113.7", true),
+            ("fd00::7", true),
+            ("10.112.0.1", true),
+            // The network of Services.
+            ("10.96.0.1", false),
+            ("10.111.255.255", false),
+            ("::ffff:10.96.0.1", false),
+            ("fd02::1", false),
+            ("10.1.0.5", false),
+            ("10.200.0.53", false),
+            ("127.0.0.1", false),
+            ("127.9.9.9", false),
+            ("::1", false),
+            ("0.0.0.0", false),
+            ("::", false),
+            ("169.254.1.1", false),
+            ("fe80::1", false),
+            ("224.0.0.1", false),
+            ("ff02::1", false),
+            ("255.255.255.255", false),
+        ] {
+            assert_eq!(far.allows_address(ip.parse().unwrap()), expected, "{ip}");
+        }
+        let here = reserved("https://127.0.0.1:6443/");
+        for (ip, expected) in [("127.0.0.1", false), ("127.9.9.9", true), ("10.96.0.1", false)] {
+            assert_eq!(here.allows_address(ip.parse().unwrap()), expected, "on one machine: {ip}");
+        }
+        assert!(!reserved("https://[fd00::5]:6443").allows_address("fd00::5".parse().unwrap()));
+    }
+
+    #[test]
+    fn no_host_has_a_name_of_the_cluster() {
+        let reserved = reserved("https://api-int.shop.example.com:6443");
+        for (name, expected) in [
+            ("win-1", true),
+            ("win-1.corp.example", true),
+            ("ip-10-0-0-7.ec2.internal", true),
+            ("kubernetes-1", true),
+            ("kubernetes.corp.example", true),
+            ("kubernetes", false),
+            ("kubernetes.default", false),
+            ("Kubernetes.Default.svc", false),
+            ("shop.default.svc.cluster.local", false),
+            ("x.svc.corp.example", false),
+            ("cluster.local", false),
+            ("win.cluster.local.", false),
+            ("openshift.default", false),
+            ("api-int.shop.example.com", false),
+            ("API-INT.shop.example.com.", false),
+            ("localhost", false),
+            ("a.localhost", false),
+            ("*.corp.example", false),
+            ("", false),
+            (".", false),
+        ] {
+            assert_eq!(reserved.allows_name(name), expected, "{name:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_network_and_no_name_is_too_strange(cidr in ".{0,40}", url in ".{0,40}", name in ".{0,40}", ip: IpAddr) {
+            let cluster = Cluster { service_cidr: cidr, api_server: url, ..Cluster::default() };
+            let reserved = Reserved::of(&cluster, false);
+            reserved.allows_address(ip);
+            reserved.allows_name(&name);
+        }
+
+        #[test]
+        fn all_of_a_service_network_is_reserved(network: u32, length in 0_u8..=32, offset: u32) {
+            let mask = u32::MAX.checked_shl(32 - u32::from(length)).unwrap_or(0);
+            let ip = IpAddr::from((network & mask | offset & !mask).to_be_bytes());
+            let cluster = Cluster { service_cidr: format!("{}/{length}", std::net::Ipv4Addr::from(network)), ..Cluster::default() };
+            prop_assert!(!Reserved::of(&cluster, false).allows_address(ip));
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! Hosts that are not listed any more: which of them leave, and which stay until a person confirms that they leave.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use api::{WindowsInstance, WindowsNodePool, conditions::reason, names::key};
+use kube::ResourceExt;
+
+use super::{
+    EntryError,
+    list::{List, ObservedList},
+    ownership::Unread,
+    removals::{self, Change, Hold, Others, Presence, Verdict},
+};
+use crate::enumeration::first_names;
+
+impl List {
+    /// Why a host leaves.
+    pub(super) fn why_leaving(&self, name: &str) -> String {
+        let revision = self.status.as_ref().and_then(|s| s.revision.as_ref());
+        match (self.vanishing.contains(name), revision) {
+            _ if self.deleting => "its pool is being deleted".into(),
+            (true, _) => "its Machine is being deleted, or does not exist".into(),
+            (false, Some(revision)) => format!("no longer listed at {revision}"),
+            (false, None) => "no longer listed".into(),
+        }
+    }
+
+    /// Decides about the hosts that are neither listed nor handed over: those that must not leave yet are put back into the list.
+    /// `unread` returns which lists of other pools have not been read since these were missed.
+    pub fn depart(
+        &mut self,
+        pool: &WindowsNodePool,
+        mine: &[Arc<WindowsInstance>],
+        seen: &ObservedList,
+        unread: impl FnOnce(&BTreeSet<String>) -> Unread,
+    ) {
+        let nameless = seen.nameless.all();
+        self.deleting = seen.deleting;
+        let is_unlisted = |n: &String| !self.hosts.contains_key(n) && !self.moves.contains_key(n);
+        let says_so =
+            |n: &String| seen.departures.as_ref().is_some_and(|d| d.vanishing.contains(n) || d.dismissed.contains(n));
+        // What has to be confirmed at each look, and what is settled once it is marked.
+        let asks_again = !nameless.is_empty() || seen.presence == Presence::Machines;
+        let is_settled = |i: &WindowsInstance| i.spec.leaving.as_ref().is_some_and(|l| l.confirmed || !asks_again);
+        let staying = mine.iter().filter(|i| !i.is_deleting());
+        let gone: Vec<&Arc<WindowsInstance>> = staying
+            .clone()
+            .filter(|i| is_unlisted(&i.name_any()) && !says_so(&i.name_any()) && !is_settled(i))
+            .collect();
+        let names: BTreeSet<String> = gone.iter().map(|i| i.name_any()).collect();
+        self.vanishing = seen.departures.as_ref().map(|d| d.vanishing.clone()).unwrap_or_default();
+
+        let unread = unread(&names);
+        let limit = pool.spec.inventory.max_removals();
+        // The pool's own list is as old as the pool's spec.
+        let own = || pool.metadata.generation.map(|g| format!("generation-{g}"));
+        let revision = self.status.as_ref().map_or_else(own, |s| s.revision.clone());
+        let change = Change {
+            gone: gone.len(),
+            of: staying.filter(|i| !i.is_leaving()).count(),
+            list: seen.presence,
+            nameless: !nameless.is_empty(),
+            others: unread.others(),
+            limit,
+            revision: revision.as_deref(),
+            approved: pool.annotations().get(key::APPROVE_REMOVAL).map(String::as_str),
+        };
+        self.spent = change.approved.filter(|_| removals::is_spent(&change)).map(str::to_owned);
+        let verdict = if seen.deleting { of_deleted_pool(change) } else { removals::decide(change) };
+        let hold = match verdict {
+            Verdict::Go => return,
+            Verdict::Confirmed => {
+                self.confirmed = names;
+                return;
+            }
+            Verdict::Held(hold) => hold,
+        };
+        self.mends_itself = match hold {
+            Hold::Pending | Hold::Unreadable => true,
+            Hold::Nameless => seen.nameless.broken.is_empty(),
+            Hold::Missing | Hold::Empty | Hold::TooMany | Hold::Machines => false,
+        };
+        let mut names: Vec<String> = names.into_iter().collect();
+        let source = self.status.as_ref().map_or("the list", |s| s.source.as_str());
+        let held = Held {
+            hosts: &names,
+            of: change.of,
+            list: &match (hold, revision) {
+                (Hold::TooMany, Some(revision)) => revision,
+                _ => source.to_owned(),
+            },
+            trouble: seen.trouble.as_deref().unwrap_or_default(),
+            nameless: &nameless,
+            pools: &unread.names(),
+            limit: &limit.map(|l| l.to_string()).unwrap_or_default(),
+        };
+        let problem = EntryError { host: String::new(), reason: reason_of(hold), message: held.message(hold) };
+        if hold == Hold::Missing {
+            self.problems.clear();
+        }
+        self.problems.insert(0, problem);
+        self.hosts.extend(gone.iter().map(|i| (i.name_any(), i.spec.host.clone())));
+        names.truncate(10);
+        if let Some(status) = &mut self.status {
+            status.held_removals = names;
+        }
+    }
+}
+
+/// Who deletes a pool wants its hosts to leave. They wait only until it is known which of them another pool lists.
+fn of_deleted_pool(change: Change<'_>) -> Verdict {
+    let others = if change.others == Others::Pending { Others::Pending } else { Others::Read };
+    removals::decide(Change { gone: change.gone, of: change.of, others, ..Change::default() })
+}
+
+fn reason_of(hold: Hold) -> &'static str {
+    match hold {
+        Hold::Missing => "ConfigMapMissing",
+        Hold::Empty => reason::INVENTORY_EMPTY,
+        Hold::Nameless => reason::NAMES_UNKNOWN,
+        Hold::TooMany => reason::MASS_REMOVAL_BLOCKED,
+        Hold::Machines => "MachinesRemain",
+        Hold::Pending => "ReadingOtherPools",
+        Hold::Unreadable => "OtherPoolsUnreadable",
+    }
+}
+
+/// What a person has to know of hosts that stay.
+struct Held<'a> {
+    hosts: &'a [String],
+    of: usize,
+    /// The source, or its revision.
+    list: &'a str,
+    trouble: &'a str,
+    nameless: &'a [String],
+    pools: &'a [String],
+    limit: &'a str,
+}
+
+impl Held<'_> {
+    fn message(&self, hold: Hold) -> String {
+        let Self { hosts, of, list, trouble, nameless, pools, limit } = self;
+        let (n, names) = (hosts.len(), first_names(hosts));
+        let count = if n == 1 { "1 host".to_owned() } else { format!("{n} hosts") };
+        let confirm = format!("annotate the pool with {}={n}", key::APPROVE_REMOVAL);
+        match hold {
+            Hold::Missing => format!(
+                "{trouble}. The {count} of the pool stay: {names}. To remove them, {confirm}, or delete the pool"
+            ),
+            Hold::Empty => format!(
+                "{list} no longer lists any host. The {count} of the pool stay: {names}. To remove them, {confirm}, or delete the pool; otherwise correct the list"
+            ),
+            Hold::Nameless => format!(
+                "the names of these entries are not known: {}. One of them may be one of {count} that {list} no longer lists: {names}. No host leaves until the names are known. To remove exactly these, {confirm}; otherwise correct or remove the entries",
+                first_names(nameless)
+            ),
+            Hold::TooMany => format!(
+                "{list} no longer lists {n} of {of} hosts, and one change may remove {limit}: {names}; they all stay. To remove them, {confirm}; otherwise correct the list"
+            ),
+            Hold::Machines => format!(
+                "{list} no longer lists {count}, although their Machines exist and are not being deleted: {names}. They stay. Delete their Machines, or label these {}=true; or, to remove only the hosts, {confirm}",
+                key::IGNORE
+            ),
+            Hold::Pending => format!(
+                "{count} stay until the operator knows whether another pool lists them now: {names}. Reading the lists of {}",
+                first_names(pools)
+            ),
+            Hold::Unreadable => format!(
+                "{count} stay because another pool may list them now, and these lists cannot be read: {}. Correct or suspend their sources; to remove the hosts ({names}), {confirm}",
+                first_names(pools)
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_stays_is_told_with_the_act_that_confirms() {
+        let hosts: Vec<String> = ["a", "b", "c", "d"].map(Into::into).into();
+        let (entries, pools) = (["win.example.com".to_owned()], ["hall-b".to_owned()]);
+        let held = Held {
+            hosts: &hosts,
+            of: 9,
+            list: "ConfigMap windows-instances",
+            trouble: "the ConfigMap ns/windows-instances does not exist",
+            nameless: &entries,
+            pools: &pools,
+            limit: "10%",
+        };
+        let number = format!("{}=4", key::APPROVE_REMOVAL);
+        for (hold, parts) in [
+            (Hold::Missing, ["does not exist", "4 hosts", "delete the pool", &number]),
+            (Hold::Empty, ["windows-instances no longer lists any host", "4 hosts", "delete the pool", &number]),
+            (Hold::Nameless, ["win.example.com", "4 hosts", "correct or remove the entries", &number]),
+            (Hold::TooMany, ["4 of 9 hosts", "may remove 10%", "correct the list", &number]),
+            (Hold::Machines, ["their Machines exist", "4 hosts", "Delete their Machines", &number]),
+            (Hold::Unreadable, ["hall-b", "4 hosts", "suspend", &number]),
+            (Hold::Pending, ["hall-b", "4 hosts", "Reading the lists", "stay until"]),
+        ] {
+            let message = held.message(hold);
+            for part in parts.iter().chain(&["a, b, c and 1 more"]) {
+                assert!(message.contains(part), "{part} in {message}");
+            }
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! What becomes of a list: hosts with the pool's settings filled in, and the entries that cannot be used. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{HostKeyPolicy, InstanceHost, Origin, WindowsInstance, WindowsNodePoolSpec};
+use kube::ResourceExt;
+
+use super::{
+    Entry, EntryError,
+    address::{canonical, is_address},
+};
+use crate::operation::host_key_problem::HostKeyProblem;
+
+/// Another host that is there already.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Known {
+    /// Its name.
+    pub name: String,
+    /// Its address.
+    pub address: String,
+    /// Its port.
+    pub port: i32,
+    /// Its pool.
+    pub pool: String,
+    /// Whether it was reached elsewhere last, so that its entry may be wrong: it keeps no host of another pool out. Otherwise two hosts whose
+    /// entries in two pools were exchanged would keep each other from being put right.
+    pub is_elsewhere: bool,
+}
+
+impl Known {
+    /// That of an instance.
+    pub fn of(instance: &WindowsInstance) -> Self {
+        let host = &instance.spec.host;
+        let proven = instance.status.as_ref().and_then(|s| s.proven_at.as_ref());
+        Self {
+            name: instance.name_any(),
+            address: host.address.clone(),
+            port: host.port,
+            pool: instance.spec.pool_ref.name.clone(),
+            is_elsewhere: proven.is_some_and(|p| (&p.address, p.port) != (&host.address, host.port)),
+        }
+    }
+}
+
+/// What is known of host keys.
+pub struct HostKeys<'a> {
+    /// Whether a key of the host of this name is known that no entry declares.
+    pub is_known: &'a dyn Fn(&str) -> bool,
+    /// Reads a key that an entry declares; an error if it is none.
+    pub read: &'a dyn Fn(&str) -> Result<(), String>,
+}
+
+/// Hosts that can be used, and entries that cannot.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Resolved {
+    /// Hosts by name.
+    pub hosts: BTreeMap<String, InstanceHost>,
+    /// Where their entries stand, by name.
+    pub origins: BTreeMap<String, Origin>,
+    /// Entries that are not used.
+    pub problems: Vec<EntryError>,
+}
+
+/// The hosts of a pool, with the pool's settings filled in, and the entries that are not used. An entry that is wrong
+/// stops only itself. `known` are the instances of all pools: the first owner keeps name and address.
+pub fn resolve(
+    pool: &str,
+    spec: &WindowsNodePoolSpec,
+    entries: &[Entry],
+    known: &[Known],
+    keys: &HostKeys<'_>,
+) -> Resolved {
+    let (mut hosts, mut problems) = (BTreeMap::<String, InstanceHost>::new(), Vec::new());
+    let mut origins = BTreeMap::new();
+    let owners: BTreeMap<&str, &Known> = known.iter().map(|k| (k.name.as_str(), k)).collect();
+    let has_instance = |e: &Entry| owners.get(e.host.name.as_str()).is_some_and(|k| k.pool == pool);
+    // Who has an instance already comes first, so that a new entry with the same address cannot push it out.
+    let mut entries: Vec<&Entry> = entries.iter().collect();
+    entries.sort_by_key(|e| !has_instance(e));
+
+    let ssh = spec.ssh();
+    // For hosts that are listed in the pool, the API server has checked it.
+    let is_strict = ssh.host_key_policy == Some(HostKeyPolicy::Strict) && ssh.known_hosts_secret_ref.is_none();
+    let mut taken: BTreeMap<(String, i32), String> = BTreeMap::new();
+    for known in known.iter().filter(|k| k.pool != pool && !k.is_elsewhere) {
+        taken.insert((canonical(&known.address), known.port), format!("{} of pool {}", known.name, known.pool));
+    }
+    let mut names = BTreeSet::new();
+    for Entry { host: entry, origin } in entries {
+        let mut refuse = |reason, message| problems.push(EntryError { host: entry.name.clone(), reason, message });
+        if !names.insert(entry.name.clone()) {
+            refuse("HostConflict", format!("host {} is listed twice; remove one entry", entry.name));
+            continue;
+        }
+        if let Some(owner) = owners.get(entry.name.as_str()).filter(|k| k.pool != pool) {
+            refuse(
+                "HostConflict",
+                format!("host {} already belongs to pool {}; remove it from one of the two", entry.name, owner.pool),
+            );
+            continue;
+        }
+        if let Some(Err(error)) = entry.host_key.as_deref().map(keys.read) {
+            refuse("InvalidInventory", format!("host {}: hostKey: {error}", entry.name));
+            continue;
+        }
+        if !is_address(&entry.address) {
+            let message =
+                format!("host {}: {:?} is neither an IPv4 or IPv6 address nor a DNS name", entry.name, entry.address);
+            refuse("InvalidInventory", message);
+            continue;
+        }
+        if is_strict && entry.host_key.is_none() && !(keys.is_known)(&entry.name) {
+            let problem = HostKeyProblem::NotDeclared { address: entry.address.clone() };
+            refuse(problem.reason(), format!("host {}: {problem}", entry.name));
+            continue;
+        }
+        let port = entry.port.unwrap_or_else(|| i32::from(ssh.port()));
+        let place = (canonical(&entry.address), port);
+        if let Some(other) = taken.get(&place) {
+            let message = format!(
+                "host {}: address {} port {port} already belongs to {other}; remove one of the two",
+                entry.name, entry.address
+            );
+            refuse("HostConflict", message);
+            continue;
+        }
+        taken.insert(place, entry.name.clone());
+        origins.extend(origin.clone().map(|origin| (entry.name.clone(), origin)));
+        let keys = entry.private_key_secret_ref.clone().map_or_else(|| ssh.private_keys(), |k| vec![k]);
+        hosts.insert(
+            entry.name.clone(),
+            InstanceHost {
+                name: entry.name.clone(),
+                address: entry.address.clone(),
+                port,
+                username: entry.username.clone().unwrap_or_else(|| ssh.username().into()),
+                host_key: entry.host_key.clone(),
+                private_keys: keys,
+                labels: entry.labels.clone().unwrap_or_default(),
+            },
+        );
+    }
+    problems.sort_by(|a, b| a.host.cmp(&b.host));
+    Resolved { hosts, origins, problems }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{Host, Inventory, SecretKeyRef, Ssh};
+    use proptest::prelude::*;
+
+    fn host(name: &str, address: &str) -> Host {
+        Host { name: name.into(), address: address.into(), ..Host::default() }
+    }
+    fn spec(hosts: Vec<Host>) -> WindowsNodePoolSpec {
+        WindowsNodePoolSpec {
+            inventory: Inventory { hosts: Some(hosts), ..Inventory::default() },
+            ..WindowsNodePoolSpec::default()
+        }
+    }
+    fn resolve(
+        pool: &str,
+        spec: &WindowsNodePoolSpec,
+        known: &[Known],
+    ) -> (BTreeMap<String, InstanceHost>, Vec<EntryError>) {
+        let entries: Vec<Entry> = spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
+        let read = |key: &str| if key.len() > 20 { Ok(()) } else { Err("it is no key".to_owned()) };
+        let resolved =
+            super::resolve(pool, spec, &entries, known, &HostKeys { is_known: &|name| name == "pinned", read: &read });
+        (resolved.hosts, resolved.problems)
+    }
+    fn known(name: &str, address: &str, pool: &str) -> Known {
+        Known { name: name.into(), address: address.into(), port: 22, pool: pool.into(), is_elsewhere: false }
+    }
+
+    #[test]
+    fn each_bad_entry_stops_only_itself() {
+        let bad_key = Host { host_key: Some("SHA256:short".into()), ..host("k", "10.0.0.9") };
+        let other_port = Host { port: Some(2222), ..host("b", "10.0.0.1") };
+        for (about, hosts, others, used, refused) in [
+            ("all fine", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![], vec!["a", "b"], vec![]),
+            (
+                "same address",
+                vec![host("a", "10.0.0.1"), host("b", "10.0.0.1")],
+                vec![],
+                vec!["a"],
+                vec![("b", "HostConflict")],
+            ),
+            ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], vec!["a", "b"], vec![]),
+            (
+                "same address, written otherwise",
+                vec![
+                    host("a", "fd00::1"),
+                    host("b", "fd00:0:0::1"),
+                    host("c", "X.example.com"),
+                    host("d", "x.example.com."),
+                ],
+                vec![],
+                vec!["a", "c"],
+                vec![("b", "HostConflict"), ("d", "HostConflict")],
+            ),
+            (
+                "the newcomer stands first in the list",
+                vec![host("new", "10.0.0.1"), host("old", "10.0.0.1")],
+                vec![known("old", "10.0.0.1", "p")],
+                vec!["old"],
+                vec![("new", "HostConflict")],
+            ),
+            (
+                "address in another pool",
+                vec![host("a", "10.0.0.1")],
+                vec![known("x", "10.0.0.1", "q")],
+                vec![],
+                vec![("a", "HostConflict")],
+            ),
+            (
+                "address in another pool, whose host was reached elsewhere",
+                vec![host("a", "10.0.0.1")],
+                vec![Known { is_elsewhere: true, ..known("x", "10.0.0.1", "q") }],
+                vec!["a"],
+                vec![],
+            ),
+            (
+                "name in another pool",
+                vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")],
+                vec![known("a", "10.9.9.9", "q")],
+                vec!["b"],
+                vec![("a", "HostConflict")],
+            ),
+            (
+                "our own instance is no conflict",
+                vec![host("a", "10.0.0.1")],
+                vec![known("a", "10.0.0.1", "p")],
+                vec!["a"],
+                vec![],
+            ),
+            (
+                "listed twice",
+                vec![host("a", "10.0.0.1"), host("a", "10.0.0.2")],
+                vec![],
+                vec!["a"],
+                vec![("a", "HostConflict")],
+            ),
+            ("bad key", vec![bad_key], vec![], vec![], vec![("k", "InvalidInventory")]),
+            (
+                "bad address",
+                vec![host("a", "10.0.0.256"), host("b", "-x.example.com"), host("c", "a..b")],
+                vec![],
+                vec![],
+                vec![("a", "InvalidInventory"), ("b", "InvalidInventory"), ("c", "InvalidInventory")],
+            ),
+        ] {
+            let (hosts, problems) = resolve("p", &spec(hosts), &others);
+            assert_eq!(hosts.keys().map(String::as_str).collect::<Vec<_>>(), used, "{about}");
+            assert_eq!(problems.iter().map(|p| (p.host.as_str(), p.reason)).collect::<Vec<_>>(), refused, "{about}");
+        }
+    }
+
+    #[test]
+    fn the_pools_settings_are_filled_in_and_the_hosts_own_win() {
+        let key = |name: &str| SecretKeyRef { name: name.into(), key: None };
+        let mut spec = spec(vec![
+            host("a", "10.0.0.1"),
+            Host {
+                port: Some(2222),
+                username: Some("bob".into()),
+                private_key_secret_ref: Some(key("own")),
+                ..host("b", "10.0.0.2")
+            },
+        ]);
+        let (hosts, _) = resolve("p", &spec, &[]);
+        assert_eq!(
+            (hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys[0].name.as_str()),
+            (22, "Administrator", "cloud-private-key")
+        );
+        spec.ssh = Some(Ssh {
+            port: Some(22022),
+            username: Some("core".into()),
+            private_key_secret_refs: Some(vec![key("x"), key("y")]),
+            ..Ssh::default()
+        });
+        let (hosts, _) = resolve("p", &spec, &[]);
+        assert_eq!((hosts["a"].port, hosts["a"].username.as_str(), hosts["a"].private_keys.len()), (22022, "core", 2));
+        assert_eq!(
+            (hosts["b"].port, hosts["b"].username.as_str(), hosts["b"].private_keys[0].name.as_str()),
+            (2222, "bob", "own")
+        );
+    }
+
+    #[test]
+    fn a_list_from_afar_is_held_to_strict_host_keys() {
+        let key = "SHA256:mVPwvezndPv/ARoIadVY98vAC0g+P/5633yTC4d/wXE";
+        let with_key = Host { host_key: Some(key.into()), ..host("a", "10.0.0.1") };
+        let mut spec = spec(vec![with_key, host("b", "10.0.0.2"), host("pinned", "10.0.0.3")]);
+        spec.ssh = Some(Ssh { host_key_policy: Some(HostKeyPolicy::Strict), ..Ssh::default() });
+        let (hosts, problems) = resolve("p", &spec, &[]);
+        assert_eq!(hosts.into_keys().collect::<Vec<_>>(), ["a", "pinned"]);
+        assert_eq!((problems[0].host.as_str(), problems[0].reason), ("b", "HostKeyUnknown"));
+    }
+
+    proptest! {
+        #[test]
+        fn any_entries_are_used_or_refused(entries in proptest::collection::vec((".{0,8}", ".{0,20}"), 0..8)) {
+            let hosts: Vec<Host> = entries.iter().map(|(n, a)| host(n, a)).collect();
+            let (used, refused) = resolve("p", &spec(hosts.clone()), &[]);
+            prop_assert_eq!(used.len() + refused.len(), hosts.len());
+        }
+    }
+}

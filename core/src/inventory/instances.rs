@@ -1,0 +1,430 @@
+//! What has to be written for the instances of a pool to be those of its list, with the grants that the plan gives. Pure.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::{
+    Desired, Grant, GrantType, InstanceHost, Leaving, Origin, PoolRef, WindowsInstance, WindowsInstanceSpec,
+    WindowsNodePool,
+    names::{FINALIZER_INSTANCE, key},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::{Resource, ResourceExt};
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use super::{letting_go::is_owned_by, list::List};
+use crate::rollout::grants::{Decision, Granting};
+
+/// What has to be written for the instances to be those of the inventory.
+#[derive(Debug, Default)]
+pub struct Changes {
+    /// Instances to create.
+    pub create: Vec<WindowsInstance>,
+    /// Instances to change.
+    pub update: Vec<Update>,
+    /// Names of hosts that are to leave.
+    pub leave: Vec<String>,
+}
+
+/// A change of an instance.
+#[derive(Clone, Debug)]
+pub struct Update {
+    /// Its name.
+    pub name: String,
+    /// Merge patch.
+    pub patch: serde_json::Value,
+    /// Whether the entry of the host has changed.
+    pub changed: bool,
+    /// The pool that it goes over to.
+    pub moved_to: Option<String>,
+    /// Whether the host was to leave, and stays.
+    pub returns: bool,
+}
+
+/// Required writes. A host that has not joined yet follows `version`; a node gets another one with its grant.
+/// `pools` returns the pool of a name.
+pub fn changes(
+    list: &List,
+    mine: &[Arc<WindowsInstance>],
+    version: &str,
+    pool: &WindowsNodePool,
+    pools: &dyn Fn(&str) -> Option<Arc<WindowsNodePool>>,
+) -> Changes {
+    let mut changes = Changes::default();
+    let existing: BTreeMap<String, &Arc<WindowsInstance>> = mine.iter().map(|i| (i.name_any(), i)).collect();
+    let own: BTreeSet<&str> = pool.spec.hosts().iter().map(|h| h.name.as_str()).collect();
+    for (name, host) in &list.hosts {
+        let origin = list.origins.get(name);
+        match existing.get(name) {
+            None => changes.create.push(new_instance(pool, host, origin, version, list.first_keys.get(name))),
+            Some(instance) if instance.is_deleting() => {}
+            Some(instance) => {
+                let joined = instance.status.as_ref().is_some_and(|s| s.current_version.is_some());
+                // A node that has joined keeps the version that it follows.
+                let stale = !joined && instance.spec.desired.as_ref().is_none_or(|d| d.version != version);
+                let mut spec = serde_json::Map::new();
+                let changed = instance.spec.host != *host;
+                if changed {
+                    spec.insert("host".into(), replaced(&instance.spec.host, host));
+                }
+                if let Some(origin) = origin.filter(|o| changed || is_elsewhere(instance.spec.origin.as_ref(), o)) {
+                    spec.insert("origin".into(), in_place_of(instance.spec.origin.as_ref(), origin));
+                }
+                // A host that the pool itself lists comes from no other source any more, and must not leave with a Machine.
+                if own.contains(name.as_str()) && instance.spec.origin.is_some() {
+                    spec.insert("origin".into(), serde_json::Value::Null);
+                }
+                if stale {
+                    spec.insert("desired".into(), json!({"version": version}));
+                }
+                let returns = instance.spec.leaving.is_some();
+                if returns {
+                    spec.extend(returned(instance));
+                }
+                let mut patch = json!({"spec": spec});
+                let is_owned = is_owned_by(instance, pool);
+                if !is_owned {
+                    patch["metadata"] = json!({"ownerReferences": pool.controller_owner_ref(&()).map(|o| vec![o])});
+                }
+                if !is_owned || !spec.is_empty() {
+                    changes.update.push(Update { name: name.clone(), patch, changed, moved_to: None, returns });
+                }
+            }
+        }
+    }
+    let gone = mine.iter().filter(|i| !i.is_deleting() && !list.hosts.contains_key(&i.name_any()));
+    for instance in gone {
+        let name = instance.name_any();
+        let to = list.moves.get(&name).map(|to| (to, pools(to)));
+        let update = |patch, moved_to: Option<&String>, returns| Update {
+            name: name.clone(),
+            patch,
+            changed: false,
+            moved_to: moved_to.cloned(),
+            returns,
+        };
+        match to {
+            None if instance.spec.leaving.as_ref().is_some_and(|l| !l.confirmed && list.confirmed.contains(&name)) => {
+                changes.update.push(update(json!({"spec": {"leaving": {"confirmed": true}}}), None, false));
+            }
+            None if instance.spec.leaving.is_some() => {}
+            None => changes.leave.push(name),
+            // Operations in progress are revoked first.
+            Some(_) if instance.spec.leaving.is_some() => {
+                changes.update.push(update(json!({"spec": returned(instance)}), None, true));
+            }
+            Some((to, Some(other))) if takes_over(&other, instance) => {
+                changes.update.push(update(moved(instance, &other), Some(to), false));
+            }
+            // It goes over as soon as it can.
+            Some(_) => {}
+        }
+    }
+    changes
+}
+
+/// What takes it back that a host is to leave.
+fn returned(instance: &WindowsInstance) -> serde_json::Map<String, serde_json::Value> {
+    let leaves = |g: &Grant| matches!(g.type_, GrantType::Remove | GrantType::Orphan);
+    let grant = instance.spec.grant.as_ref().filter(|g| leaves(g)).map(|_| "grant");
+    ["leaving"].into_iter().chain(grant).map(|k| (k.to_owned(), serde_json::Value::Null)).collect()
+}
+
+/// Whether an entry stands in another place than before. One that only moves in its file, or is seen in another revision, does
+/// not: thousands of instances would have to be written for one more line.
+fn is_elsewhere(before: Option<&Origin>, now: &Origin) -> bool {
+    before.is_none_or(|b| (&b.source, &b.file, &b.machine) != (&now.source, &now.file, &now.machine))
+}
+
+fn in_place_of(before: Option<&Origin>, now: &Origin) -> serde_json::Value {
+    let nothing = before.map_or(serde_json::Value::Null, |b| json!(b));
+    let nulls = nothing.as_object().into_iter().flatten().map(|(k, _)| (k.clone(), serde_json::Value::Null));
+    merged(serde_json::Value::Object(nulls.collect()), json!(now))
+}
+
+/// Whether an instance may go over to a pool now: during an operation it belongs to the pool that began it.
+fn takes_over(pool: &WindowsNodePool, instance: &WindowsInstance) -> bool {
+    let busy = instance.status.as_ref().is_some_and(|s| s.operation.is_some());
+    pool.metadata.deletion_timestamp.is_none() && !pool.spec.is_plan() && !busy
+}
+
+/// The merge patch that gives an instance to another pool. What it does not use of its grant is gone.
+fn moved(instance: &WindowsInstance, to: &WindowsNodePool) -> serde_json::Value {
+    json!({
+        "metadata": {
+            "resourceVersion": instance.resource_version(),
+            "labels": {key::POOL: to.name_any()},
+            "ownerReferences": to.controller_owner_ref(&()).map(|o| vec![o]),
+        },
+        "spec": {"poolRef": {"name": to.name_any()}, "grant": null},
+    })
+}
+
+/// The merge patch value that turns one host into another: what is no longer set is set to null.
+fn replaced(old: &InstanceHost, new: &InstanceHost) -> serde_json::Value {
+    let mut value = json!(new);
+    if new.host_key.is_none() {
+        value["hostKey"] = serde_json::Value::Null;
+    }
+    let labels: BTreeMap<&String, Option<&String>> =
+        old.labels.keys().map(|k| (k, None)).chain(new.labels.iter().map(|(k, v)| (k, Some(v)))).collect();
+    value["labels"] = json!(labels);
+    value
+}
+
+fn new_instance(
+    pool: &WindowsNodePool,
+    host: &InstanceHost,
+    origin: Option<&Origin>,
+    version: &str,
+    first_key: Option<&String>,
+) -> WindowsInstance {
+    WindowsInstance {
+        metadata: ObjectMeta {
+            annotations: first_key.map(|k| BTreeMap::from([(key::FIRST_HOST_KEY.to_string(), k.clone())])),
+            name: Some(host.name.clone()),
+            labels: Some(BTreeMap::from([(key::POOL.to_string(), pool.name_any())])),
+            finalizers: Some(vec![FINALIZER_INSTANCE.into()]),
+            owner_references: pool.controller_owner_ref(&()).map(|o| vec![o]),
+            ..ObjectMeta::default()
+        },
+        spec: WindowsInstanceSpec {
+            pool_ref: PoolRef { name: pool.name_any() },
+            host: host.clone(),
+            origin: origin.cloned(),
+            desired: Some(Desired { version: version.into() }),
+            grant: None,
+            leaving: None,
+        },
+        status: None,
+    }
+}
+
+/// One write of an instance. The writes of a reconcile are independent of one another.
+#[derive(Debug)]
+pub enum Write {
+    /// A new instance.
+    Create(Box<WindowsInstance>),
+    /// A changed entry, or another pool.
+    Update(Update),
+    /// A grant that is given or taken back.
+    Grant {
+        /// Name of the instance.
+        name: String,
+        /// Merge patch.
+        patch: serde_json::Value,
+    },
+    /// The mark of a host that is to leave.
+    Leave {
+        /// Name of the instance.
+        name: String,
+        /// Merge patch.
+        patch: serde_json::Value,
+        /// The part of the patch that holds whatever else has changed of the instance meanwhile.
+        mark: Option<serde_json::Value>,
+        /// Why it leaves.
+        why: String,
+        /// The revision of the list that does not have it any more.
+        revision: Option<String>,
+    },
+}
+
+/// All writes of a reconcile.
+pub fn writes(
+    changes: &Changes,
+    mine: &[Arc<WindowsInstance>],
+    list: &List,
+    decision: &Decision,
+    now: Timestamp,
+) -> Vec<Write> {
+    let Changes { create, update, leave } = changes;
+    let mut writes: Vec<Write> = Vec::new();
+    writes.extend(create.iter().map(|i| Write::Create(Box::new(i.clone()))));
+    writes.extend(update.iter().cloned().map(Write::Update));
+    for instance in mine {
+        let name = instance.name_any();
+        let leaving = leave.contains(&name).then(|| leaving(list, instance, now));
+        let granting = decision.changes.get(&name);
+        let mut spec = granting.map_or_else(|| json!({}), |g| granted(instance, g.as_ref(), now));
+        let is_placed = decision.placed.contains(&name);
+        if is_placed {
+            spec["grant"] = json!({"withoutPlace": null});
+        }
+        if let Some(leaving) = &leaving {
+            spec["leaving"] = json!(leaving);
+        }
+        // The resource version makes sure that the grant is given on what was seen.
+        let patch = json!({"metadata": {"resourceVersion": instance.resource_version()}, "spec": spec});
+        match (leaving, granting) {
+            (Some(leaving), _) => {
+                let revision = list.status.as_ref().and_then(|s| s.revision.clone());
+                // The confirmation is used up: it must not be lost to a status that is written at the same moment.
+                let mark = leaving
+                    .confirmed
+                    .then(|| json!({"metadata": {"uid": instance.uid()}, "spec": {"leaving": leaving}}));
+                writes.push(Write::Leave { name, patch, mark, why: leaving.why, revision });
+            }
+            (None, Some(_)) => writes.push(Write::Grant { name, patch }),
+            (None, None) if is_placed => writes.push(Write::Grant { name, patch }),
+            (None, None) => {}
+        }
+    }
+    writes
+}
+
+/// The mark of a host that is to leave.
+fn leaving(list: &List, instance: &WindowsInstance, now: Timestamp) -> Leaving {
+    let name = instance.name_any();
+    Leaving { since: now.into(), why: list.why_leaving(&name), confirmed: list.confirmed.contains(&name) }
+}
+
+/// The part of an instance's spec that gives a grant, or takes it back.
+fn granted(instance: &WindowsInstance, granting: Option<&Granting>, now: Timestamp) -> serde_json::Value {
+    let grant = granting.map(|granting| new_grant(instance, granting, now));
+    let mut spec = json!({"grant": null});
+    if let Some(grant) = &grant {
+        // What the last grant had and this one has not must go.
+        let empty = json!({"version": null, "disruption": null, "services": null, "withoutPlace": null});
+        spec["grant"] = merged(empty, json!(grant));
+        if let Some(version) = &grant.version {
+            spec["desired"] = json!({"version": version});
+        }
+    }
+    spec
+}
+
+fn merged(mut base: serde_json::Value, over: serde_json::Value) -> serde_json::Value {
+    if let (Some(base), serde_json::Value::Object(over)) = (base.as_object_mut(), over) {
+        base.extend(over);
+    }
+    base
+}
+
+fn new_grant(instance: &WindowsInstance, granting: &Granting, now: Timestamp) -> Grant {
+    let seed =
+        format!("{} {} {}", instance.uid().unwrap_or_default(), instance.resource_version().unwrap_or_default(), now);
+    let hash = hex::encode(Sha256::digest(seed));
+    let verb = match granting.type_ {
+        GrantType::Provision => "join",
+        GrantType::Stage => "stage",
+        GrantType::Update => "update",
+        GrantType::Reboot => "reboot",
+        GrantType::Repair => "repair",
+        GrantType::Remove => "remove",
+        GrantType::Orphan => "orphan",
+        GrantType::RotateKey => "rotate-key",
+    };
+    Grant {
+        id: format!("{verb}-{}", &hash[..10]),
+        type_: granting.type_,
+        granted_time: now.into(),
+        version: granting.version.clone(),
+        disruption: granting.disruption,
+        services: granting.services.clone(),
+        without_place: granting.without_place,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inventory::{
+        Entry,
+        hosts::{self, HostKeys, Known},
+    };
+    use api::{Host, Inventory, WindowsNodePoolSpec};
+
+    fn pool(hosts: &[(&str, &str)]) -> WindowsNodePool {
+        let hosts =
+            hosts.iter().map(|(n, a)| Host { name: (*n).into(), address: (*a).into(), ..Host::default() }).collect();
+        let inventory = Inventory { hosts: Some(hosts), ..Inventory::default() };
+        WindowsNodePool::new("p", WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() })
+    }
+
+    fn plan(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>]) -> Changes {
+        let known: Vec<Known> = mine.iter().map(|i| Known::of(i)).collect();
+        let entries: Vec<Entry> = pool.spec.hosts().iter().map(|h| Entry { host: h.clone(), origin: None }).collect();
+        let hosts =
+            hosts::resolve("p", &pool.spec, &entries, &known, &HostKeys { is_known: &|_| false, read: &|_| Ok(()) })
+                .hosts;
+        let list = List { hosts, ..List::default() };
+        changes(&list, mine, "1-a", pool, &|_| None)
+    }
+
+    #[test]
+    fn instances_follow_the_inventory() {
+        let first = pool(&[("a", "10.0.0.1"), ("b", "10.0.0.2")]);
+        let made = plan(&first, &[]);
+        assert_eq!(made.create.iter().map(ResourceExt::name_any).collect::<Vec<_>>(), ["a", "b"]);
+        assert!(made.create.iter().all(|i| i.finalizers() == [FINALIZER_INSTANCE]));
+        let mine: Vec<_> = made.create.into_iter().map(Arc::new).collect();
+
+        let same = plan(&first, &mine);
+        assert!(same.create.is_empty() && same.update.is_empty() && same.leave.is_empty(), "{same:?}");
+
+        let moved = plan(&pool(&[("a", "10.0.0.9")]), &mine);
+        assert_eq!(moved.leave, ["b"]);
+        assert_eq!(moved.update[0].patch["spec"]["host"]["address"], "10.0.0.9");
+    }
+
+    #[test]
+    fn a_host_that_is_listed_again_stays() {
+        let first = pool(&[("a", "10.0.0.1"), ("b", "10.0.0.2")]);
+        let grant = |type_| {
+            Some(new_grant(
+                &WindowsInstance::new("b", WindowsInstanceSpec::default()),
+                &Granting::from(type_),
+                Timestamp::UNIX_EPOCH,
+            ))
+        };
+        for (grant, expected) in [
+            (None, json!({"leaving": null})),
+            (grant(GrantType::Remove), json!({"leaving": null, "grant": null})),
+            (grant(GrantType::Update), json!({"leaving": null})),
+        ] {
+            let mine: Vec<_> = plan(&first, &[])
+                .create
+                .into_iter()
+                .map(|mut i| {
+                    if i.name_any() == "b" {
+                        (i.spec.leaving, i.spec.grant) = (Some(Leaving::default()), grant.clone());
+                    }
+                    Arc::new(i)
+                })
+                .collect();
+            let out = plan(&pool(&[("a", "10.0.0.1")]), &mine);
+            assert!(out.leave.is_empty() && out.update.is_empty(), "it is marked already: {out:?}");
+            let again = plan(&first, &mine);
+            assert!(again.leave.is_empty() && again.create.is_empty(), "{again:?}");
+            assert_eq!(again.update.iter().map(|u| (u.name.as_str(), u.returns)).collect::<Vec<_>>(), [("b", true)]);
+            assert_eq!(again.update[0].patch, json!({"spec": expected}));
+        }
+    }
+
+    /// The host would be taken for gone with its Machine, although its pool lists it.
+    #[test]
+    fn a_host_that_the_pool_lists_itself_comes_from_no_machine_any_more() {
+        let first = pool(&[("a", "10.0.0.1")]);
+        let mut made = plan(&first, &[]).create.remove(0);
+        made.spec.origin = Some(Origin { machine: Some("ns/a".into()), ..Origin::default() });
+        let changes = plan(&first, &[Arc::new(made)]);
+        assert_eq!(changes.update.iter().map(|u| &u.patch).collect::<Vec<_>>(), [&json!({"spec": {"origin": null}})]);
+    }
+
+    #[test]
+    fn what_is_no_longer_set_is_taken_back() {
+        let old = InstanceHost {
+            host_key: Some("k".into()),
+            labels: BTreeMap::from([("a".into(), "1".into())]),
+            ..InstanceHost::default()
+        };
+        let new = InstanceHost { labels: BTreeMap::from([("b".into(), "2".into())]), ..InstanceHost::default() };
+        let value = replaced(&old, &new);
+        assert!(value["hostKey"].is_null() && value["labels"]["a"].is_null());
+        assert_eq!(value["labels"]["b"], "2");
+    }
+}

@@ -1,0 +1,209 @@
+//! The desired hosts of a pool: the entries of its source, with names, without unusable ones, and with hosts that must
+//! not leave yet.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::{
+    FirstContact, GrantType, InstanceHost, InventoryStatus, Origin, WindowsInstance, WindowsNodePool,
+    conditions::reason,
+};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::{
+    Departures, Entry, EntryError, SourceError,
+    address::canonical,
+    naming::{self, Place},
+    ownership::HostOwners,
+    removals::Presence,
+};
+
+/// Hosts of one list that are asked for their names. Others wait until these are nodes.
+pub const MAX_ASKED: usize = 1000;
+
+/// What was observed of a list.
+#[derive(Clone, Debug, Default)]
+pub struct ObservedList {
+    /// What is there of it.
+    pub presence: Presence,
+    /// Why there is none.
+    pub trouble: Option<String>,
+    /// Entries that may be any host.
+    pub nameless: Nameless,
+    /// For Machines: their state.
+    pub departures: Option<Departures>,
+    /// Whether the pool is being deleted, which means that all hosts leave.
+    pub deleting: bool,
+}
+
+/// Entries without a known name, by their addresses.
+#[derive(Clone, Debug, Default)]
+pub struct Nameless {
+    /// Hosts that have not reported their names, and are asked.
+    pub unnamed: Vec<String>,
+    /// Entries that cannot be read.
+    pub broken: Vec<String>,
+}
+
+impl Nameless {
+    /// All of them, sorted.
+    pub fn all(&self) -> Vec<String> {
+        let mut all: Vec<String> = self.unnamed.iter().chain(&self.broken).cloned().collect();
+        all.sort();
+        all
+    }
+}
+
+/// The desired hosts of a pool.
+#[derive(Debug, Default)]
+pub struct List {
+    /// Hosts by name.
+    pub hosts: BTreeMap<String, InstanceHost>,
+    /// Where their entries stand, by name.
+    pub origins: BTreeMap<String, Origin>,
+    /// What is wrong: with the source, which then comes first, and with entries.
+    pub problems: Vec<EntryError>,
+    /// Hosts whose names are not known: each may be any host of the pool that no other entry means.
+    pub unnamed: Vec<(Place, Entry)>,
+    /// Those of them that are asked.
+    pub to_ask: Vec<(Place, Entry)>,
+    /// First contacts with hosts that have no instance yet.
+    pub contacts: Vec<FirstContact>,
+    /// Fingerprints of the keys that hosts showed at their first contact, by name.
+    pub first_keys: BTreeMap<String, String>,
+    /// Hosts that are not listed any more, and which pool lists them now.
+    pub moves: BTreeMap<String, String>,
+    /// Hosts that leave together with their Machines: nothing is done with them, and they count for nothing.
+    pub vanishing: BTreeSet<String>,
+    /// Whether all leave because the pool is being deleted.
+    pub deleting: bool,
+    /// Hosts whose removal a person has just confirmed.
+    pub confirmed: BTreeSet<String>,
+    /// What a person has approved, if it is used up, or fits nothing.
+    pub spent: Option<String>,
+    /// Where the list comes from.
+    pub status: Option<InventoryStatus>,
+    /// When the source is to be asked again, if nothing of it is heard before.
+    pub next: Option<Timestamp>,
+    /// Whether the fault of the source is transient.
+    pub mends_itself: bool,
+}
+
+/// Whether nothing is wrong with a list that was in force before: who has suspended the source knows, and an operator that has just
+/// started has not looked yet.
+fn is_no_news(trouble: &SourceError) -> bool {
+    [reason::SUSPENDED, reason::FETCHING].contains(&trouble.reason)
+}
+
+/// Whether a list of the pool was in force before.
+fn pool_has_list(pool: &WindowsNodePool) -> bool {
+    pool.status.as_ref().is_some_and(|s| s.inventory.is_some())
+}
+
+/// Entries of a list without names that cannot be read, and are not those of hosts that are there: each may be any host.
+pub fn broken(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], problems: &[EntryError]) -> Vec<String> {
+    if pool.spec.inventory.config_map_ref.is_none() {
+        return Vec::new();
+    }
+    let is_there = |p: &EntryError| mine.iter().any(|i| canonical(&i.spec.host.address) == canonical(&p.host));
+    problems.iter().filter(|p| !p.host.is_empty() && !is_there(p)).map(|p| p.host.clone()).collect()
+}
+
+impl List {
+    /// It is not known what is listed: everything stays as it is. For Machines that is not known to be so unless they can be read.
+    pub fn unknown(pool: &WindowsNodePool, mine: &[Arc<WindowsInstance>], trouble: &SourceError) -> Self {
+        let is_of_machines = pool.spec.inventory.machine_set_ref.is_some();
+        let removes = |i: &WindowsInstance| i.spec.grant.as_ref().is_some_and(|g| g.type_ == GrantType::Remove);
+        let stays = |i: &&Arc<WindowsInstance>| !i.is_leaving() || (is_of_machines && !i.is_deleting() && !removes(i));
+        Self {
+            hosts: mine.iter().filter(stays).map(|i| (i.name_any(), i.spec.host.clone())).collect(),
+            mends_itself: !trouble.stalls,
+            problems: if is_no_news(trouble) && pool_has_list(pool) { Vec::new() } else { vec![trouble.into()] },
+            ..Self::as_before(pool)
+        }
+    }
+
+    /// There is no list: that is no wish to remove anything.
+    pub fn missing(pool: &WindowsNodePool, trouble: &SourceError) -> Self {
+        Self { problems: vec![trouble.into()], ..Self::as_before(pool) }
+    }
+
+    /// What the status of the pool says of the list that was in force.
+    fn as_before(pool: &WindowsNodePool) -> Self {
+        Self {
+            contacts: pool.status.as_ref().map(|s| s.contacts.clone()).unwrap_or_default(),
+            status: pool.status.as_ref().and_then(|s| s.inventory.clone()),
+            ..Self::default()
+        }
+    }
+
+    /// Keeps what is known of hosts from their first contact, until they have an instance, which gets the key.
+    pub fn keep_contacts(
+        &mut self,
+        contacts: Vec<FirstContact>,
+        named: &[Entry],
+        port: i32,
+        mine: &[Arc<WindowsInstance>],
+    ) {
+        let names: BTreeMap<Place, &str> =
+            named.iter().map(|e| (naming::place(&e.host, port), e.host.name.as_str())).collect();
+        for contact in contacts {
+            let name = names.get(&(contact.address.clone(), contact.port));
+            if let Some(name) = name {
+                self.first_keys.insert((*name).to_owned(), contact.host_key.clone());
+            }
+            if !mine.iter().any(|i| name.is_some_and(|n| i.name_any() == *n)) {
+                self.contacts.push(contact);
+            }
+        }
+    }
+
+    /// Limits the number of hosts that are asked, and reports it.
+    pub fn say_if_too_long(&mut self) {
+        let Some((place, _)) = self.to_ask.get(MAX_ASKED) else { return };
+        let message = format!(
+            "the names of {} hosts of the list are unknown, and the operator asks {MAX_ASKED} of them; it asks {} and the following ones as others become nodes: remove hosts that do not answer, or use several pools",
+            self.to_ask.len(),
+            place.0
+        );
+        self.problems.push(EntryError { host: place.0.clone(), reason: "TooManyUnknownHosts", message });
+        self.to_ask.truncate(MAX_ASKED);
+    }
+
+    /// A host whose entry is there and cannot be used any more stays as it is: only who takes the entry out wants the host to go.
+    pub fn keep_what_is_only_wrong(&mut self, mine: &[Arc<WindowsInstance>]) {
+        for instance in mine.iter().filter(|i| !i.is_deleting()) {
+            let (name, address) = (instance.name_any(), canonical(&instance.spec.host.address));
+            let wrong = self.problems.iter().any(|p| p.host == name || canonical(&p.host) == address);
+            if wrong {
+                self.hosts.entry(name).or_insert_with(|| instance.spec.host.clone());
+            }
+        }
+    }
+
+    /// A host that another pool lists now goes over to it, and stays the node that it is.
+    pub fn hand_over(
+        &mut self,
+        pool: &WindowsNodePool,
+        mine: &[Arc<WindowsInstance>],
+        pools: &[Arc<WindowsNodePool>],
+        owners: &HostOwners,
+    ) {
+        for instance in mine.iter().filter(|i| !i.is_deleting() && !self.hosts.contains_key(&i.name_any())) {
+            let name = instance.name_any();
+            let Some(to) = owners.other(&pool.name_any(), &name, &instance.spec.host.address, pools) else {
+                continue;
+            };
+            if pools.iter().any(|p| p.name_any() == to && p.spec.is_plan()) {
+                let message = format!(
+                    "pool {to}, which is in mode Plan, lists host {name} now: the host stays in this pool until that pool is in mode Apply"
+                );
+                self.problems.push(EntryError { host: name.clone(), reason: "HandOverWaits", message });
+            }
+            self.moves.insert(name, to);
+        }
+    }
+}

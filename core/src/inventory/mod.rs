@@ -1,0 +1,100 @@
+//! Which hosts a pool has, by the list that names them: names, conflicts, removals, and whether a newer list is used.
+//!
+//! Every source gives the same: a list of entries, each with where it stands, and a list of problems, each
+//! with one entry. What becomes of them is the same for all ([`hosts`]).
+
+pub mod address;
+mod departing;
+pub mod hosts;
+pub mod instances;
+pub mod letting_go;
+pub mod list;
+pub mod naming;
+pub mod ownership;
+pub mod removals;
+pub mod revision_policy;
+pub mod second_node;
+pub mod source_pool;
+pub mod strays;
+
+use std::collections::BTreeSet;
+
+use api::{Host, InventoryStatus, Origin};
+use jiff::Timestamp;
+
+/// An entry of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// The entry of the host. The name is empty where the source has no names: the host reports it.
+    pub host: Host,
+    /// Where the entry stands. `None` for the pool's own list.
+    pub origin: Option<Origin>,
+}
+
+/// A whole list, read and checked without the lists of other pools.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HostList {
+    /// Entries that can be used.
+    pub entries: Vec<Entry>,
+    /// Those that cannot, where one bad entry stops only itself.
+    pub problems: Vec<EntryError>,
+    /// Where it comes from. `None` for the pool's own list.
+    pub status: Option<InventoryStatus>,
+    /// Why something newer is not used, or is not known.
+    pub trouble: Option<SourceError>,
+    /// Read of the source that it is from, if that was before this one: a repository is not fetched each time.
+    pub as_of: Option<ownership::Begun>,
+    /// Time of the next read of the source. `None`: when it reports a change.
+    pub next: Option<Timestamp>,
+    /// For Machines: the hosts that leave with them. `None`: the removal of an entry is the sign.
+    pub departures: Option<Departures>,
+}
+
+/// Hosts that leave because of their Machines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Departures {
+    /// Instances whose Machine is being deleted, or is gone, and the host with it. The host is left alone.
+    pub vanishing: BTreeSet<String>,
+    /// Instances whose Machine a person has excluded from the operator.
+    pub dismissed: BTreeSet<String>,
+}
+
+/// Why a source cannot be read, or not followed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourceError {
+    /// PascalCase.
+    pub reason: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+    /// Whether it lasts until a person acts.
+    pub stalls: bool,
+}
+
+impl From<&SourceError> for EntryError {
+    /// The fault of the source, which is that of no entry.
+    fn from(trouble: &SourceError) -> Self {
+        Self { host: String::new(), reason: trouble.reason, message: trouble.message.clone() }
+    }
+}
+
+/// What came of asking a source.
+#[derive(Clone, Debug, PartialEq)]
+pub enum SourceOutcome {
+    /// This list is in force.
+    Listed(Box<HostList>),
+    /// There is no list: present hosts stay unchanged until a person confirms their removal.
+    Missing(SourceError),
+    /// No list is known: hosts that are there stay as they are, and nothing is removed.
+    Unknown(SourceError, Option<Timestamp>),
+}
+
+/// An entry that is not used, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EntryError {
+    /// Name of the host.
+    pub host: String,
+    /// PascalCase.
+    pub reason: &'static str,
+    /// What is wrong and what to do.
+    pub message: String,
+}

@@ -1,0 +1,307 @@
+//! Which pool lists which hosts, so that a host that changes pools is handed over and not removed.
+//!
+//! What a pool lists in its own spec is at hand. For any other list it is what was last read of it, and how it stands with reading it:
+//! before a host leaves, every other list must have been read since the host was missed first.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use api::{WindowsNodePool, conditions::reason};
+use kube::ResourceExt;
+
+use super::{address::canonical, removals::Others};
+
+/// The lists of the pools, as each was last read.
+#[derive(Debug, Default)]
+pub struct HostOwners {
+    /// Counts up: what happened before what.
+    clock: u64,
+    pools: BTreeMap<String, Claim>,
+    /// When each host of a pool was missed first, by pool.
+    missed: BTreeMap<String, BTreeMap<String, u64>>,
+    /// Pools that wait until others have been read, and since when.
+    waiting: BTreeMap<String, u64>,
+}
+
+/// What a pool lists.
+#[derive(Clone, Debug, Default)]
+struct Claim {
+    hosts: BTreeSet<String>,
+    /// Addresses of entries without a known name.
+    addresses: BTreeSet<String>,
+    /// Generation of the pool that was read.
+    generation: Option<i64>,
+    /// When the last attempt to read it began.
+    tried: u64,
+    /// When the last attempt that gave a list began.
+    read: u64,
+}
+
+impl Claim {
+    /// Whether an attempt to read the pool in this generation, and one that gave a list, has begun since.
+    fn standing(&self, since: u64, generation: Option<i64>) -> (bool, bool) {
+        let is_new = |at: u64| at >= since && self.generation == generation;
+        (is_new(self.tried), is_new(self.read))
+    }
+}
+
+/// Result of a read of a pool's list.
+#[derive(Clone, Debug)]
+pub enum Reading {
+    /// A list with these hosts, and entries without a name at these addresses.
+    List(BTreeSet<String>, BTreeSet<String>),
+    /// The same, while a newer list is there that cannot be used.
+    Old(BTreeSet<String>, BTreeSet<String>),
+    /// Its owner, or its absence, says that it lists no others than the pool has.
+    Nothing,
+    /// It is not known yet, or cannot be known now.
+    Unknown,
+}
+
+/// What is known of a source that has no list, by the reason that it gives.
+pub fn unknown(reason: &str) -> Reading {
+    // What does not exist lists no host; what is suspended goes on listing what it has.
+    let nothing = [reason::SUSPENDED, "MachineApiMissing", "SourceNotSupported", "SourceNotFound", "ConfigMapMissing"];
+    if nothing.contains(&reason) { Reading::Nothing } else { Reading::Unknown }
+}
+
+/// A read of a list that has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begun {
+    at: u64,
+    /// Since when other pools wait for a read.
+    awaited: Option<u64>,
+}
+
+impl Begun {
+    /// Whether other pools wait for a read that begins after `last`, the last attempt: what is known from that one is no answer to them.
+    pub fn is_awaited(&self, last: Option<Self>) -> bool {
+        self.awaited.is_some_and(|since| last.is_none_or(|last| last.at < since))
+    }
+}
+
+/// Lists of others that have not been read since.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unread {
+    /// Pools whose lists have not been read since: they are about to be.
+    pub pending: Vec<String>,
+    /// Pools that were, and whose list is not known.
+    pub unknown: Vec<String>,
+}
+
+impl Unread {
+    /// For the verdict on removals.
+    pub fn others(&self) -> Others {
+        match (self.pending.is_empty(), self.unknown.is_empty()) {
+            (false, _) => Others::Pending,
+            (true, false) => Others::Unreadable,
+            (true, true) => Others::Read,
+        }
+    }
+
+    /// All of them.
+    pub fn names(&self) -> Vec<String> {
+        self.pending.iter().chain(&self.unknown).cloned().collect()
+    }
+}
+
+impl HostOwners {
+    /// Begins a read of a pool's list.
+    pub fn begin(&mut self, pool: &str) -> Begun {
+        self.clock += 1;
+        let awaited = self.waiting.iter().filter(|(waiting, _)| *waiting != pool).map(|(_, since)| *since).max();
+        Begun { at: self.clock, awaited }
+    }
+
+    /// Ends a read of a pool's list, which began at `begun`: the read of the source itself, if that was earlier. Returns the pools that wait for it, if it says anything new to them.
+    pub fn end(&mut self, pool: &WindowsNodePool, begun: Begun, reading: Reading) -> Vec<String> {
+        let name = pool.name_any();
+        let claim = self.pools.entry(name.clone()).or_default();
+        let before = claim.clone();
+        claim.tried = begun.at;
+        claim.generation = pool.metadata.generation;
+        match reading {
+            Reading::List(hosts, addresses) => {
+                (claim.hosts, claim.addresses) = (hosts, addresses);
+                claim.read = begun.at;
+            }
+            Reading::Old(hosts, addresses) => (claim.hosts, claim.addresses) = (hosts, addresses),
+            Reading::Nothing => claim.read = begun.at,
+            Reading::Unknown => {}
+        }
+        let after = claim.clone();
+        let is_news = |since: u64| {
+            let standing =
+                |c: &Claim| (c.standing(since, pool.metadata.generation), c.hosts.clone(), c.addresses.clone());
+            standing(&before) != standing(&after)
+        };
+        let waiting = self.waiting.iter().filter(|(w, since)| **w != name && is_news(**since));
+        waiting.map(|(w, _)| w.clone()).collect()
+    }
+
+    /// A pool lists no host any more, because it is being deleted or is gone.
+    pub fn forget(&mut self, pool: &str) {
+        self.pools.remove(pool);
+        self.missed.remove(pool);
+        self.waiting.remove(pool);
+    }
+
+    /// The first other pool that lists a host.
+    pub fn other(&self, pool: &str, host: &str, address: &str, pools: &[Arc<WindowsNodePool>]) -> Option<String> {
+        let address = canonical(address);
+        let lists = |other: &WindowsNodePool| {
+            if let Some(hosts) = &other.spec.inventory.hosts {
+                return hosts.iter().any(|h| h.name == host);
+            }
+            let claim = self.pools.get(&other.name_any());
+            claim.is_some_and(|c| c.hosts.contains(host) || c.addresses.contains(&address))
+        };
+        let mut others: Vec<String> = live(pool, pools).filter(|p| lists(p)).map(ResourceExt::name_any).collect();
+        others.sort();
+        others.into_iter().next()
+    }
+
+    /// Which other pools have not been read since each of these hosts of a pool was missed. Notes that the pool waits for them.
+    pub fn unread(&mut self, pool: &str, missed: &BTreeSet<String>, pools: &[Arc<WindowsNodePool>]) -> Unread {
+        let now = self.clock + 1;
+        let known = self.missed.entry(pool.to_owned()).or_default();
+        known.retain(|host, _| missed.contains(host));
+        for host in missed {
+            known.entry(host.clone()).or_insert(now);
+        }
+        let since = known.values().max().copied();
+        let mut unread = Unread::default();
+        if let Some(since) = since {
+            // What begins from now on is newer.
+            self.clock = now;
+            for other in live(pool, pools).filter(|p| p.spec.inventory.hosts.is_none()) {
+                let name = other.name_any();
+                let claim = self.pools.get(&name).cloned().unwrap_or_default();
+                match claim.standing(since, other.metadata.generation) {
+                    (_, true) => {}
+                    (true, false) => unread.unknown.push(name),
+                    (false, false) => unread.pending.push(name),
+                }
+            }
+            unread.pending.sort();
+            unread.unknown.sort();
+        }
+        if unread.others() == Others::Read {
+            self.waiting.remove(pool);
+        } else {
+            self.waiting.insert(pool.to_owned(), since.unwrap_or_default());
+        }
+        unread
+    }
+}
+
+/// The other pools that are not being deleted.
+fn live<'a>(pool: &'a str, pools: &'a [Arc<WindowsNodePool>]) -> impl Iterator<Item = &'a WindowsNodePool> {
+    pools.iter().map(|p| &**p).filter(move |p| p.name_any() != pool && p.metadata.deletion_timestamp.is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use api::{ConfigMapRef, Host, Inventory, WindowsNodePoolSpec};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<String> {
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    /// A pool with a list elsewhere, or with hosts of its own.
+    fn pool(name: &str, hosts: Option<&[&str]>) -> WindowsNodePool {
+        let host = |name: &&str| Host { name: (*name).into(), ..Host::default() };
+        let hosts: Option<Vec<Host>> = hosts.map(|hosts| hosts.iter().map(host).collect());
+        let config_map_ref = hosts.is_none().then(|| ConfigMapRef { name: name.into() });
+        let inventory = Inventory { hosts, config_map_ref, ..Inventory::default() };
+        let mut pool = WindowsNodePool::new(name, WindowsNodePoolSpec { inventory, ..WindowsNodePoolSpec::default() });
+        pool.metadata.generation = Some(1);
+        pool
+    }
+
+    fn list(names: &[&str]) -> Reading {
+        Reading::List(set(names), BTreeSet::new())
+    }
+
+    fn pending(names: &[&str]) -> Unread {
+        Unread { pending: names.iter().map(ToString::to_string).collect(), ..Unread::default() }
+    }
+
+    #[test]
+    fn a_host_is_found_in_the_spec_or_the_last_list_of_another_pool() {
+        let claims = RefCell::new(HostOwners::default());
+        let begin = |pool: &str| claims.borrow_mut().begin(pool);
+        let end = |pool: &WindowsNodePool, begun, reading| claims.borrow_mut().end(pool, begun, reading);
+        let (own, far, mut going) = (pool("own", Some(&["x"])), pool("far", None), pool("going", Some(&["z"])));
+        going.metadata.deletion_timestamp = Some(Time(jiff::Timestamp::UNIX_EPOCH));
+        let pools = [own, far.clone(), going].map(Arc::new);
+        let other = |of: &str, host: &str, address: &str| claims.borrow().other(of, host, address, &pools);
+        assert_eq!(other("own", "x", "10.0.0.1"), None);
+        assert_eq!(other("p", "x", "10.0.0.1").as_deref(), Some("own"), "though it was never read");
+        assert_eq!(other("p", "y", "10.0.0.2"), None);
+        assert_eq!(other("p", "z", "10.0.0.3"), None, "a pool that is being deleted takes no host");
+        let reading = Reading::List(set(&["y"]), set(&["10.0.0.4"]));
+        end(&far, begin("far"), reading);
+        assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"));
+        assert_eq!(other("p", "w", "10.0.0.4").as_deref(), Some("far"), "its name is not known there yet");
+        end(&far, begin("far"), Reading::Unknown);
+        assert_eq!(other("p", "y", "10.0.0.2").as_deref(), Some("far"), "the last list counts");
+        claims.borrow_mut().forget("far");
+        assert_eq!(other("p", "y", "10.0.0.2"), None);
+    }
+
+    #[test]
+    fn no_host_leaves_before_every_other_list_was_read_since_it_was_missed() {
+        let claims = RefCell::new(HostOwners::default());
+        let begin = |pool: &str| claims.borrow_mut().begin(pool);
+        let end = |pool: &WindowsNodePool, begun, reading| claims.borrow_mut().end(pool, begun, reading);
+        let (near, far) = (pool("near", Some(&[])), pool("far", None));
+        let pools = [pool("p", None), near, far.clone()].map(Arc::new);
+        let unread = |missed: &[&str]| claims.borrow_mut().unread("p", &set(missed), &pools);
+        assert_eq!(unread(&[]), Unread::default(), "no host is missed");
+        let early = begin("far");
+        assert_eq!(unread(&["a"]), pending(&["far"]), "a list in a spec is at hand");
+        let news = |begun, reading| end(&far, begun, reading);
+        assert_eq!(news(early, list(&[])), [""; 0]);
+        assert_eq!(unread(&["a"]), pending(&["far"]), "that look had begun before");
+        let late = begin("far");
+        assert!(late.is_awaited(Some(early)) && late.is_awaited(None), "an earlier read is no answer");
+        assert!(!begin("far").is_awaited(Some(late)) && !begin("p").is_awaited(None));
+        assert_eq!(news(begin("far"), Reading::Unknown), ["p"]);
+        // Two pools that wait for a third one would otherwise wake each other for as long as it cannot be read.
+        assert_eq!(news(begin("far"), Reading::Unknown), [""; 0], "that is known");
+        end(&far, begin("far"), Reading::Old(set(&["b"]), BTreeSet::new()));
+        assert_eq!(unread(&["a"]), Unread { unknown: vec!["far".into()], ..Unread::default() });
+        end(&far, begin("far"), list(&[]));
+        assert_eq!(unread(&["a"]), Unread::default());
+        assert_eq!(end(&far, begin("far"), list(&[])), [""; 0], "no pool waits any more");
+        assert_eq!(unread(&["a", "b"]), pending(&["far"]), "b was not missed before");
+        end(&far, begin("far"), Reading::Nothing);
+        assert_eq!(unread(&["a", "b"]), Unread::default());
+
+        let mut edited = far;
+        edited.metadata.generation = Some(2);
+        let pools = [Arc::new(edited)];
+        assert_eq!(
+            claims.borrow_mut().unread("p", &set(&["a"]), &pools),
+            pending(&["far"]),
+            "what it lists now was not read"
+        );
+    }
+
+    #[test]
+    fn what_is_not_there_lists_no_host() {
+        for (reason, expected) in
+            [("ConfigMapMissing", true), (reason::SUSPENDED, true), (reason::FETCHING, false), ("ApiError", false)]
+        {
+            assert_eq!(matches!(unknown(reason), Reading::Nothing), expected, "{reason}");
+        }
+    }
+}

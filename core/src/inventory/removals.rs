@@ -1,0 +1,217 @@
+//! Whether hosts that are not listed any more may leave. Pure.
+//!
+//! A removal needs intent. A list with one entry less says so; a list that is not there, that has become empty, or that has an entry which
+//! may be any host does not: then all stay until a person confirms exactly this removal.
+
+use api::IntOrPercent;
+
+/// A change of the list that takes hosts out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Change<'a> {
+    /// Hosts that are not listed any more, and are not confirmed to leave.
+    pub gone: usize,
+    /// Hosts of the pool that are not leaving.
+    pub of: usize,
+    /// What is there of the list.
+    pub list: Presence,
+    /// Whether an entry has no known name: it may be one of the hosts.
+    pub nameless: bool,
+    /// What is known of the lists of the other pools: a host may have gone over to one of them.
+    pub others: Others,
+    /// How many one change may take out; `None`: all.
+    pub limit: Option<IntOrPercent>,
+    /// The revision of the list.
+    pub revision: Option<&'a str>,
+    /// What a person has approved: a number of hosts, or a revision.
+    pub approved: Option<&'a str>,
+}
+
+/// What is there of a list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Presence {
+    /// It names hosts.
+    #[default]
+    Filled,
+    /// It names none.
+    Empty,
+    /// There is no list.
+    Missing,
+    /// Its entries are Machines, which say themselves when they go. Of those that are gone here, none has said so.
+    Machines,
+}
+
+/// What is known of the lists of the other pools.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Others {
+    /// All have been read since.
+    #[default]
+    Read,
+    /// Some are about to be read.
+    Pending,
+    /// Some cannot be read.
+    Unreadable,
+}
+
+/// Whether the hosts may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// They may.
+    Go,
+    /// They may, because a person has confirmed their number, or the revision.
+    Confirmed,
+    /// They stay.
+    Held(Hold),
+}
+
+/// Why hosts stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hold {
+    /// There is no list.
+    Missing,
+    /// The list names no host.
+    Empty,
+    /// An entry has no known name.
+    Nameless,
+    /// One change may not take out so many.
+    TooMany,
+    /// Their Machines are still there.
+    Machines,
+    /// The lists of other pools are about to be read.
+    Pending,
+    /// The lists of other pools cannot be read.
+    Unreadable,
+}
+
+/// Decides whether the hosts may leave.
+pub fn decide(change: Change<'_>) -> Verdict {
+    let Change { gone, of, list, nameless, others, limit, revision, approved } = change;
+    if gone == 0 {
+        return Verdict::Go;
+    }
+    if others == Others::Pending {
+        return Verdict::Held(Hold::Pending);
+    }
+    let number = approved.filter(|a| is_number(a)).and_then(|a| a.parse::<usize>().ok());
+    if number == Some(gone) {
+        return Verdict::Confirmed;
+    }
+    // Digits alone are a number of hosts, never a revision: those of ConfigMaps are digits, too.
+    // Which hosts a revision removes is known when it names all of its own.
+    if revision.is_some_and(|r| Some(r) == approved && !is_number(r)) && list != Presence::Missing && !nameless {
+        return Verdict::Confirmed;
+    }
+    let too_many = || limit.is_some_and(|l| gone > usize::try_from(l.of(count(of))).unwrap_or(usize::MAX));
+    match list {
+        Presence::Missing => Verdict::Held(Hold::Missing),
+        Presence::Machines => Verdict::Held(Hold::Machines),
+        _ if nameless => Verdict::Held(Hold::Nameless),
+        Presence::Empty => Verdict::Held(Hold::Empty),
+        Presence::Filled if too_many() => Verdict::Held(Hold::TooMany),
+        Presence::Filled if others == Others::Unreadable => Verdict::Held(Hold::Unreadable),
+        Presence::Filled => Verdict::Go,
+    }
+}
+
+/// Whether what a person has approved is used up: by this decision, or because it does not fit what there is to decide. Otherwise it would
+/// confirm another removal, of as many hosts, at another time. An approval of another revision waits for that one, and one of a
+/// revision with hosts of unknown names until these are known.
+pub(crate) fn is_spent(change: &Change<'_>) -> bool {
+    let fits = |a: &str| is_number(a) || change.revision == Some(a) && !(change.nameless && change.gone > 0);
+    change.others != Others::Pending && change.approved.is_some_and(fits)
+}
+
+fn is_number(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit())
+}
+
+fn count(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn hosts_leave_only_when_it_is_wanted() {
+        use Verdict::{Confirmed, Go, Held};
+        let (int, percent) = (IntOrPercent::Int, IntOrPercent::Percent);
+        let ten = |gone| Change { gone, of: 10, revision: Some("r2"), ..Change::default() };
+        let limited = |gone, limit| Change { limit: Some(limit), ..ten(gone) };
+        let approved = |change, approved| Change { approved: Some(approved), ..change };
+        let with = |list| Change { list, ..ten(3) };
+        let nameless = Change { nameless: true, ..ten(1) };
+        let others = |others| Change { others, ..ten(1) };
+        for (about, change, expected) in [
+            ("nothing goes", limited(0, int(1)), Go),
+            ("an entry is taken out", ten(1), Go),
+            ("nearly all are taken out", ten(9), Go),
+            ("as many as may", limited(1, int(1)), Go),
+            ("one too many", limited(2, int(1)), Held(Hold::TooMany)),
+            ("a share", Change { of: 20, ..limited(2, percent(10)) }, Go),
+            ("more than the share", Change { of: 20, ..limited(3, percent(10)) }, Held(Hold::TooMany)),
+            ("at least one", Change { of: 3, ..limited(1, percent(10)) }, Go),
+            ("the revision is approved", approved(limited(9, percent(10)), "r2"), Confirmed),
+            ("an older revision is", approved(limited(9, percent(10)), "r1"), Held(Hold::TooMany)),
+            ("the number is confirmed", approved(limited(9, percent(10)), "9"), Confirmed),
+            ("another number is", approved(limited(9, percent(10)), "8"), Held(Hold::TooMany)),
+            ("the list is empty", with(Presence::Empty), Held(Hold::Empty)),
+            ("and its number confirmed", approved(with(Presence::Empty), "3"), Confirmed),
+            ("and its revision approved", approved(with(Presence::Empty), "r2"), Confirmed),
+            ("it is empty and the pool has no hosts", Change { gone: 0, ..with(Presence::Empty) }, Go),
+            ("the list is missing", with(Presence::Missing), Held(Hold::Missing)),
+            ("and its number confirmed", approved(with(Presence::Missing), "3"), Confirmed),
+            ("a missing list has no revision", approved(with(Presence::Missing), "r2"), Held(Hold::Missing)),
+            ("an entry may be any host", nameless, Held(Hold::Nameless)),
+            (
+                "an entry may be any host, and the list has no other",
+                Change { list: Presence::Empty, ..nameless },
+                Held(Hold::Nameless),
+            ),
+            ("and the number is confirmed", approved(nameless, "1"), Confirmed),
+            ("and the revision is approved", approved(nameless, "r2"), Held(Hold::Nameless)),
+            ("their Machines are there", with(Presence::Machines), Held(Hold::Machines)),
+            ("and the number is confirmed", approved(with(Presence::Machines), "3"), Confirmed),
+            ("another pool is about to be read", others(Others::Pending), Held(Hold::Pending)),
+            ("which no confirmation changes", approved(others(Others::Pending), "1"), Held(Hold::Pending)),
+            ("another pool cannot be read", others(Others::Unreadable), Held(Hold::Unreadable)),
+            ("and the number is confirmed", approved(others(Others::Unreadable), "1"), Confirmed),
+        ] {
+            assert_eq!(decide(change), expected, "{about}");
+        }
+        let digits = Change { revision: Some("42"), approved: Some("42"), ..with(Presence::Empty) };
+        assert_eq!(decide(digits), Held(Hold::Empty), "the revision of a ConfigMap is not a number of hosts");
+        let no_revision = Change { revision: None, ..with(Presence::Empty) };
+        assert_eq!(decide(no_revision), Held(Hold::Empty), "no approval is not an approval of no revision");
+    }
+
+    #[test]
+    fn no_approval_lies_in_wait() {
+        let change = Change { gone: 3, of: 10, revision: Some("r2"), ..Change::default() };
+        let approved = |approved| Change { approved: Some(approved), ..change };
+        for (about, change, expected) in [
+            ("there is none", change, false),
+            ("the number is used", approved("3"), true),
+            ("it is another number", approved("4"), true),
+            ("nothing is to be removed", Change { gone: 0, ..approved("4") }, true),
+            ("the revision is used", approved("r2"), true),
+            ("that revision removes nothing", Change { gone: 0, ..approved("r2") }, true),
+            ("a revision that is still to come", approved("r3"), false),
+            ("its names are not known yet", Change { nameless: true, ..approved("r2") }, false),
+            ("it is not decided yet", Change { others: Others::Pending, ..approved("3") }, false),
+        ] {
+            assert_eq!(is_spent(&change), expected, "{about}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_a_person_writes_confirms_its_own_number_alone(approved in ".{0,6}|[0-9]{1,30}", gone in 1..2000usize) {
+            let change = Change { gone, of: gone, list: Presence::Empty, approved: Some(&approved), ..Change::default() };
+            let is_it = approved.bytes().all(|b| b.is_ascii_digit()) && approved.parse() == Ok(gone);
+            prop_assert_eq!(decide(change) == Verdict::Confirmed, is_it);
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Whether what a server has now is used, or what was used before. Pure.
+
+use std::cmp::Ordering;
+
+use super::SourceError;
+
+/// What is known of the newest revision.
+#[derive(Clone, Debug)]
+pub struct Newest<'a> {
+    /// It, as `main@sha1:…`.
+    pub revision: &'a str,
+    /// The revision that is in force.
+    pub before: Option<&'a str>,
+    /// Whether it descends from that one; `None`: unknown.
+    pub follows: Option<bool>,
+    /// How its version compares with that one's, where the pool asks for a range of versions.
+    pub version: Option<Ordering>,
+    /// Whether the pool takes one that does not follow, or is lower.
+    pub may_jump: bool,
+    /// Why its signature is not believed, if the pool asks for one and it is not.
+    pub distrust: Option<String>,
+}
+
+/// Why the newest revision is not used. `None`: it is.
+pub fn reject(newest: &Newest<'_>) -> Option<SourceError> {
+    let Newest { revision, before, follows, version, may_jump, distrust } = newest;
+    if let Some(why) = distrust {
+        let message = format!("{revision} is not used: {why}");
+        return Some(SourceError { reason: "VerificationError", message, stalls: true });
+    }
+    let before = before.filter(|b| b != revision)?;
+    if *version == Some(Ordering::Less) && !may_jump {
+        let message = format!(
+            "{revision} is not used: its version is lower than that of {before}, which is in use. Its tag was deleted, or the server hides it. To use it, set inventory.git.allowNonFastForward, or a range that ends below"
+        );
+        return Some(SourceError { reason: "VersionRolledBack", message, stalls: true });
+    }
+    // The same version under another name is no newer one.
+    if !same_reference(before, revision) && *version != Some(Ordering::Equal) {
+        return None;
+    }
+    let why = match follows {
+        Some(true) => return None,
+        _ if *may_jump => return None,
+        Some(false) => format!("it does not descend from {before}, which is in use: history was rewritten"),
+        None => format!(
+            "it is unknown whether it descends from {before}, which is in use: that revision is no longer in the repository, or too far back"
+        ),
+    };
+    Some(SourceError {
+        reason: "HistoryRewritten",
+        message: format!("{revision} is not used: {why}. To use it, set inventory.git.allowNonFastForward"),
+        stalls: true,
+    })
+}
+
+/// The branch or tag of a revision.
+pub fn name(revision: &str) -> Option<&str> {
+    revision.rsplit_once('@').map(|(name, _)| name)
+}
+
+/// The commit of a revision.
+pub fn commit(revision: &str) -> Option<&str> {
+    revision.rsplit_once(':').map(|(_, commit)| commit)
+}
+
+/// Whether two revisions are of the same branch or tag: when the pool names another one, it is meant.
+fn same_reference(a: &str, b: &str) -> bool {
+    // A commit that the pool names itself is meant, too.
+    name(a).is_some() && name(a) == name(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Newest<'_> {
+        /// As if one of the two were not in the range.
+        fn unranged(self) -> Self {
+            Self { version: None, ..self }
+        }
+    }
+
+    #[test]
+    fn only_what_is_signed_and_follows_is_used() {
+        let (old, new) = ("main@sha1:0a", "main@sha1:0b");
+        let newest = Newest {
+            revision: new,
+            before: Some(old),
+            follows: Some(true),
+            version: None,
+            may_jump: false,
+            distrust: None,
+        };
+        let version = |old: &'static str, new: &'static str, order| Newest {
+            revision: new,
+            before: Some(old),
+            follows: None,
+            version: Some(order),
+            ..newest.clone()
+        };
+        let (v1, v2) = ("v1.0.0@sha1:0a", "v2.0.0@sha1:0b");
+        for (about, newest, reason) in [
+            ("it follows", newest.clone(), None),
+            ("the first one", Newest { before: None, follows: None, ..newest.clone() }, None),
+            ("the same", Newest { before: Some(new), follows: None, ..newest.clone() }, None),
+            ("rewritten", Newest { follows: Some(false), ..newest.clone() }, Some("HistoryRewritten")),
+            ("unknown", Newest { follows: None, ..newest.clone() }, Some("HistoryRewritten")),
+            ("rewritten, and allowed", Newest { follows: Some(false), may_jump: true, ..newest.clone() }, None),
+            ("another branch", Newest { before: Some("old@sha1:0a"), follows: Some(false), ..newest.clone() }, None),
+            ("a higher version", version(v1, v2, Ordering::Greater), None),
+            ("a lower version", version(v2, v1, Ordering::Less), Some("VersionRolledBack")),
+            ("and allowed", Newest { may_jump: true, ..version(v2, v1, Ordering::Less) }, None),
+            ("the same under another name", version(v1, "1.0.0@sha1:0c", Ordering::Equal), Some("HistoryRewritten")),
+            (
+                "the same, further",
+                Newest { follows: Some(true), ..version(v1, "1.0.0@sha1:0c", Ordering::Equal) },
+                None,
+            ),
+            ("the same commit, still", version(v1, v1, Ordering::Equal), None),
+            ("a range that ends below", Newest { follows: None, ..version(v2, v1, Ordering::Less) }.unranged(), None),
+            ("a commit of the pool", Newest { revision: "sha1:0c", follows: Some(false), ..newest.clone() }, None),
+            (
+                "not signed",
+                Newest { distrust: Some("no signature".into()), ..newest.clone() },
+                Some("VerificationError"),
+            ),
+            (
+                "not signed is worse than rewritten, and no jump allows it",
+                Newest { follows: Some(false), may_jump: true, distrust: Some("x".into()), ..newest.clone() },
+                Some("VerificationError"),
+            ),
+        ] {
+            assert_eq!(reject(&newest).map(|t| t.reason), reason, "{about}");
+        }
+        assert_eq!((name("a@b@sha1:0c"), name("sha1:0c")), (Some("a@b"), None));
+        assert_eq!(commit(new), Some("0b"));
+        assert_eq!(commit("sha256:0c"), Some("0c"));
+    }
+}

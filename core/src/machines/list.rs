@@ -1,0 +1,273 @@
+//! From Machines to hosts. Pure.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use api::{Host, InventoryStatus, MachineGroup, Origin};
+
+use super::read::{Machine, Source};
+use crate::{
+    inventory::{Departures, Entry, EntryError, HostList},
+    render::Platform,
+};
+
+/// What is known beside the Machines.
+#[derive(Clone, Debug, Default)]
+pub struct Beside {
+    /// Where the cluster runs.
+    pub platform: Platform,
+    /// Whether the pool says whom to log in as.
+    pub pool_has_user: bool,
+    /// Names of the instances that there are, by the `<namespace>/<name>` of their Machines.
+    pub instances: BTreeMap<String, String>,
+}
+
+/// The hosts of a source.
+///
+/// A Machine is a host as soon as there is a machine behind it, and until it is being deleted. Once there is an instance for it, it stays
+/// listed in any other state: a person must check a failed Machine.
+pub fn list(source: &Source, machines: &[Machine], beside: &Beside) -> HostList {
+    let mut listing = HostList {
+        status: Some(InventoryStatus { source: source.to_string(), ..InventoryStatus::default() }),
+        ..HostList::default()
+    };
+    let ours = |m: &&Machine| m.source.as_ref() == Some(source) && m.windows && !m.ignored;
+    for machine in machines.iter().filter(ours) {
+        let instance = beside.instances.get(&machine.key());
+        let is_there = matches!(machine.phase.as_str(), "Provisioned" | "Running");
+        if machine.deleting || (!is_there && instance.is_none()) {
+            continue;
+        }
+        let name = instance.cloned().unwrap_or_else(|| name(machine, beside.platform));
+        let mut refuse = |reason, message| {
+            listing.problems.push(EntryError { host: name.clone(), reason, message });
+        };
+        let Some(address) = address(machine) else {
+            refuse(
+                "MachineHasNoAddress",
+                format!("the Machine {} has no internal address in its status", machine.key()),
+            );
+            continue;
+        };
+        if !is_host_name(&name) {
+            let message = format!(
+                "the host of Machine {} would get the name {name:?}: the name must have at most 63 lower-case letters, digits, `-` and `.`",
+                machine.key()
+            );
+            refuse("InvalidHostname", message);
+            continue;
+        }
+        let username = (!beside.pool_has_user).then(|| username(beside.platform).to_owned());
+        let origin = Origin { source: source.to_string(), machine: Some(machine.key()), ..Origin::default() };
+        let host = Host { name, address: address.to_owned(), username, ..Host::default() };
+        listing.entries.push(Entry { host, origin: Some(origin) });
+    }
+    listing.entries.sort_by(|a, b| a.host.name.cmp(&b.host.name));
+    listing
+}
+
+/// Which hosts leave because their Machines say so: of these instances, each with its Machine as `<namespace>/<name>`. `machines` are all
+/// that the API has. A Machine that is there and says nothing, as one that another MachineSet owns now, lets no host go.
+pub fn departures(group: MachineGroup, machines: &[Machine], instances: &[(String, String)]) -> Departures {
+    let mut departures = Departures::default();
+    for (key, instance) in instances {
+        let machine = machines.iter().find(|m| m.key() == *key && m.source.as_ref().is_some_and(|s| s.group == group));
+        match machine {
+            None => drop(departures.vanishing.insert(instance.clone())),
+            Some(m) if m.deleting => drop(departures.vanishing.insert(instance.clone())),
+            Some(m) if m.ignored => drop(departures.dismissed.insert(instance.clone())),
+            Some(_) => {}
+        }
+    }
+    departures
+}
+
+/// Whom the images of a platform let in.
+fn username(platform: Platform) -> &'static str {
+    match platform {
+        Platform::Azure => "capi",
+        _ => "Administrator",
+    }
+}
+
+/// The first IPv4 address inside the cluster's network, otherwise IPv6, otherwise a name there.
+fn address(machine: &Machine) -> Option<&str> {
+    let of = |kind: &'static str| {
+        machine.addresses.iter().filter(move |a| a.kind == kind && !a.address.is_empty()).map(|a| a.address.as_str())
+    };
+    let ip = |wanted: fn(&IpAddr) -> bool| of("InternalIP").find(|a| a.parse().as_ref().is_ok_and(wanted));
+    ip(IpAddr::is_ipv4).or_else(|| ip(IpAddr::is_ipv6)).or_else(|| of("InternalDNS").next())
+}
+
+/// What the Node is called. On AWS the cloud knows a node by the name that it has given to the machine.
+fn name(machine: &Machine, platform: Platform) -> String {
+    let dns = || machine.addresses.iter().find(|a| a.kind == "InternalDNS" && !a.address.is_empty());
+    let name = match (&machine.node, platform) {
+        (Some(node), _) => node,
+        (None, Platform::Aws) => dns().map_or(&machine.name, |a| &a.address),
+        (None, _) => &machine.name,
+    };
+    name.to_ascii_lowercase()
+}
+
+fn is_host_name(name: &str) -> bool {
+    let label = |l: &str| {
+        !l.is_empty()
+            && l.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+            && !l.starts_with('-')
+            && !l.ends_with('-')
+    };
+    name.len() <= 63 && name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::machines::read::Address;
+    use proptest::prelude::*;
+
+    fn source() -> Source {
+        Source { group: MachineGroup::OpenShift, namespace: "ns".into(), set: Some("win".into()) }
+    }
+
+    fn machine(name: &str, phase: &str, addresses: &[(&str, &str)]) -> Machine {
+        Machine {
+            source: Some(source()),
+            name: name.into(),
+            uid: name.into(),
+            windows: true,
+            phase: phase.into(),
+            addresses: addresses.iter().map(|(k, a)| Address { kind: (*k).into(), address: (*a).into() }).collect(),
+            ..Machine::default()
+        }
+    }
+
+    const IP: &[(&str, &str)] = &[("InternalIP", "10.0.0.7")];
+
+    #[test]
+    fn a_host_leaves_only_when_its_machine_says_so() {
+        let with = |change: fn(&mut Machine)| {
+            let mut machine = machine("m", "Running", IP);
+            change(&mut machine);
+            vec![machine]
+        };
+        let of_cluster_api = |m: &mut Machine| m.source = Some(Source { group: MachineGroup::ClusterApi, ..source() });
+        // Whether it vanishes, and whether a person has dismissed it.
+        for (about, machines, vanishing, dismissed) in [
+            ("there", with(|_| ()), false, false),
+            ("gone", vec![], true, false),
+            ("one of that name in another API", with(of_cluster_api), true, false),
+            ("being deleted", with(|m| m.deleting = true), true, false),
+            ("failed", with(|m| m.phase = "Failed".into()), false, false),
+            ("ignored", with(|m| m.ignored = true), false, true),
+            ("ignored and being deleted", with(|m| (m.ignored, m.deleting) = (true, true)), true, false),
+            ("without its label", with(|m| m.windows = false), false, false),
+            ("of another MachineSet", with(|m| m.source = Some(Source { set: None, ..source() })), false, false),
+        ] {
+            let found = departures(MachineGroup::OpenShift, &machines, &[("ns/m".into(), "w".into())]);
+            assert_eq!(
+                (found.vanishing.contains("w"), found.dismissed.contains("w")),
+                (vanishing, dismissed),
+                "{about}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_machine_is_a_host_while_there_is_a_machine_behind_it() {
+        let with = |change: fn(&mut Machine)| {
+            let mut machine = machine("m", "Running", IP);
+            change(&mut machine);
+            machine
+        };
+        let other = |m: &mut Machine| m.source = Some(Source { set: None, ..source() });
+        // Whether there is an instance of it, and whether the Machine is listed.
+        for (about, machine, has_instance, listed) in [
+            ("running", with(|_| ()), false, true),
+            ("provisioned", with(|m| m.phase = "Provisioned".into()), false, true),
+            ("provisioning", with(|m| m.phase = "Provisioning".into()), false, false),
+            ("no phase", with(|m| m.phase = String::new()), false, false),
+            ("failed before", with(|m| m.phase = "Failed".into()), false, false),
+            ("failed later", with(|m| m.phase = "Failed".into()), true, true),
+            ("deleted before", with(|m| m.deleting = true), false, false),
+            ("deleted later", with(|m| (m.deleting, m.phase) = (true, "Deleting".into())), true, false),
+            ("ignored", with(|m| m.ignored = true), false, false),
+            ("ignored later", with(|m| m.ignored = true), true, false),
+            ("not Windows", with(|m| m.windows = false), false, false),
+            ("without an owner", with(other), false, false),
+        ] {
+            let instances = has_instance.then(|| ("ns/m".to_string(), "old-name".to_string())).into_iter().collect();
+            let listing = list(&source(), &[machine], &Beside { instances, ..Beside::default() });
+            assert_eq!(listing.entries.len(), usize::from(listed), "{about}");
+            assert!(listing.problems.is_empty(), "{about}");
+            if let (Some(entry), true) = (listing.entries.first(), has_instance) {
+                assert_eq!(entry.host.name, "old-name", "{about}");
+            }
+        }
+    }
+
+    #[test]
+    fn name_address_and_user_follow_the_platform() {
+        let dns = &[("InternalDNS", "IP-10-0-0-7.ec2.internal"), ("InternalIP", "10.0.0.7"), ("ExternalIP", "1.2.3.4")];
+        let six = &[("InternalIP", "fd00::7"), ("InternalDNS", "m.example.com")];
+        let both = &[("InternalIP", "fd00::7"), ("InternalIP", "10.0.0.8"), ("InternalIP", "10.0.0.9")];
+        let name_only = &[("ExternalIP", "1.2.3.4"), ("InternalDNS", "m.example.com")];
+        for (about, platform, addresses, node, name, address, user) in [
+            ("AWS", Platform::Aws, &dns[..], None, "ip-10-0-0-7.ec2.internal", "10.0.0.7", "Administrator"),
+            ("AWS, no name yet", Platform::Aws, IP, None, "win-x", "10.0.0.7", "Administrator"),
+            ("Azure", Platform::Azure, &dns[..], None, "win-x", "10.0.0.7", "capi"),
+            ("vSphere", Platform::Vsphere, &six[..], None, "win-x", "fd00::7", "Administrator"),
+            ("both families", Platform::Gcp, &both[..], None, "win-x", "10.0.0.8", "Administrator"),
+            ("a name alone", Platform::None, &name_only[..], None, "win-x", "m.example.com", "Administrator"),
+            ("its Node", Platform::Aws, &dns[..], Some("Node-7"), "node-7", "10.0.0.7", "Administrator"),
+        ] {
+            let mut machine = machine("Win-X", "Running", addresses);
+            machine.node = node.map(Into::into);
+            let listing = list(&source(), &[machine], &Beside { platform, ..Beside::default() });
+            let host = &listing.entries[0].host;
+            let seen = (host.name.as_str(), host.address.as_str(), host.username.as_deref());
+            assert_eq!(seen, (name, address, Some(user)), "{about}");
+            let origin = listing.entries[0].origin.clone().unwrap();
+            assert_eq!((origin.source.as_str(), origin.machine.as_deref()), ("MachineSet ns/win", Some("ns/Win-X")));
+        }
+        let beside = Beside { pool_has_user: true, platform: Platform::Azure, ..Beside::default() };
+        let listing = list(&source(), &[machine("m", "Running", IP)], &beside);
+        assert_eq!(listing.entries[0].host.username, None, "what the pool says counts");
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_a_problem_of_its_own() {
+        let machines = [
+            machine("good", "Running", IP),
+            machine(
+                "silent",
+                "Provisioned",
+                &[("ExternalIP", "1.2.3.4"), ("InternalIP", ""), ("InternalIP", "nonsense")],
+            ),
+            machine("under_score", "Running", IP),
+            machine(&"a".repeat(64), "Running", IP),
+        ];
+        let listing = list(&source(), &machines, &Beside::default());
+        assert_eq!(listing.entries.len(), 1);
+        let reasons: Vec<(&str, &str)> = listing.problems.iter().map(|p| (p.host.as_str(), p.reason)).collect();
+        let long = "a".repeat(64);
+        assert_eq!(
+            reasons,
+            [("silent", "MachineHasNoAddress"), ("under_score", "InvalidHostname"), (&long, "InvalidHostname")]
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn every_listed_host_has_a_name_that_the_crd_takes(name in ".{0,70}", dns in ".{0,70}", aws in any::<bool>()) {
+            let machine = machine(&name, "Running", &[("InternalDNS", &dns), ("InternalIP", "10.0.0.7")]);
+            let platform = if aws { Platform::Aws } else { Platform::None };
+            let listing = list(&source(), &[machine], &Beside { platform, ..Beside::default() });
+            prop_assert_eq!(listing.entries.len() + listing.problems.len(), 1);
+            for entry in listing.entries {
+                let name = entry.host.name;
+                prop_assert!((1..=63).contains(&name.len()));
+                prop_assert!(name.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-' || b == b'.'));
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! What is read of Machines and MachineSets, the same for both APIs that make them. Pure.
+//!
+//! The Machine API of OpenShift says with the label `machine.openshift.io/os-id=Windows` what runs Windows. Cluster API has no such
+//! label of its own; there, too, that one counts (OpenShift keeps it when a MachineSet goes over to Cluster API), and so does
+//! `node.cluster.x-k8s.io/os=windows`, whose domain Cluster API hands on to Nodes.
+
+use std::fmt;
+
+use api::{MachineGroup, MachineSetRef, names::key};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use kube::{ResourceExt, core::DynamicObject};
+use serde::Deserialize;
+
+use super::MACHINE_API;
+
+/// Label of a Machine of Cluster API.
+const CLUSTER_API_OS: &str = "node.cluster.x-k8s.io/os";
+
+/// The Machines of a MachineSet, or, without a name, those of a namespace that no MachineSet owns.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Source {
+    /// Which API.
+    pub group: MachineGroup,
+    /// Namespace.
+    pub namespace: String,
+    /// Name of the MachineSet.
+    pub set: Option<String>,
+}
+
+impl Source {
+    /// The one that a pool names.
+    pub fn of(reference: &MachineSetRef) -> Self {
+        Self {
+            group: reference.group.unwrap_or_default(),
+            namespace: reference.namespace.clone().unwrap_or_else(|| MACHINE_API.into()),
+            set: reference.name.clone(),
+        }
+    }
+
+    /// How a pool names it.
+    pub fn reference(&self) -> MachineSetRef {
+        let group = (self.group != MachineGroup::default()).then_some(self.group);
+        let namespace = (self.namespace != MACHINE_API).then(|| self.namespace.clone());
+        MachineSetRef { group, namespace, name: self.set.clone() }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let api = match self.group {
+            MachineGroup::OpenShift => "",
+            MachineGroup::ClusterApi => "Cluster API ",
+        };
+        match &self.set {
+            Some(set) => write!(f, "{api}MachineSet {}/{set}", self.namespace),
+            None => write!(f, "{api}Machines of {}", self.namespace),
+        }
+    }
+}
+
+/// A Machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// Whose it is.
+    pub source: Option<Source>,
+    /// Name.
+    pub name: String,
+    /// Unique id.
+    pub uid: String,
+    /// When it was made.
+    pub created: Option<Timestamp>,
+    /// Whether it runs Windows.
+    pub windows: bool,
+    /// Whether a person has said that it is no host of ours.
+    pub ignored: bool,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// How far it is.
+    pub phase: String,
+    /// Its addresses, with their types.
+    pub addresses: Vec<Address>,
+    /// Its Node.
+    pub node: Option<String>,
+}
+
+/// An address of a Machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+pub struct Address {
+    /// `InternalIP`, `InternalDNS` and others.
+    #[serde(rename = "type", default)]
+    pub kind: String,
+    /// The address.
+    #[serde(default)]
+    pub address: String,
+}
+
+/// A MachineSet.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineSet {
+    /// As a source of hosts.
+    pub source: Source,
+    /// Whether its Machines run Windows.
+    pub windows: bool,
+    /// Whether a person has said that it needs no pool.
+    pub ignored: bool,
+    /// Desired number of Machines.
+    pub replicas: usize,
+    /// The Secret with the user data of its Machines, if it names one.
+    pub user_data: Option<String>,
+    /// Whether it is being deleted.
+    pub deleting: bool,
+    /// For events.
+    pub reference: ObjectReference,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct MachineStatus {
+    phase: Option<String>,
+    addresses: Vec<Address>,
+    node_ref: Option<NodeRef>,
+}
+
+#[derive(Deserialize, Default)]
+struct NodeRef {
+    name: Option<String>,
+}
+
+impl Machine {
+    /// Reads one. What is not as it should be counts as not there: others write it.
+    pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
+        let status = object.data.get("status").and_then(|s| MachineStatus::deserialize(s).ok()).unwrap_or_default();
+        let set = object.owner_references().iter().find(|o| o.kind == "MachineSet").map(|o| o.name.clone());
+        let namespace = object.namespace().unwrap_or_default();
+        Self {
+            source: Some(Source { group, namespace, set }),
+            name: object.name_any(),
+            uid: object.uid().unwrap_or_default(),
+            created: object.creation_timestamp().map(|t| t.0),
+            windows: is_windows(|key| object.labels().get(key).map(String::as_str), group),
+            ignored: is_ignored(object),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            phase: status.phase.unwrap_or_default(),
+            addresses: status.addresses,
+            node: status.node_ref.and_then(|n| n.name).filter(|n| !n.is_empty()),
+        }
+    }
+
+    /// `<namespace>/<name>`.
+    pub fn key(&self) -> String {
+        format!("{}/{}", self.source.as_ref().map(|s| s.namespace.as_str()).unwrap_or_default(), self.name)
+    }
+}
+
+impl MachineSet {
+    /// Reads one.
+    pub fn read(object: &DynamicObject, group: MachineGroup) -> Self {
+        let labels = object.data.pointer("/spec/template/metadata/labels");
+        let label = |key: &str| labels?.get(key)?.as_str();
+        let source = Source { group, namespace: object.namespace().unwrap_or_default(), set: Some(object.name_any()) };
+        let replicas = object.data.pointer("/spec/replicas").and_then(serde_json::Value::as_u64);
+        let user_data = match group {
+            MachineGroup::OpenShift => "/spec/template/spec/providerSpec/value/userDataSecret/name",
+            MachineGroup::ClusterApi => "/spec/template/spec/bootstrap/dataSecretName",
+        };
+        Self {
+            source,
+            windows: is_windows(label, group),
+            ignored: is_ignored(object),
+            // Both APIs make one if nothing is said.
+            replicas: replicas.and_then(|n| usize::try_from(n).ok()).unwrap_or(1),
+            user_data: object.data.pointer(user_data).and_then(|v| v.as_str()).map(Into::into),
+            deleting: object.metadata.deletion_timestamp.is_some(),
+            reference: reference(object),
+        }
+    }
+}
+
+/// For events about it.
+pub fn reference(object: &DynamicObject) -> ObjectReference {
+    ObjectReference {
+        api_version: object.types.as_ref().map(|t| t.api_version.clone()),
+        kind: object.types.as_ref().map(|t| t.kind.clone()),
+        name: object.metadata.name.clone(),
+        namespace: object.metadata.namespace.clone(),
+        uid: object.metadata.uid.clone(),
+        ..ObjectReference::default()
+    }
+}
+
+fn is_ignored(object: &DynamicObject) -> bool {
+    object.labels().get(key::IGNORE).is_some_and(|v| v == "true")
+}
+
+fn is_windows<'a>(label: impl Fn(&str) -> Option<&'a str>, group: MachineGroup) -> bool {
+    let of_cluster_api =
+        group == MachineGroup::ClusterApi && label(CLUSTER_API_OS).is_some_and(|v| v.eq_ignore_ascii_case("windows"));
+    of_cluster_api || label(key::MACHINE_OS) == Some("Windows")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CLUSTER_API;
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn object(value: Value) -> DynamicObject {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn machines_of_both_apis_are_read() {
+        let machine = object(json!({
+            "apiVersion": "machine.openshift.io/v1beta1", "kind": "Machine",
+            "metadata": {
+                "name": "win-a", "namespace": "openshift-machine-api", "uid": "u1",
+                "labels": {"machine.openshift.io/os-id": "Windows"},
+                "ownerReferences": [{"apiVersion": "machine.openshift.io/v1beta1", "kind": "MachineSet", "name": "win", "uid": "s"}],
+            },
+            "status": {
+                "phase": "Running", "nodeRef": {"name": "node-a"},
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}, {"address": 7}],
+            },
+        }));
+        // One address of a wrong type invalidates only the status.
+        assert_eq!(Machine::read(&machine, MachineGroup::OpenShift).phase, "");
+        let mut machine = machine;
+        machine.data["status"]["addresses"].as_array_mut().unwrap().pop();
+        let read = Machine::read(&machine, MachineGroup::OpenShift);
+        assert_eq!((read.phase.as_str(), read.node.as_deref(), read.windows), ("Running", Some("node-a"), true));
+        assert_eq!(read.addresses, [Address { kind: "InternalIP".into(), address: "10.0.0.7".into() }]);
+        assert_eq!(read.source.as_ref().unwrap().to_string(), "MachineSet openshift-machine-api/win");
+        assert_eq!(read.key(), "openshift-machine-api/win-a");
+        let bare =
+            object(json!({"apiVersion": "x/v1", "kind": "Machine", "metadata": {"name": "m", "namespace": "n"}}));
+        let bare = Machine::read(&bare, MachineGroup::ClusterApi);
+        assert_eq!(bare.source.unwrap().to_string(), "Cluster API Machines of n");
+        assert!(!bare.windows && bare.phase.is_empty());
+    }
+
+    #[test]
+    fn what_runs_windows_says_so_with_a_label() {
+        use MachineGroup::{ClusterApi, OpenShift};
+        for (key, value, group, expected) in [
+            ("machine.openshift.io/os-id", "Windows", OpenShift, true),
+            ("machine.openshift.io/os-id", "Windows", ClusterApi, true),
+            ("machine.openshift.io/os-id", "windows", OpenShift, false),
+            ("node.cluster.x-k8s.io/os", "windows", ClusterApi, true),
+            ("node.cluster.x-k8s.io/os", "windows", OpenShift, false),
+            ("node.cluster.x-k8s.io/os", "linux", ClusterApi, false),
+            ("kubernetes.io/os", "windows", ClusterApi, false),
+        ] {
+            let machine = object(json!({"metadata": {"name": "m", "namespace": "n", "labels": {(key): value}}}));
+            assert_eq!(Machine::read(&machine, group).windows, expected, "{key}={value} of {group:?}");
+            let set = object(json!({
+                "metadata": {"name": "s", "namespace": "n"},
+                "spec": {"template": {"metadata": {"labels": {(key): value}}}},
+            }));
+            assert_eq!(MachineSet::read(&set, group).windows, expected, "set: {key}={value} of {group:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_machine_set_makes() {
+        use MachineGroup::{ClusterApi, OpenShift};
+        let openshift = json!({"providerSpec": {"value": {"userDataSecret": {"name": "a"}}}});
+        let cluster_api = json!({"bootstrap": {"dataSecretName": "b"}});
+        for (group, replicas, template, expected) in [
+            (OpenShift, json!(3), openshift.clone(), (3, Some("a"))),
+            (ClusterApi, json!(0), cluster_api.clone(), (0, Some("b"))),
+            (OpenShift, json!(null), cluster_api, (1, None)),
+            (ClusterApi, json!("many"), openshift, (1, None)),
+        ] {
+            let set = object(json!({
+                "metadata": {"name": "s", "namespace": "n"},
+                "spec": {"replicas": replicas, "template": {"spec": template}},
+            }));
+            let set = MachineSet::read(&set, group);
+            assert_eq!((set.replicas, set.user_data.as_deref()), expected, "{group:?}");
+        }
+    }
+
+    #[test]
+    fn a_pool_names_its_source_as_short_as_can_be() {
+        for (group, namespace, expected) in [
+            (MachineGroup::OpenShift, MACHINE_API, json!({"name": "s"})),
+            (
+                MachineGroup::ClusterApi,
+                CLUSTER_API,
+                json!({"group": "cluster.x-k8s.io", "namespace": CLUSTER_API, "name": "s"}),
+            ),
+        ] {
+            let source = Source { group, namespace: namespace.into(), set: Some("s".into()) };
+            assert_eq!(json!(source.reference()), expected);
+            assert_eq!(Source::of(&source.reference()), source);
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Which Machines are replaced because the operator cannot log in to their hosts: a new one gets the key that is in
+//! force. Pure.
+
+use api::WindowsNodePool;
+use jiff::Timestamp;
+
+use super::read::{Machine, MachineSet};
+use crate::rollout::maintenance_window;
+
+/// A Machine of a MachineSet, and how it does.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    /// The Machine.
+    pub machine: &'a Machine,
+    /// Whether its Node works, and nothing is being done to it that it might not work after.
+    pub works: bool,
+    /// Whether its host has refused every key for so long that it will not take one any more.
+    pub refuses: Option<Refuses>,
+}
+
+/// Of a host that refuses every key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refuses {
+    /// Whether it is a node, which would be taken away.
+    pub is_node: bool,
+    /// Why it has to stay, whatever the others do.
+    pub stays: Option<String>,
+}
+
+/// What to do about a Machine whose host refuses every key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// It is deleted; its MachineSet makes another.
+    Delete,
+    /// It is not, for this reason.
+    Restricted(String),
+}
+
+/// What to do about each Machine of one MachineSet whose host refuses every key. One at a time, and only while all others work: what is
+/// wrong may be the key. `set` is that MachineSet, if it is there.
+pub fn verdicts<'a>(members: &[Member<'a>], set: Option<&MachineSet>) -> Vec<(&'a Machine, Verdict)> {
+    let refusing = members.iter().filter(|m| !m.machine.deleting && !m.machine.ignored);
+    let mut refusing: Vec<(&Member<'a>, &Refuses)> =
+        refusing.filter_map(|m| m.refuses.as_ref().map(|refuses| (m, refuses))).collect();
+    refusing.sort_by(|a, b| a.0.machine.name.cmp(&b.0.machine.name));
+    let mut first: Option<&str> = None;
+    let mut verdict = |m: &Member<'a>, refuses: &Refuses| {
+        if let Some(why) = refuses.stays.clone().or_else(|| nobody_makes_another(m.machine, set)) {
+            return Verdict::Restricted(why);
+        }
+        let others = || members.iter().filter(|o| o.machine.uid != m.machine.uid);
+        if let Some(other) = others().find(|o| o.machine.deleting) {
+            let name = &other.machine.name;
+            return Verdict::Restricted(format!(
+                "another Machine of its MachineSet is being deleted ({name}): one at a time"
+            ));
+        }
+        if let Some(other) = others().find(|o| o.machine.phase != "Running" || !o.works) {
+            return Verdict::Restricted(format!(
+                "another Machine of its MachineSet does not work either ({}): check that the private key is the right one",
+                other.machine.name
+            ));
+        }
+        // Between the end of one and the beginning of the next, all that are there work.
+        let wanted = set.map_or(0, |s| s.replicas);
+        if members.len() < wanted {
+            return Verdict::Restricted(format!("its MachineSet has {} of {wanted} Machines", members.len()));
+        }
+        if let Some(first) = first {
+            return Verdict::Restricted(format!(
+                "another Machine of its MachineSet is being deleted ({first}): one at a time"
+            ));
+        }
+        first = Some(&m.machine.name);
+        Verdict::Delete
+    };
+    refusing.into_iter().map(|(m, refuses)| (m.machine, verdict(m, refuses))).collect()
+}
+
+fn nobody_makes_another(machine: &Machine, set: Option<&MachineSet>) -> Option<String> {
+    if machine.source.as_ref().is_none_or(|s| s.set.is_none()) {
+        return Some("no MachineSet owns it, so no controller would replace it: delete it yourself".into());
+    }
+    set.is_none_or(|s| s.deleting)
+        .then(|| "its MachineSet does not exist any more, so no controller would replace it".into())
+}
+
+/// Why a host must not be touched now, as far as its pool and its own annotations say so. `is_node`: whether it would be missed.
+pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) -> Option<String> {
+    if pool.spec.is_plan() {
+        return Some("its pool is in mode Plan".into());
+    }
+    if held {
+        return Some("the host is on hold".into());
+    }
+    if !is_node {
+        return None;
+    }
+    let rollout = pool.spec.rollout();
+    if rollout.paused() {
+        return Some("its pool is paused (rollout.paused)".into());
+    }
+    match maintenance_window::look(rollout.windows(), now) {
+        Err(error) => Some(error.to_string()),
+        Ok(window) if window.open => None,
+        Ok(window) => {
+            let opens = window.opens.map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
+            Some(format!("it waits for a maintenance window; {}", opens.unwrap_or_default()))
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "replace_tests.rs"]
+mod tests;

@@ -1,0 +1,140 @@
+//! The record of what a pool's template and a host's entry put on a Node: only this may be removed from the Node.
+//! Pure.
+//!
+//! It stands in the instance's status, which only the operator writes. The Node cannot hold it: kubelet writes annotations of
+//! its own Node, and the operator would remove for it what kubelet itself must not remove.
+
+use std::collections::BTreeSet;
+
+use api::{TemplateApplied, names::key};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::desired_metadata::DesiredNodeMetadata;
+
+/// Keys that the template put on a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// Keys of labels.
+    pub labels: BTreeSet<String>,
+    /// Keys of annotations.
+    pub annotations: BTreeSet<String>,
+    /// Taints, see [`taint_id`].
+    pub taints: BTreeSet<String>,
+}
+
+/// Name of a taint among those of a Node: its value is not part of it.
+pub(crate) fn taint_id(key: &str, effect: &str) -> String {
+    format!("{key}:{effect}")
+}
+
+impl Applied {
+    /// What was put on `node`, by the status of its instance.
+    ///
+    /// Without a record, only the default taint of a node that comes from the legacy operator counts: kubelet has registered
+    /// with it because its configuration says so. A Node with the label of a pool was this operator's before, and its record
+    /// is lost, as after a restore without status: nothing is removed from it.
+    pub fn on(node: &Node, recorded: Option<&TemplateApplied>) -> Self {
+        let Some(recorded) = recorded else {
+            if node.labels().contains_key(key::POOL) {
+                return Self::default();
+            }
+            let default = api::names::default_taint();
+            return Self { taints: [taint_id(&default.key, default.effect.as_str())].into(), ..Self::default() };
+        };
+        let all = Self::from(recorded);
+        if recorded.node_uid.is_some() && recorded.node_uid != node.metadata.uid {
+            // A Node that was created again has the labels of others alone, but kubelet registers with the taints of its
+            // configuration.
+            return Self { taints: all.taints, ..Self::default() };
+        }
+        all
+    }
+
+    /// What a Node has of `wanted` that may be removed later.
+    pub fn of(wanted: &DesiredNodeMetadata) -> Self {
+        Self {
+            labels: wanted.labels.keys().cloned().collect(),
+            annotations: wanted.annotations.keys().filter(|k| !k.starts_with(api::names::GROUP)).cloned().collect(),
+            taints: wanted.taints.iter().map(|t| taint_id(&t.key, t.effect.as_str())).collect(),
+        }
+    }
+
+    /// Both. It is stored before a Node is changed: whether the change was made is not known after a crash.
+    pub fn and(mut self, other: &Self) -> Self {
+        self.labels.extend(other.labels.iter().cloned());
+        self.annotations.extend(other.annotations.iter().cloned());
+        self.taints.extend(other.taints.iter().cloned());
+        self
+    }
+
+    /// As the status has it.
+    pub fn record(self, node_uid: Option<String>) -> TemplateApplied {
+        let list = |keys: BTreeSet<String>| keys.into_iter().collect();
+        TemplateApplied {
+            node_uid,
+            labels: list(self.labels),
+            annotations: list(self.annotations),
+            taints: list(self.taints),
+        }
+    }
+
+    /// Whether a record of `node` names all of these.
+    pub fn is_recorded(&self, node: &Node, recorded: Option<&TemplateApplied>) -> bool {
+        recorded.is_some() && Self::on(node, recorded).and(self) == Self::on(node, recorded)
+    }
+}
+
+impl From<&TemplateApplied> for Applied {
+    fn from(recorded: &TemplateApplied) -> Self {
+        let set = |keys: &[String]| keys.iter().cloned().collect();
+        Self { labels: set(&recorded.labels), annotations: set(&recorded.annotations), taints: set(&recorded.taints) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(labels: &Value) -> Node {
+        serde_json::from_value(json!({"metadata": {"name": "w", "uid": "u", "labels": labels}})).unwrap()
+    }
+
+    fn applied(labels: &[&str], taints: &[&str]) -> Applied {
+        let set = |keys: &[&str]| keys.iter().map(ToString::to_string).collect();
+        Applied { labels: set(labels), annotations: set(labels), taints: set(taints) }
+    }
+
+    #[test]
+    fn what_may_be_removed_from_a_node() {
+        let legacy = json!({"kubernetes.io/os": "windows"});
+        let ours = json!({key::POOL: "a"});
+        let record = |uid: Option<&str>| applied(&["x"], &["hall:NoSchedule"]).record(uid.map(Into::into));
+        for (about, labels, recorded, expected) in [
+            ("a node of the legacy operator", &legacy, None, applied(&[], &["os:NoSchedule"])),
+            ("a node of this operator whose status is lost", &ours, None, applied(&[], &[])),
+            ("recorded", &ours, Some(record(Some("u"))), applied(&["x"], &["hall:NoSchedule"])),
+            ("recorded before kubelet registered", &legacy, Some(record(None)), applied(&["x"], &["hall:NoSchedule"])),
+            ("the Node was created again", &legacy, Some(record(Some("v"))), applied(&[], &["hall:NoSchedule"])),
+            ("nothing was put there", &legacy, Some(TemplateApplied::default()), applied(&[], &[])),
+        ] {
+            assert_eq!(Applied::on(&node(labels), recorded.as_ref()), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn the_record_is_stored_before_it_grows() {
+        let node = node(&json!({}));
+        let record = applied(&["x"], &[]).record(None);
+        for (wants, recorded, expected) in [
+            (applied(&["x"], &[]), Some(&record), true),
+            (applied(&[], &[]), Some(&record), true),
+            (applied(&["x", "y"], &[]), Some(&record), false),
+            (applied(&["x"], &["os:NoSchedule"]), Some(&record), false),
+            (applied(&[], &[]), None, false),
+        ] {
+            assert_eq!(wants.is_recorded(&node, recorded), expected, "{wants:?} {recorded:?}");
+        }
+    }
+}

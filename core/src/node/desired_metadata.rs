@@ -1,0 +1,22 @@
+//! Desired metadata of Nodes.
+
+use std::collections::BTreeMap;
+
+use api::Taint;
+
+/// Desired metadata of a Node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DesiredNodeMetadata {
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Annotations.
+    pub annotations: BTreeMap<String, String>,
+    /// Annotations that are written only when they are missing, because the same content has many forms.
+    pub annotations_if_missing: BTreeMap<String, String>,
+    /// Labels and annotations of the operator's own, or of the one before it, that must not be there any more.
+    pub stale: Vec<&'static str>,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// The user name in the legacy annotation then, if it is known.
+    pub username: Option<String>,
+}

@@ -1,0 +1,310 @@
+//! The desired metadata of a Node, and the smallest patch that applies it. Pure.
+//!
+//! Only what the pool's template put there is ever removed; the instance's status records what that is, see
+//! [`super::applied`]. Labels, annotations and taints of others stay.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use api::{InstanceHost, Taint, WindowsNodePool, names::key};
+use k8s_openapi::api::core::v1::{Node, Taint as NodeTaint};
+use kube::ResourceExt;
+use serde_json::{Value, json};
+
+use super::{
+    applied::{Applied, taint_id},
+    desired_metadata::DesiredNodeMetadata,
+};
+
+/// The merge patch that makes the Node as wanted, or `None` if it is. `before` is what may be removed. The patch carries the
+/// resource version where it has the list of taints, which is written whole. Without, it is not in the way of all the others that
+/// write a new Node.
+pub fn patch(node: &Node, wanted: &DesiredNodeMetadata, before: &Applied) -> Option<Value> {
+    let mut annotations = wanted.annotations.clone();
+    for (k, v) in &wanted.annotations_if_missing {
+        if !node.annotations().contains_key(k) {
+            annotations.insert(k.clone(), v.clone());
+        }
+    }
+
+    let mut labels = changes(node.labels(), &wanted.labels, &before.labels);
+    let stale = |has: &BTreeMap<String, String>| -> Vec<(String, Value)> {
+        let there = wanted.stale.iter().filter(|k| has.contains_key(**k));
+        there.map(|k| ((*k).to_string(), Value::Null)).collect()
+    };
+    labels.extend(stale(node.labels()));
+    let mut annotations = changes(node.annotations(), &annotations, &before.annotations);
+    annotations.extend(stale(node.annotations()));
+    let taints = taints(node, &wanted.taints, &before.taints);
+    if labels.is_empty() && annotations.is_empty() && taints.is_none() {
+        return None;
+    }
+    let mut patch = json!({"metadata": {"uid": node.metadata.uid}});
+    if !labels.is_empty() {
+        patch["metadata"]["labels"] = Value::Object(labels);
+    }
+    if !annotations.is_empty() {
+        patch["metadata"]["annotations"] = Value::Object(annotations);
+    }
+    if let Some(taints) = taints {
+        patch["spec"] = json!({"taints": taints});
+        patch["metadata"]["resourceVersion"] = json!(node.metadata.resource_version);
+    }
+    Some(patch)
+}
+
+fn changes(
+    has: &BTreeMap<String, String>,
+    wants: &BTreeMap<String, String>,
+    had: &BTreeSet<String>,
+) -> serde_json::Map<String, Value> {
+    let set = wants.iter().filter(|(k, v)| has.get(*k) != Some(v)).map(|(k, v)| (k.clone(), json!(v)));
+    let unset =
+        had.iter().filter(|k| has.contains_key(*k) && !wants.contains_key(*k)).map(|k| (k.clone(), Value::Null));
+    set.chain(unset).collect()
+}
+
+fn taints(node: &Node, wants: &[Taint], had: &BTreeSet<String>) -> Option<Vec<NodeTaint>> {
+    let has = node.spec.as_ref().and_then(|s| s.taints.clone()).unwrap_or_default();
+    let id = |t: &NodeTaint| taint_id(&t.key, &t.effect);
+    let wanted: BTreeMap<String, &Taint> = wants.iter().map(|t| (taint_id(&t.key, t.effect.as_str()), t)).collect();
+    let mut result: Vec<NodeTaint> =
+        has.iter().filter(|t| wanted.contains_key(&id(t)) || !had.contains(&id(t))).cloned().collect();
+    for taint in &mut result {
+        if let Some(wanted) = wanted.get(&id(taint)) {
+            taint.value.clone_from(&wanted.value);
+        }
+    }
+    for (wanted_id, taint) in &wanted {
+        if !result.iter().any(|t| id(t) == *wanted_id) {
+            result.push(NodeTaint {
+                key: taint.key.clone(),
+                value: taint.value.clone(),
+                effect: taint.effect.as_str().into(),
+                time_added: None,
+            });
+        }
+    }
+    // An absent value and an empty one are equivalent, except in a comparison.
+    let plain = |list: &[NodeTaint]| -> Vec<(String, String, String)> {
+        list.iter().map(|t| (t.key.clone(), t.effect.clone(), t.value.clone().unwrap_or_default())).collect()
+    };
+    (plain(&result) != plain(&has)).then_some(result)
+}
+
+/// Desired metadata of a host's Node, from its pool's template and its entry in the inventory.
+pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetadata {
+    let mut labels = pool.spec.labels();
+    labels.extend(host.labels.clone());
+    labels.insert(key::POOL.to_string(), pool.name_any());
+    let mut stale = Vec::new();
+    if pool.spec.inventory.machine_set_ref.is_some() {
+        // The legacy operator deconfigures each node with this label that its ConfigMap does not list. The role of a Machine's
+        // Node comes from the Machine.
+        labels.remove(key::BYOH);
+        stale.push(key::BYOH);
+    } else {
+        labels.extend([(key::BYOH.to_string(), "true".to_string()), (key::WORKER_ROLE.to_string(), String::new())]);
+    }
+    DesiredNodeMetadata {
+        labels,
+        annotations: pool.spec.annotations(),
+        taints: pool.spec.taints(),
+        stale,
+        ..DesiredNodeMetadata::default()
+    }
+}
+
+/// What a patch changes, in words.
+pub fn changed_parts(patch: &Value) -> Vec<String> {
+    let keys = |path: &str| -> Vec<&str> {
+        let all = patch.pointer(path).and_then(Value::as_object).into_iter().flatten();
+        all.map(|(k, _)| k.as_str()).collect()
+    };
+    let (labels, annotations) = (keys("/metadata/labels"), keys("/metadata/annotations"));
+    let mut parts = Vec::new();
+    if !labels.is_empty() {
+        parts.push(format!("labels ({})", labels.join(", ")));
+    }
+    if !annotations.is_empty() {
+        parts.push(format!("annotations ({})", annotations.join(", ")));
+    }
+    if patch.pointer("/spec/taints").is_some() {
+        parts.push("taints".to_owned());
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::TaintEffect;
+
+    fn node(value: Value) -> Node {
+        serde_json::from_value(value).unwrap()
+    }
+    fn strings(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|(k, v)| ((*k).to_string(), (*v).to_string())).collect()
+    }
+    fn taint(key: &str, value: &str) -> Taint {
+        Taint { key: key.into(), value: Some(value.into()), effect: TaintEffect::NoSchedule }
+    }
+    /// Applies a merge patch as the API server does.
+    fn apply(node: &Node, patch: &Value) -> Node {
+        fn merge(into: &mut Value, from: &Value) {
+            match from {
+                Value::Object(map) => {
+                    if !into.is_object() {
+                        *into = json!({});
+                    }
+                    for (k, v) in map {
+                        if v.is_null() {
+                            into.as_object_mut().unwrap().remove(k);
+                        } else {
+                            merge(&mut into[k], v);
+                        }
+                    }
+                }
+                other => *into = other.clone(),
+            }
+        }
+        let mut value = serde_json::to_value(node).unwrap();
+        merge(&mut value, patch);
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn what_others_own_stays_and_what_was_ours_goes() {
+        let fresh = node(json!({
+            "metadata": {"name": "w", "uid": "u", "resourceVersion": "7", "labels": {"a": "theirs"}, "annotations": {"b": "theirs"}},
+            "spec": {"taints": [{"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoExecute"}]},
+        }));
+        let first = DesiredNodeMetadata {
+            labels: strings(&[("x", "1"), ("y", "1")]),
+            annotations: strings(&[("z", "1")]),
+            taints: vec![taint("os", "Windows"), taint("hall", "b")],
+            ..DesiredNodeMetadata::default()
+        };
+        let none = Applied::on(&fresh, None);
+        let p = patch(&fresh, &first, &none).unwrap();
+        assert_eq!((&p["metadata"]["uid"], &p["metadata"]["resourceVersion"]), (&json!("u"), &json!("7")));
+        let done = apply(&fresh, &p);
+        let had = Applied::of(&first);
+        assert_eq!(patch(&done, &first, &had), None, "once is enough");
+        let labelled = DesiredNodeMetadata { labels: strings(&[("x", "1"), ("y", "2")]), ..first.clone() };
+        let p = patch(&done, &labelled, &had).unwrap();
+        assert!(p["metadata"].get("resourceVersion").is_none(), "no list is written whole: {p}");
+        assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "1"), ("y", "1")]));
+
+        let second = DesiredNodeMetadata {
+            labels: strings(&[("x", "2")]),
+            taints: vec![taint("hall", "c")],
+            ..DesiredNodeMetadata::default()
+        };
+        let done = apply(&done, &patch(&done, &second, &had).unwrap());
+        assert_eq!(done.labels(), &strings(&[("a", "theirs"), ("x", "2")]));
+        assert!(done.annotations().contains_key("b") && !done.annotations().contains_key("z"));
+        let taints: Vec<_> = done.spec.clone().unwrap().taints.unwrap().into_iter().map(|t| (t.key, t.value)).collect();
+        assert_eq!(taints, [("theirs".into(), None), ("hall".into(), Some("c".into()))]);
+        assert_eq!(patch(&done, &second, &Applied::of(&second)), None);
+    }
+
+    #[test]
+    fn what_a_person_changed_is_put_right() {
+        let wanted = DesiredNodeMetadata {
+            labels: strings(&[("x", "1")]),
+            taints: vec![taint("os", "Windows")],
+            ..DesiredNodeMetadata::default()
+        };
+        let fresh = node(json!({"metadata": {"name": "w"}}));
+        let none = Applied::default();
+        let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
+        let mut bent = done.clone();
+        bent.labels_mut().insert("x".into(), "2".into());
+        bent.spec.as_mut().unwrap().taints = None;
+        let mended = apply(&bent, &patch(&bent, &wanted, &none).unwrap());
+        assert_eq!((mended.labels(), &mended.spec), (done.labels(), &done.spec));
+    }
+
+    #[test]
+    fn what_kubelet_writes_in_an_annotation_removes_nothing() {
+        let claim = json!({
+            "labels": ["a"], "annotations": ["b"], "taints": ["quarantine:NoExecute", "os:NoSchedule"],
+        });
+        let annotations =
+            json!({"windowsmachineconfig.openshift.io/template-applied": claim.to_string(), "b": "theirs"});
+        let mut theirs = node(json!({
+            "metadata": {"name": "w", "uid": "u", "labels": {"a": "theirs"}, "annotations": annotations},
+            "spec": {"taints": [{"key": "quarantine", "effect": "NoExecute"}, {"key": "os", "value": "Windows", "effect": "NoSchedule"}]},
+        }));
+        let wanted = DesiredNodeMetadata { labels: strings(&[(key::POOL, "p")]), ..DesiredNodeMetadata::default() };
+        let recorded = Applied::of(&wanted).record(Some("u".into()));
+        theirs.labels_mut().insert(key::POOL.into(), "p".into());
+        for (about, recorded) in [("recorded", Some(&recorded)), ("restored without status", None)] {
+            assert_eq!(patch(&theirs, &wanted, &Applied::on(&theirs, recorded)), None, "{about}");
+        }
+    }
+
+    #[test]
+    fn the_taint_of_the_legacy_operator_goes_where_the_pool_has_none() {
+        let legacy = node(json!({
+            "metadata": {"name": "w"}, "spec": {"taints": [
+                {"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "theirs", "effect": "NoSchedule"},
+            ]},
+        }));
+        let none = DesiredNodeMetadata::default();
+        let done = apply(&legacy, &patch(&legacy, &none, &Applied::on(&legacy, None)).unwrap());
+        let left: Vec<_> = done.spec.unwrap().taints.unwrap().into_iter().map(|t| t.key).collect();
+        assert_eq!(left, ["theirs"]);
+        let same = DesiredNodeMetadata { taints: vec![taint("os", "Windows")], ..DesiredNodeMetadata::default() };
+        assert_eq!(patch(&legacy, &same, &Applied::on(&legacy, None)), None);
+    }
+
+    #[test]
+    fn a_machines_node_is_not_called_one_of_a_list() {
+        let host = InstanceHost::default();
+        let of = |inventory| {
+            let spec = serde_json::from_value(json!({
+                "inventory": inventory, "template": {"metadata": {"labels": {key::BYOH: "true", "x": "1"}}},
+            }));
+            WindowsNodePool::new("p", spec.unwrap())
+        };
+        let listed = template(&of(json!({"hosts": []})), &host);
+        let legacy = [(key::BYOH, "true"), (key::POOL, "p"), (key::WORKER_ROLE, ""), ("x", "1")];
+        assert_eq!((listed.labels, listed.stale), (strings(&legacy), vec![]));
+        let machine = template(&of(json!({"machineSetRef": {"name": "s"}})), &host);
+        assert_eq!(machine.labels, strings(&[(key::POOL, "p"), ("x", "1")]));
+
+        let before = node(json!({"metadata": {"name": "w", "labels": {key::BYOH: "true", key::WORKER_ROLE: ""}}}));
+        let done = apply(&before, &patch(&before, &machine, &Applied::default()).unwrap());
+        assert_eq!(done.labels(), &strings(&[(key::POOL, "p"), (key::WORKER_ROLE, ""), ("x", "1")]));
+    }
+
+    #[test]
+    fn an_encrypted_annotation_is_written_once() {
+        let wanted = DesiredNodeMetadata {
+            annotations_if_missing: strings(&[("u", "one form")]),
+            ..DesiredNodeMetadata::default()
+        };
+        let fresh = node(json!({"metadata": {"name": "w"}}));
+        let none = Applied::default();
+        let done = apply(&fresh, &patch(&fresh, &wanted, &none).unwrap());
+        let other = DesiredNodeMetadata {
+            annotations_if_missing: strings(&[("u", "another form")]),
+            ..DesiredNodeMetadata::default()
+        };
+        assert_eq!(patch(&done, &other, &none), None);
+    }
+
+    #[test]
+    fn changes_in_words() {
+        for (patch, expected) in [
+            (json!({"metadata": {"uid": "u"}}), vec![]),
+            (
+                json!({"metadata": {"labels": {"x": "1", "y": null}, "annotations": {"z": "1"}}, "spec": {"taints": []}}),
+                vec!["labels (x, y)", "annotations (z)", "taints"],
+            ),
+        ] {
+            assert_eq!(changed_parts(&patch), expected, "{patch}");
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Whose a Node is: the one place that decides it.
+//!
+//! The name of a Node proves nothing: names are chosen by the author of a list, or by a host itself. The report of a
+//! host proves nothing either. A Node is a host's if
+//!
+//! - it has the UID that is on record for the host ([`By::Uid`]);
+//! - or the host holds the name, because there was no Node of that name when the host was given its identity, and what appeared then runs
+//!   Windows and has an address of the host ([`By::Name`]);
+//! - or it runs Windows, this operator or the legacy one has marked it, and it has an address at which the host was reached
+//!   ([`By::Mark`]).
+//!
+//! Every other Node has another owner; a Node that runs Linux always does. Wherever something is
+//! issued, moved away or deleted, the Node must come from the API server: the operator's cache has Windows Nodes only.
+
+use std::{fmt, net::IpAddr};
+
+use api::{Origin, WindowsInstance, WindowsInstanceStatus, names::key};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+/// Known facts about a host, to distinguish its Node from those of others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The name of its Node.
+    pub name: String,
+    /// UID of its Node, as it is on record.
+    pub uid: Option<String>,
+    /// Whether the host holds the name: there was no Node of that name when it was given its identity, or it was one that was proven.
+    pub holds_name: bool,
+    /// Addresses at which it was reached with its pinned host key, or that its Machine has.
+    pub proven: Vec<IpAddr>,
+    /// Addresses that it reports. They count only for a Node that appears under a name that the host holds.
+    pub reported: Vec<IpAddr>,
+}
+
+/// Whose a Node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whose {
+    /// There is no Node of that name.
+    Nobodys,
+    /// The host's.
+    Hosts(By),
+    /// Another owner's, or unknown.
+    Others(Mismatch),
+}
+
+/// What proves that a Node is a host's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// Its UID.
+    Uid,
+    /// Its name, which the host holds, and its addresses.
+    Name,
+    /// The mark of an operator, and an address at which the host was reached.
+    Mark,
+}
+
+/// Why a Node does not count as a host's. Its text names the remedy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mismatch {
+    /// It does not run Windows.
+    NotWindows {
+        /// What it runs.
+        os: String,
+    },
+    /// It has other addresses.
+    OtherAddresses {
+        /// Those that it has.
+        has: Vec<String>,
+        /// Those that are proven of the host.
+        proven: Vec<IpAddr>,
+    },
+    /// No operator has made it a node.
+    Unmarked,
+}
+
+impl fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotWindows { os } => write!(f, "it runs {os}, not Windows; give the host another name"),
+            Self::OtherAddresses { has, proven } => {
+                let proven: Vec<String> = proven.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    "it has the addresses ({}) and the host was reached at ({}); give the host another name, or delete that Node if it is a \
+                     leftover",
+                    has.join(", "),
+                    proven.join(", "),
+                )
+            }
+            Self::Unmarked => write!(
+                f,
+                "no operator has marked it as its node; give the host another name, delete that Node if it is a leftover, \
+                 or label it {}=true if it is this host's",
+                key::BYOH
+            ),
+        }
+    }
+}
+
+/// Known facts about the host of an instance, to identify its Node. `addresses_of` returns what the status of a Machine lists.
+pub fn evidence(
+    instance: &WindowsInstance,
+    status: &WindowsInstanceStatus,
+    addresses_of: &dyn Fn(&str) -> Vec<(String, String)>,
+) -> Evidence {
+    let uid = status.node_ref.as_ref().map(|r| r.uid.clone()).filter(|uid| !uid.is_empty());
+    // A Node of another UID than the one on record has appeared since that one was deleted, whether that was seen or not.
+    let holds_name = status.holds_node_name || uid.is_some();
+    let facts = status.facts.as_ref().filter(|_| holds_name);
+    let reported = facts.into_iter().flat_map(|f| f.addresses.iter().chain([&f.node_ip]));
+    Evidence {
+        name: instance.name_any(),
+        holds_name,
+        uid,
+        proven: proven_addresses(instance.spec.origin.as_ref(), status, addresses_of),
+        reported: reported.filter_map(|a| a.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect(),
+    }
+}
+
+/// The addresses that are proven to be of a host: where it was reached last, and what its Machine has. Of a host that was never
+/// reached nothing is proven.
+pub fn proven_addresses(
+    origin: Option<&Origin>,
+    status: &WindowsInstanceStatus,
+    addresses_of: &dyn Fn(&str) -> Vec<(String, String)>,
+) -> Vec<IpAddr> {
+    let Some(reached) = status.proven_address.as_deref().and_then(|a| a.parse::<IpAddr>().ok()) else {
+        return Vec::new();
+    };
+    let of_machine = origin.and_then(|o| o.machine.as_deref()).map(addresses_of).unwrap_or_default();
+    let of_machine = of_machine.into_iter().filter_map(|(_, address)| address.parse::<IpAddr>().ok());
+    let mut all: Vec<IpAddr> = std::iter::once(reached).chain(of_machine).map(|ip| ip.to_canonical()).collect();
+    all.sort_unstable();
+    all.dedup();
+    all
+}
+
+/// Decides whose the Node of that name is.
+pub fn whose(node: Option<&Node>, evidence: &Evidence) -> Whose {
+    let Some(node) = node else { return Whose::Nobodys };
+    if evidence.uid.is_some() && node.uid() == evidence.uid {
+        return Whose::Hosts(By::Uid);
+    }
+    let os = node.labels().get("kubernetes.io/os").map_or("an unknown system", String::as_str);
+    if os != "windows" {
+        return Whose::Others(Mismatch::NotWindows { os: os.chars().filter(|c| !c.is_control()).take(63).collect() });
+    }
+    let addresses = addresses(node);
+    let has_one_of = |known: &[IpAddr]| addresses.iter().any(|a| known.contains(a));
+    // One that has only just registered may have no address yet.
+    let of_holder = addresses.is_empty() || has_one_of(&evidence.proven) || has_one_of(&evidence.reported);
+    if evidence.holds_name && of_holder {
+        return Whose::Hosts(By::Name);
+    }
+    if !has_one_of(&evidence.proven) {
+        let has = addresses.iter().map(ToString::to_string).collect();
+        return Whose::Others(Mismatch::OtherAddresses { has, proven: evidence.proven.clone() });
+    }
+    if is_marked(node) { Whose::Hosts(By::Mark) } else { Whose::Others(Mismatch::Unmarked) }
+}
+
+/// The IP addresses that a Node reports, each in its canonical form.
+pub fn addresses(node: &Node) -> Vec<IpAddr> {
+    let all = node.status.as_ref().and_then(|s| s.addresses.as_deref()).unwrap_or_default();
+    all.iter().filter_map(|a| a.address.parse::<IpAddr>().ok()).map(|ip| ip.to_canonical()).collect()
+}
+
+/// Whether an operator, this one or the legacy one, has made it a node.
+fn is_marked(node: &Node) -> bool {
+    [key::BYOH, key::POOL].iter().any(|k| node.labels().contains_key(*k))
+        || [key::VERSION, key::DESIRED_VERSION, key::PUB_KEY_HASH, key::USERNAME]
+            .iter()
+            .any(|k| node.annotations().contains_key(*k))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn node(os: &str, address: &str, mark: bool) -> Node {
+        let addresses =
+            if address.is_empty() { json!([]) } else { json!([{"type": "InternalIP", "address": address}]) };
+        let annotations = if mark { json!({key::VERSION: "1"}) } else { json!({}) };
+        serde_json::from_value(json!({
+            "metadata": {"name": "w", "uid": "u1", "labels": {"kubernetes.io/os": os}, "annotations": annotations},
+            "status": {"addresses": addresses},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_node_of_the_same_name_may_be_somebody_elses() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let reached = Evidence { name: "w".into(), proven: vec![ip("10.0.0.1")], ..Evidence::default() };
+        let reported = Evidence { reported: vec![ip("10.0.0.9")], ..reached.clone() };
+        let holder = Evidence { holds_name: true, ..reported.clone() };
+        let again = Evidence { holds_name: true, uid: Some("u0".into()), ..reached.clone() };
+        let known = Evidence { uid: Some("u1".into()), ..Evidence::default() };
+        let hosts = |by| Ok(Some(by));
+        for (about, node, evidence, expected) in vec![
+            ("none", None, &reached, Ok(None)),
+            ("the UID on record", Some(node("windows", "10.9.9.9", false)), &known, hosts(By::Uid)),
+            ("its mark and the address", Some(node("windows", "10.0.0.1", true)), &reached, hosts(By::Mark)),
+            ("in another form", Some(node("windows", "::ffff:10.0.0.1", true)), &reached, hosts(By::Mark)),
+            ("a Linux node", Some(node("linux", "10.0.0.1", true)), &reached, Err("NotWindows")),
+            ("a Linux node at a name that it holds", Some(node("linux", "10.0.0.1", true)), &holder, Err("NotWindows")),
+            ("of no known system", Some(node("", "10.0.0.1", true)), &holder, Err("NotWindows")),
+            ("another address", Some(node("windows", "10.0.0.2", true)), &reached, Err("OtherAddresses")),
+            ("no address yet", Some(node("windows", "", true)), &reached, Err("OtherAddresses")),
+            ("an address that it only says", Some(node("windows", "10.0.0.9", true)), &reported, Err("OtherAddresses")),
+            ("no mark", Some(node("windows", "10.0.0.1", false)), &reached, Err("Unmarked")),
+            ("nothing is proven", Some(node("windows", "10.0.0.1", true)), &Evidence::default(), Err("OtherAddresses")),
+            ("what appears under its name", Some(node("windows", "10.0.0.1", false)), &holder, hosts(By::Name)),
+            ("the same, before its address", Some(node("windows", "", false)), &holder, hosts(By::Name)),
+            ("the same, behind NAT", Some(node("windows", "10.0.0.9", false)), &holder, hosts(By::Name)),
+            ("the same, of another", Some(node("windows", "10.0.0.2", false)), &holder, Err("OtherAddresses")),
+            ("made again", Some(node("windows", "10.0.0.1", false)), &again, hosts(By::Name)),
+            ("made again by another", Some(node("windows", "10.0.0.9", true)), &again, Err("OtherAddresses")),
+        ] {
+            let found = match whose(node.as_ref(), evidence) {
+                Whose::Nobodys => Ok(None),
+                Whose::Hosts(by) => Ok(Some(by)),
+                Whose::Others(Mismatch::NotWindows { .. }) => Err("NotWindows"),
+                Whose::Others(Mismatch::OtherAddresses { .. }) => Err("OtherAddresses"),
+                Whose::Others(Mismatch::Unmarked) => Err("Unmarked"),
+            };
+            assert_eq!(found, expected, "{about}");
+        }
+    }
+}

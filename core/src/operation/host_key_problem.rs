@@ -1,0 +1,33 @@
+//! Why the operator trusts no key of a host, so that it does not log in.
+
+/// Why no host key is trusted, so that the operator does not log in.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HostKeyProblem {
+    /// The policy is strict, and nothing is declared.
+    #[error(
+        "ssh.hostKeyPolicy is Strict and no key of {address} is declared, so the operator does not log in: add hostKey to its entry, \
+         or set ssh.knownHostsSecretRef to a Secret that lists the key"
+    )]
+    NotDeclared {
+        /// Address of the host.
+        address: String,
+    },
+    /// A key is there that cannot be read.
+    #[error("{place}: {error}; until it is corrected or removed, the operator does not log in to the host")]
+    Unusable {
+        /// Where it stands.
+        place: String,
+        /// What is wrong with it.
+        error: String,
+    },
+}
+
+impl HostKeyProblem {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotDeclared { .. } => "HostKeyUnknown",
+            Self::Unusable { .. } => "HostKeyInvalid",
+        }
+    }
+}

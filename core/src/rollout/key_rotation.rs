@@ -1,0 +1,231 @@
+//! Which SSH key the hosts of a pool must accept, and which of them do not yet.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
+
+use api::{InstanceHost, SecretKeyRef, WindowsInstance};
+use kube::ResourceExt;
+
+use super::member::Member;
+use crate::operation::key_refusal::AUTHENTICATION_FAILED;
+
+/// The operator does not watch Secrets.
+const LOOK_AGAIN: Duration = Duration::from_mins(1);
+
+/// The first keys of hosts.
+#[derive(Debug, Default)]
+pub struct Keys {
+    /// The hash of each, or why it cannot be had, by Secret and key in it.
+    first: HashMap<Place, Result<String, String>>,
+    /// Warnings for keys that are too weak.
+    weak: Vec<String>,
+    /// The first key of each host. The pool's list applies: its instances may not have been updated yet.
+    of_host: HashMap<String, Place>,
+}
+
+/// Secret, and key in it.
+pub type Place = (String, String);
+
+fn place(reference: &SecretKeyRef) -> Place {
+    (reference.name.clone(), reference.key().to_owned())
+}
+
+/// How old what is known of a Secret may be, if there are so many: no more than twenty a second are asked for.
+pub fn may_be_old(secrets: usize) -> Duration {
+    Duration::from_millis(50).saturating_mul(u32::try_from(secrets).unwrap_or(u32::MAX))
+}
+
+/// The keys that hosts have first, each once.
+pub fn first_keys(hosts: &BTreeMap<String, InstanceHost>) -> HashMap<Place, SecretKeyRef> {
+    hosts.values().filter_map(|h| h.private_keys.first()).map(|key| (place(key), key.clone())).collect()
+}
+
+impl Keys {
+    /// Those of `hosts`. `first` are the hashes of [`first_keys`], or why one cannot be had; `weak` the warnings for them.
+    pub fn new(
+        hosts: &BTreeMap<String, InstanceHost>,
+        first: HashMap<Place, Result<String, String>>,
+        weak: Vec<String>,
+    ) -> Self {
+        let of_host = hosts.iter().filter_map(|(name, h)| Some((name.clone(), place(h.private_keys.first()?))));
+        Self { first, weak, of_host: of_host.collect() }
+    }
+
+    /// Warnings for keys that are too weak.
+    pub fn weak(&self) -> &[String] {
+        &self.weak
+    }
+
+    /// Whether a host is to be given another one. Never when it is not known which.
+    pub fn wants(&self, instance: &WindowsInstance) -> bool {
+        let place = self.of_host.get(&instance.name_any());
+        let Some(Ok(first)) = place.and_then(|place| self.first.get(place)) else { return false };
+        let status = instance.status.as_ref();
+        let taken = status.and_then(|s| s.public_key_hash.as_ref());
+        let retires = status.and_then(|s| s.key_rotation.as_ref()).is_some_and(|k| k.retiring_key_hash.is_some());
+        taken.is_some_and(|taken| taken != first || retires)
+    }
+
+    /// Time of the next read of the Secrets.
+    pub fn look_again(&self) -> Option<Duration> {
+        (!self.first.is_empty()).then(|| LOOK_AGAIN.max(may_be_old(self.first.len())))
+    }
+
+    /// How it stands with them; `None` if there are no hosts.
+    pub fn standing(&self, members: &[Member]) -> Option<Standing> {
+        if self.first.is_empty() {
+            return None;
+        }
+        let problems = self.first.values().filter_map(|k| k.as_ref().err());
+        let mut standing = Standing { problem: problems.min().cloned(), ..Standing::default() };
+        for Member { instance, candidate } in members {
+            if !candidate.joined || candidate.leaving || !self.of_host.contains_key(&candidate.name) {
+                continue;
+            }
+            standing.total += 1;
+            if !self.wants(instance) {
+                continue;
+            }
+            let name = instance.name_any();
+            let failures = instance.status.as_ref().and_then(|s| s.key_rotation.as_ref()?.failures.as_ref());
+            if let Some(f) = failures {
+                let todo = if f.last_reason == AUTHENTICATION_FAILED { todo(instance) } else { String::new() };
+                standing.failed.push((name.clone(), f.summary() + &todo));
+            }
+            standing.old.push(name);
+        }
+        standing.old.sort();
+        standing.failed.sort();
+        Some(standing)
+    }
+}
+
+/// Further remedies for a host that refuses every key.
+fn todo(instance: &WindowsInstance) -> String {
+    let machine = instance.spec.origin.as_ref().and_then(|o| o.machine.as_deref());
+    let machine = machine.map(|m| format!("; events of its Machine {m} report whether it is replaced"));
+    format!("; or list the key that it accepts, after the first one{}", machine.unwrap_or_default())
+}
+
+/// How it stands with the keys of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Nodes.
+    pub total: usize,
+    /// Those that take an old one, by name.
+    pub old: Vec<String>,
+    /// Those for which giving them the new one has failed, and why.
+    pub failed: Vec<(String, String)>,
+    /// Why a key cannot be had.
+    pub problem: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use api::{Failures, KeyRotation, Origin, WindowsInstanceSpec, WindowsInstanceStatus};
+
+    use super::*;
+    use crate::rollout::grants::Candidate;
+
+    fn member(name: &str, taken: Option<&str>, rotation: Option<KeyRotation>) -> Member {
+        let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
+        let public_key_hash = taken.map(str::to_owned);
+        instance.status =
+            Some(WindowsInstanceStatus { public_key_hash, key_rotation: rotation, ..WindowsInstanceStatus::default() });
+        Member {
+            instance: Arc::new(instance),
+            candidate: Candidate { name: name.into(), joined: true, ..Candidate::default() },
+        }
+    }
+
+    /// The first keys of hosts, each in a Secret of its own.
+    fn keys(of: &[(&str, Result<&str, &str>)]) -> Keys {
+        let place = |host: &str| (format!("of-{host}"), "private-key.pem".to_owned());
+        Keys {
+            first: of.iter().map(|(h, key)| (place(h), key.map(str::to_owned).map_err(str::to_owned))).collect(),
+            weak: Vec::new(),
+            of_host: of.iter().map(|(h, _)| ((*h).to_owned(), place(h))).collect(),
+        }
+    }
+
+    fn retiring() -> KeyRotation {
+        KeyRotation { retiring_key_hash: Some("1".into()), failures: None }
+    }
+
+    #[test]
+    fn who_gets_another_key() {
+        let (known, unknown) = (keys(&[("a", Ok("2"))]), keys(&[("a", Err("gone"))]));
+        for (about, keys, taken, rotation, expected) in [
+            ("takes the old one", &known, Some("1"), None, true),
+            ("takes the new one", &known, Some("2"), None, false),
+            ("and has the old one yet", &known, Some("2"), Some(retiring()), true),
+            ("has only failed", &known, Some("2"), Some(KeyRotation::default()), false),
+            ("was never reached", &known, None, None, false),
+            ("is not listed", &Keys::default(), Some("1"), None, false),
+            ("its key cannot be read", &unknown, Some("1"), None, false),
+        ] {
+            assert_eq!(keys.wants(&member("a", taken, rotation).instance), expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn what_is_told() {
+        let known = keys(&[("a", Ok("2")), ("b", Ok("2")), ("c", Ok("2")), ("d", Err("there is no Secret x"))]);
+        let failures = Failures { step: "AddKey".into(), last_message: "read-only".into(), ..Failures::default() };
+        let failing = KeyRotation { retiring_key_hash: None, failures: Some(failures) };
+        let mut members: Vec<Member> = ["e", "d", "a"].into_iter().map(|name| member(name, Some("1"), None)).collect();
+        members.extend([member("c", Some("1"), Some(failing)), member("b", Some("2"), None)]);
+        let expected = Standing {
+            total: 4,
+            old: vec!["a".into(), "c".into()],
+            failed: vec![("c".into(), "AddKey: read-only".into())],
+            problem: Some("there is no Secret x".into()),
+        };
+        assert_eq!(known.standing(&members), Some(expected.clone()));
+        members[2].candidate.leaving = true;
+        let without = Standing { total: 3, old: vec!["c".into()], ..expected };
+        assert_eq!(known.standing(&members), Some(without));
+        assert_eq!(Keys::default().standing(&members), None);
+        assert_eq!((known.look_again(), Keys::default().look_again()), (Some(LOOK_AGAIN), None));
+    }
+
+    #[test]
+    fn who_refuses_all_keys_is_told_what_else_can_be_done() {
+        let refused = Failures {
+            step: "Connect".into(),
+            last_reason: "AuthenticationFailed".into(),
+            last_message: "add it".into(),
+            ..Failures::default()
+        };
+        let rotation = KeyRotation { retiring_key_hash: None, failures: Some(refused) };
+        for (machine, expected) in [
+            (None, "Connect: add it; or list the key that it accepts, after the first one"),
+            (
+                Some("ns/m"),
+                "Connect: add it; or list the key that it accepts, after the first one; events of its Machine ns/m report whether it is replaced",
+            ),
+        ] {
+            let mut member = member("a", Some("1"), Some(rotation.clone()));
+            let origin = Origin { machine: machine.map(Into::into), ..Origin::default() };
+            Arc::get_mut(&mut member.instance).unwrap().spec.origin = Some(origin);
+            let standing = keys(&[("a", Ok("2"))]).standing(&[member]).unwrap();
+            assert_eq!(standing.failed, [("a".to_owned(), expected.to_owned())]);
+        }
+    }
+
+    #[test]
+    fn many_secrets_are_asked_for_less_often() {
+        for (count, old, again) in
+            [(1, 50, 60_000), (20, 1_000, 60_000), (1_200, 60_000, 60_000), (4_000, 200_000, 200_000)]
+        {
+            let names: Vec<String> = (0..count).map(|n| n.to_string()).collect();
+            let known = keys(&names.iter().map(|n| (n.as_str(), Ok("2"))).collect::<Vec<_>>());
+            assert_eq!(may_be_old(count), Duration::from_millis(old), "{count}");
+            assert_eq!(known.look_again(), Some(Duration::from_millis(again)), "{count}");
+        }
+    }
+}

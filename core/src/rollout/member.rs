@@ -1,0 +1,178 @@
+//! What is seen of each host of a pool.
+
+use std::{sync::Arc, time::Duration};
+
+use api::{
+    Disruption, Failures, Grant, GrantType, Operation, WindowsInstance,
+    conditions::{self, kind},
+    names::key,
+};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+use super::grants::{Candidate, PendingChange};
+use crate::{
+    backoff::believed,
+    drain::cordon::{cordoned_by, is_cordoned},
+    node,
+    operation::remove::is_past_return,
+};
+
+/// Node label with its zone.
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// One host of the pool, with what is seen of it.
+pub struct Member {
+    /// The instance.
+    pub instance: Arc<WindowsInstance>,
+    /// What counts of it.
+    pub candidate: Candidate,
+}
+
+/// What the pool wants, as far as it matters for what is seen of a host.
+pub struct Wish<'a> {
+    /// The version that all must follow.
+    pub version: &'a str,
+    /// Time until a Ready node counts as available.
+    pub min_ready: Duration,
+    /// Whether hosts of nodes that are not Ready are probed. Otherwise it is unknown whether they answer.
+    pub looks: bool,
+    /// The longest wait after a failure.
+    pub backoff_max: Duration,
+}
+
+/// What is seen of one host. `change` says what it takes to follow the wish, for a host that does not; `sent` whether everything
+/// for it is on the host.
+pub fn member(
+    instance: &Arc<WindowsInstance>,
+    unwanted: bool,
+    node: Option<&Node>,
+    wish: &Wish<'_>,
+    change: Option<(PendingChange, bool)>,
+    now: Timestamp,
+) -> Member {
+    let status = instance.status.clone().unwrap_or_default();
+    // A host that is taken out as it joins may be a node already, with pods: its removal has to find a place in the budget.
+    let is_a_node = || status.node_ref.as_ref().is_some_and(|r| node.is_some_and(|n| n.uid().as_ref() == Some(&r.uid)));
+    let joined = status.current_version.is_some() || ((unwanted || instance.is_leaving()) && is_a_node());
+    let (says_ready, since, _) = node.map_or((false, None, String::new()), node::ready);
+    let ready = says_ready && joined;
+    let held = since.is_some_and(|t| Duration::try_from(now.duration_since(t)).unwrap_or_default() >= wish.min_ready);
+    let is_set = |key: &str| {
+        let on_node = node.and_then(|n| n.annotations().get(key));
+        on_node.or_else(|| instance.annotations().get(key)).is_some_and(|v| v == "true")
+    };
+    let wants_reboot = joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
+    let (mut change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
+    // A host that has to be restarted anyway is changed and restarted in one go.
+    if let Some(change) = change.as_mut().filter(|_| wants_reboot) {
+        change.disruption = Disruption::Reboot;
+    }
+    // A removal that was granted before it was known that the host is a node is used up.
+    let is_used = |g: &&Grant| g.type_ == GrantType::Remove && status.last_operation.as_ref() == Some(&g.id);
+    let grant = instance.spec.grant.as_ref().filter(|g| !is_used(g));
+    let retry = |f: &Failures| f.next_retry_time.known().map(|at| believed(at, now, wish.backoff_max));
+    let candidate = Candidate {
+        name: instance.name_any(),
+        zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
+        grant: grant.map(|g| g.type_),
+        grant_version: grant.and_then(|g| g.version.clone()),
+        grant_disruption: grant.and_then(|g| g.disruption),
+        grant_without_place: grant.is_some_and(|g| g.without_place),
+        begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
+        removing: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Remove),
+        vanishing: false,
+        let_go: false,
+        deconfiguring: is_past_return(instance),
+        past_return: status.operation.as_ref().is_some_and(Operation::is_past_return),
+        leaving: unwanted || instance.is_leaving(),
+        joined,
+        ready,
+        available: ready && held && node.is_some_and(|n| !is_cordoned(n)),
+        waits_until: status.failures.as_ref().and_then(retry),
+        held: is_set(key::HOLD),
+        withheld: false,
+        cordoned: node.is_some_and(|n| is_cordoned(n) && cordoned_by(n).is_none()),
+        staged: sent || status.staged_version.as_deref() == Some(wish.version),
+        change,
+        // That is known only when it is known how far the rollout has got.
+        astray: false,
+        failed: status.failed_version.as_deref() == Some(wish.version),
+        wants_reboot,
+        down_since: since.filter(|_| joined && !says_ready),
+        unreachable: !wish.looks
+            || conditions::find(&status.conditions, kind::REACHABLE).is_some_and(|c| c.status == "False"),
+        // That is known only when the keys have been read.
+        wants_key: false,
+        rotating: joined && status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey),
+        key_waits_until: status.key_rotation.and_then(|k| k.failures).as_ref().and_then(retry),
+    };
+    Member { instance: instance.clone(), candidate }
+}
+
+/// When the next node will have been Ready for long enough. `node` returns the Node of a name.
+pub fn soonest_available(
+    members: &[Member],
+    min_ready: Duration,
+    now: Timestamp,
+    node: impl Fn(&str) -> Option<Arc<Node>>,
+) -> Option<Timestamp> {
+    let span = jiff::SignedDuration::try_from(min_ready).ok()?;
+    let waiting = members.iter().filter(|m| m.candidate.ready && !m.candidate.available);
+    waiting
+        .filter_map(|m| node::ready(&*node(&m.candidate.name)?).1?.checked_add(span).ok())
+        .filter(|at| *at > now)
+        .min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::{WindowsInstanceSpec, WindowsInstanceStatus};
+    use serde_json::json;
+
+    #[test]
+    fn a_host_that_is_taken_out_as_it_joins_counts_as_the_node_that_it_is() {
+        let wish = Wish { version: "v1", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        for (uid, leaving, expected) in [("n-1", true, true), ("n-1", false, false), ("n-2", true, false)] {
+            let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+            instance.spec.leaving = leaving.then(api::Leaving::default);
+            instance.status = serde_json::from_value(json!({"nodeRef": {"name": "w", "uid": "n-1"}})).unwrap();
+            let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "1970-01-01T00:00:00Z"}]);
+            let node = json!({"metadata": {"name": "w", "uid": uid}, "status": {"conditions": ready}});
+            let node: Node = serde_json::from_value(node).unwrap();
+            let candidate =
+                member(&Arc::new(instance), false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).candidate;
+            assert_eq!((candidate.joined, candidate.available), (expected, expected), "{uid} {leaving}");
+        }
+    }
+
+    #[test]
+    fn a_restart_that_a_host_asks_for_goes_with_its_change() {
+        let mut instance = WindowsInstance::new("w", WindowsInstanceSpec::default());
+        instance.status =
+            Some(WindowsInstanceStatus { current_version: Some("v1".into()), ..WindowsInstanceStatus::default() });
+        let instance = Arc::new(instance);
+        let wish = Wish { version: "v2", min_ready: Duration::ZERO, looks: true, backoff_max: Duration::from_mins(10) };
+        for (asks, disruption, expected) in [
+            (false, Disruption::None, Disruption::None),
+            (false, Disruption::Restart, Disruption::Restart),
+            (true, Disruption::None, Disruption::Reboot),
+            (true, Disruption::Restart, Disruption::Reboot),
+            (true, Disruption::Reboot, Disruption::Reboot),
+        ] {
+            let annotations = if asks { json!({key::REBOOT_REQUIRED: ""}) } else { json!({}) };
+            let node: Node = serde_json::from_value(json!({"metadata": {"annotations": annotations}})).unwrap();
+            let change = (PendingChange { version: "v2".into(), disruption, services: Vec::new() }, true);
+            let candidate = member(&instance, false, Some(&node), &wish, Some(change), Timestamp::UNIX_EPOCH).candidate;
+            assert_eq!(
+                (candidate.change.unwrap().disruption, candidate.wants_reboot),
+                (expected, asks),
+                "{disruption:?}"
+            );
+            let alone = member(&instance, false, Some(&node), &wish, None, Timestamp::UNIX_EPOCH).candidate;
+            assert_eq!((alone.change, alone.wants_reboot), (None, asks));
+        }
+    }
+}

@@ -1,0 +1,365 @@
+//! What would be done with each host, for a pool in mode Plan and for the command `plan`. Pure.
+
+use std::collections::BTreeMap;
+
+use api::{Disruption, InstanceHost, PlanStatus, PlannedHost, RemediationType};
+
+use super::{grants::Limits, member::Member};
+
+/// What is done with a host that something is to be said of all the same.
+const NOTHING: &str = "Nothing";
+/// What is done with a node that would lose settings: a person has to decide.
+const WITHHELD: &str = "Withhold";
+/// Hosts that a status shows.
+const SHOWN: usize = 100;
+
+/// What has to be looked up of hosts.
+pub struct Sights<'a> {
+    /// What a node's change is for, in words.
+    pub why: &'a dyn Fn(&Member) -> String,
+    /// Hosts without an instance that are nodes already, and what is to be said of their next change.
+    pub adoptable: &'a BTreeMap<String, Option<String>>,
+    /// Changes of a node without another version, which are not disruptive.
+    pub beside: &'a dyn Fn(&Member, &InstanceHost) -> Vec<String>,
+}
+
+/// What would be done with each host that something would be done with, sorted by name.
+pub fn preview(
+    hosts: &BTreeMap<String, InstanceHost>,
+    members: &[Member],
+    limits: &Limits,
+    sights: &Sights<'_>,
+) -> Vec<PlannedHost> {
+    let known: BTreeMap<&str, &Member> = members.iter().map(|m| (m.candidate.name.as_str(), m)).collect();
+    let mut list = Vec::new();
+    for (name, host) in hosts {
+        match known.get(name.as_str()) {
+            None => list.push(match sights.adoptable.get(name) {
+                None => planned(name, "Join", Disruption::None, "new in the inventory".into()),
+                Some(None) => {
+                    let why = "it is a node of another operator; it is adopted unchanged, and then updated in its turn";
+                    planned(name, "Adopt", Disruption::None, why.into())
+                }
+                Some(Some(withheld)) => {
+                    planned(name, "Adopt", Disruption::None, format!("it is a node of another operator; {withheld}"))
+                }
+            }),
+            Some(m) if m.candidate.held => list.push(planned(name, NOTHING, Disruption::None, "it is on hold".into())),
+            Some(m) if m.candidate.leaving => {
+                list.push(planned(
+                    name,
+                    "Remove",
+                    Disruption::Drain,
+                    "its instance is being deleted; it joins again".into(),
+                ));
+            }
+            Some(m) if !m.candidate.joined => {
+                list.push(planned(name, "Join", Disruption::None, "has not joined yet".into()));
+            }
+            Some(m) => list.extend(of_node(m, limits, sights, (sights.beside)(m, host))),
+        }
+    }
+    for member in members.iter().filter(|m| !hosts.contains_key(&m.candidate.name)) {
+        let (action, disruption) = match (limits.orphan, member.candidate.joined) {
+            (true, _) => ("Orphan", Disruption::None),
+            (false, true) => ("Remove", Disruption::Drain),
+            (false, false) => ("Remove", Disruption::None),
+        };
+        list.push(planned(&member.candidate.name, action, disruption, "no longer in the inventory".into()));
+    }
+    list.sort_by(|a, b| a.host.cmp(&b.host));
+    list
+}
+
+fn planned(host: &str, action: &str, disruption: Disruption, why: String) -> PlannedHost {
+    PlannedHost { host: host.into(), action: action.into(), disruption: disruption.as_str().into(), why }
+}
+
+/// What would be done with a node of the pool.
+fn of_node(member: &Member, limits: &Limits, sights: &Sights<'_>, beside: Vec<String>) -> Option<PlannedHost> {
+    let candidate = &member.candidate;
+    let planned = |action, disruption, why| Some(planned(&candidate.name, action, disruption, why));
+    if candidate.failed {
+        return planned(NOTHING, Disruption::None, "the version failed on this host and is not retried".into());
+    }
+    if candidate.withheld {
+        let why: Vec<String> = beside.into_iter().chain([(sights.why)(member)]).collect();
+        return planned(WITHHELD, Disruption::None, why.join(", "));
+    }
+    if let Some(change) = &candidate.change {
+        let why: Vec<String> = [(sights.why)(member)].into_iter().chain(beside).collect();
+        return planned("Update", change.disruption, why.join(", "));
+    }
+    if candidate.wants_reboot {
+        return planned("Reboot", Disruption::Reboot, "the host requests a restart".into());
+    }
+    if candidate.down_since.is_some() && limits.remediation != RemediationType::None {
+        let why = format!("not Ready, if it stays so for {} s", limits.not_ready_after.as_secs());
+        let restarts = limits.remediation == RemediationType::Reboot;
+        return planned("Repair", if restarts { Disruption::Reboot } else { Disruption::None }, why);
+    }
+    if !beside.is_empty() {
+        return planned("Update", Disruption::None, beside.join(", "));
+    }
+    if candidate.wants_key {
+        return planned("RotateKey", Disruption::None, "it accepts another SSH key than the first of its list".into());
+    }
+    None
+}
+
+/// Whether nothing would be done.
+pub fn is_idle(list: &[PlannedHost]) -> bool {
+    list.iter().all(|p| p.action == NOTHING)
+}
+
+/// The same for a status, which must not grow with the pool.
+pub fn status_of(list: &[PlannedHost], hosts: usize) -> PlanStatus {
+    PlanStatus { summary: summary(list, hosts), hosts: list.iter().take(SHOWN).cloned().collect() }
+}
+
+/// How many of what, in a sentence.
+pub fn summary(list: &[PlannedHost], hosts: usize) -> String {
+    let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
+    for planned in list.iter().filter(|p| p.action != NOTHING) {
+        *counts.entry((&planned.action, &planned.disruption)).or_default() += 1;
+    }
+    if counts.is_empty() {
+        return format!("nothing to do with {hosts} hosts");
+    }
+    let words = |(action, disruption): (&str, &str), n: usize| {
+        let how = match disruption {
+            "Restart" => " with a restart of services",
+            "Drain" => " with a drain",
+            "Reboot" => " with a drain and a restart of the host",
+            _ => "",
+        };
+        format!("{n} {}{how}", action.to_lowercase())
+    };
+    counts.into_iter().map(|(kind, n)| words(kind, n)).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::Arc, time::Duration};
+
+    use api::{IntOrPercent, Order, WindowsInstance, WindowsInstanceSpec};
+    use jiff::Timestamp;
+
+    use super::*;
+    use crate::rollout::{
+        grants::{Candidate, PendingChange},
+        progress::UpdateLimit,
+    };
+
+    fn limits(orphan: bool, remediation: RemediationType) -> Limits {
+        Limits {
+            max_concurrent: 10,
+            max_unavailable: IntOrPercent::Int(1),
+            paused: false,
+            orphan,
+            open: true,
+            order: Order::Name,
+            ignore_lost_after: None,
+            gate: UpdateLimit::default(),
+            remediation,
+            not_ready_after: Duration::from_mins(10),
+            max_unhealthy: IntOrPercent::Percent(20),
+            others: None,
+        }
+    }
+
+    #[test]
+    #[expect(clippy::too_many_lines, reason = "a table of cases")]
+    fn one_host() {
+        let free = Candidate { name: "w".into(), joined: true, ready: true, ..Candidate::default() };
+        let change = |disruption| Candidate {
+            change: Some(PendingChange { disruption, ..PendingChange::default() }),
+            ..free.clone()
+        };
+        let (none, heal) = (RemediationType::None, RemediationType::Reconfigure);
+        let down = Candidate { down_since: Some(Timestamp::UNIX_EPOCH), ready: false, ..free.clone() };
+        // Whether it is in the inventory, what is known of it, what changes beside the version, whether hosts are let go.
+        for (about, listed, candidate, beside, orphan, remediation, expected) in [
+            ("in its desired state", true, Some(free.clone()), "", false, heal, None),
+            ("new", true, None, "", false, heal, Some(("Join", "None", "new in the inventory"))),
+            (
+                "not there yet",
+                true,
+                Some(Candidate { joined: false, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Join", "None", "has not joined yet")),
+            ),
+            (
+                "a change",
+                true,
+                Some(change(Disruption::Restart)),
+                "",
+                false,
+                heal,
+                Some(("Update", "Restart", "because")),
+            ),
+            (
+                "a change and a label",
+                true,
+                Some(change(Disruption::Drain)),
+                "labels (a)",
+                false,
+                heal,
+                Some(("Update", "Drain", "because, labels (a)")),
+            ),
+            (
+                "a change and a restart",
+                true,
+                Some(Candidate { wants_reboot: true, ..change(Disruption::Reboot) }),
+                "",
+                false,
+                heal,
+                Some(("Update", "Reboot", "because")),
+            ),
+            ("a label", true, Some(free.clone()), "labels (a)", false, heal, Some(("Update", "None", "labels (a)"))),
+            (
+                "a restart",
+                true,
+                Some(Candidate { wants_reboot: true, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Reboot", "Reboot", "the host requests a restart")),
+            ),
+            (
+                "another key",
+                true,
+                Some(Candidate { wants_key: true, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("RotateKey", "None", "it accepts another SSH key than the first of its list")),
+            ),
+            (
+                "a change that loses something",
+                true,
+                Some(Candidate { withheld: true, ..change(Disruption::Drain) }),
+                "labels (a)",
+                false,
+                heal,
+                Some((WITHHELD, "None", "labels (a), because")),
+            ),
+            (
+                "on hold",
+                true,
+                Some(Candidate { held: true, ..change(Disruption::Drain) }),
+                "",
+                false,
+                heal,
+                Some((NOTHING, "None", "it is on hold")),
+            ),
+            (
+                "it failed",
+                true,
+                Some(Candidate { failed: true, ..change(Disruption::Drain) }),
+                "",
+                false,
+                heal,
+                Some((NOTHING, "None", "the version failed on this host and is not retried")),
+            ),
+            (
+                "down",
+                true,
+                Some(down.clone()),
+                "",
+                false,
+                heal,
+                Some(("Repair", "None", "not Ready, if it stays so for 600 s")),
+            ),
+            ("down, and left so", true, Some(down), "", false, none, None),
+            (
+                "deleted by hand",
+                true,
+                Some(Candidate { leaving: true, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Remove", "Drain", "its instance is being deleted; it joins again")),
+            ),
+            (
+                "gone",
+                false,
+                Some(free.clone()),
+                "",
+                false,
+                heal,
+                Some(("Remove", "Drain", "no longer in the inventory")),
+            ),
+            (
+                "gone before it joined",
+                false,
+                Some(Candidate { joined: false, ..free.clone() }),
+                "",
+                false,
+                heal,
+                Some(("Remove", "None", "no longer in the inventory")),
+            ),
+            (
+                "let go",
+                false,
+                Some(free.clone()),
+                "",
+                true,
+                heal,
+                Some(("Orphan", "None", "no longer in the inventory")),
+            ),
+        ] {
+            let hosts: BTreeMap<_, _> = listed.then(|| ("w".to_owned(), InstanceHost::default())).into_iter().collect();
+            let instance = Arc::new(WindowsInstance::new("w", WindowsInstanceSpec::default()));
+            let members: Vec<Member> =
+                candidate.into_iter().map(|candidate| Member { instance: instance.clone(), candidate }).collect();
+            let sights = Sights {
+                why: &|_| "because".to_owned(),
+                adoptable: &BTreeMap::new(),
+                beside: &|_, _| Some(beside.to_owned()).filter(|b| !b.is_empty()).into_iter().collect(),
+            };
+            let list = preview(&hosts, &members, &limits(orphan, remediation), &sights);
+            let said = list.first().map(|p| (p.action.as_str(), p.disruption.as_str(), p.why.as_str()));
+            assert_eq!(said, expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn nodes_of_another_operator_are_adopted() {
+        let hosts = BTreeMap::from([("w".to_owned(), InstanceHost::default())]);
+        for (lost, expected) in [(None, "updated in its turn"), (Some("it would lose x".to_owned()), "it would lose x")]
+        {
+            let adoptable = BTreeMap::from([("w".to_owned(), lost)]);
+            let sights = Sights { why: &|_| String::new(), adoptable: &adoptable, beside: &|_, _| Vec::new() };
+            let list = preview(&hosts, &[], &limits(false, RemediationType::None), &sights);
+            assert_eq!((list[0].action.as_str(), list[0].disruption.as_str()), ("Adopt", "None"));
+            assert!(list[0].why.ends_with(expected), "{}", list[0].why);
+        }
+    }
+
+    #[test]
+    fn sums() {
+        let list = |kinds: &[(&str, Disruption)]| -> Vec<PlannedHost> {
+            kinds.iter().map(|(action, disruption)| planned("w", action, *disruption, String::new())).collect()
+        };
+        for (kinds, expected, idle) in [
+            (&[][..], "nothing to do with 3 hosts", true),
+            (&[(NOTHING, Disruption::None)], "nothing to do with 3 hosts", true),
+            (
+                &[
+                    ("Update", Disruption::Drain),
+                    (NOTHING, Disruption::None),
+                    ("Join", Disruption::None),
+                    ("Update", Disruption::Drain),
+                ],
+                "1 join, 2 update with a drain",
+                false,
+            ),
+        ] {
+            let list = list(kinds);
+            assert_eq!((summary(&list, 3).as_str(), is_idle(&list)), (expected, idle));
+        }
+    }
+}

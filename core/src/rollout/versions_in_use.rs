@@ -1,0 +1,50 @@
+//! Which versions of what hosts get are in use, so that their services ConfigMaps stay. Pure.
+
+use std::collections::BTreeSet;
+
+use api::{WindowsInstance, WindowsNodePool, names::key};
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt;
+
+/// Versions that a pool goes to or comes from, that an instance follows, or that a Node names. A Node that was let go names the
+/// version that its host continues to follow; an operator that adopts it again reads there what to remove.
+pub fn versions_in_use<'a>(
+    pools: impl Iterator<Item = &'a WindowsNodePool>,
+    instances: impl Iterator<Item = &'a WindowsInstance>,
+    nodes: impl Iterator<Item = &'a Node>,
+) -> BTreeSet<String> {
+    let mut used = BTreeSet::new();
+    for pool in pools {
+        let rollout = pool.status.as_ref().and_then(|s| s.rollout.as_ref());
+        used.extend(rollout.map(|r| r.to_version.clone()));
+        used.extend(rollout.and_then(|r| r.from_version.clone()));
+    }
+    for instance in instances {
+        let status = instance.status.clone().unwrap_or_default();
+        let operation = status.operation.unwrap_or_default();
+        let of_status = [status.current_version, status.previous_version, operation.from_version, operation.to_version];
+        used.extend(of_status.into_iter().flatten());
+        used.extend(instance.spec.desired.as_ref().map(|d| d.version.clone()));
+        used.extend(instance.spec.grant.as_ref().and_then(|g| g.version.clone()));
+    }
+    for node in nodes {
+        used.extend([key::VERSION, key::DESIRED_VERSION].iter().filter_map(|k| node.annotations().get(*k).cloned()));
+    }
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_services_of_a_node_that_was_let_go_stay() {
+        let node: Node = serde_json::from_value(json!({
+            "metadata": {"name": "w", "annotations": {key::VERSION: "1-a", key::DESIRED_VERSION: "2-b"}},
+        }))
+        .unwrap();
+        let used = versions_in_use([].iter(), [].iter(), [node].iter());
+        assert_eq!(used, ["1-a", "2-b"].map(String::from).into());
+    }
+}

@@ -1,0 +1,282 @@
+//! What a person reads of an instance: phase and conditions, from the situation. Pure.
+
+use api::{
+    Failures, GrantType, Phase, Step, Time, WindowsInstanceStatus,
+    conditions::{Status, kind, reason, remove, set},
+};
+use jiff::Timestamp;
+
+/// Where an instance stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Situation<'a> {
+    /// Waits for a grant.
+    Waiting {
+        /// Whether it waits to be removed.
+        leaving: bool,
+        /// For what.
+        why: &'a str,
+    },
+    /// Something is being done.
+    Working {
+        /// The kind of the operation.
+        type_: GrantType,
+        /// The step.
+        step: Step,
+        /// In a sentence.
+        what: &'a str,
+    },
+    /// The last attempt failed.
+    Failed {
+        /// Whether it is being removed.
+        leaving: bool,
+    },
+    /// Its pool does not exist.
+    Poolless {
+        /// What that means, and what to do.
+        message: &'a str,
+    },
+    /// It is a node.
+    Node {
+        /// Whether it is Ready.
+        ready: bool,
+        /// Message of kubelet.
+        says: &'a str,
+        /// Whether it follows the version that is wanted.
+        up_to_date: bool,
+    },
+}
+
+/// Brings phase and conditions in line with the situation. `failures` must be in the status already.
+pub fn describe(
+    status: &mut WindowsInstanceStatus,
+    situation: &Situation<'_>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    status.observed_generation = generation;
+    let failures = status.failures.clone();
+    let failed_version = status.failed_version.clone();
+    let conditions = &mut status.conditions;
+    let mut put = |type_, s: Status, why: &str, message: &str| set(conditions, type_, s, why, message, generation, now);
+    let again = failures.is_some();
+    let progressing = if again { reason::PROGRESSING_WITH_RETRY } else { reason::PROGRESSING };
+    let (phase, reconciling) = match situation {
+        Situation::Waiting { leaving, why } => {
+            put(kind::READY, Status::Unknown, reason::WAITING, why);
+            (if *leaving { Phase::Removing } else { Phase::Pending }, Some((reason::WAITING, (*why).to_string())))
+        }
+        Situation::Working { type_, step, what } => {
+            let message = match &failures {
+                Some(f) => format!("{step}: {what} (failed {} before: {})", times(f.count), f.last_reason),
+                None => format!("{step}: {what}"),
+            };
+            // Operations that are not disruptive: the node continues unchanged.
+            let quiet = matches!(type_, GrantType::Stage | GrantType::RotateKey) || *step == Step::Check;
+            let phase = match type_ {
+                _ if quiet => Phase::Ready,
+                GrantType::Provision => Phase::Joining,
+                GrantType::Stage | GrantType::RotateKey => Phase::Ready,
+                GrantType::Update | GrantType::Reboot => Phase::Updating,
+                GrantType::Repair => Phase::Repairing,
+                GrantType::Remove | GrantType::Orphan => Phase::Removing,
+            };
+            if !quiet {
+                put(kind::READY, Status::Unknown, progressing, &message);
+            }
+            if *type_ == GrantType::Update {
+                put(kind::UP_TO_DATE, Status::False, reason::ROLLING_OUT, "");
+            }
+            (phase, Some((progressing, message)))
+        }
+        Situation::Failed { leaving } => {
+            let f = failures.unwrap_or_default();
+            let message = failed(&f, now);
+            put(kind::READY, Status::False, &f.last_reason, &message);
+            (if *leaving { Phase::Removing } else { Phase::Failed }, Some((reason::PROGRESSING_WITH_RETRY, message)))
+        }
+        Situation::Poolless { message } => {
+            put(kind::READY, Status::Unknown, reason::POOL_MISSING, message);
+            put(kind::STALLED, Status::True, reason::POOL_MISSING, message);
+            (status.phase.unwrap_or(Phase::Pending), None)
+        }
+        Situation::Node { ready, says, up_to_date } => {
+            put(kind::READY, (*ready).into(), if *ready { reason::SUCCEEDED } else { "NodeNotReady" }, says);
+            put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
+            let (why, message) = match (up_to_date, &failed_version) {
+                (true, _) => (reason::UP_TO_DATE, String::new()),
+                (false, Some(version)) => (
+                    "UpdateFailed",
+                    format!("version {version} did not work on this host and was rolled back; see its events"),
+                ),
+                (false, None) if again => (reason::OUTDATED, failed(&failures.unwrap_or_default(), now)),
+                (false, None) => (reason::OUTDATED, "the host does not follow the version of its pool".into()),
+            };
+            put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
+            (if *ready { Phase::Ready } else { Phase::NotReady }, None)
+        }
+    };
+    match reconciling {
+        Some((why, message)) => put(kind::RECONCILING, Status::True, why, &message),
+        None => remove(conditions, kind::RECONCILING),
+    }
+    if !matches!(situation, Situation::Poolless { .. }) {
+        remove(conditions, kind::STALLED);
+    }
+    status.phase = Some(phase);
+}
+
+/// Reports whether the host answered at the last attempt.
+pub fn reached(
+    status: &mut WindowsInstanceStatus,
+    answer: Result<(), (&str, &str)>,
+    generation: Option<i64>,
+    now: Timestamp,
+) {
+    let (s, why, message) = match answer {
+        Ok(()) => (Status::True, "Connected", ""),
+        Err((why, message)) => (Status::False, why, message),
+    };
+    set(&mut status.conditions, kind::REACHABLE, s, why, message, generation, now);
+}
+
+fn times(count: i32) -> String {
+    if count == 1 { "once".into() } else { format!("{count} times") }
+}
+
+/// A failure in words, with when it is tried again.
+fn failed(f: &Failures, now: Timestamp) -> String {
+    let next = clock(f.next_retry_time, now);
+    format!("{} (failed {}; next try {next})", f.summary(), times(f.count))
+}
+
+/// A time for a message: the time of day, with the date if that is not today's.
+fn clock(time: Time, now: Timestamp) -> String {
+    let day = |t: Timestamp| t.strftime("%Y-%m-%d").to_string();
+    let format = |t: Timestamp| if day(t) == day(now) { "%H:%M:%SZ" } else { "%Y-%m-%d %H:%M:%SZ" };
+    time.known().map_or_else(|| "now".into(), |t| t.strftime(format(t)).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use api::conditions::{find, is_true};
+
+    const TODAY: &str = "2027-01-01T09:50:00Z";
+
+    fn described(situation: &Situation<'_>, failures: Option<Failures>) -> WindowsInstanceStatus {
+        let mut status = WindowsInstanceStatus { failures, ..WindowsInstanceStatus::default() };
+        describe(&mut status, situation, Some(3), TODAY.parse().unwrap());
+        status
+    }
+
+    fn twice() -> Failures {
+        Failures {
+            count: 2,
+            first_time: None,
+            next_retry_time: "2027-01-01T09:50:12Z".parse().unwrap(),
+            last_reason: "ConnectTimeout".into(),
+            last_message: "10.0.0.1:22 did not answer within 15 s".into(),
+            step: Step::Connect,
+        }
+    }
+
+    #[test]
+    fn the_message_answers_the_questions() {
+        let node = |ready, says| Situation::Node { ready, says, up_to_date: true };
+        for (situation, failures, phase, ready, message) in [
+            (
+                Situation::Waiting { leaving: false, why: "waits for its turn" },
+                None,
+                Phase::Pending,
+                "Unknown",
+                "waits for its turn",
+            ),
+            (
+                Situation::Working { type_: GrantType::Provision, step: Step::Upload, what: "sending 4 files" },
+                None,
+                Phase::Joining,
+                "Unknown",
+                "Upload: sending 4 files",
+            ),
+            (
+                Situation::Working { type_: GrantType::Remove, step: Step::Drain, what: "2 pods left" },
+                Some(twice()),
+                Phase::Removing,
+                "Unknown",
+                "Drain: 2 pods left (failed 2 times before: ConnectTimeout)",
+            ),
+            (
+                Situation::Failed { leaving: false },
+                Some(twice()),
+                Phase::Failed,
+                "False",
+                "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)",
+            ),
+            (
+                Situation::Poolless { message: "the pool p does not exist" },
+                None,
+                Phase::Pending,
+                "Unknown",
+                "the pool p does not exist",
+            ),
+            (
+                node(true, "kubelet is posting ready status"),
+                None,
+                Phase::Ready,
+                "True",
+                "kubelet is posting ready status",
+            ),
+            (
+                node(false, "Kubelet stopped posting node status."),
+                None,
+                Phase::NotReady,
+                "False",
+                "Kubelet stopped posting node status.",
+            ),
+        ] {
+            let status = described(&situation, failures);
+            let c = find(&status.conditions, kind::READY).unwrap();
+            assert_eq!((status.phase, c.status.as_str(), c.message.as_str()), (Some(phase), ready, message));
+            let rests = matches!(situation, Situation::Node { .. } | Situation::Poolless { .. });
+            assert_eq!(is_true(&status.conditions, kind::RECONCILING), !rests);
+            let stalls = matches!(situation, Situation::Poolless { .. });
+            assert_eq!(is_true(&status.conditions, kind::STALLED), stalls);
+            assert_eq!(status.observed_generation, Some(3));
+        }
+    }
+
+    #[test]
+    fn saying_it_twice_changes_nothing() {
+        let mut status = described(&Situation::Failed { leaving: false }, Some(twice()));
+        let before = status.clone();
+        describe(&mut status, &Situation::Failed { leaving: false }, Some(3), "2027-01-01T23:59:59Z".parse().unwrap());
+        assert_eq!(status, before);
+    }
+
+    #[test]
+    fn a_time_of_another_day_does_not_read_like_one_of_today() {
+        let now: Timestamp = TODAY.parse().unwrap();
+        for (time, expected) in [
+            ("2027-01-01T09:50:12Z", "09:50:12Z"),
+            ("2027-01-02T02:55:00Z", "2027-01-02 02:55:00Z"),
+            ("2040-06-01T02:55:00Z", "2040-06-01 02:55:00Z"),
+        ] {
+            assert_eq!(clock(time.parse().unwrap(), now), expected);
+        }
+        assert_eq!(clock(Time::default(), now), "now");
+    }
+
+    #[test]
+    fn a_node_whose_host_could_not_be_checked_stays_ready_and_says_why() {
+        let node = Situation::Node { ready: true, says: "kubelet is posting ready status", up_to_date: false };
+        let mut status = described(&node, None);
+        let before = find(&status.conditions, kind::READY).cloned();
+        let check = Situation::Working { type_: GrantType::Update, step: Step::Check, what: "logging in" };
+        status.failures = Some(twice());
+        describe(&mut status, &check, Some(3), TODAY.parse().unwrap());
+        assert_eq!((find(&status.conditions, kind::READY), status.phase), (before.as_ref(), Some(Phase::Ready)));
+        describe(&mut status, &node, Some(3), TODAY.parse().unwrap());
+        let says = find(&status.conditions, kind::UP_TO_DATE).unwrap().message.clone();
+        assert_eq!(says, "Connect: 10.0.0.1:22 did not answer within 15 s (failed 2 times; next try 09:50:12Z)");
+    }
+}

@@ -1,0 +1,120 @@
+//! What keeps nodes from their change until a person acts, though nothing is wrong with them. Pure.
+
+use api::{
+    GrantType,
+    conditions::{kind, reason},
+    names::key,
+};
+
+use crate::{
+    enumeration::first_names,
+    rollout::{grants::Decision, member::Member},
+};
+
+/// Reason and message.
+type Blocked = (&'static str, String);
+
+/// Nodes of the legacy operator that stay as they are, because their change would lose settings.
+pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
+    let is_withheld =
+        |m: &Member| m.candidate.withheld && !m.candidate.leaving && !m.candidate.held && m.candidate.change.is_some();
+    let names = names(members, is_withheld);
+    let message = format!(
+        "{} not updated, because the change would lose settings of the previous operator: {}. The condition {} of each instance names them and the remedy",
+        number(&names),
+        first_names(&names),
+        kind::UPDATE_WITHHELD
+    );
+    (!names.is_empty()).then_some((reason::SETTINGS_WOULD_BE_LOST, message))
+}
+
+/// Nodes that people have cordoned, and that use up what may be unavailable, so that others wait.
+pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Blocked> {
+    let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);
+    // A cordoned node that is to be changed goes first, and costs nothing.
+    let stays = |m: &Member| m.candidate.change.is_none() || m.candidate.withheld || m.candidate.failed;
+    let blocks = |m: &Member| {
+        m.candidate.cordoned && m.candidate.joined && !m.candidate.held && !m.candidate.leaving && stays(m)
+    };
+    let names = names(members, blocks);
+    if names.is_empty() || decision.allowed_disruptions > 0 || members.iter().any(is_changed) {
+        return None;
+    }
+    let node = if names.len() == 1 { "node" } else { "nodes" };
+    let message = format!(
+        "{} to be updated, blocked by the cordon of {node} {}, which uses up rollout.maxUnavailable. Uncordon, or set the \
+         annotation {}=true on the Node, so that it does not count",
+        decision.waiting.len(),
+        first_names(&names),
+        key::HOLD
+    );
+    Some((reason::BLOCKED_BY_CORDON, message))
+}
+
+fn names(members: &[Member], which: impl Fn(&Member) -> bool) -> Vec<String> {
+    let mut names: Vec<String> = members.iter().filter(|m| which(m)).map(|m| m.candidate.name.clone()).collect();
+    names.sort();
+    names
+}
+
+fn number(names: &[String]) -> String {
+    if names.len() == 1 { "1 node is".into() } else { format!("{} nodes are", names.len()) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use api::{WindowsInstance, WindowsInstanceSpec};
+
+    use super::*;
+    use crate::rollout::grants::{Candidate, PendingChange};
+
+    fn member(name: &str, candidate: Candidate) -> Member {
+        let instance = Arc::new(WindowsInstance::new(name, WindowsInstanceSpec::default()));
+        Member { instance, candidate: Candidate { name: name.into(), joined: true, ready: true, ..candidate } }
+    }
+
+    #[test]
+    fn a_cordon_that_blocks_the_budget_is_named() {
+        let change = || Some(PendingChange::default());
+        let waits = || member("waits", Candidate { available: true, change: change(), ..Candidate::default() });
+        let cordoned = |candidate| member("x", Candidate { cordoned: true, ..candidate });
+        let plain = Candidate::default();
+        for (about, first, allowed, expected) in [
+            ("a node that follows its version", cordoned(plain.clone()), 0, true),
+            ("there is room", cordoned(plain.clone()), 1, false),
+            ("it is changed first", cordoned(Candidate { change: change(), ..plain.clone() }), 0, false),
+            ("it gave up", cordoned(Candidate { change: change(), failed: true, ..plain.clone() }), 0, true),
+            (
+                "its change is withheld",
+                cordoned(Candidate { change: change(), withheld: true, ..plain.clone() }),
+                0,
+                true,
+            ),
+            ("it does not count", cordoned(Candidate { held: true, ..plain.clone() }), 0, false),
+            ("no client has cordoned it", member("x", plain.clone()), 0, false),
+            ("another is being changed", member("x", Candidate { grant: Some(GrantType::Update), ..plain }), 0, false),
+        ] {
+            let decision =
+                Decision { allowed_disruptions: allowed, waiting: vec!["waits".into()], ..Decision::default() };
+            let said = by_cordon(&[first, waits()], &decision);
+            assert_eq!(said.is_some(), expected, "{about}");
+            if let Some((why, message)) = said {
+                assert_eq!(why, "BlockedByCordon");
+                assert!(message.contains("blocked by the cordon of node x,"), "{message}");
+            }
+        }
+    }
+
+    #[test]
+    fn nodes_whose_change_loses_something_are_named() {
+        let withheld_slot =
+            Candidate { withheld: true, change: Some(PendingChange::default()), ..Candidate::default() };
+        let (why, message) =
+            withheld(&[member("a", withheld_slot.clone()), member("b", Candidate::default())]).unwrap();
+        assert_eq!(why, "SettingsWouldBeLost");
+        assert!(message.starts_with("1 node is not updated") && message.contains("operator: a."), "{message}");
+        assert_eq!(withheld(&[member("a", Candidate { leaving: true, ..withheld_slot })]), None);
+    }
+}

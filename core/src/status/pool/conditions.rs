@@ -1,0 +1,389 @@
+//! The conditions of a pool, one function each.
+
+use api::{
+    Step, Verdict, WindowsNodePool,
+    conditions::{Status, reason},
+    names::key,
+};
+
+use super::{ObservedPool, blocked, failure, groups::Groups, number};
+use crate::{
+    enumeration::first_names,
+    rollout::{key_rotation::Standing, member::Member, progress::BlockedBy},
+};
+
+/// What becomes of a condition.
+pub(super) enum Next {
+    /// It says this.
+    Set(Status, String, String),
+    /// It goes.
+    Remove,
+    /// It says what it said.
+    Keep,
+}
+
+fn set(status: Status, reason: impl Into<String>, message: impl Into<String>) -> Next {
+    Next::Set(status, reason.into(), message.into())
+}
+
+/// All that conditions are made of.
+pub(super) struct View<'a> {
+    pub pool: &'a WindowsNodePool,
+    pub seen: &'a ObservedPool<'a>,
+    pub groups: &'a Groups,
+    /// What nodes that are to be changed wait for, other than for their turn.
+    pub held: Option<Held>,
+    /// What is wrong, the worst: reason and message.
+    pub trouble: Option<(String, String)>,
+    /// What is happening.
+    pub act: String,
+    pub paused: bool,
+}
+
+impl<'a> View<'a> {
+    pub(super) fn of(pool: &'a WindowsNodePool, seen: &'a ObservedPool<'a>, groups: &'a Groups) -> Self {
+        let paused = pool.spec.rollout().paused();
+        let held = held(seen, paused);
+        let act = act(seen, groups, &to_update(seen, held.as_ref()));
+        Self { pool, seen, groups, trouble: trouble(seen, groups), held, act, paused }
+    }
+
+    /// Whether each entry of the list is used, and the list is what it must be.
+    pub(super) fn inventory_synced(&self) -> Next {
+        let (list, strays) = (self.seen.list, strays_in_words(self.seen.strays));
+        match list.problems.first() {
+            None => set(Status::True, reason::SUCCEEDED, format!("{} hosts{strays}", list.hosts.len())),
+            Some(first) => {
+                let all = list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
+                set(Status::False, first.reason, all + &strays)
+            }
+        }
+    }
+
+    /// Who has signed the list.
+    pub(super) fn source_verified(&self) -> Next {
+        if !self.pool.spec.inventory.is_verified() {
+            return Next::Remove;
+        }
+        let Some(status) = self.seen.list.status.as_ref() else { return Next::Keep };
+        let (is_so, why) = match status.verdict {
+            Verdict::Verified => (Status::True, reason::SUCCEEDED),
+            Verdict::NotAsked => (Status::False, "NotVerified"),
+        };
+        let signer = status.signer.as_deref().unwrap_or("an unknown key");
+        let revision = status.revision.as_deref().unwrap_or_default();
+        set(is_so, why, format!("{revision} was signed by {signer}"))
+    }
+
+    /// Whether a person has paused rollouts.
+    pub(super) fn paused(&self) -> Next {
+        set(self.paused.into(), if self.paused { reason::PAUSED } else { reason::NOT_PAUSED }, "")
+    }
+
+    /// Whether something is wrong.
+    pub(super) fn degraded(&self) -> Next {
+        match &self.trouble {
+            Some((why, message)) => set(Status::True, why, message),
+            None => set(Status::False, reason::AS_EXPECTED, ""),
+        }
+    }
+
+    /// Whether every host is a node of the desired version.
+    pub(super) fn updated(&self) -> Next {
+        let groups = self.groups;
+        if !groups.outdated.is_empty() {
+            let why = self.held.as_ref().map_or(reason::ROLLING_OUT, |h| h.reason);
+            let message = format!(
+                "{} of {} nodes do not follow version {}: {}",
+                groups.outdated.len(),
+                self.seen.list.hosts.len(),
+                self.seen.course.target,
+                first_names(&groups.outdated)
+            );
+            return set(Status::False, why, message);
+        }
+        if has_to_join(groups) {
+            set(Status::False, reason::PROVISIONING, "")
+        } else {
+            set(Status::True, "AllNodesUpdated", "")
+        }
+    }
+
+    /// What is happening.
+    pub(super) fn updating(&self) -> Next {
+        if self.act.is_empty() {
+            let (why, message) =
+                self.held.as_ref().map_or((reason::UP_TO_DATE, ""), |h| (h.reason, h.message.as_str()));
+            return set(Status::False, why, message);
+        }
+        let groups = self.groups;
+        let rolled_back = self.seen.course.status.as_ref().is_some_and(|r| r.rolled_back);
+        let to_update = to_update(self.seen, self.held.as_ref());
+        let why = if !(groups.updating.is_empty() && groups.staging.is_empty() && to_update.is_empty()) {
+            if rolled_back { reason::ROLLING_BACK } else { reason::ROLLING_OUT }
+        } else if has_to_join(groups) {
+            reason::PROVISIONING
+        } else {
+            reason::REMOVING
+        };
+        set(Status::True, why, &self.act)
+    }
+
+    /// The sum of it, for those who read one condition only. It is Unknown, not False, as long as the operator gets on.
+    pub(super) fn ready(&self) -> Next {
+        let (groups, act) = (self.groups, &self.act);
+        if self.seen.deleting {
+            return set(Status::Unknown, "Deleting", format!("being deleted; {act}"));
+        }
+        let all = self.seen.list.hosts.len();
+        let nodes = match groups.outdated.len() {
+            0 => format!("{} of {all} nodes Ready", groups.ready.len()),
+            n => format!("{} of {all} nodes Ready, {} updated", groups.ready.len(), all.saturating_sub(n)),
+        };
+        let with = |message: &str| if message.is_empty() { nodes.clone() } else { format!("{nodes}; {message}") };
+        let hopeful = act.is_empty() || (groups.failing.is_empty() && groups.stuck.is_empty());
+        let has_problem = !self.seen.list.problems.is_empty();
+        match (&self.trouble, &self.held, act.is_empty()) {
+            (_, Some(held), _) if held.stalls => set(Status::False, held.reason, with(&held.message)),
+            (None, None, true) => {
+                set(Status::True, if self.paused { reason::PAUSED } else { reason::SUCCEEDED }, &nodes)
+            }
+            (None, Some(held), true) => set(Status::True, held.reason, with(&held.message)),
+            (Some((why, message)), ..) if !hopeful || act.is_empty() || has_problem => {
+                set(Status::False, why, with(message))
+            }
+            _ if self.paused => set(Status::True, reason::PAUSED, format!("{nodes}; paused; {act}")),
+            _ => set(Status::Unknown, reason::PROGRESSING, with(act)),
+        }
+    }
+
+    /// Whether only a person can help.
+    pub(super) fn stalled(&self) -> Next {
+        let limit = self.pool.spec.rollout().progress_deadline().as_secs();
+        let overdue = || {
+            let names = &self.groups.overdue;
+            let message = || format!("for more than {limit} s: {}", failure_or_names(names, self.seen));
+            (!names.is_empty()).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
+        };
+        match stalled(self.seen, self.held.as_ref(), self.trouble.as_ref()).or_else(overdue) {
+            Some((why, message)) => set(Status::True, why, message),
+            None => Next::Remove,
+        }
+    }
+
+    /// Whether the operator gets on, in the terms of kstatus: never beside Stalled.
+    pub(super) fn reconciling(&self) -> Next {
+        if matches!(self.stalled(), Next::Set(..)) {
+            return Next::Remove;
+        }
+        // The source is asked again, paused or not.
+        let list = self.seen.list;
+        let asked_again = list.problems.first().filter(|p| p.host.is_empty() && list.mends_itself).map(|p| &p.message);
+        if (self.act.is_empty() || self.paused) && asked_again.is_none() {
+            return Next::Remove;
+        }
+        let is_first = self.groups.failed.is_empty() && asked_again.is_none();
+        let why = if is_first { reason::PROGRESSING } else { reason::PROGRESSING_WITH_RETRY };
+        set(Status::True, why, asked_again.unwrap_or(&self.act))
+    }
+
+    /// Whether every host accepts the first key of its list.
+    pub(super) fn keys_current(&self) -> Next {
+        let Some(keys) = &self.seen.keys else { return Next::Remove };
+        let (status, why, message) = keys_in_words(keys, self.paused);
+        set(status, why, message)
+    }
+}
+
+/// Whether hosts of the list are no nodes yet.
+fn has_to_join(groups: &Groups) -> bool {
+    !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
+}
+
+/// What is wrong, the worst first.
+fn trouble(seen: &ObservedPool<'_>, groups: &Groups) -> Option<(String, String)> {
+    let more = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
+    let (problems, failed, lost) = (&seen.list.problems, &groups.failed, &seen.decision.lost);
+    if let Some(first) = problems.first() {
+        return Some((first.reason.into(), format!("{}{}", first.message, more(problems.len()))));
+    }
+    if !failed.is_empty() {
+        let (all, first) = (seen.members.len(), first_failure(failed, seen));
+        let message = format!("{} of {all} failed: {first}{}", failed.len(), more(failed.len()));
+        return Some((reason::NODES_FAILED.into(), message));
+    }
+    let not_ready = || format!("not Ready: {}", first_names(&groups.not_ready));
+    if seen.decision.too_many_unhealthy {
+        return Some((reason::TOO_MANY_UNHEALTHY.into(), not_ready()));
+    }
+    if !lost.is_empty() {
+        let message = format!("not Ready, and their hosts do not answer: {}", first_names(lost));
+        return Some((reason::NODES_LOST.into(), message));
+    }
+    if !groups.not_ready.is_empty() {
+        return Some((reason::NODES_NOT_READY.into(), not_ready()));
+    }
+    let blocked = seen.members.iter().find_map(|m| {
+        let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
+        (!drain.blockers.is_empty()).then(|| format!("{}: {}", m.candidate.name, drain.blockers.join("; ")))
+    });
+    blocked.map(|text| (reason::DRAIN_BLOCKED.to_string(), text))
+}
+
+/// Nodes that are to be changed, unless they are held for longer.
+fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
+    match held {
+        Some(held) if !held.passes => Vec::new(),
+        _ => seen.decision.waiting.clone(),
+    }
+}
+
+/// What is happening, in words; nothing if nothing is.
+fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String {
+    let first = groups.updating.first().and_then(|first| step_of(seen.members, first));
+    let mut doing: Vec<String> = first.into_iter().collect();
+    for (names, verb) in [
+        (&groups.updating[..], "updating"),
+        (&groups.staging, "staging"),
+        (to_update, "to be updated"),
+        (&groups.joining, "joining"),
+        (&groups.leaving, "leaving"),
+        (&groups.failing, "waiting to retry"),
+        (&groups.waiting, "waiting to join"),
+    ] {
+        if !names.is_empty() {
+            doing.push(format!("{} {verb}: {}", names.len(), first_names(names)));
+        }
+    }
+    if groups.new > 0 {
+        doing.push(format!("{} new", groups.new));
+    }
+    doing.join("; ")
+}
+
+/// What is wrong with the first of these hosts.
+fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
+    let first = seen.members.iter().find(|m| Some(&m.candidate.name) == names.first());
+    first.and_then(failure).unwrap_or_default()
+}
+
+fn failure_or_names(names: &[String], seen: &ObservedPool<'_>) -> String {
+    let failure = first_failure(names, seen);
+    if failure.is_empty() { first_names(names) } else { failure }
+}
+
+/// Report on Nodes that no list names: the legacy operator would deconfigure them.
+fn strays_in_words(strays: &[String]) -> String {
+    match strays.len() {
+        0 => String::new(),
+        n => format!(
+            "; {n} nodes have the label {} and are in no list: {}. The operator ignores them: list them, or remove the label",
+            key::BYOH,
+            first_names(strays)
+        ),
+    }
+}
+
+/// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
+/// either key.
+fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
+    let of = format!("{} of {} hosts accept an old key: {}", keys.old.len(), keys.total, first_names(&keys.old));
+    match (keys.old.is_empty(), keys.failed.first(), &keys.problem) {
+        (_, _, Some(problem)) => (Status::Unknown, reason::CREDENTIALS_UNAVAILABLE, problem.clone()),
+        (true, ..) => {
+            (Status::True, "AllKeysCurrent", format!("{} hosts accept the first key of their list", keys.total))
+        }
+        (false, Some((name, why)), _) => {
+            let more =
+                if keys.failed.len() > 1 { format!(" (and {} more)", keys.failed.len() - 1) } else { String::new() };
+            (Status::False, "KeyRotationFailed", format!("{of}; {name}: {why}{more}"))
+        }
+        (false, None, _) if paused => (Status::False, reason::PAUSED, of),
+        (false, None, _) => (Status::False, "RotatingKeys", of),
+    }
+}
+
+/// What nodes that are to be changed wait for.
+pub(super) struct Held {
+    pub reason: &'static str,
+    pub message: String,
+    /// Whether it passes by itself, soon.
+    pub passes: bool,
+    /// Whether a person must act.
+    pub stalls: bool,
+}
+
+fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
+    let waiting = &seen.decision.waiting;
+    let held = |reason, message, passes, stalls| Some(Held { reason, message, passes, stalls });
+    let version = &seen.course.target;
+    if let BlockedBy::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
+        let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
+        let (what, todo) = if *rolled_back {
+            ("all nodes return to their previous version", "Change the template or the operator".to_string())
+        } else {
+            let again = format!("or retry the instances with the annotation {}", api::names::key::RETRY);
+            ("no further node is changed", format!("Change the template or the operator, {again}"))
+        };
+        let message = format!("version {tried} failed on {}; {what}. {todo}", number(*failed, "node"));
+        return held(reason::FAILURE_LIMIT_REACHED, message, *rolled_back, true);
+    }
+    if let Err(error) = seen.window {
+        return held(error.reason(), error.to_string(), false, true);
+    }
+    if waiting.is_empty() {
+        return blocked::withheld(seen.members).and_then(|(reason, message)| held(reason, message, false, false));
+    }
+    let n = waiting.len();
+    if paused {
+        return held(reason::PAUSED, format!("paused; {n} to be updated: {}", first_names(waiting)), false, false);
+    }
+    if let Ok(window) = seen.window
+        && !window.open
+    {
+        let opens =
+            window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
+        let message = format!("{n} to be updated wait for a maintenance window; {}", opens.unwrap_or_default());
+        return held(reason::WAITING_FOR_WINDOW, message, false, false);
+    }
+    match &seen.course.gate.hold {
+        BlockedBy::Approval { .. } => {
+            let message = format!(
+                "{n} to be updated wait until version {version} is approved: set rollout.approvedVersion to it"
+            );
+            held(reason::WAITING_FOR_APPROVAL, message, false, false)
+        }
+        BlockedBy::Soaking { until } => {
+            let message = format!("{n} to be updated wait until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
+            held(reason::SOAKING, message, true, false)
+        }
+        _ => blocked::by_cordon(seen.members, seen.decision)
+            .and_then(|(reason, message)| held(reason, message, false, false)),
+    }
+}
+
+/// Faults that only a person can correct.
+fn stalled(
+    seen: &ObservedPool<'_>,
+    held: Option<&Held>,
+    trouble: Option<&(String, String)>,
+) -> Option<(String, String)> {
+    if let Some(held) = held.filter(|h| h.stalls) {
+        return Some((held.reason.into(), held.message.clone()));
+    }
+    if let Some((why, message)) = trouble.filter(|(why, _)| why == reason::TOO_MANY_UNHEALTHY) {
+        let todo = "no node is repaired: when so many are not Ready at once, look for a common cause (network, API server, a change)";
+        return Some((why.clone(), format!("{message}; {todo}")));
+    }
+    let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
+    first.map(|first| (first.reason.to_string(), first.message.clone()))
+}
+
+/// What is being done with a node, in its own words.
+fn step_of(members: &[Member], name: &str) -> Option<String> {
+    let status = members.iter().find(|m| m.candidate.name == name)?.instance.status.as_ref()?;
+    let operation = status.operation.as_ref().filter(|o| o.type_.is_change())?;
+    let draining = operation.drain.as_ref().filter(|_| operation.step == Step::Drain);
+    let pods = draining.map(|d| format!(", {} left", number(d.remaining.unsigned_abs(), "pod")));
+    Some(format!("{name}: {}{}", operation.step, pods.unwrap_or_default()))
+}

@@ -1,0 +1,136 @@
+//! The hosts of a pool by what is the matter with them.
+
+use api::{GrantType, Phase, RolloutStatus, WindowsNodePool};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use super::ObservedPool;
+use crate::rollout::member::Member;
+
+/// Names of the hosts of each group, sorted. A host may be in several.
+pub(super) struct Groups {
+    /// Hosts that are no nodes yet, and failed.
+    pub failing: Vec<String>,
+    /// Hosts whose removal failed.
+    pub stuck: Vec<String>,
+    /// Nodes that should be Ready. Of a node that is being changed it is expected that it is not.
+    pub not_ready: Vec<String>,
+    /// Hosts that join.
+    pub joining: Vec<String>,
+    /// Hosts that wait to join.
+    pub waiting: Vec<String>,
+    /// Hosts that leave, or wait to.
+    pub leaving: Vec<String>,
+    /// Ready nodes that stay.
+    pub ready: Vec<String>,
+    /// Those of them that have been Ready for long enough, and take pods.
+    pub available: Vec<String>,
+    /// Those of them that follow the desired version.
+    pub up_to_date: Vec<String>,
+    /// Nodes that are not available.
+    pub unavailable: Vec<String>,
+    /// Nodes that are being changed.
+    pub updating: Vec<String>,
+    /// Nodes that are being sent what their change needs.
+    pub staging: Vec<String>,
+    /// Hosts that have been on their way for longer than the pool allows.
+    pub overdue: Vec<String>,
+    /// Nodes that do not follow the desired version.
+    pub outdated: Vec<String>,
+    /// All that failed.
+    pub failed: Vec<String>,
+    /// Number of listed hosts that have no instance yet: it is made after this was observed.
+    pub new: usize,
+}
+
+impl Groups {
+    /// Sorts the hosts of a pool.
+    pub(super) fn of(pool: &WindowsNodePool, seen: &ObservedPool<'_>, now: Timestamp) -> Self {
+        let names = |f: &dyn Fn(&&Member) -> bool| -> Vec<String> {
+            let mut names: Vec<String> = seen.members.iter().filter(f).map(|m| m.candidate.name.clone()).collect();
+            names.sort();
+            names
+        };
+        let phase = |m: &Member| m.instance.status.as_ref().and_then(|s| s.phase);
+        let stays = |m: &Member| !m.candidate.leaving;
+        let joins = |m: &Member| !m.candidate.joined && stays(m);
+        let rollout = seen.course.status.as_ref();
+        let tried = rollout.map(|r| r.to_version.as_str());
+        // Also during a rollback of all nodes: a person must know that the version was tried and failed.
+        let gave_up = |m: &Member| m.instance.status.as_ref().and_then(|s| s.failed_version.as_deref()) == tried;
+        let failing = names(&|m| joins(m) && fails(m));
+        let stuck = names(&|m| m.candidate.leaving && fails(m));
+        let taken_back = names(&|m| tried.is_some() && gave_up(m) && stays(m));
+        let update_fails =
+            names(&|m| m.candidate.joined && fails(m) && stays(m) && (m.candidate.begun || is_kept_waiting(m)));
+        let mut failed: Vec<String> =
+            failing.iter().chain(&stuck).chain(&taken_back).chain(&update_fails).cloned().collect();
+        failed.sort();
+        failed.dedup();
+        Self {
+            not_ready: names(&|m| m.candidate.joined && !m.candidate.ready && stays(m) && !m.candidate.begun),
+            joining: names(&|m| joins(m) && !fails(m) && phase(m) == Some(Phase::Joining)),
+            waiting: names(&|m| joins(m) && !fails(m) && phase(m) != Some(Phase::Joining)),
+            leaving: names(&|m| !stays(m)),
+            ready: names(&|m| m.candidate.ready && stays(m)),
+            available: names(&|m| m.candidate.available && stays(m)),
+            up_to_date: names(&|m| {
+                m.candidate.ready && stays(m) && current(m).as_deref() == Some(seen.course.target.as_str())
+            }),
+            unavailable: names(&|m| m.candidate.joined && !m.candidate.available),
+            updating: names(&|m| m.candidate.grant.is_some_and(GrantType::is_change) && stays(m)),
+            staging: names(&|m| m.candidate.grant == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
+            overdue: names(&|m| is_overdue(m, pool, rollout, now)),
+            outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),
+            new: seen.list.hosts.len().saturating_sub(names(&|m| stays(m)).len()),
+            failing,
+            stuck,
+            failed,
+        }
+    }
+}
+
+/// The version that a host follows.
+pub(super) fn current(member: &Member) -> Option<String> {
+    member.instance.status.as_ref().and_then(|s| s.current_version.clone())
+}
+
+/// A host counts as failed until an attempt succeeds: the numbers must not dance with every retry.
+fn fails(member: &Member) -> bool {
+    member.instance.status.as_ref().is_some_and(|s| s.failures.is_some())
+}
+
+/// Whether a node that works has failures, and still is to be changed or restarted: its host cannot be reached, sent what it needs, or
+/// is not fit for it. Nothing is being done with it for most of the time, and nothing of it is to be seen in the Node.
+fn is_kept_waiting(member: &Member) -> bool {
+    let candidate = &member.candidate;
+    let fails = member.instance.status.as_ref().is_some_and(|s| s.failures.is_some());
+    fails
+        && candidate.joined
+        && candidate.ready
+        && !candidate.leaving
+        && !candidate.held
+        && (candidate.change.is_some() || candidate.wants_reboot)
+}
+
+/// Whether a host has been on its way for longer than the pool allows.
+fn is_overdue(member: &Member, pool: &WindowsNodePool, rollout: Option<&RolloutStatus>, now: Timestamp) -> bool {
+    let limit = pool.spec.rollout().progress_deadline();
+    let status = member.instance.status.as_ref();
+    let failures = status.and_then(|s| s.failures.as_ref());
+    let operation =
+        status.and_then(|s| s.operation.as_ref()).filter(|o| member.candidate.leaving || o.type_.is_change());
+    let under_way = operation.and_then(|o| o.start_time.known());
+    let failing = if is_kept_waiting(member) {
+        // Operations that fail before a disruption are short: the clock is that of the first failure in this rollout.
+        let first = failures.and_then(|f| f.first_time?.known());
+        first.max(rollout.and_then(|r| r.start_time.known()))
+    } else if member.candidate.joined || member.candidate.leaving {
+        None
+    } else {
+        // The same for a host that joins, which has been on its way since it was first wanted.
+        failures.and_then(|_| member.instance.creation_timestamp()).map(|t| t.0)
+    };
+    let began = [under_way, failing].into_iter().flatten().min();
+    began.is_some_and(|t| std::time::Duration::try_from(now.duration_since(t)).unwrap_or_default() > limit)
+}

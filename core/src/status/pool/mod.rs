@@ -1,0 +1,190 @@
+//! What a person reads of a pool. Pure.
+
+mod blocked;
+mod conditions;
+mod groups;
+
+use std::collections::BTreeMap;
+
+use api::{
+    PlannedHost, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
+    conditions::{Status, kind, reason, remove, set},
+    names::key,
+};
+use jiff::Timestamp;
+use kube::ResourceExt;
+
+use crate::{
+    inventory::{EntryError, list::List},
+    rollout::{
+        grants::Decision,
+        key_rotation::Standing,
+        maintenance_window::{WindowError, Windows},
+        member::Member,
+        preview,
+        progress::Progress,
+    },
+};
+use conditions::{Next, View};
+use groups::{Groups, current};
+
+/// The observed state of the pool.
+pub struct ObservedPool<'a> {
+    /// Nodes that the legacy operator has put on its list, and that no list names.
+    pub strays: &'a [String],
+    /// Its desired hosts.
+    pub list: &'a List,
+    /// Instances.
+    pub members: &'a [Member],
+    /// What the plan decided.
+    pub decision: &'a Decision,
+    /// How far the change to another version may have got.
+    pub course: &'a Progress,
+    /// Whether changes may begin now.
+    pub window: Result<&'a Windows, &'a WindowError>,
+    /// Whether the pool is being deleted.
+    pub deleting: bool,
+    /// State of the hosts' SSH keys, if it must be reported.
+    pub keys: Option<Standing>,
+}
+
+fn count(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+/// A failed host in words, for the pool.
+fn failure(member: &Member) -> Option<String> {
+    let status = member.instance.status.as_ref()?;
+    if let (None, Some(version)) = (&status.failures, &status.failed_version) {
+        return Some(format!("{}: version {version} did not work and was rolled back", member.candidate.name));
+    }
+    let failures = status.failures.as_ref()?;
+    Some(format!("{}: {}", member.candidate.name, failures.summary()))
+}
+
+/// The status that follows from what was observed.
+pub fn next(
+    pool: &WindowsNodePool,
+    seen: &ObservedPool<'_>,
+    warning: Option<&(&'static str, String)>,
+    now: Timestamp,
+) -> WindowsNodePoolStatus {
+    let before = pool.status.clone().unwrap_or_default();
+    let (generation, groups) = (pool.metadata.generation, Groups::of(pool, seen, now));
+    let size = |names: &[String]| count(names.len());
+    let mut status = WindowsNodePoolStatus {
+        observed_generation: generation,
+        hosts: count(seen.list.hosts.len()),
+        ready_nodes: size(&groups.ready),
+        available_nodes: size(&groups.available),
+        up_to_date_nodes: size(&groups.up_to_date),
+        unavailable_nodes: size(&groups.unavailable),
+        joining_nodes: size(&groups.joining),
+        removing_nodes: size(&groups.leaving),
+        failed_nodes: size(&groups.failed),
+        allowed_disruptions: i32::try_from(seen.decision.allowed_disruptions).unwrap_or(i32::MAX),
+        desired_version: Some(seen.course.target.clone()),
+        updating_nodes: size(&groups.updating),
+        versions: versions(seen.members.iter().filter_map(current)),
+        rollout: seen.course.status.clone(),
+        plan: None,
+        inventory: seen.list.status.clone(),
+        last_handled_reconcile_at: pool.annotations().get(key::RECONCILE_REQUESTED).cloned(),
+        failed_node_names: groups.failed.iter().take(10).cloned().collect(),
+        unclean_hosts: before.unclean_hosts,
+        contacts: seen.list.contacts.clone(),
+        effective: Some(pool.spec.effective()),
+        conditions: before.conditions,
+    };
+    let view = View::of(pool, seen, &groups);
+    let warning = warning.map(|(why, message)| Next::Set(Status::True, (*why).to_owned(), message.clone()));
+    for (type_, next) in [
+        (kind::INVENTORY_SYNCED, view.inventory_synced()),
+        (kind::SOURCE_VERIFIED, view.source_verified()),
+        (kind::PAUSED, view.paused()),
+        (kind::DEGRADED, view.degraded()),
+        (kind::UPDATED, view.updated()),
+        (kind::UPDATING, view.updating()),
+        (kind::READY, view.ready()),
+        (kind::STALLED, view.stalled()),
+        (kind::RECONCILING, view.reconciling()),
+        (kind::KEYS_CURRENT, view.keys_current()),
+        (kind::WARNING, warning.unwrap_or(Next::Remove)),
+    ] {
+        match next {
+            Next::Set(s, why, message) => set(&mut status.conditions, type_, s, &why, &message, generation, now),
+            Next::Remove => remove(&mut status.conditions, type_),
+            Next::Keep => {}
+        }
+    }
+    status
+}
+
+fn number(n: u32, of: &str) -> String {
+    if n == 1 { format!("1 {of}") } else { format!("{n} {of}s") }
+}
+
+/// How many nodes follow which version.
+fn versions(current: impl Iterator<Item = String>) -> Vec<VersionCount> {
+    let mut counts: BTreeMap<String, i32> = BTreeMap::new();
+    for version in current {
+        *counts.entry(version).or_default() += 1;
+    }
+    counts.into_iter().map(|(version, nodes)| VersionCount { version, nodes }).take(32).collect()
+}
+
+/// The status of a pool in mode Plan.
+pub fn planned(
+    pool: &WindowsNodePool,
+    list: &[PlannedHost],
+    hosts: usize,
+    members: &[Member],
+    problems: &[EntryError],
+    now: Timestamp,
+) -> WindowsNodePoolStatus {
+    let mut status = pool.status.clone().unwrap_or_default();
+    let generation = pool.metadata.generation;
+    status.observed_generation = generation;
+    status.hosts = count(hosts);
+    // The state of nodes is still reported; operations on them stop.
+    let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
+    status.ready_nodes = of(&|m| m.candidate.ready && !m.candidate.leaving);
+    status.available_nodes = of(&|m| m.candidate.available && !m.candidate.leaving);
+    status.unavailable_nodes = of(&|m| m.candidate.joined && !m.candidate.available);
+    status.effective = Some(pool.spec.effective());
+    let plan = preview::status_of(list, hosts);
+    let mut put = |type_, s: Status, why: &str, message: &str| {
+        set(&mut status.conditions, type_, s, why, message, generation, now);
+    };
+    let message = format!("mode Plan, no operation begins: {}", plan.summary);
+    match problems.first() {
+        None => {
+            put(kind::INVENTORY_SYNCED, Status::True, reason::SUCCEEDED, &format!("{hosts} hosts"));
+            put(kind::READY, Status::True, reason::PLANNED, &message);
+        }
+        Some(first) => {
+            put(kind::INVENTORY_SYNCED, Status::False, first.reason, &first.message);
+            put(kind::READY, Status::False, first.reason, &first.message);
+        }
+    }
+    put(kind::UPDATING, Status::False, reason::PLANNED, &message);
+    remove(&mut status.conditions, kind::RECONCILING);
+    remove(&mut status.conditions, kind::STALLED);
+    status.plan = Some(plan);
+    status
+}
+
+/// The status of a pool that cannot be worked on at all.
+pub fn refuse(pool: &WindowsNodePool, why: &str, message: &str, now: Timestamp) -> WindowsNodePoolStatus {
+    let mut status = pool.status.clone().unwrap_or_default();
+    let generation = pool.metadata.generation;
+    status.observed_generation = generation;
+    for (type_, s) in [(kind::READY, Status::False), (kind::DEGRADED, Status::True), (kind::STALLED, Status::True)] {
+        set(&mut status.conditions, type_, s, why, message, generation, now);
+    }
+    remove(&mut status.conditions, kind::RECONCILING);
+    status
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,387 @@
+//! Situations of a pool, and what a person, kstatus and Argo CD read of them.
+
+mod rollout;
+
+use std::sync::Arc;
+
+use api::{
+    Disruption, Failures, GrantType, Host, Inventory, Operation, Phase, Rollout, RolloutStatus, Verdict,
+    WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use super::*;
+use crate::rollout::{
+    grants::{Candidate, PendingChange},
+    progress::{BlockedBy, UpdateLimit},
+};
+
+const VERSION: &str = "1-a";
+
+fn now() -> Timestamp {
+    Timestamp::from_second(1_000_000).unwrap()
+}
+
+fn pool(hosts: usize) -> WindowsNodePool {
+    let hosts =
+        (0..hosts).map(|n| Host { name: format!("h{n}"), address: format!("10.0.0.{n}"), ..Host::default() }).collect();
+    let spec = WindowsNodePoolSpec {
+        inventory: Inventory { hosts: Some(hosts), ..Inventory::default() },
+        ..WindowsNodePoolSpec::default()
+    };
+    let mut pool = WindowsNodePool::new("p", spec);
+    pool.metadata.generation = Some(7);
+    pool
+}
+
+fn member(name: &str, phase: Phase) -> Member {
+    let joined = matches!(phase, Phase::Ready | Phase::NotReady);
+    let failures = (phase == Phase::Failed).then(|| Failures {
+        count: 3,
+        step: "Connect".into(),
+        last_reason: "ConnectTimeout".into(),
+        last_message: "no answer within 15 s".into(),
+        ..Failures::default()
+    });
+    let status = WindowsInstanceStatus {
+        phase: Some(phase),
+        current_version: joined.then(|| VERSION.into()),
+        failures,
+        ..WindowsInstanceStatus::default()
+    };
+    let mut instance = WindowsInstance::new(name, WindowsInstanceSpec::default());
+    instance.metadata.creation_timestamp = Some(Time(Timestamp::from_second(999_990).unwrap()));
+    instance.status = Some(status);
+    let ready = phase == Phase::Ready;
+    let leaving = phase == Phase::Removing;
+    let candidate = Candidate { name: name.into(), joined, ready, available: ready, leaving, ..Candidate::default() };
+    Member { instance: Arc::new(instance), candidate }
+}
+
+/// A rollout that nothing holds up, to the version that all follow.
+fn course(hold: BlockedBy) -> Progress {
+    Progress { status: None, target: VERSION.into(), gate: UpdateLimit { limit: None, hold }, next: None }
+}
+
+const OPEN: Windows = Windows { open: true, closes: None, opens: None };
+
+fn described(pool: &WindowsNodePool, members: &[Member], problems: &[EntryError]) -> WindowsNodePoolStatus {
+    described_in(pool, members, problems, &Decision::default(), &course(BlockedBy::None), Ok(&OPEN), now())
+}
+
+fn listed(hosts: usize, problems: &[EntryError]) -> List {
+    let hosts = (0..hosts).map(|n| (format!("h{n}"), api::InstanceHost::default())).collect();
+    List { hosts, problems: problems.to_vec(), ..List::default() }
+}
+
+/// What is observed of a pool while changes may begin.
+fn observed<'a>(
+    list: &'a List,
+    members: &'a [Member],
+    decision: &'a Decision,
+    course: &'a Progress,
+) -> ObservedPool<'a> {
+    let window = Ok(&OPEN);
+    ObservedPool { strays: &[], list, members, decision, course, window, deleting: false, keys: None }
+}
+
+fn described_in(
+    pool: &WindowsNodePool,
+    members: &[Member],
+    problems: &[EntryError],
+    decision: &Decision,
+    course: &Progress,
+    window: Result<&Windows, &WindowError>,
+    now: Timestamp,
+) -> WindowsNodePoolStatus {
+    let hosts = pool.spec.hosts().len();
+    let list = listed(hosts, problems);
+    let seen = ObservedPool { window, ..observed(&list, members, decision, course) };
+    next(pool, &seen, None, now)
+}
+
+/// What kstatus makes of a status: the rules of its generic reader.
+fn kstatus(pool: &WindowsNodePool, status: &WindowsNodePoolStatus) -> &'static str {
+    if status.observed_generation != pool.metadata.generation {
+        return "InProgress";
+    }
+    for condition in &status.conditions {
+        match (condition.type_.as_str(), condition.status.as_str()) {
+            ("Reconciling", "True") => return "InProgress",
+            ("Stalled", "True") => return "Failed",
+            _ => {}
+        }
+    }
+    match find(&status.conditions, kind::READY).map(|c| c.status.as_str()) {
+        Some("False") => "InProgress",
+        _ => "Current",
+    }
+}
+
+fn conflict() -> EntryError {
+    EntryError {
+        host: "h1".into(),
+        reason: "HostConflict",
+        message: "host h1: address 10.0.0.0 port 22 already belongs to h0".into(),
+    }
+}
+
+#[test]
+fn situations() {
+    use Phase::{Failed, Joining, NotReady, Pending, Ready, Removing};
+    let of =
+        |phases: &[Phase]| phases.iter().enumerate().map(|(n, p)| member(&format!("h{n}"), *p)).collect::<Vec<_>>();
+    for (about, members, problems, ready, reason, k, message) in [
+        ("no hosts", of(&[]), vec![], "True", "Succeeded", "Current", "0 of 0 nodes Ready"),
+        ("all well", of(&[Ready, Ready]), vec![], "True", "Succeeded", "Current", "2 of 2 nodes Ready"),
+        (
+            "joining",
+            of(&[Ready, Joining]),
+            vec![],
+            "Unknown",
+            "Progressing",
+            "InProgress",
+            "1 of 2 nodes Ready; 1 joining: h1",
+        ),
+        (
+            "waiting for a turn",
+            of(&[Joining, Pending]),
+            vec![],
+            "Unknown",
+            "Progressing",
+            "InProgress",
+            "0 of 2 nodes Ready; 1 joining: h0; 1 waiting to join: h1",
+        ),
+        (
+            "one failed",
+            of(&[Ready, Failed]),
+            vec![],
+            "False",
+            "NodesFailed",
+            "InProgress",
+            "1 of 2 nodes Ready; 1 of 2 failed: h1: Connect: no answer within 15 s",
+        ),
+        (
+            "a node is not Ready",
+            of(&[Ready, NotReady]),
+            vec![],
+            "False",
+            "NodesNotReady",
+            "InProgress",
+            "1 of 2 nodes Ready; not Ready: h1",
+        ),
+        (
+            "deleted by hand and still listed: it comes back",
+            of(&[Ready, Removing]),
+            vec![],
+            "Unknown",
+            "Progressing",
+            "InProgress",
+            "1 of 2 nodes Ready; 1 leaving: h1; 1 new",
+        ),
+        (
+            "a conflict needs a person",
+            of(&[Ready]),
+            vec![conflict()],
+            "False",
+            "HostConflict",
+            "Failed",
+            "1 of 1 nodes Ready; host h1: address 10.0.0.0 port 22 already belongs to h0",
+        ),
+    ] {
+        let pool = pool(members.len());
+        let status = described(&pool, &members, &problems);
+        let c = find(&status.conditions, kind::READY).unwrap();
+        assert_eq!((c.status.as_str(), c.reason.as_str(), c.message.as_str()), (ready, reason, message), "{about}");
+        assert_eq!(kstatus(&pool, &status), k, "{about}");
+        let both = [kind::RECONCILING, kind::STALLED].iter().all(|t| find(&status.conditions, t).is_some());
+        assert!(!both, "{about}: Reconciling and Stalled exclude each other");
+        assert!(status.conditions.iter().all(|c| !c.reason.is_empty() && c.observed_generation == Some(7)), "{about}");
+    }
+}
+
+#[test]
+fn a_pool_whose_instances_are_not_made_yet_is_not_ready() {
+    let ready = member("h0", Phase::Ready);
+    let status = described(&pool(2), std::slice::from_ref(&ready), &[]);
+    assert_eq!(find(&status.conditions, kind::READY).unwrap().status, "Unknown");
+    assert_eq!(find(&status.conditions, kind::UPDATING).unwrap().message, "1 new");
+    let status = described(&pool(1), &[ready], &[]);
+    assert_eq!(find(&status.conditions, kind::READY).unwrap().status, "True");
+}
+
+#[test]
+fn saying_it_twice_changes_nothing() {
+    let mut pool = pool(2);
+    let members = [member("h0", Phase::Ready), member("h1", Phase::Failed)];
+    let first = described(&pool, &members, &[]);
+    pool.status = Some(first.clone());
+    let later = Timestamp::from_second(1_000_500).unwrap();
+    let again = described_in(&pool, &members, &[], &Decision::default(), &course(BlockedBy::None), Ok(&OPEN), later);
+    assert_eq!(again, first);
+}
+
+#[test]
+fn counters() {
+    let members = [
+        member("h0", Phase::Ready),
+        member("h1", Phase::Failed),
+        member("h2", Phase::Joining),
+        member("h3", Phase::NotReady),
+    ];
+    let s = described(&pool(4), &members, &[]);
+    assert_eq!(
+        (s.hosts, s.ready_nodes, s.up_to_date_nodes, s.unavailable_nodes, s.failed_nodes, s.joining_nodes),
+        (4, 1, 1, 1, 1, 1)
+    );
+    assert_eq!(s.failed_node_names, ["h1"]);
+}
+
+#[test]
+fn a_message_does_not_grow_with_the_pool() {
+    let members: Vec<Member> = (0..500).map(|n| member(&format!("h{n:03}"), Phase::Failed)).collect();
+    let s = described(&pool(500), &members, &[]);
+    assert!(s.conditions.iter().all(|c| c.message.len() < 400), "{:?}", s.conditions);
+    assert_eq!(s.failed_node_names.len(), 10);
+}
+
+#[test]
+fn paused_is_not_reconciling() {
+    let mut pool = pool(2);
+    pool.spec.rollout = Some(Rollout { paused: Some(true), ..Rollout::default() });
+    let s = described(&pool, &[member("h0", Phase::Ready), member("h1", Phase::Pending)], &[]);
+    let ready = find(&s.conditions, kind::READY).unwrap();
+    assert_eq!((ready.status.as_str(), ready.reason.as_str()), ("True", "Paused"));
+    assert!(find(&s.conditions, kind::RECONCILING).is_none());
+    assert_eq!(kstatus(&pool, &s), "Current");
+}
+
+#[test]
+fn what_takes_too_long_is_stalled_but_goes_on() {
+    let mut pool = pool(1);
+    pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
+    let failed = |age: i64| {
+        let mut m = member("h0", Phase::Failed);
+        let at = Time(Timestamp::from_second(1_000_000 - age).unwrap());
+        Arc::get_mut(&mut m.instance).unwrap().metadata.creation_timestamp = Some(at);
+        m
+    };
+    assert!(find(&described(&pool, &[failed(59)], &[]).conditions, kind::STALLED).is_none());
+    let stalled = described(&pool, &[failed(61)], &[]);
+    let c = find(&stalled.conditions, kind::STALLED).unwrap();
+    assert_eq!(c.reason, "ProgressDeadlineExceeded");
+    assert!(c.message.contains("no answer within 15 s"), "{}", c.message);
+}
+
+#[test]
+fn a_removal_that_takes_too_long_is_stalled() {
+    let mut pool = pool(0);
+    pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
+    let mut m = member("h0", Phase::Removing);
+    let start = Timestamp::from_second(999_900).unwrap().into();
+    Arc::get_mut(&mut m.instance).unwrap().status.as_mut().unwrap().operation = Some(Operation {
+        id: "remove-1".into(),
+        type_: api::GrantType::Remove,
+        step: "Drain".into(),
+        step_start_time: start,
+        start_time: start,
+        epoch: 1,
+        ..Operation::default()
+    });
+    let s = described(&pool, &[m], &[]);
+    assert_eq!(find(&s.conditions, kind::STALLED).unwrap().reason, "ProgressDeadlineExceeded");
+}
+
+#[test]
+fn trouble_with_the_source_stalls_only_where_a_person_must_act() {
+    let mut pool = pool(1);
+    pool.spec.inventory = Inventory { git: Some(api::GitSource::default()), ..Inventory::default() };
+    let members = [member("h0", Phase::Ready)];
+    let (decision, course) = (Decision::default(), course(BlockedBy::None));
+    let problem = |reason| EntryError { host: String::new(), reason, message: "no answer".into() };
+    for (about, problems, mends_itself, ready, of_kstatus) in [
+        ("all is well", vec![], false, "True", "Current"),
+        ("it is asked again", vec![problem("GitOperationFailed")], true, "False", "InProgress"),
+        ("only a person can correct it", vec![problem("VerificationError")], false, "False", "Failed"),
+    ] {
+        let list = List { mends_itself, ..listed(1, &problems) };
+        let seen = observed(&list, &members, &decision, &course);
+        let status = next(&pool, &seen, None, now());
+        assert_eq!(find(&status.conditions, kind::READY).unwrap().status, ready, "{about}");
+        assert_eq!(kstatus(&pool, &status), of_kstatus, "{about}");
+        assert_eq!(status.ready_nodes, 1, "nodes go on working: {about}");
+        let retried = find(&status.conditions, kind::RECONCILING).map(|c| c.message.as_str());
+        assert_eq!(retried, (mends_itself).then_some("no answer"), "{about}");
+    }
+}
+
+#[test]
+fn the_status_says_who_has_signed_the_list() {
+    let mut pool = pool(1);
+    let (decision, course) = (Decision::default(), course(BlockedBy::None));
+    let verify = api::GitVerify { secret_ref: api::SecretRef { name: "keys".into() }, ..api::GitVerify::default() };
+    for (asks, verdict, expected) in [
+        (true, Verdict::Verified, Some("True")),
+        (true, Verdict::NotAsked, Some("False")),
+        (false, Verdict::NotAsked, None),
+    ] {
+        let git = api::GitSource { verify: asks.then(|| verify.clone()), ..api::GitSource::default() };
+        pool.spec.inventory = Inventory { git: Some(git), ..Inventory::default() };
+        let status = api::InventoryStatus { verdict, signer: Some("SSH SHA256:x".into()), ..Default::default() };
+        let list = List { status: Some(status.clone()), ..listed(0, &[]) };
+        let seen = observed(&list, &[], &decision, &course);
+        let said = next(&pool, &seen, None, now());
+        let condition = find(&said.conditions, kind::SOURCE_VERIFIED).map(|c| c.status.as_str());
+        assert_eq!(condition, expected);
+        assert_eq!(said.inventory, Some(status));
+    }
+}
+
+#[test]
+fn a_warning_is_beside_everything_else() {
+    let pool = pool(1);
+    let members = [member("h0", Phase::Ready)];
+    let (decision, course) = (Decision::default(), course(BlockedBy::None));
+    let (strays, list) = (["left".to_string()], listed(1, &[]));
+    let seen = ObservedPool { strays: &strays, ..observed(&list, &members, &decision, &course) };
+    let warning = ("ApiServerTooOld", "the API server is version 1.30".to_string());
+    let s = next(&pool, &seen, Some(&warning), now());
+    assert_eq!(find(&s.conditions, kind::WARNING).unwrap().reason, "ApiServerTooOld");
+    let synced = find(&s.conditions, kind::INVENTORY_SYNCED).unwrap();
+    assert!(synced.status == "True" && synced.message.contains("in no list: left."), "{}", synced.message);
+    assert!(api::conditions::is_true(&s.conditions, kind::READY));
+}
+
+#[test]
+fn old_keys_are_told_beside_everything_else() {
+    let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];
+    let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(2, &[]));
+    let mut pool = pool(2);
+    let old = Standing { total: 2, old: vec!["h0".into(), "h1".into()], ..Standing::default() };
+    let failed = Standing { failed: vec![("h1".into(), "AddKey: read-only".into())], ..old.clone() };
+    let unknown = Standing { problem: Some("there is no Secret x".into()), ..Standing::default() };
+    let takes = "2 of 2 hosts accept an old key: h0, h1";
+    let failing = format!("{takes}; h1: AddKey: read-only");
+    for (paused, keys, expected) in [
+        (false, Some(old.clone()), Some(("False", "RotatingKeys", takes))),
+        (true, Some(old), Some(("False", "Paused", takes))),
+        (false, Some(failed), Some(("False", "KeyRotationFailed", failing.as_str()))),
+        (false, Some(unknown), Some(("Unknown", "CredentialsUnavailable", "there is no Secret x"))),
+        (
+            false,
+            Some(Standing { total: 2, ..Standing::default() }),
+            Some(("True", "AllKeysCurrent", "2 hosts accept the first key of their list")),
+        ),
+        (false, None, None),
+    ] {
+        pool.spec.rollout = Some(Rollout { paused: Some(paused), ..Rollout::default() });
+        let seen = ObservedPool { keys, ..observed(&list, &members, &decision, &course) };
+        let status = next(&pool, &seen, None, now());
+        let shown = find(&status.conditions, kind::KEYS_CURRENT);
+        assert_eq!(shown.map(|c| (c.status.as_str(), c.reason.as_str(), c.message.as_str())), expected);
+        assert_eq!(kstatus(&pool, &status), "Current", "{expected:?}");
+        assert!(api::conditions::is_true(&status.conditions, kind::READY), "{expected:?}");
+        // The next look begins with these.
+        pool.status = Some(status);
+    }
+}
