@@ -23,7 +23,6 @@ use kube::{
         Controller,
         controller::{self, Action},
         reflector::ObjectRef,
-        watcher,
     },
 };
 use tokio::time::Instant;
@@ -135,11 +134,10 @@ impl Leader {
 
         let unreadable = Unreadable::default();
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
-            watch(client.clone(), watcher::Config::default(), &unreadable);
+            watch(client.clone(), None, &unreadable);
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
-            watch(client.clone(), watcher::Config::default(), &unreadable);
-        let windows = watcher::Config::default().labels(WINDOWS_NODES);
-        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows, &unreadable);
+            watch(client.clone(), None, &unreadable);
+        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, Some(WINDOWS_NODES), &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
         let stop = self.process.stop.clone();
         let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));
