@@ -14,7 +14,8 @@ use api::{WindowsInstance, WindowsNodePool, names::key};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::{
-    api::core::v1::Node, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
+    api::{certificates::v1::CertificateSigningRequest, core::v1::Node},
+    apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client, Config, ResourceExt,
@@ -23,7 +24,6 @@ use kube::{
         Controller,
         controller::{self, Action},
         reflector::ObjectRef,
-        watcher,
     },
 };
 use tokio::time::Instant;
@@ -135,11 +135,11 @@ impl Leader {
 
         let unreadable = Unreadable::default();
         let (pools, [pools_for_pools, pools_for_instances, pools_for_sources, pools_for_flux], watch_pools) =
-            watch(client.clone(), watcher::Config::default(), &unreadable);
+            watch(client.clone(), None, &unreadable);
         let (instances, [instances_for_pools, instances_for_instances], watch_instances) =
-            watch(client.clone(), watcher::Config::default(), &unreadable);
-        let windows = watcher::Config::default().labels(WINDOWS_NODES);
-        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) = watch(client, windows, &unreadable);
+            watch(client.clone(), None, &unreadable);
+        let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
+            watch(client, Some(WINDOWS_NODES), &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
         let stop = self.process.stop.clone();
         let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));
@@ -390,47 +390,38 @@ async fn approve(cx: Arc<Context>) {
                 tracing::warn!(%error, "failed to get the operator's own user name; no certificates are approved until it is known");
             }
         }
-        tokio::select! {
-            () = tokio::time::sleep(RELEASE_RETRY) => {}
-            () = cx.process.stop.cancelled() => return,
+        if cx.process.stop.run_until_cancelled(tokio::time::sleep(RELEASE_RETRY)).await.is_none() {
+            return;
         }
     };
-    let shared = cx.clone();
-    let on_verdict =
-        move |verdict: &csr::Verdict, request: &k8s_openapi::api::certificates::v1::CertificateSigningRequest| {
-            let (label, event) = match verdict {
-                csr::Verdict::NotOurs => return,
-                csr::Verdict::Wait { message } => ("Wait".to_string(), Some((EventReason::Waiting, message.clone()))),
-                csr::Verdict::Approve(_) => ("Approve".to_string(), None),
-                csr::Verdict::Deny { reason, message } => {
-                    ((*reason).to_string(), Some((EventReason::Denied(reason), message.clone())))
-                }
-            };
-            if matches!(verdict, csr::Verdict::Approve(csr::Kind::WicdClient)) {
-                shared.wicd.renewals.note(request, Timestamp::now());
-            }
-            shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: label }).inc();
-            if let Some((reason, message)) = event {
-                let action = if reason == EventReason::Waiting { "Approve" } else { "Deny" };
-                shared.events.say(request, reason, action, &message);
-            }
-        };
-    let held = cx.clone();
-    let hold = move |kind: csr::Kind| match kind {
+    let (held, shared) = (cx.clone(), cx.clone());
+    let hold = move |kind| match kind {
         csr::Kind::WicdClient => held.wicd.rights.problem().map(|problem| problem.to_string()),
         csr::Kind::KubeletClient | csr::Kind::KubeletServing => None,
     };
+    let on_verdict = move |verdict: &csr::Verdict, request: &CertificateSigningRequest| {
+        let reason = match verdict {
+            csr::Verdict::NotOurs => return,
+            csr::Verdict::Wait { message } => {
+                shared.events.say(request, EventReason::Waiting, "Approve", message);
+                "Wait"
+            }
+            csr::Verdict::Approve(kind) => {
+                if *kind == csr::Kind::WicdClient {
+                    shared.wicd.renewals.note(request, Timestamp::now());
+                }
+                "Approve"
+            }
+            csr::Verdict::Deny { reason, message } => {
+                shared.events.say(request, EventReason::Denied(reason), "Deny", message);
+                reason
+            }
+        };
+        shared.process.metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: reason.to_owned() }).inc();
+    };
     let hosts = instance::claims::Hosts::new(cx.clone());
-    csr::run(
-        cx.cluster.client.clone(),
-        hosts,
-        hold,
-        on_verdict,
-        operator,
-        cx.wicd.proven.clone(),
-        cx.process.stop.clone(),
-    )
-    .await;
+    let (client, proven, stop) = (cx.cluster.client.clone(), cx.wicd.proven.clone(), cx.process.stop.clone());
+    csr::run(client, hosts, hold, on_verdict, operator, proven, stop).await;
 }
 
 async fn stop_on_signal(stop: CancellationToken) {

@@ -1,11 +1,12 @@
-//! One watch for each kind, shared by all controllers.
+//! The operator's watches: caches of kinds, and single objects.
 //!
 //! kube's own shared streams do not report deletions, on which the pool controller depends: a deleted host frees a
 //! slot. Here every change goes to every listener, after the cache has it.
 
-use std::{fmt::Debug, sync::Arc};
+use std::{fmt::Debug, hash::Hash, sync::Arc};
 
-use futures::{Stream, StreamExt, future, stream};
+use futures::{Stream, StreamExt, TryStreamExt, channel::mpsc, future, stream};
+pub(crate) use kube::runtime::watcher::Event;
 use kube::{
     Api, Client, Resource,
     api::ListParams,
@@ -13,65 +14,158 @@ use kube::{
     runtime::{
         WatchStreamExt,
         reflector::{self, Store, store::Writer},
-        watcher::{self, Event},
+        watcher,
     },
 };
 use serde::de::DeserializeOwned;
-use tokio::sync::mpsc;
 
-use crate::unreadable::Unreadable;
+use crate::{errors::said, unreadable::Unreadable};
 
 /// What a controller listens to: every object that came, changed or went.
 pub(crate) type Changes<K> = stream::BoxStream<'static, Arc<K>>;
 
 /// Begins to watch a kind. Returns the cache, as many streams of changes as there are listeners, and the future that drives
-/// it all. Managed fields are not kept, because they are never read.
-///
-/// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
+/// it all. `labels` is a selector. For unreadable objects see [`readable`].
 pub(crate) fn watch<K, const LISTENERS: usize>(
     client: Client,
-    config: watcher::Config,
+    labels: Option<&str>,
     unreadable: &Unreadable,
 ) -> (Store<K>, [Changes<K>; LISTENERS], impl Future<Output = ()> + Send + 'static)
 where
     K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
 {
-    let writer: Writer<K> = Writer::default();
-    let store = writer.as_reader();
-    let api: Api<DeserializeGuard<K>> = Api::all(client);
-    let unreadable = unreadable.clone();
-    let events = kube::runtime::watcher(api, config)
-        .default_backoff()
-        .filter_map(move |event| future::ready(read(event, &unreadable)));
-    let events = reflector::reflector(writer, events);
-
-    let (senders, receivers): (Vec<_>, Vec<_>) = (0..LISTENERS).map(|_| mpsc::unbounded_channel::<Arc<K>>()).unzip();
-    let mut receivers = receivers.into_iter();
-    let changes = std::array::from_fn(|_| match receivers.next() {
-        Some(receiver) => received(receiver).boxed(),
-        None => stream::empty().boxed(),
+    let (store, events) = readable(client, labels, unreadable, |_| true);
+    let mut senders = Vec::new();
+    let listeners = std::array::from_fn(|_| {
+        let (sender, receiver) = mpsc::unbounded();
+        senders.push(sender);
+        receiver.boxed()
     });
-    let seen = store.clone();
-    let drive = events.for_each(move |event| {
-        let changed = match event {
-            Ok(Event::Apply(object) | Event::Delete(object)) => vec![Arc::new(object)],
-            // Only now does the cache have what was listed.
-            Ok(Event::InitDone) => seen.state(),
-            Ok(Event::Init | Event::InitApply(_)) => Vec::new(),
-            Err(error) => {
-                tracing::warn!(%error, kind = %K::kind(&()), "a watch failed; it restarts");
-                Vec::new()
-            }
-        };
-        for object in changed {
-            for sender in &senders {
-                // A listener that has ended wants nothing more.
-                let _ = sender.send(object.clone());
-            }
+    let drive = changes(store.clone(), events).for_each(move |object: Arc<K>| {
+        for sender in &senders {
+            // A listener that has ended wants nothing more.
+            let _ = sender.unbounded_send(object.clone());
         }
         future::ready(())
     });
-    (store, changes, drive)
+    (store, listeners, drive)
+}
+
+/// Caches the objects of a kind that `is_wanted`. Returns the cache, and the events by which it changes, each after the cache has it.
+/// An object that is not wanted any more is gone for both. Managed fields are not kept, because they are never read.
+///
+/// An object that cannot be read is logged, noted in `unreadable` and left out: it must not end the watch for all others.
+pub(crate) fn readable<K>(
+    client: Client,
+    labels: Option<&str>,
+    unreadable: &Unreadable,
+    is_wanted: impl Fn(&K) -> bool + Send + 'static,
+) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+{
+    let api: Api<DeserializeGuard<K>> = Api::all(client);
+    let config = labels.map_or_else(watcher::Config::default, |labels| watcher::Config::default().labels(labels));
+    let unreadable = unreadable.clone();
+    fill(api, config, (), move |event| only(read(event, &unreadable)?, &is_wanted))
+}
+
+/// Caches what `api` shows, each object as `adjust` leaves it, and otherwise like [`readable`]. For kinds of which nothing is read that
+/// could be unreadable.
+pub(crate) fn cache<K>(
+    api: Api<K>,
+    kind: K::DynamicType,
+    mut adjust: impl FnMut(&mut K) + Send + 'static,
+) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
+where
+    K: Resource + Clone + Debug + Send + Sync + DeserializeOwned + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync + 'static,
+{
+    let adjusted = move |event: Event<K>| {
+        Some(event.modify(|object| {
+            object.meta_mut().managed_fields = None;
+            adjust(object);
+        }))
+    };
+    fill(api, watcher::Config::default(), kind, adjusted)
+}
+
+/// Fills a cache with what `read` makes of each event, as long as the returned stream is polled.
+fn fill<W, K>(
+    api: Api<W>,
+    config: watcher::Config,
+    kind: K::DynamicType,
+    mut read: impl FnMut(Event<W>) -> Option<Event<K>> + Send + 'static,
+) -> (Store<K>, impl Stream<Item = Event<K>> + Send + 'static)
+where
+    W: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
+    K: Resource + Clone + Send + Sync + 'static,
+    K::DynamicType: Eq + Hash + Clone + Send + Sync + 'static,
+{
+    let writer: Writer<K> = Writer::new(kind.clone());
+    let store = writer.as_reader();
+    let events = watcher::watcher(api, config)
+        .default_backoff()
+        .filter_map(move |event| future::ready(event.map(&mut read).transpose()));
+    let logged = move |event: watcher::Result<Event<K>>| {
+        let log = |error: &_| tracing::warn!(%error, kind = %K::kind(&kind), "a watch failed; it restarts");
+        future::ready(event.inspect_err(log).ok())
+    };
+    (store, reflector::reflector(writer, events).filter_map(logged))
+}
+
+/// The objects that came, changed or went.
+pub(crate) fn changes<K>(store: Store<K>, events: impl Stream<Item = Event<K>>) -> impl Stream<Item = Arc<K>>
+where
+    K: Resource + Clone + 'static,
+    K::DynamicType: Eq + Hash + Clone,
+{
+    events.flat_map(move |event| {
+        stream::iter(match event {
+            Event::Apply(object) | Event::Delete(object) => vec![Arc::new(object)],
+            // Only now does the cache have what was listed.
+            Event::InitDone => store.state(),
+            Event::Init | Event::InitApply(_) => Vec::new(),
+        })
+    })
+}
+
+/// One object, now and whenever it changes; `None` while there is none. After a failure the watch restarts.
+pub(crate) fn object<K>(
+    api: Api<K>,
+    name: &str,
+) -> impl Stream<Item = Result<Option<K>, WatchError>> + Send + use<K> + 'static
+where
+    K: Resource + Clone + Debug + Send + DeserializeOwned + 'static,
+{
+    watcher::watch_object(api, name).default_backoff().map_err(WatchError)
+}
+
+/// Why a watch of one object shows nothing.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub(crate) struct WatchError(watcher::Error);
+
+impl WatchError {
+    /// Whether the cluster has no such kind.
+    pub(crate) fn is_unknown_kind(&self) -> bool {
+        matches!(&self.0, watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404)
+    }
+
+    /// What the API server says, if it will say the same again. A connection that broke says nothing of the object.
+    pub(crate) fn refusal(&self) -> Option<String> {
+        use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
+        match &self.0 {
+            InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
+                kube::Error::Api(status) if matches!(status.code, 403 | 404) => Some(said(error)),
+                kube::Error::SerdeError(_) => Some(error.to_string()),
+                _ => None,
+            },
+            WatchError(status) if matches!(status.code, 403 | 404) => Some(status.message.clone()),
+            WatchError(_) => None,
+            NoResourceVersion => Some(self.to_string()),
+        }
+    }
 }
 
 /// Fills a cache once with what is there now.
@@ -83,7 +177,7 @@ where
     let api: Api<DeserializeGuard<K>> = Api::all(client);
     writer.apply_watcher_event(&Event::Init);
     for guard in api.list(params).await? {
-        if let Some(Ok(event)) = read(Ok(Event::InitApply(guard)), unreadable) {
+        if let Some(event) = read(Event::InitApply(guard), unreadable) {
             writer.apply_watcher_event(&event);
         }
     }
@@ -91,14 +185,7 @@ where
     Ok(writer.as_reader())
 }
 
-fn received<T: Send + 'static>(receiver: mpsc::UnboundedReceiver<T>) -> impl Stream<Item = T> + Send + 'static {
-    stream::unfold(receiver, |mut receiver| async move { receiver.recv().await.map(|item| (item, receiver)) })
-}
-
-fn read<K>(
-    event: watcher::Result<Event<DeserializeGuard<K>>>,
-    unreadable: &Unreadable,
-) -> Option<watcher::Result<Event<K>>>
+fn read<K>(event: Event<DeserializeGuard<K>>, unreadable: &Unreadable) -> Option<Event<K>>
 where
     K: Resource<DynamicType = ()>,
 {
@@ -116,23 +203,107 @@ where
             None
         }
     };
-    Some(Ok(match event {
-        Err(error) => return Some(Err(error)),
-        Ok(Event::Apply(guard)) => Event::Apply(object(guard)?),
-        Ok(Event::Delete(guard)) => {
+    Some(match event {
+        Event::Apply(guard) => Event::Apply(object(guard)?),
+        Event::Delete(guard) => {
             let name = guard.0.as_ref().map_or_else(|e| e.metadata.name.clone(), |o| o.meta().name.clone());
             let object = object(guard);
             unreadable.forget(&kind, &name.unwrap_or_default());
             Event::Delete(object?)
         }
-        Ok(Event::InitApply(guard)) => Event::InitApply(object(guard)?),
-        Ok(Event::Init) => {
+        Event::InitApply(guard) => Event::InitApply(object(guard)?),
+        Event::Init => {
             unreadable.list_begins(&kind);
             Event::Init
         }
-        Ok(Event::InitDone) => {
+        Event::InitDone => {
             unreadable.list_ends(&kind);
             Event::InitDone
         }
-    }))
+    })
+}
+
+/// What an event is to a cache that has wanted objects only.
+fn only<K>(event: Event<K>, is_wanted: impl Fn(&K) -> bool) -> Option<Event<K>> {
+    match event {
+        Event::Apply(object) if !is_wanted(&object) => Some(Event::Delete(object)),
+        Event::InitApply(object) if !is_wanted(&object) => None,
+        other => Some(other),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::{ResourceExt, core::Status};
+    use serde_json::json;
+
+    use super::*;
+
+    fn map(name: &str, value: &str) -> ConfigMap {
+        serde_json::from_value(json!({"metadata": {"name": name}, "data": {"key": value}})).unwrap()
+    }
+
+    #[tokio::test]
+    async fn listeners_get_what_came_changed_and_went_and_a_list_when_it_is_complete() {
+        let mut writer = Writer::default();
+        let store = writer.as_reader();
+        let events = [
+            Event::Init,
+            Event::InitApply(map("a", "1")),
+            Event::InitApply(map("b", "1")),
+            Event::InitDone,
+            Event::Apply(map("a", "2")),
+            Event::Delete(map("b", "1")),
+        ];
+        let applied = stream::iter(events).inspect(|event| writer.apply_watcher_event(event));
+        let mut changed: Vec<_> = changes(store, applied)
+            .map(|m| format!("{}={}", m.name_any(), m.data.as_ref().unwrap()["key"]))
+            .collect()
+            .await;
+        changed[..2].sort();
+        assert_eq!(changed, ["a=1", "b=1", "a=2", "b=1"]);
+    }
+
+    #[test]
+    fn what_is_not_wanted_any_more_is_gone() {
+        let shown = |event| match only(event, |map: &ConfigMap| map.data.as_ref().unwrap()["key"] == "wanted") {
+            Some(Event::Apply(_)) => "apply",
+            Some(Event::Delete(_)) => "delete",
+            Some(Event::InitApply(_)) => "listed",
+            Some(Event::Init | Event::InitDone) => "list",
+            None => "nothing",
+        };
+        for (event, expected) in [
+            (Event::Apply(map("a", "wanted")), "apply"),
+            (Event::Apply(map("a", "other")), "delete"),
+            (Event::Delete(map("a", "wanted")), "delete"),
+            (Event::InitApply(map("a", "wanted")), "listed"),
+            (Event::InitApply(map("a", "other")), "nothing"),
+            (Event::InitDone, "list"),
+        ] {
+            assert_eq!(shown(event), expected);
+        }
+    }
+
+    #[test]
+    fn a_refusal_is_known_from_a_connection_that_broke() {
+        use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError as InWatch, WatchFailed};
+        let status = |code| Box::new(Status::failure("no", "Any").with_code(code));
+        let api = |code| kube::Error::Api(status(code));
+        let unreadable = || kube::Error::SerdeError(serde_json::from_str::<u8>("x").unwrap_err());
+        for (about, error, is_refused, is_unknown_kind) in [
+            ("the kind is not served", InitialListFailed(api(404)), true, true),
+            ("the right is missing", InitialListFailed(api(403)), true, false),
+            ("an outage", InitialListFailed(api(503)), false, false),
+            ("the kind went", WatchFailed(api(404)), true, false),
+            ("the object cannot be read", WatchFailed(unreadable()), true, false),
+            ("an event without the right", InWatch(status(403)), true, false),
+            ("too old", InWatch(status(410)), false, false),
+            ("no version", NoResourceVersion, true, false),
+        ] {
+            let error = WatchError(error);
+            assert_eq!((error.refusal().is_some(), error.is_unknown_kind()), (is_refused, is_unknown_kind), "{about}");
+        }
+    }
 }

@@ -17,13 +17,12 @@ use k8s_openapi::api::{
 use kube::{
     Api, Client, Resource, ResourceExt as _,
     api::{DeleteParams, Patch, PatchParams, Preconditions},
-    runtime::{WatchStreamExt as _, watcher},
 };
 use tokio::time::Instant;
 
 use crate::{
     context::Context,
-    errors::said,
+    watch::{self, WatchError},
     wicd_policy::{self, Guard, Observed, Seen, Shipped},
     wicd_rbac,
     wicd_rights::{RightsProblem, Standing},
@@ -248,32 +247,17 @@ fn object<K>(client: &Client, name: &str) -> BoxStream<'static, Observed<K>>
 where
     K: Resource<DynamicType = ()> + Clone + std::fmt::Debug + serde::de::DeserializeOwned + Send + 'static,
 {
-    let seen = |event: watcher::Result<Option<K>>| {
+    let seen = |event: Result<Option<K>, WatchError>| {
         std::future::ready(match event {
             Ok(Some(object)) => Some(Observed::There(Box::new(object))),
             Ok(None) => Some(Observed::Missing),
             Err(error) => {
                 tracing::debug!(kind = %K::kind(&()), %error, "a watch failed; it restarts");
-                refusal(&error).map(Observed::Unreadable)
+                error.refusal().map(Observed::Unreadable)
             }
         })
     };
-    watcher::watch_object(Api::<K>::all(client.clone()), name).default_backoff().filter_map(seen).boxed()
-}
-
-/// What the API server says, if it will say the same again. A connection that broke says nothing of the object.
-fn refusal(error: &watcher::Error) -> Option<String> {
-    use watcher::Error::{InitialListFailed, NoResourceVersion, WatchError, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(error) | WatchStartFailed(error) | WatchFailed(error) => match error {
-            kube::Error::Api(status) if matches!(status.code, 403 | 404) => Some(said(error)),
-            kube::Error::SerdeError(_) => Some(error.to_string()),
-            _ => None,
-        },
-        WatchError(status) if matches!(status.code, 403 | 404) => Some(status.message.clone()),
-        WatchError(_) => None,
-        NoResourceVersion => Some(error.to_string()),
-    }
+    watch::object(Api::<K>::all(client.clone()), name).filter_map(seen).boxed()
 }
 
 #[cfg(test)]

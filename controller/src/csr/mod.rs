@@ -1,6 +1,7 @@
 //! Certificates for Windows hosts: the approver, and the operator's own requests. [`wnp_core::csr`] decides.
 
 mod approver;
+mod index;
 mod issue;
 mod open;
 mod renewals;

@@ -1,9 +1,8 @@
-//! The requests that the approver keeps in view. Pure.
+//! How many requests of one host are judged at a time. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
-use kube::ResourceExt;
 use wnp_core::csr::{Place, is_decided, place};
 
 use super::Kind;
@@ -13,54 +12,35 @@ use super::Kind;
 /// makes a new one every quarter of an hour, must not hold up the renewal of the identity of the host.
 const MAX_OF_ONE_HOST: usize = 20;
 
-/// The requests without a certificate.
+/// The undecided requests that each host made to each signer, the oldest first.
 #[derive(Debug, Default)]
-pub(super) struct OpenRequests {
-    by_name: BTreeMap<String, CertificateSigningRequest>,
-    /// Those that each host made to each signer and that are undecided, the oldest first.
-    undecided: BTreeMap<(String, String), BTreeSet<Place>>,
-}
+pub(super) struct OpenRequests(BTreeMap<(String, String), BTreeSet<Place>>);
 
 impl OpenRequests {
     /// Takes in the present state of a request.
-    pub(super) fn insert(&mut self, csr: CertificateSigningRequest) {
-        let name = csr.name_any();
-        self.remove(&name);
-        if csr.status.as_ref().is_some_and(|status| status.certificate.is_some()) {
-            return;
+    pub(super) fn observe(&mut self, csr: &CertificateSigningRequest) {
+        if is_decided(csr) {
+            self.forget(csr);
+        } else if let Some(host) = of_one_host(csr) {
+            self.0.entry(host).or_default().insert(place(csr));
         }
-        if let Some(host) = of_one_host(&csr).filter(|_| !is_decided(&csr)) {
-            self.undecided.entry(host).or_default().insert(place(&csr));
-        }
-        self.by_name.insert(name, csr);
     }
 
     /// Forgets a request.
-    pub(super) fn remove(&mut self, name: &str) {
-        let Some(csr) = self.by_name.remove(name) else { return };
-        if let Some(host) = of_one_host(&csr)
-            && let Some(places) = self.undecided.get_mut(&host)
+    pub(super) fn forget(&mut self, csr: &CertificateSigningRequest) {
+        if let Some(host) = of_one_host(csr)
+            && let Some(places) = self.0.get_mut(&host)
         {
-            places.remove(&place(&csr));
+            places.remove(&place(csr));
             if places.is_empty() {
-                self.undecided.remove(&host);
+                self.0.remove(&host);
             }
         }
     }
 
-    /// The request of that name.
-    pub(super) fn get(&self, name: &str) -> Option<&CertificateSigningRequest> {
-        self.by_name.get(name)
-    }
-
-    /// Those that are judged now. Of one host that makes too many only the newest: it has given up on the others.
-    pub(super) fn due(&self) -> impl Iterator<Item = &CertificateSigningRequest> {
-        self.by_name.values().filter(|csr| self.is_due(csr))
-    }
-
-    /// Whether a request is judged now.
+    /// Whether a request is judged now. Of one host that makes too many only the newest are: it has given up on the others.
     pub(super) fn is_due(&self, csr: &CertificateSigningRequest) -> bool {
-        let places = of_one_host(csr).and_then(|host| self.undecided.get(&host));
+        let places = of_one_host(csr).and_then(|host| self.0.get(&host));
         let Some(places) = places.filter(|p| p.len() > MAX_OF_ONE_HOST) else { return true };
         let place = place(csr);
         is_decided(csr) || places.iter().rev().take(MAX_OF_ONE_HOST).any(|p| *p == place)
@@ -77,6 +57,7 @@ fn of_one_host(csr: &CertificateSigningRequest) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::ResourceExt;
     use serde_json::{Value, json};
 
     fn request(name: &str, user: &str, second: u32, status: &Value) -> CertificateSigningRequest {
@@ -86,29 +67,27 @@ mod tests {
         serde_json::from_value(json!({"metadata": metadata, "spec": spec, "status": status})).unwrap()
     }
 
-    fn due(open: &OpenRequests) -> Vec<String> {
-        open.due().map(ResourceExt::name_any).collect()
-    }
-
     #[test]
     fn one_host_cannot_have_any_number_of_requests_judged_again_and_again() {
-        let (hostile, other, operator) = ("system:wicd-node:a", "system:node:b", "system:serviceaccount:ns:operator");
+        let of_host: Vec<_> =
+            (0..1000).map(|n| request(&format!("a-{n}"), "system:wicd-node:a", n, &json!({}))).collect();
+        let of_others: Vec<_> = (0..1000)
+            .map(|n| request(&format!("operator-{n}"), "system:serviceaccount:ns:operator", n, &json!({})))
+            .chain([request("b", "system:node:b", 0, &json!({}))])
+            .collect();
         let mut open = OpenRequests::default();
-        for n in 0..1000 {
-            open.insert(request(&format!("a-{n}"), hostile, n, &json!({})));
-            open.insert(request(&format!("operator-{n}"), operator, n, &json!({})));
-        }
-        open.insert(request("b", other, 0, &json!({})));
-        let of_host: Vec<String> = due(&open).into_iter().filter(|name| name.starts_with("a-")).collect();
-        assert_eq!((of_host.len(), due(&open).len()), (MAX_OF_ONE_HOST, MAX_OF_ONE_HOST + 1001));
-        assert!(of_host.contains(&"a-999".to_owned()), "the newest: {of_host:?}");
+        of_host.iter().chain(&of_others).for_each(|csr| open.observe(csr));
+        let due = |open: &OpenRequests| -> Vec<String> {
+            of_host.iter().filter(|csr| open.is_due(csr)).map(ResourceExt::name_any).collect()
+        };
+        assert_eq!((due(&open).len(), due(&open)[0].as_str()), (MAX_OF_ONE_HOST, "a-980"), "the newest");
+        assert!(of_others.iter().all(|csr| open.is_due(csr)));
 
         // As they are decided or go, the others follow.
-        open.insert(request("a-999", hostile, 999, &json!({"conditions": [{"type": "Denied", "status": "True"}]})));
-        open.remove("a-998");
-        let due = due(&open);
-        assert!(due.contains(&"a-979".to_owned()) && due.contains(&"a-978".to_owned()), "{due:?}");
-        assert!(!due.contains(&"a-977".to_owned()));
+        let denied = json!({"conditions": [{"type": "Denied", "status": "True"}]});
+        open.observe(&request("a-999", "system:wicd-node:a", 999, &denied));
+        open.forget(&of_host[998]);
+        assert_eq!(due(&open)[0], "a-978");
     }
 
     /// At an address that nothing proves, a kubelet makes one serving request after another, and each waits for a person.
@@ -116,19 +95,19 @@ mod tests {
     fn serving_requests_that_wait_do_not_hold_up_the_identity_of_the_host() {
         let mut open = OpenRequests::default();
         for n in 0..100 {
-            open.insert(request(&format!("serving-{n}"), "system:node:a", n, &json!({})));
+            open.observe(&request(&format!("serving-{n}"), "system:node:a", n, &json!({})));
         }
         let mut renewal = request("renewal", "system:node:a", 50, &json!({}));
         renewal.spec.signer_name = Kind::KubeletClient.signer_name().to_owned();
-        open.insert(renewal);
-        assert!(due(&open).contains(&"renewal".to_owned()));
+        open.observe(&renewal);
+        assert!(open.is_due(&renewal));
     }
 
     #[test]
-    fn what_has_its_certificate_is_forgotten() {
+    fn what_is_decided_is_forgotten() {
         let mut open = OpenRequests::default();
-        open.insert(request("a", "system:node:a", 1, &json!({})));
-        open.insert(request("a", "system:node:a", 1, &json!({"certificate": "eA=="})));
-        assert!(open.get("a").is_none() && open.undecided.is_empty());
+        open.observe(&request("a", "system:node:a", 1, &json!({})));
+        open.observe(&request("a", "system:node:a", 1, &json!({"certificate": "eA=="})));
+        assert!(open.0.is_empty());
     }
 }

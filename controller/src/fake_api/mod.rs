@@ -49,6 +49,7 @@ impl Call {
 #[derive(Clone)]
 enum Reply {
     Json(u16, Value),
+    Held(Arc<Notify>, Value),
     Hang,
 }
 
@@ -129,6 +130,10 @@ impl FakeApi {
                 let call = record(request).await;
                 match api.reply(call) {
                     Reply::Json(code, body) => Ok::<_, Infallible>(response(code, &body)),
+                    Reply::Held(release, body) => {
+                        release.notified().await;
+                        Ok(response(200, &body))
+                    }
                     Reply::Hang => std::future::pending().await,
                 }
             }
@@ -140,6 +145,13 @@ impl FakeApi {
     /// before a script without.
     pub(crate) fn on(&self, method: &str, path: &str, code: u16, body: Value) -> &Self {
         self.add(method, path, Reply::Json(code, body))
+    }
+
+    /// Adds an answer that is held back until the returned `Notify` releases it.
+    pub(crate) fn hold(&self, method: &str, path: &str, body: Value) -> Arc<Notify> {
+        let release = Arc::new(Notify::new());
+        self.add(method, path, Reply::Held(release.clone(), body));
+        release
     }
 
     /// Never answers.

@@ -6,7 +6,7 @@ use api::{WindowsInstance, WindowsNodePool, WindowsNodePoolSpec};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use clap::Parser as _;
 use k8s_openapi::api::core::v1::Node;
-use kube::runtime::{reflector::store::Writer, watcher::Event};
+use kube::runtime::reflector::store::Writer;
 use russh::keys::{
     PrivateKey,
     ssh_key::{LineEnding, private::Ed25519Keypair},
@@ -28,6 +28,7 @@ use crate::{
     metrics::Metrics,
     release::Release,
     unreadable::Unreadable,
+    watch::Event,
     wicd_rights::WicdRights,
 };
 

@@ -7,24 +7,23 @@ use api::{
     ConfigMapRef, Inventory, WindowsNodePool,
     names::{WINDOWS_INSTANCES, key},
 };
-use futures::{StreamExt, stream::BoxStream};
+use futures::StreamExt;
 use k8s_openapi::api::core::v1::{ConfigMap, ObjectReference};
 use kube::{
     Api, ResourceExt,
     core::PartialObjectMeta,
-    runtime::{
-        WatchStreamExt,
-        reflector::{self, ObjectRef, Store, store::Writer},
-        watcher,
-        watcher::Event,
-    },
+    runtime::reflector::{ObjectRef, Store},
 };
 
 use super::{
     adapter::{drop_pool, make},
     config_map,
 };
-use crate::{context::Context, events::EventReason, watch::Changes};
+use crate::{
+    context::Context,
+    events::EventReason,
+    watch::{self, Changes, Event},
+};
 use wnp_core::inventory::source_pool::{PoolChange, Seen, decide, has_instances};
 
 /// What could not be written is tried again after this time.
@@ -36,20 +35,14 @@ type Meta = PartialObjectMeta<ConfigMap>;
 pub(super) async fn run(cx: &Context, mut pools: Changes<WindowsNodePool>) {
     // Only metadata: what is in them is asked for when it is needed.
     let api: Api<Meta> = Api::namespaced(cx.cluster.client.clone(), &cx.process.args.namespace);
-    let writer: Writer<Meta> = Writer::default();
-    let maps = writer.as_reader();
-    let events = watcher(api, watcher::Config::default()).default_backoff();
-    let mut events: BoxStream<'_, _> = reflector::reflector(writer, events).boxed();
+    let (maps, events) = watch::cache(api, (), |_| {});
+    let mut events = std::pin::pin!(events);
     let (mut is_filled, mut must_retry) = (false, false);
     loop {
         // What is not known yet is not gone.
         let looks = tokio::select! {
             event = events.next() => match event {
-                Some(Ok(event)) => changed(cx, &maps, event, &mut is_filled).await,
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "the watch of ConfigMaps failed; it restarts");
-                    false
-                }
+                Some(event) => changed(cx, &maps, event, &mut is_filled).await,
                 None => return,
             },
             pool = pools.next() => match pool {

@@ -37,7 +37,7 @@ use std::net::IpAddr;
 use api::names::user;
 
 pub use policy::{hosts_of, is_decided};
-pub use queue::{Outstanding, Place, place, verdict};
+pub use queue::{Outstanding, Place, is_finished, place, verdict};
 
 /// What is proven about one host of a pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -77,6 +77,13 @@ impl Outstanding {
         next
     }
 
+    /// Whether the request of that name is the first in its queue.
+    pub fn is_first(&self, name: &str) -> bool {
+        self.places.get(name).is_some_and(|(kind, node, place)| {
+            self.queues.get(&(*kind, node.clone())).and_then(BTreeSet::first) == Some(place)
+        })
+    }
+
     /// The oldest request for that host and kind, if it is older than `csr`.
     pub fn ahead_of(&self, kind: Kind, node: &str, csr: &CertificateSigningRequest) -> Option<&str> {
         let first = self.queues.get(&(kind, node.to_owned()))?.first()?;
@@ -90,7 +97,7 @@ pub fn place(csr: &CertificateSigningRequest) -> Place {
 }
 
 /// Whether it is final: issued, denied, or failed by the signer.
-fn is_finished(csr: &CertificateSigningRequest) -> bool {
+pub fn is_finished(csr: &CertificateSigningRequest) -> bool {
     let Some(status) = &csr.status else { return false };
     let ended = status.conditions.iter().flatten().any(|c| ["Denied", "Failed"].contains(&c.type_.as_str()));
     ended || status.certificate.is_some()

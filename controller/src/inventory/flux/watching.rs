@@ -7,19 +7,15 @@ use std::{
 
 use api::{SourceKind, SourceRef, WindowsNodePool};
 use futures::StreamExt;
-use kube::{
-    Api, ResourceExt,
-    api::DynamicObject,
-    core::PartialObjectMeta,
-    runtime::{
-        WatchStreamExt,
-        watcher::{self, watch_object},
-    },
-};
+use kube::{Api, ResourceExt, api::DynamicObject, core::PartialObjectMeta};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Flux, object::resource};
-use crate::{context::Context, supervision::catch, watch::Changes};
+use crate::{
+    context::Context,
+    supervision::catch,
+    watch::{self, Changes},
+};
 
 /// Delay that combines events of several pools into one reconcile.
 const TOGETHER: usize = 64;
@@ -73,7 +69,7 @@ async fn watch(cx: Arc<Context>, key: Key) {
     let (kind, namespace, name) = &key;
     let api: Api<PartialObjectMeta<DynamicObject>> =
         Api::namespaced_with(cx.cluster.client.clone(), namespace, &resource(*kind));
-    let mut changes = std::pin::pin!(watch_object(api, name).default_backoff());
+    let mut changes = std::pin::pin!(watch::object(api, name));
     while let Some(change) = changes.next().await {
         match change {
             Ok(_) => {
@@ -82,7 +78,7 @@ async fn watch(cx: Arc<Context>, key: Key) {
                 }
             }
             // Flux, or this kind of it, is not installed. The pool reports it; it may be installed later.
-            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 404 => {}
+            Err(error) if error.is_unknown_kind() => {}
             Err(error) => tracing::warn!(?kind, namespace, name, %error, "a watch failed; it restarts"),
         }
     }

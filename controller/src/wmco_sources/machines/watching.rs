@@ -8,11 +8,7 @@ use futures::{StreamExt, future};
 use kube::{
     Api, ResourceExt,
     api::{ApiResource, DynamicObject, TypeMeta},
-    runtime::{
-        WatchStreamExt,
-        reflector::{self, Store, store::Writer},
-        watcher::{self, Event},
-    },
+    runtime::reflector::Store,
 };
 use tokio::task::AbortHandle;
 
@@ -28,6 +24,7 @@ use crate::{
     events::EventReason,
     machines::{APIS, Served, Watched, served},
     supervision::catch,
+    watch::{self, Event},
 };
 use wnp_core::{
     inventory::source_pool::has_instances,
@@ -125,29 +122,26 @@ fn follow(
     resource: &ApiResource,
     group: MachineGroup,
 ) -> (Store<DynamicObject>, impl Future<Output = ()> + Send + 'static) {
-    let writer = Writer::new(resource.clone());
-    let store = writer.as_reader();
     let api: Api<DynamicObject> = Api::all_with(cx.cluster.client.clone(), resource);
     let is_machines = resource.plural == "machines";
     let types = TypeMeta { api_version: resource.api_version.clone(), kind: resource.kind.clone() };
-    let events = kube::runtime::watcher(api, watcher::Config::default()).default_backoff().modify(move |object| {
-        object.metadata.managed_fields = None;
+    // The objects of a list come without their type.
+    let (store, events) = watch::cache(api, resource.clone(), move |object: &mut DynamicObject| {
         object.types.get_or_insert_with(|| types.clone());
     });
-    let follow = reflector::reflector(writer, events).for_each(move |event| {
+    let follow = events.for_each(move |event| {
         match event {
-            Ok(Event::Apply(object) | Event::Delete(object)) if is_machines => {
+            Event::Apply(object) | Event::Delete(object) if is_machines => {
                 let machine = Machine::read(&object, group);
                 wake_pools(&cx, |s| machine.source.as_ref() == Some(s));
                 cx.caches.machines.stir();
             }
-            Ok(Event::Apply(_) | Event::Delete(_)) => cx.caches.machines.stir(),
-            Ok(Event::InitDone) => {
+            Event::Apply(_) | Event::Delete(_) => cx.caches.machines.stir(),
+            Event::InitDone => {
                 wake_pools(&cx, |s| s.group == group);
                 cx.caches.machines.stir();
             }
-            Ok(Event::Init | Event::InitApply(_)) => {}
-            Err(error) => tracing::warn!(%error, "a watch of Machines failed; it restarts"),
+            Event::Init | Event::InitApply(_) => {}
         }
         future::ready(())
     });

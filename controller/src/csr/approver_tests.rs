@@ -1,0 +1,188 @@
+//! The approver against a scripted API server.
+
+use std::cell::Cell;
+
+use serde_json::Value;
+
+use super::*;
+use crate::{
+    csr::{Claim, forge::Forged},
+    fake_api::{FakeApi, list},
+};
+
+const REQUESTS: &str = "/apis/certificates.k8s.io/v1/certificatesigningrequests";
+const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
+
+/// A request of the kubelet of a host, as the API server shows it.
+fn request(name: &str, node: &str, organisation: &str, second: u32) -> Value {
+    let user = format!("system:node:{node}");
+    let pem = Forged::new(&user, &[organisation]).pem();
+    json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {
+            "name": name, "uid": format!("uid-{name}"), "resourceVersion": "1",
+            "creationTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
+        },
+        "spec": {
+            "request": k8s_openapi::ByteString(pem.into_bytes()), "signerName": Kind::KubeletClient.signer_name(),
+            "usages": ["digital signature", "client auth"], "username": user,
+            "groups": ["system:nodes", "system:authenticated"],
+        },
+    })
+}
+
+fn right(name: &str, node: &str, second: u32) -> Value {
+    request(name, node, "system:nodes", second)
+}
+
+/// The same once it is approved, and issued.
+fn issued(request: &Value) -> Value {
+    let mut issued = request.clone();
+    issued["metadata"]["resourceVersion"] = json!("2");
+    issued["status"] = json!({"conditions": [{"type": "Approved", "status": "True"}], "certificate": "eA=="});
+    issued
+}
+
+/// Three hosts, all proven. Of `win-panic`, the operator has a fault.
+struct Known;
+
+impl Hosts for Known {
+    fn lookup(&self, node: &str) -> Option<Claim> {
+        let is_known = ["win-1", "win-2", "win-panic"].contains(&node);
+        is_known.then(|| Claim { node_name: node.into(), joined: true, proven: true, ..Claim::default() })
+    }
+
+    async fn confirm(&self, node: &str, _kind: Option<Kind>) -> kube::Result<Option<Claim>> {
+        assert_ne!(node, "win-panic", "a fault");
+        Ok(self.lookup(node))
+    }
+}
+
+/// The requests that the API server lists.
+fn listed(api: &FakeApi, requests: &[Value]) {
+    let list = list("CertificateSigningRequestList", "certificates.k8s.io/v1", requests, "");
+    api.on("GET", REQUESTS, 200, list);
+}
+
+fn approval(name: &str) -> String {
+    format!("{REQUESTS}/{name}/approval")
+}
+
+type Reported = Arc<Mutex<Vec<(String, Verdict)>>>;
+
+/// Runs an approver until the condition holds. Returns what it reported.
+async fn run_until(api: &FakeApi, poke: Arc<Notify>, condition: impl Fn(&[(String, Verdict)]) -> bool) -> Reported {
+    let (reported, stop) = (Reported::default(), CancellationToken::new());
+    let (noted, on_stop) = (reported.clone(), stop.clone());
+    let on_verdict = move |verdict: &Verdict, csr: &CertificateSigningRequest| {
+        noted.lock().unwrap().push((csr.name_any(), verdict.clone()));
+    };
+    let running = tokio::spawn(run(api.client(), Known, |_| None, on_verdict, OPERATOR.into(), poke, on_stop));
+    let holds = async {
+        while !condition(&reported.lock().unwrap()) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let result = tokio::time::timeout(Duration::from_secs(20), holds).await;
+    assert!(result.is_ok(), "{:?}, {:?}", reported.lock().unwrap(), api.all_calls());
+    stop.cancel();
+    running.await.unwrap();
+    reported
+}
+
+fn names(reported: &[(String, Verdict)], is_meant: impl Fn(&Verdict) -> bool) -> Vec<&str> {
+    reported.iter().filter(|(_, verdict)| is_meant(verdict)).map(|(name, _)| name.as_str()).collect()
+}
+
+fn is_approval(verdict: &Verdict) -> bool {
+    matches!(verdict, Verdict::Approve(_))
+}
+
+#[tokio::test]
+async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
+    let api = FakeApi::new();
+    let (first, second) = (right("first", "win-1", 1), right("second", "win-1", 2));
+    listed(&api, &[second.clone(), first.clone()]);
+    let watch = format!("{REQUESTS}?watch=true");
+    let release = api.hold("GET", &watch, json!({"type": "MODIFIED", "object": issued(&first)}));
+    api.hang("GET", &watch);
+    for (name, request) in [("first", &first), ("second", &second)] {
+        api.on("PATCH", &approval(name), 200, issued(request));
+    }
+    let second_approved = |reported: &[(String, Verdict)]| {
+        if reported.len() == 2 {
+            assert_eq!(names(reported, is_approval), ["first"]);
+            assert_eq!(names(reported, |v| matches!(v, Verdict::Wait { .. })), ["second"]);
+            release.notify_one();
+        }
+        reported.len() == 3
+    };
+    let reported = run_until(&api, Arc::default(), second_approved).await;
+    assert_eq!(names(&reported.lock().unwrap(), is_approval), ["first", "second"]);
+    let patches = api.calls("PATCH", &approval("first"));
+    assert_eq!(patches[0].body["metadata"], json!({"uid": "uid-first", "resourceVersion": "1"}), "what was judged");
+}
+
+#[tokio::test]
+async fn neither_a_fault_nor_an_outage_nor_an_unreadable_request_stops_the_others() {
+    let api = FakeApi::new();
+    let unreadable = json!({
+        "apiVersion": "certificates.k8s.io/v1", "kind": "CertificateSigningRequest",
+        "metadata": {"name": "unreadable"}, "spec": {"request": 1},
+    });
+    let all = [unreadable, right("fault", "win-panic", 1), right("outage", "win-1", 1), right("good", "win-2", 1)];
+    listed(&api, &all);
+    api.hang("GET", &format!("{REQUESTS}?watch=true"));
+    api.fail("PATCH", &approval("outage"), 500, "InternalError", "etcd is away", Value::Null);
+    api.on("PATCH", &approval("good"), 200, issued(&all[3]));
+    let poke = Arc::new(Notify::new());
+    let tried =
+        |reported: &[(String, Verdict)]| !reported.is_empty() && !api.calls("PATCH", &approval("outage")).is_empty();
+    let reported = run_until(&api, poke, tried).await;
+    assert_eq!(names(&reported.lock().unwrap(), |_| true), ["good"]);
+    assert_eq!(api.calls("PATCH", &approval("fault")), []);
+}
+
+#[tokio::test]
+async fn a_requester_that_floods_is_denied_ten_times_and_a_poke_changes_nothing_of_that() {
+    let api = FakeApi::new();
+    let names: Vec<String> = (0..30).map(|n| format!("wrong-{n:02}")).collect();
+    let all: Vec<Value> = names.iter().zip(0..).map(|(name, n)| request(name, "win-1", "system:masters", n)).collect();
+    listed(&api, &all);
+    api.hang("GET", &format!("{REQUESTS}?watch=true"));
+    for (name, object) in names.iter().zip(&all) {
+        api.on("PATCH", &approval(name), 200, object.clone());
+    }
+    let poke = Arc::new(Notify::new());
+    let polls = Cell::new(0);
+    let denied = |reported: &[(String, Verdict)]| {
+        poke.notify_one();
+        polls.set(polls.get() + 1);
+        reported.len() >= 10 && polls.get() > 20
+    };
+    let reported = run_until(&api, poke.clone(), denied).await;
+    assert_eq!(reported.lock().unwrap().len(), 10);
+    assert_eq!(api.all_calls().iter().filter(|call| call.method == "PATCH").count(), 10);
+}
+
+/// The version that was in the way has come by the watch, or is still to come.
+#[tokio::test]
+async fn after_a_conflict_a_request_is_judged_again() {
+    let api = FakeApi::new();
+    let first = right("csr-1", "win-1", 1);
+    let mut touched = first.clone();
+    touched["metadata"]["resourceVersion"] = json!("2");
+    listed(&api, &[first]);
+    let watch = format!("{REQUESTS}?watch=true");
+    api.on("GET", &watch, 200, json!({"type": "MODIFIED", "object": touched.clone()})).hang("GET", &watch);
+    // Whichever of the two versions is judged at first.
+    api.fail("PATCH", &approval("csr-1"), 409, "Conflict", "it has changed", Value::Null);
+    api.on("PATCH", &approval("csr-1"), 200, issued(&touched));
+    let poke = Arc::new(Notify::new());
+    let judged_again = |reported: &[(String, Verdict)]| {
+        poke.notify_one();
+        !reported.is_empty()
+    };
+    let reported = run_until(&api, poke.clone(), judged_again).await;
+    assert_eq!(names(&reported.lock().unwrap(), is_approval), ["csr-1"]);
+}

@@ -1,0 +1,154 @@
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use serde_json::json;
+
+use super::*;
+use crate::csr::{Kind, forge::Forged};
+
+const OPERATOR: &str = "system:serviceaccount:windows:windows-node-pools";
+
+type Request = Arc<CertificateSigningRequest>;
+
+/// The kubelet of the host `win-1` renews its certificate.
+fn renewal(name: &str, second: i64, pem: &str) -> Request {
+    let kind = Kind::KubeletClient;
+    let mut csr: CertificateSigningRequest = serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "request": k8s_openapi::ByteString(pem.as_bytes().to_vec()), "signerName": kind.signer_name(),
+            "usages": ["digital signature", kind.purpose()], "username": "system:node:win-1",
+            "groups": ["system:nodes", "system:authenticated"],
+        },
+    }))
+    .unwrap();
+    csr.metadata.creation_timestamp = Some(Time(jiff::Timestamp::from_second(second).unwrap()));
+    Arc::new(csr)
+}
+
+/// An older one and a younger one.
+fn two() -> [Request; 2] {
+    let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
+    [renewal("older", 1, &pem), renewal("younger", 2, &pem)]
+}
+
+fn approved(csr: &Request) -> Request {
+    let mut csr = (**csr).clone();
+    csr.status = serde_json::from_value(json!({"conditions": [{"type": "Approved", "status": "True"}]})).unwrap();
+    Arc::new(csr)
+}
+
+fn index() -> Index {
+    Index::new(OPERATOR.into(), Instant::now())
+}
+
+fn proven(node: &str) -> Option<Claim> {
+    (node == "win-1").then(|| Claim { node_name: "win-1".into(), joined: true, proven: true, ..Claim::default() })
+}
+
+fn unproven(node: &str) -> Option<Claim> {
+    proven(node).map(|claim| Claim { proven: false, ..claim })
+}
+
+/// The verdict in a word, and which requests become the first in their queues.
+fn judge(index: &mut Index, csr: &Request, all: &[Request], claims: Claims<'_>) -> (&'static str, Vec<String>) {
+    let verdict = index.judge(csr, || all.to_vec(), claims, Instant::now());
+    let word = match verdict {
+        Verdict::Approve(_) => "approve",
+        Verdict::Wait { .. } => "wait",
+        Verdict::Deny { .. } => "deny",
+        Verdict::NotOurs => "leave",
+    };
+    (word, std::mem::take(&mut index.firsts))
+}
+
+#[test]
+fn the_first_of_several_requests_of_a_host_wins_and_the_next_follows_when_it_is_issued_or_goes() {
+    let [older, younger] = two();
+    for is_listed in [false, true] {
+        let mut index = index();
+        if is_listed {
+            index.replace(&[younger.clone(), older.clone()], &proven);
+        } else {
+            index.observe([&*younger], &proven);
+            index.observe([&*older], &proven);
+        }
+        assert_eq!(judge(&mut index, &younger, &[], &proven), ("wait", vec![]));
+        assert_eq!(judge(&mut index, &older, &[], &proven), ("approve", vec![]));
+
+        // Approved, but not issued.
+        let older = approved(&older);
+        index.observe([&*older], &proven);
+        assert_eq!(judge(&mut index, &older, &[], &proven), ("leave", vec![]));
+        assert_eq!(judge(&mut index, &younger, &[], &proven), ("wait", vec![]));
+
+        index.forget(&older);
+        assert_eq!(index.firsts, ["younger"]);
+        assert_eq!(judge(&mut index, &younger, &[], &proven).0, "approve");
+    }
+}
+
+#[test]
+fn of_requests_that_become_right_together_the_oldest_wins_whichever_is_judged_first() {
+    let [older, younger] = two();
+    let all = [older.clone(), younger.clone()];
+    let mut index = index();
+    index.replace(&all, &unproven);
+    assert_eq!(judge(&mut index, &younger, &all, &unproven), ("wait", vec![]));
+    assert_eq!(judge(&mut index, &younger, &all, &proven), ("wait", vec![]));
+    assert_eq!(judge(&mut index, &older, &all, &proven), ("approve", vec![]));
+}
+
+#[test]
+fn a_request_that_is_right_no_more_lets_the_next_move_up() {
+    let [older, younger] = two();
+    for older in [older.clone(), approved(&older)] {
+        let mut index = index();
+        let all = [older.clone(), younger.clone()];
+        index.replace(&all, &proven);
+        let expected = if is_decided(&older) { "leave" } else { "wait" };
+        assert_eq!(judge(&mut index, &older, &all, &unproven), (expected, vec!["younger".to_owned()]));
+    }
+}
+
+#[test]
+fn a_host_that_has_given_up_on_a_request_gets_the_next() {
+    let pem = Forged::new("system:node:win-1", &["system:nodes"]).pem();
+    let all: Vec<Request> = (0..21).map(|n| renewal(&format!("csr-{n:02}"), n, &pem)).collect();
+    let mut index = index();
+    for csr in &all {
+        index.observe([&**csr], &proven);
+    }
+    assert_eq!(judge(&mut index, &all[1], &all, &proven), ("wait", vec![]));
+    assert_eq!(judge(&mut index, &all[0], &all, &proven), ("leave", vec!["csr-01".to_owned()]));
+    assert_eq!(judge(&mut index, &all[1], &all, &proven), ("approve", vec![]));
+}
+
+#[test]
+fn the_cause_of_waiting_is_reported_once() {
+    let [older, younger] = two();
+    let [one, other] = ["one", "other"].map(|message| Verdict::Wait { message: message.into() });
+    let mut index = index();
+    let all = [older.clone(), younger.clone()];
+    index.replace(&all, &proven);
+    let waits = |index: &mut Index, cause: &Verdict| index.is_news("older", cause);
+    assert!(waits(&mut index, &one) && !waits(&mut index, &one));
+    assert!(waits(&mut index, &other) && !waits(&mut index, &other));
+    index.replace(&all, &proven);
+    assert!(!waits(&mut index, &other), "the watch has only begun again");
+    assert!(!waits(&mut index, &Verdict::NotOurs));
+    assert!(waits(&mut index, &other), "it waits again");
+    index.replace(&[younger], &proven);
+    assert!(waits(&mut index, &other), "another of its name");
+    index.forget(&older);
+    assert!(index.waiting.is_empty());
+}
+
+#[test]
+fn one_requester_is_not_denied_without_limit() {
+    let begin = Instant::now();
+    let mut denials = Denials { began: begin, counts: BTreeMap::new() };
+    let later = begin + WINDOW / 2;
+    let admitted = (0..1000).filter(|_| denials.admit("system:wicd-node:a", later)).count();
+    assert_eq!(admitted, MAX_DENIALS as usize);
+    assert!(denials.admit("system:wicd-node:b", later), "another one is not held up");
+    assert!(denials.admit("system:wicd-node:a", begin + WINDOW));
+}
