@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_right_is_told_from_other_refusals() {
+    fn a_missing_right_is_distinguished_from_other_refusals() {
         let said =
             |message: &str| said(&kube::Error::Api(Box::new(Status::failure(message, "Forbidden").with_code(403))));
         let rbac =

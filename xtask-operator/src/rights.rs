@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_forbidden_is_told_unless_it_was_tried_out() {
+    fn what_is_forbidden_is_reported_unless_it_was_tried_out() {
         let mut seen = Seen::default();
         seen.note(event("list", json!({"resource": "secrets"}), 403, "forbid", PROBES));
         assert!(seen.forbidden.is_empty());

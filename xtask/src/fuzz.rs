@@ -127,7 +127,7 @@ fn fuzz(program: &Path, name: &str, seconds: u64) -> Result<()> {
     let last: Vec<&str> = said.lines().collect();
     println!("{}", last[last.len().saturating_sub(40)..].join("\n"));
     for finding in files(&findings)?.into_iter().filter(|file| !before.contains(file)) {
-        println!("{}", told(&fs::read(&finding)?));
+        println!("{}", shown(&fs::read(&finding)?));
         println!("run it again: cargo xtask fuzz {name} --input {}", finding.display());
     }
     bail!("{}", output.status)
@@ -145,7 +145,7 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
 }
 
 /// An input for a person to read, and to make a test of.
-fn told(input: &[u8]) -> String {
+fn shown(input: &[u8]) -> String {
     let shown = &input[..input.len().min(SHOWN)];
     let text = String::from_utf8_lossy(shown);
     format!("{} bytes\nhex: {}\ntext: {text:?}", input.len(), hex::encode(shown))
@@ -205,9 +205,9 @@ mod tests {
     }
 
     #[test]
-    fn an_input_is_told_in_hex_and_text() {
-        assert_eq!(told(b"a\n\xff"), "3 bytes\nhex: 610aff\ntext: \"a\\n\u{fffd}\"");
-        assert!(told(&vec![b'a'; 10_000]).starts_with("10000 bytes\nhex: 6161"));
-        assert!(told(&vec![b'a'; 10_000]).len() < 4 * SHOWN);
+    fn an_input_is_reported_in_hex_and_text() {
+        assert_eq!(shown(b"a\n\xff"), "3 bytes\nhex: 610aff\ntext: \"a\\n\u{fffd}\"");
+        assert!(shown(&vec![b'a'; 10_000]).starts_with("10000 bytes\nhex: 6161"));
+        assert!(shown(&vec![b'a'; 10_000]).len() < 4 * SHOWN);
     }
 }

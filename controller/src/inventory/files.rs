@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_by_file_and_line() {
+    fn what_is_wrong_is_reported_by_file_and_line() {
         let finding = |file: &str, line, message: &str| Finding { file: file.into(), line, message: message.into() };
         let one = refused("r", &[finding("a.yaml", Some(3), "no address")]);
         assert_eq!(one.message, "r is not used: a.yaml:3: no address");

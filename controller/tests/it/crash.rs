@@ -214,7 +214,7 @@ pub(crate) async fn ended(operator: &mut Operator, limit: Duration) -> Result<Op
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn one_leads_stops_when_told_and_yields_when_it_slept() -> Result<()> {
+async fn one_leads_stops_when_asked_to_and_yields_when_it_slept() -> Result<()> {
     let mut world = World::new(slow(), &[]).await?;
 
     // A second one stands by.

@@ -254,7 +254,7 @@ pub(crate) async fn refuses(scene: &Scene, about: &str, reason: &str, says: &str
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_used_is_told_and_touches_nobody() -> Result<()> {
+async fn what_cannot_be_used_is_reported_and_touches_nobody() -> Result<()> {
     let scene = Scene::new(4).await?;
     let (world, origin) = (&scene.world, &scene.origin);
     let (mine, public) = scene.new_signer("mine")?;

@@ -56,7 +56,7 @@ fn endless(origin: &Origin, file: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_repository_hides_is_told_and_touches_nobody() -> Result<()> {
+async fn what_a_repository_hides_is_reported_and_touches_nobody() -> Result<()> {
     let scene = Scene::new(2).await?;
     let (world, origin) = (&scene.world, &scene.origin);
     let first = origin.commit(LIST, scene.list(2), "Both");

@@ -259,7 +259,7 @@ async fn another_content_of_the_only_key_is_found_out() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_host_that_cannot_be_changed_is_told_and_the_others_go_on() -> Result<()> {
+async fn a_host_that_cannot_be_changed_is_reported_and_the_others_go_on() -> Result<()> {
     let keys = Keys::new().await?;
     let world = &keys.world;
     let hosts = keys.hosts("win", 3).await?;

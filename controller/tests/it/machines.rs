@@ -300,7 +300,7 @@ pub(crate) async fn user_data(world: &World, api: MachineApi) -> Option<String> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn new_machines_are_told_the_key_that_is_in_force() -> Result<()> {
+async fn new_machines_get_the_key_that_is_in_force() -> Result<()> {
     let world = World::new(SimOptions::default(), ARGS).await?;
     let (openshift, cluster_api) = (MachineApi::OpenShift, MachineApi::ClusterApi);
     Maker::install(&world, openshift).await?;

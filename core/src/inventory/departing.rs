@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_stays_is_told_with_the_act_that_confirms() {
+    fn what_stays_is_reported_with_the_act_that_confirms() {
         let hosts: Vec<String> = ["a", "b", "c", "d"].map(Into::into).into();
         let (entries, pools) = (["win.example.com".to_owned()], ["hall-b".to_owned()]);
         let held = Held {

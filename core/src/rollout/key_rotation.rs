@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_told() {
+    fn what_is_reported() {
         let known = keys(&[("a", Ok("2")), ("b", Ok("2")), ("c", Ok("2")), ("d", Err("there is no Secret x"))]);
         let failures = Failures { step: "AddKey".into(), last_message: "read-only".into(), ..Failures::default() };
         let failing = KeyRotation { retiring_key_hash: None, failures: Some(failures) };
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refuses_all_keys_is_told_what_else_can_be_done() {
+    fn who_refuses_all_keys_reads_what_else_can_be_done() {
         let refused = Failures {
             step: "Connect".into(),
             last_reason: "AuthenticationFailed".into(),

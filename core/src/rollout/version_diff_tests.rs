@@ -329,7 +329,7 @@ fn what_is_not_known_drains() {
 
 proptest::proptest! {
     #[test]
-    fn all_that_differs_is_told_and_nothing_else_disturbs(
+    fn all_that_differs_is_reported_and_nothing_else_disturbs(
         chosen in proptest::sample::subsequence(CASES.to_vec(), 0..6)
     ) {
         let from = base();

@@ -118,7 +118,7 @@ fn what_is_older_than_what_was_fetched() {
 }
 
 #[test]
-fn signatures_are_told_apart_from_what_they_sign() {
+fn signatures_are_distinguished_from_what_they_sign() {
     let origin = Origin::new();
     let head = origin.head();
     let raw = origin.git(&["cat-file", "commit", &head]);

@@ -313,7 +313,7 @@ async fn an_upload_that_was_cut_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn who_waits_for_an_answer_is_told_that_the_connection_is_gone() {
+async fn who_waits_for_an_answer_hears_that_the_connection_is_gone() {
     let running = Host::default().start().await;
     let connection = connected(&running).await;
     let waits = connection.while_open(std::future::pending::<Result<(), SshError>>());
@@ -323,7 +323,7 @@ async fn who_waits_for_an_answer_is_told_that_the_connection_is_gone() {
 }
 
 #[tokio::test]
-async fn a_failed_write_is_told_and_leaves_the_old_file() {
+async fn a_failed_write_is_reported_and_leaves_the_old_file() {
     // Without statvfs, a full disk is but a failure.
     for (extensions, reason) in [(true, "DiskFull"), (false, "TransferFailed")] {
         let running = Host { disk: 100_000, extensions, ..Host::default() }.start().await;

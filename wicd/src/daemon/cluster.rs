@@ -288,7 +288,7 @@ mod tests {
     use crate::files::Access;
 
     #[test]
-    fn certificate_and_key_are_told_apart() {
+    fn certificate_and_key_are_distinguished() {
         let pem = "junk\n-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\nBB\n-----END PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\nCC\n-----END CERTIFICATE-----\n";
         let (chain, key) = split(pem).unwrap();
         assert!(chain.contains("AA") && chain.contains("CC") && !chain.contains("BB") && !chain.contains("junk"));

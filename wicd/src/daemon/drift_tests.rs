@@ -72,7 +72,7 @@ fn what_was_right_outlives_wicd_but_no_operation_and_no_other_desired_state() {
 }
 
 #[test]
-fn what_was_put_right_is_told_for_ten_minutes_and_what_is_left_as_long_as_it_is_so() {
+fn what_was_put_right_is_reported_for_ten_minutes_and_what_is_left_as_long_as_it_is_so() {
     let mut drift = Drift::default();
     let at = Duration::from_mins;
     drift.found(Place::Services, set(&["service b: command"]), set(&["service a: deleted"]), at(0));

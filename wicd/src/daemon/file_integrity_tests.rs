@@ -60,7 +60,7 @@ fn what_differs_or_is_missing_is_put_back() {
 }
 
 #[test]
-fn or_only_told_of() {
+fn or_only_reported() {
     let mut bed = Bed::new();
     bed.replace(KUBELET, "mine");
     files::remove(&bed.host, PROXY).unwrap();

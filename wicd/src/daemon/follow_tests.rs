@@ -142,7 +142,7 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 }
 
 #[test]
-fn drift_is_told_and_taken_back() {
+fn drift_is_reported_and_taken_back() {
     let node = |drift: Option<&str>| {
         let annotations: BTreeMap<&str, &str> = drift.map(|d| (key::DRIFT, d)).into_iter().collect();
         json!({"metadata": {"annotations": annotations}})

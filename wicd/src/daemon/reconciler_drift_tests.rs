@@ -58,7 +58,7 @@ fn content(bed: &Bed) -> Vec<u8> {
 }
 
 #[test]
-fn drift_is_put_right_and_told_for_a_while() {
+fn drift_is_put_right_and_reported_for_a_while() {
     let mut bed = settled(api::Drift::Heal);
     meddle(&bed);
     let report = bed.look_at_everything();
@@ -75,7 +75,7 @@ fn drift_is_put_right_and_told_for_a_while() {
 }
 
 #[test]
-fn drift_is_left_and_told_as_long_as_it_is_so() {
+fn drift_is_left_and_reported_as_long_as_it_is_so() {
     let mut bed = settled(api::Drift::Report);
     meddle(&bed);
     let look = |bed: &mut Bed| {

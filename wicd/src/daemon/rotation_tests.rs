@@ -72,7 +72,7 @@ async fn what_is_not_ours_is_not_installed() {
 }
 
 #[tokio::test]
-async fn another_certificate_is_told() {
+async fn another_certificate_is_reported() {
     let (_bed, host, cluster) = bed(|signer, request| Issue::Issued(signer.sign(request, 86_400)));
     renew(&host, &cluster).await.unwrap();
     let (changed, mut seen) = watch::channel(0);

@@ -56,7 +56,7 @@ fn applying_again_changes_nothing() {
 
 /// Contract section 8, item 14: no other user can read secrets.
 #[test]
-fn secrets_are_protected_and_not_told() {
+fn secrets_are_protected_and_not_shown() {
     let bed = staged("1");
     let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
     let inner = seen.clone();

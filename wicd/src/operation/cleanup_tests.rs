@@ -157,7 +157,7 @@ fn services_go_in_order() {
 
 /// Contract section 8, item 33.
 #[test]
-fn services_of_others_that_are_stopped_with_ours_are_told() {
+fn services_of_others_that_are_stopped_with_ours_are_reported() {
     let bed = joined();
     bed.host.state().services.insert("theirs".into(), service("theirs", "x", &["kubelet"]));
     let answer = bed.run(BODY);

@@ -82,7 +82,7 @@ fn names_that_lead_elsewhere_are_refused() {
 }
 
 #[test]
-fn a_full_disk_is_told_with_figures() {
+fn a_full_disk_is_reported_with_figures() {
     let bed = Bed::new();
     let x = payload::File { size: 300 << 20, ..file(DEST, b"") };
     bed.host.set_disk_free(400 << 20);

@@ -164,7 +164,7 @@ fn what_must_be_there_first() {
 }
 
 #[test]
-fn a_service_that_does_not_stay_up_is_told() {
+fn a_service_that_does_not_stay_up_is_reported() {
     for (state, part) in [(ServiceState::Stopped, "ended right after"), (ServiceState::Pending, "in time")] {
         let bed = Bed::new();
         bed.host.state().started_state = Some(state);

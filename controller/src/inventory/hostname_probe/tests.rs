@@ -81,7 +81,7 @@ fn a_host_is_asked_only_once_its_key_is_stored_and_what_it_says_is_kept() {
 }
 
 #[test]
-fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_told() {
+fn a_host_that_fails_is_asked_again_later_and_later_and_its_problem_stays_reported() {
     let asking = HostnameProbe::default();
     let (hosts, pool, mut now) = ([host("10.0.0.1")], pool(vec![], None), Instant::now());
     asking.queue(&pool, &hosts, now);

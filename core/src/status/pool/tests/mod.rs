@@ -353,7 +353,7 @@ fn a_warning_is_beside_everything_else() {
 }
 
 #[test]
-fn old_keys_are_told_beside_everything_else() {
+fn old_keys_are_reported_beside_everything_else() {
     let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];
     let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(2, &[]));
     let mut pool = pool(2);

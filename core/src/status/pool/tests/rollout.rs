@@ -121,7 +121,7 @@ fn too_many_that_are_not_ready_need_a_person() {
 }
 
 #[test]
-fn who_gave_up_is_told_until_another_version_is_wanted() {
+fn who_gave_up_is_reported_until_another_version_is_wanted() {
     let mut gave_up = member("h0", Phase::Ready);
     let mut instance = (*gave_up.instance).clone();
     instance.status.as_mut().unwrap().failed_version = Some("2-b".into());
@@ -140,7 +140,7 @@ fn who_gave_up_is_told_until_another_version_is_wanted() {
 }
 
 #[test]
-fn a_node_whose_host_cannot_be_sent_the_next_version_is_told_of() {
+fn a_node_whose_host_cannot_be_sent_the_next_version_is_reported() {
     let mut pool = pool(1);
     pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });
     let at = |age: i64| api::Time::from(Timestamp::from_second(1_000_000 - age).unwrap());
