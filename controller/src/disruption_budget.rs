@@ -1,11 +1,9 @@
 //! The limit of disruptions over all pools.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::HashMap, sync::Arc};
 
 use api::{Disruption, GrantType, WindowsInstance};
+use parking_lot::Mutex;
 
 use wnp_core::rollout::grants::Decision;
 
@@ -23,7 +21,7 @@ impl GlobalDisruptionBudget {
         decide: impl FnOnce(Option<u32>) -> Decision,
     ) -> Decision {
         let Some(cap) = cap else { return decide(None) };
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.0.lock();
         // Of a pool that has not decided in this process, what it was granted before counts.
         let mut others: HashMap<String, u32> = HashMap::new();
         for instance in instances {
@@ -42,7 +40,7 @@ impl GlobalDisruptionBudget {
 
     /// Of a pool that is not carried out only what it was granted before counts.
     pub(crate) fn forget(&self, pool: &str) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(pool);
+        self.0.lock().remove(pool);
     }
 }
 

@@ -6,7 +6,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,6 +21,7 @@ use kube::{
     Api, Client, Resource,
     api::{ObjectMeta, PostParams},
 };
+use parking_lot::Mutex;
 
 const SAY_AGAIN_AFTER: Duration = Duration::from_mins(10);
 const NOTE_LIMIT: usize = 1000;
@@ -59,7 +60,7 @@ impl Events {
             Level::Warning => tracing::warn!(kind = regarding.kind, name, reason, "{note}"),
         }
         let subject = (format!("{}/{name}", regarding.kind.as_deref().unwrap_or_default()), reason);
-        let mut said = self.said.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut said = self.said.lock();
         if !said.is_new(subject, note, Instant::now()) {
             return;
         }

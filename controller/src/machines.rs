@@ -1,9 +1,6 @@
 //! The Machines of a cluster, of OpenShift's Machine API and of Cluster API, as they are watched.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{BTreeMap, BTreeSet};
 
 use api::MachineGroup;
 use jiff::Timestamp;
@@ -12,6 +9,7 @@ use kube::{
     api::{ApiResource, DynamicObject, GroupVersionKind},
     runtime::reflector::{ObjectRef, Store},
 };
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use wnp_core::machines::read::{self, Machine, MachineSet};
@@ -51,11 +49,11 @@ impl Machines {
     }
 
     pub(crate) fn of(&self, group: MachineGroup) -> Option<Watched> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).get(&group).cloned()
+        self.watched.lock().get(&group).cloned()
     }
 
     pub(crate) fn set(&self, group: MachineGroup, watched: Option<Watched>) {
-        let mut all = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.watched.lock();
         match watched {
             Some(watched) => all.insert(group, watched),
             None => all.remove(&group),
@@ -63,7 +61,7 @@ impl Machines {
     }
 
     pub(crate) fn groups(&self) -> BTreeSet<MachineGroup> {
-        self.watched.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
+        self.watched.lock().keys().copied().collect()
     }
 
     /// When a Machine, by `<namespace>/<name>`, was made, as far as that is known.

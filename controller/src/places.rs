@@ -1,9 +1,8 @@
 //! Places for work of which only so much is done at a time, so shared that one pool cannot have them all. Pure.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
+
+use parking_lot::Mutex;
 
 /// Places for work. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -28,7 +27,7 @@ impl Places {
 
     /// Takes a place for work of a pool, if one is free.
     pub(crate) fn take(&self, pool: &str) -> Option<Place> {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.taken.lock();
         let (all, of_pool) = (taken.values().sum::<usize>(), taken.get(pool).copied().unwrap_or_default());
         (all < self.all && of_pool < self.of_one_pool).then(|| {
             *taken.entry(pool.to_owned()).or_default() += 1;
@@ -39,7 +38,7 @@ impl Places {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.places.taken.lock();
         if let Some(count) = taken.get_mut(&self.pool) {
             *count = count.saturating_sub(1);
         }

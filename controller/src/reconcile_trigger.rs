@@ -1,8 +1,9 @@
 //! Has pools look again because of something that is no object of the cluster's API.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use futures::{Stream, stream};
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 /// Channel on which a source reports a change.
@@ -28,7 +29,7 @@ impl ReconcileTrigger {
 
     /// Names of pools to reconcile. The first caller gets them; there is one pool controller.
     pub(crate) fn pools(&self) -> impl Stream<Item = String> + Send + 'static {
-        let receiver = self.receiver.lock().ok().and_then(|mut r| r.take());
+        let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {
             let mut receiver = receiver?;
             receiver.recv().await.map(|name| (name, Some(receiver)))

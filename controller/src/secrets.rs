@@ -2,13 +2,14 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use api::SecretKeyRef;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client};
+use parking_lot::Mutex;
 use zeroize::Zeroizing;
 
 use remote::ssh::{HostKey, Identity, KeyError};
@@ -121,7 +122,7 @@ impl Secrets {
     /// One private key as it was at most so long ago, or as long as any is remembered, whichever is longer.
     pub(crate) async fn key_not_older(&self, from: &SecretKeyRef, old: Duration) -> Result<Arc<Key>, SecretError> {
         let id = (from.name.clone(), from.key().to_string());
-        if let Some((at, key)) = self.seen.lock().unwrap_or_else(PoisonError::into_inner).get(&id)
+        if let Some((at, key)) = self.seen.lock().get(&id)
             && at.elapsed() < old.max(REMEMBER_FOR)
         {
             return Ok(key.clone());
@@ -130,7 +131,7 @@ impl Secrets {
         let name = format!("{}/{}, key {}", self.namespace, id.0, id.1);
         let identity = Arc::new(Identity::from_pem(&name, &pem).map_err(SecretError::Key)?);
         let key = Arc::new(Key { identity, pem });
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).insert(id, (Instant::now(), key.clone()));
+        self.seen.lock().insert(id, (Instant::now(), key.clone()));
         Ok(key)
     }
 
@@ -152,7 +153,7 @@ impl Secrets {
 
     /// Drops these from the cache, so that the next access reads them again.
     pub(crate) fn forget(&self, keys: &[SecretKeyRef]) {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut seen = self.seen.lock();
         seen.retain(|(name, key), _| !keys.iter().any(|k| k.name == *name && k.key() == key));
     }
 

@@ -3,12 +3,10 @@
 //! Such an object is in no cache. A pool with an instance that is not seen must not be worked on: its budget would be counted without that
 //! host, and the host would be taken for a new one.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use api::names::key;
@@ -102,8 +100,8 @@ impl Unreadable {
         self.0.changed.notified().await;
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.0.state.lock()
     }
 }
 

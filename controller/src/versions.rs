@@ -7,7 +7,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use kube::{
     Api, Client, ResourceExt,
     api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions},
 };
+use parking_lot::Mutex;
 
 use crate::{
     events::{EventReason, Events},
@@ -110,13 +111,13 @@ impl Versions {
     }
 
     fn known(&self, version: &str) -> Option<Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).get(version).cloned()
+        self.known.lock().get(version).cloned()
     }
 
     fn learn(&self, version: &str, stored: Stored, config_map: ConfigMap) -> Arc<Stored> {
         let known = Known { stored: Arc::new(stored), config_map };
         let stored = known.stored.clone();
-        self.known.lock().unwrap_or_else(PoisonError::into_inner).insert(version.into(), known);
+        self.known.lock().insert(version.into(), known);
         stored
     }
 
@@ -178,10 +179,7 @@ impl Versions {
             }
             let is_new = there.is_none();
             let config_map = self.create(version, &known.config_map).await?;
-            self.known
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(version.clone(), Known { config_map, ..known });
+            self.known.lock().insert(version.clone(), Known { config_map, ..known });
             if is_new {
                 let (version, age) = (version.clone(), Duration::ZERO);
                 again.push(Live { version, ours: true, age, resource_version: None });
@@ -199,7 +197,7 @@ impl Versions {
                 Err(error) => return Err(failed("delete a services ConfigMap")(error)),
             }
             live.retain(|l| l.version != version);
-            self.known.lock().unwrap_or_else(PoisonError::into_inner).remove(&version);
+            self.known.lock().remove(&version);
             changed = true;
         }
         if changed { self.permit(&live).await } else { Ok(()) }

@@ -1,12 +1,10 @@
 //! Whether what the cache has of an instance is new enough to be acted upon. Pure, but for its memory.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::{Mutex, PoisonError},
-};
+use std::collections::{BTreeSet, HashMap};
 
 use api::WindowsInstance;
 use kube::ResourceExt;
+use parking_lot::Mutex;
 
 /// The newest version of each instance that this process has written. What the cache has of it may be older for a moment, and
 /// acting on that would repeat the last step. By name: a recreated instance has a newer version than the old one.
@@ -16,19 +14,19 @@ pub(crate) struct WriteTracker(Mutex<HashMap<String, u64>>);
 impl WriteTracker {
     /// Notes what the API server answered to a write.
     pub(crate) fn note(&self, instance: &WindowsInstance) {
-        let mut newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut newest = self.0.lock();
         let version = newest.entry(instance.name_any()).or_default();
         *version = (*version).max(version_of(instance));
     }
 
     /// Forgets deleted instances.
     pub(crate) fn keep(&self, names: &BTreeSet<String>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|name, _| names.contains(name));
+        self.0.lock().retain(|name, _| names.contains(name));
     }
 
     /// Whether the instance is at least as new as what was written last. If not, the watch is about to bring a newer one.
     pub(crate) fn is_caught_up(&self, instance: &WindowsInstance) -> bool {
-        let newest = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = self.0.lock();
         newest.get(&instance.name_any()).is_none_or(|written| version_of(instance) >= *written)
     }
 }

@@ -1,4 +1,6 @@
 //! The `known_hosts` format of OpenSSH (sshd(8), "SSH_KNOWN_HOSTS FILE FORMAT"). For Git servers, and for the hosts of a pool.
+//!
+//! `ssh_key::known_hosts` does not say which hosts a line is for if its key cannot be read, so that one bad line would stand for all hosts.
 
 use std::net::IpAddr;
 

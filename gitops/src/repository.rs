@@ -34,7 +34,7 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::{Path, PathBuf},
-    sync::{PoisonError, RwLock, atomic::AtomicBool},
+    sync::atomic::AtomicBool,
     time::Duration,
 };
 
@@ -48,6 +48,7 @@ use gix::{
         },
     },
 };
+use parking_lot::RwLock;
 
 /// They take any bytes apart: an entry for the fuzzer.
 #[cfg(fuzzing)]
@@ -241,7 +242,7 @@ impl Repository {
 
     /// Puts the new repository in the place of the old one.
     fn replace(&self) -> Result<(), GitError> {
-        let _swap = self.swap.write().unwrap_or_else(PoisonError::into_inner);
+        let _swap = self.swap.write();
         store::remove(&self.part("old"))?;
         if self.part("git").exists() {
             fs::rename(self.part("git"), self.part("old")).map_err(GitError::Disk)?;
@@ -253,11 +254,11 @@ impl Repository {
     /// Reads something. What cannot be read is thrown away, so that the next fetch brings it again.
     fn reading<T>(&self, read: impl FnOnce(&gix::Repository) -> Result<T, GitError>) -> Result<T, GitError> {
         let result = {
-            let _here = self.swap.read().unwrap_or_else(PoisonError::into_inner);
+            let _here = self.swap.read();
             Store::at(&self.part("git")).open().and_then(|repo| read(&repo))
         };
         if let Err(GitError::Damaged { .. }) = result {
-            let _swap = self.swap.write().unwrap_or_else(PoisonError::into_inner);
+            let _swap = self.swap.write();
             store::remove(&self.part("git"))?;
         }
         result

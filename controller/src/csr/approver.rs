@@ -1,10 +1,6 @@
 //! The controller that carries out the verdicts.
 
-use std::{
-    collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, channel::mpsc, stream};
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestCondition};
@@ -17,6 +13,7 @@ use kube::{
         reflector::{ObjectRef, Store},
     },
 };
+use parking_lot::Mutex;
 use serde_json::json;
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
@@ -172,7 +169,7 @@ impl<H: Hosts> Approver<H> {
     }
 
     fn with_index<T>(&self, with: impl FnOnce(&mut Index, &dyn Fn(&str) -> Option<Claim>) -> T) -> T {
-        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut index = self.index.lock();
         let result = with(&mut index, &|node| self.hosts.lookup(node));
         for name in index.firsts.drain(..) {
             // Only at the end nothing listens any more.

@@ -75,16 +75,16 @@ async fn run_until(api: &FakeApi, poke: Arc<Notify>, condition: impl Fn(&[(Strin
     let (reported, stop) = (Reported::default(), CancellationToken::new());
     let (noted, on_stop) = (reported.clone(), stop.clone());
     let on_verdict = move |verdict: &Verdict, csr: &CertificateSigningRequest| {
-        noted.lock().unwrap().push((csr.name_any(), verdict.clone()));
+        noted.lock().push((csr.name_any(), verdict.clone()));
     };
     let running = tokio::spawn(run(api.client(), Known, |_| None, on_verdict, OPERATOR.into(), poke, on_stop));
     let holds = async {
-        while !condition(&reported.lock().unwrap()) {
+        while !condition(&reported.lock()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
     let result = tokio::time::timeout(Duration::from_secs(20), holds).await;
-    assert!(result.is_ok(), "{:?}, {:?}", reported.lock().unwrap(), api.all_calls());
+    assert!(result.is_ok(), "{:?}, {:?}", reported.lock(), api.all_calls());
     stop.cancel();
     running.await.unwrap();
     reported
@@ -118,7 +118,7 @@ async fn the_second_request_of_a_host_waits_until_the_first_is_issued() {
         reported.len() == 3
     };
     let reported = run_until(&api, Arc::default(), second_approved).await;
-    assert_eq!(names(&reported.lock().unwrap(), is_approval), ["first", "second"]);
+    assert_eq!(names(&reported.lock(), is_approval), ["first", "second"]);
     let patches = api.calls("PATCH", &approval("first"));
     assert_eq!(patches[0].body["metadata"], json!({"uid": "uid-first", "resourceVersion": "1"}), "what was judged");
 }
@@ -139,7 +139,7 @@ async fn neither_a_fault_nor_an_outage_nor_an_unreadable_request_stops_the_other
     let tried =
         |reported: &[(String, Verdict)]| !reported.is_empty() && !api.calls("PATCH", &approval("outage")).is_empty();
     let reported = run_until(&api, poke, tried).await;
-    assert_eq!(names(&reported.lock().unwrap(), |_| true), ["good"]);
+    assert_eq!(names(&reported.lock(), |_| true), ["good"]);
     assert_eq!(api.calls("PATCH", &approval("fault")), []);
 }
 
@@ -161,7 +161,7 @@ async fn a_requester_that_floods_is_denied_ten_times_and_a_poke_changes_nothing_
         reported.len() >= 10 && polls.get() > 20
     };
     let reported = run_until(&api, poke.clone(), denied).await;
-    assert_eq!(reported.lock().unwrap().len(), 10);
+    assert_eq!(reported.lock().len(), 10);
     assert_eq!(api.all_calls().iter().filter(|call| call.method == "PATCH").count(), 10);
 }
 
@@ -184,5 +184,5 @@ async fn after_a_conflict_a_request_is_judged_again() {
         !reported.is_empty()
     };
     let reported = run_until(&api, poke.clone(), judged_again).await;
-    assert_eq!(names(&reported.lock().unwrap(), is_approval), ["csr-1"]);
+    assert_eq!(names(&reported.lock(), is_approval), ["csr-1"]);
 }

@@ -1,13 +1,11 @@
 //! Certificates that wicd has renewed by itself: noted when they are approved, until the instances store it.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-};
+use std::collections::HashMap;
 
 use futures::{Stream, stream};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::certificates::v1::CertificateSigningRequest;
+use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
 /// Requester of a renewal, without the name of the node.
@@ -31,19 +29,19 @@ impl Renewals {
     /// Notes an approved request of wicd, at the time of the approval.
     pub fn note(&self, request: &CertificateSigningRequest, now: Timestamp) {
         let Some((node, end)) = renewal(request, now) else { return };
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).insert(node.clone(), end);
+        self.ends.lock().insert(node.clone(), end);
         // Where nothing listens any more, there is nothing to store it in.
         let _ = self.sender.send(node);
     }
 
     /// When the certificate ends that wicd of this node was last given, as far as this process knows.
     pub fn end(&self, node: &str) -> Option<Timestamp> {
-        self.ends.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
+        self.ends.lock().get(node).copied()
     }
 
     /// Names of nodes of which something was noted. The first caller gets them.
     pub fn nodes(&self) -> impl Stream<Item = String> + Send + 'static {
-        let receiver = self.receiver.lock().ok().and_then(|mut r| r.take());
+        let receiver = self.receiver.lock().take();
         stream::unfold(receiver, |receiver| async move {
             let mut receiver = receiver?;
             receiver.recv().await.map(|node| (node, Some(receiver)))

@@ -1,9 +1,10 @@
 //! What all drains of one operator share: a rate of evictions, and one eviction at a time for each namespace.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard};
 use tokio::time::Instant;
 
@@ -42,7 +43,7 @@ struct Turn<'a> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         if !self.is_used {
-            let mut bucket = self.bucket.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut bucket = self.bucket.lock();
             bucket.next = bucket.next.and_then(|next| next.checked_sub(Bucket::INTERVAL));
         }
     }
@@ -67,7 +68,7 @@ impl Limits {
     pub(super) async fn permit(&self, namespace: &str) -> OwnedMutexGuard<()> {
         let lock = self.namespace(namespace);
         let guard = lock.lock_owned().await;
-        let wait = self.bucket.lock().unwrap_or_else(PoisonError::into_inner).turn(Instant::now());
+        let wait = self.bucket.lock().turn(Instant::now());
         let mut turn = Turn { bucket: &self.bucket, is_used: false };
         tokio::time::sleep(wait).await;
         turn.is_used = true;
@@ -75,7 +76,7 @@ impl Limits {
     }
 
     fn namespace(&self, namespace: &str) -> Arc<AsyncMutex<()>> {
-        let mut locks = self.namespaces.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut locks = self.namespaces.lock();
         if let Some(lock) = locks.get(namespace).and_then(Weak::upgrade) {
             return lock;
         }
@@ -133,7 +134,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_gives_up_does_not_put_off_the_others() {
         let limits = Limits::new();
-        let turn = || limits.bucket.lock().unwrap().turn(Instant::now());
+        let turn = || limits.bucket.lock().turn(Instant::now());
         while turn().is_zero() {}
         for n in 0..1000 {
             let name = format!("ns-{n}");
@@ -148,6 +149,6 @@ mod tests {
         for n in 0..100 {
             drop(limits.namespace(&format!("ns-{n}")));
         }
-        assert!(limits.namespaces.lock().unwrap().len() <= 1);
+        assert!(limits.namespaces.lock().len() <= 1);
     }
 }

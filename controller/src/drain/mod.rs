@@ -21,12 +21,13 @@ mod volumes;
 mod tests;
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
+use parking_lot::Mutex;
 
 pub(crate) use cordon::{release_cordon, take_cordon, take_over_cordon};
 pub(crate) use error::DrainError;

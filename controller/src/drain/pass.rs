@@ -1,7 +1,6 @@
 //! One round of a drain.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
@@ -323,8 +322,8 @@ impl<'a> Pass<'a> {
         self.drain.options.skip_wait_for_delete_timeout.filter(|timeout| !timeout.is_zero())
     }
 
-    pub(super) fn resume(&self) -> std::sync::MutexGuard<'_, HashMap<String, String>> {
-        self.cx.resume.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn resume(&self) -> parking_lot::MutexGuard<'_, HashMap<String, String>> {
+        self.cx.resume.lock()
     }
 }
 

@@ -17,11 +17,12 @@ mod objects;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
 use kube::Client;
 use kube::client::Body;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
@@ -95,29 +96,29 @@ impl FakeApi {
     /// One with objects.
     pub(crate) fn with_objects() -> Self {
         let api = Self::default();
-        api.0.lock().unwrap().objects = Some(Objects::default());
+        api.0.lock().objects = Some(Objects::default());
         api
     }
 
     /// Reads or changes the objects, as another client would.
     pub(crate) fn objects<T>(&self, with: impl FnOnce(&mut Objects) -> T) -> T {
-        with(self.0.lock().unwrap().objects.as_mut().unwrap())
+        with(self.0.lock().objects.as_mut().unwrap())
     }
 
     /// Lets something happen at the write of this number, counted from 0 and from now.
     pub(crate) fn at_write(&self, number: usize, what: AtWrite) {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.0.lock();
         state.fault = Some((state.writes + number, what));
     }
 
     /// Whether that write is still to come.
     pub(crate) fn is_still_to_come(&self) -> bool {
-        self.0.lock().unwrap().fault.is_some()
+        self.0.lock().fault.is_some()
     }
 
     /// Waits for a write at which the writer crashes.
     pub(crate) async fn crashed(&self) {
-        let crashed = self.0.lock().unwrap().crashed.clone();
+        let crashed = self.0.lock().crashed.clone();
         crashed.notified().await;
     }
 
@@ -175,7 +176,7 @@ impl FakeApi {
     /// Forgets what was scripted for this method and path, so that new answers can take its place.
     pub(crate) fn forget(&self, method: &str, path: &str) -> &Self {
         let (path, query) = split(path);
-        self.0.lock().unwrap().routes.retain(|r| (r.method != method) || r.path != path || r.query != query);
+        self.0.lock().routes.retain(|r| (r.method != method) || r.path != path || r.query != query);
         self
     }
 
@@ -186,17 +187,17 @@ impl FakeApi {
 
     /// Every request, in the order of arrival.
     pub(crate) fn all_calls(&self) -> Vec<Call> {
-        self.0.lock().unwrap().calls.clone()
+        self.0.lock().calls.clone()
     }
 
     /// "METHOD path" of each request that had no script.
     pub(crate) fn unexpected(&self) -> Vec<String> {
-        self.0.lock().unwrap().unexpected.clone()
+        self.0.lock().unexpected.clone()
     }
 
     fn add(&self, method: &str, path: &str, reply: Reply) -> &Self {
         let (path, query) = split(path);
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.0.lock();
         let known = state.routes.iter_mut().find(|r| r.method == method && r.path == path && r.query == query);
         match known {
             Some(route) => route.replies.push_back(reply),
@@ -207,7 +208,7 @@ impl FakeApi {
     }
 
     fn reply(&self, call: Call) -> Reply {
-        let mut state = self.0.lock().unwrap();
+        let mut state = self.0.lock();
         state.calls.push(call.clone());
         let matching = state
             .routes

@@ -1,12 +1,7 @@
 //! Serves HTTP to untrusted clients: connections, heads and time are limited, so that none of them can take the memory
 //! or the place of others.
 
-use std::{
-    collections::VecDeque,
-    net::IpAddr,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::VecDeque, net::IpAddr, sync::Arc, time::Duration};
 
 use axum::Router;
 use hyper::server::conn::http1;
@@ -14,6 +9,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
+use parking_lot::Mutex;
 use tokio::{net::TcpListener, time::timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -78,7 +74,7 @@ struct Place {
 
 impl Places {
     fn take(&self, address: IpAddr, limits: &Limits) -> Place {
-        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = self.0.lock();
         let from_here = open.iter().filter(|(from, _)| *from == address).count();
         let oldest = if from_here >= limits.per_address {
             open.iter().position(|(from, _)| *from == address)
@@ -98,7 +94,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         // What is not cancelled is still in the list. Tokens have no identity: cancelling this one marks its entry.
         self.taken.cancel();
-        self.places.0.lock().unwrap_or_else(PoisonError::into_inner).retain(|(_, token)| !token.is_cancelled());
+        self.places.0.lock().retain(|(_, token)| !token.is_cancelled());
     }
 }
 

@@ -11,12 +11,13 @@ mod queue;
 use std::{
     collections::{BTreeSet, HashMap},
     net::IpAddr,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use api::{FirstContact, WindowsNodePool};
 use kube::ResourceExt;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::{
     context::Context,
@@ -257,7 +258,7 @@ impl HostnameProbe {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 }
 

@@ -5,12 +5,13 @@ pub(crate) mod flux;
 pub(crate) mod git;
 pub(crate) mod hostname_probe;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use crate::context::Context;
 use flux::Flux;
 use git::GitSources;
 use hostname_probe::HostnameProbe;
+use parking_lot::{Mutex, MutexGuard};
 use wnp_core::inventory::ownership::HostOwners;
 
 /// The sources of hosts that are read all the time, and what is known of their lists.
@@ -45,6 +46,6 @@ impl Sources {
 
     /// Which pool lists which hosts. No pool is read or missed as long as the guard is held.
     pub(crate) fn owners(&self) -> MutexGuard<'_, HostOwners> {
-        self.owners.lock().unwrap_or_else(PoisonError::into_inner)
+        self.owners.lock()
     }
 }

@@ -4,12 +4,9 @@
 //! a reconcile waits until nothing has changed for a while. Unlike kube's own debounce it does not wait for ever: in a
 //! large pool there is always something that changes.
 
-use std::{
-    collections::HashMap,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::HashMap, time::Duration};
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 /// Nothing has to change for this time.
@@ -24,7 +21,7 @@ pub(crate) struct Debouncer(Mutex<HashMap<String, Instant>>);
 impl Debouncer {
     /// Something of a pool has changed.
     pub(crate) fn changed(&self, pool: &str, now: Instant) {
-        let mut changes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut changes = self.0.lock();
         if let Some(last) = changes.get_mut(pool) {
             *last = now;
         } else {
@@ -44,7 +41,7 @@ impl Debouncer {
     }
 
     fn next(&self, pool: &str, start: Instant) -> Option<Instant> {
-        let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner).get(pool)?;
+        let last = *self.0.lock().get(pool)?;
         Some((last + QUIET).min(start + LONGEST))
     }
 }

@@ -260,6 +260,7 @@ async fn finish(pool: &WindowsNodePool, cx: &PoolContext) -> Result<Action, Pool
     Ok(Action::await_change())
 }
 
+/// Stores the finalizers on what was seen. kube's `finalizer` calls a deletion that goes on for hours an error; here it has a status.
 async fn write_finalizers(pool: &WindowsNodePool, cx: &PoolContext, finalizers: &[String]) -> Result<(), PoolError> {
     let api: Api<WindowsNodePool> = Api::all(cx.cluster.client.clone());
     let patch = json!({"metadata": {"resourceVersion": pool.resource_version(), "finalizers": finalizers}});

@@ -7,7 +7,7 @@
 
 use std::{
     collections::BTreeMap,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -15,6 +15,7 @@ use api::names::LEGACY_HOST_KEYS;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
 use wnp_core::inventory::address::canonical;
 
 use remote::ssh::HostKey;
@@ -62,13 +63,13 @@ impl WmcoHostKeys {
     }
 
     async fn entries(&self) -> Result<Arc<Entries>, WmcoHostKeysError> {
-        let remembered = self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let remembered = self.seen.lock().clone();
         if let Some((_, entries)) = remembered.filter(|(at, _)| at.elapsed() < REMEMBER_FOR) {
             return Ok(entries);
         }
         let map = self.api.get_opt(LEGACY_HOST_KEYS).await.map_err(WmcoHostKeysError::Api)?;
         let entries = Arc::new(map.as_ref().map(entries).unwrap_or_default());
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), entries.clone()));
+        *self.seen.lock() = Some((Instant::now(), entries.clone()));
         Ok(entries)
     }
 }

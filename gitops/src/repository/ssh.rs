@@ -5,10 +5,11 @@ use std::{
     cell::RefCell,
     io::{self, Read, Write},
     rc::Rc,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use russh::{
     ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Preferred, cipher,
     client::{self, AuthResult},
@@ -50,7 +51,7 @@ pub(super) fn connect<'a>(
     let session = async {
         let stream = dial(place).await.map_err(|error| link.failed(format!("the connection failed: {error}")))?;
         let mut session = client::connect_stream(Arc::new(config(&known)), stream, check).await.map_err(|error| {
-            match refused.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            match refused.lock().take() {
                 Some(offered) => GitError::HostKeyUnknown { host: host.clone(), offered },
                 None => handshake_error(link, &host, &error),
             }
@@ -200,7 +201,7 @@ impl client::Handler for Check {
             }
             PublicKeyOrCertificate::Certificate(_) => "in a certificate".to_owned(),
         };
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(offered);
+        *self.refused.lock() = Some(offered);
         Ok(false)
     }
 }

@@ -4,10 +4,11 @@ use std::{
     borrow::Cow,
     fmt, io,
     net::{IpAddr, SocketAddr},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use russh::{
     AlgorithmKind, Channel, Disconnect, MethodKind, Preferred, cipher,
     client::{self, AuthResult, DisconnectReason},
@@ -66,11 +67,11 @@ struct Seen {
 
 impl Seen {
     fn get<T: Clone>(field: &Mutex<Option<T>>) -> Option<T> {
-        field.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        field.lock().clone()
     }
 
     fn set<T>(field: &Mutex<Option<T>>, value: T) {
-        *field.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+        *field.lock() = Some(value);
     }
 }
 

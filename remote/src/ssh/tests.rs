@@ -5,10 +5,11 @@ mod keys;
 
 use std::{
     io::Cursor,
-    sync::{Arc, Mutex, atomic::Ordering},
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::net::TcpListener;
 
 use self::host::{Host, Running, ed25519, identity, public};
@@ -295,12 +296,11 @@ async fn an_upload_that_was_cut_goes_on_where_it_was() {
 
     let connection = connected(&running).await;
     let told = Mutex::new(Vec::new());
-    let done =
-        connection.upload(path, total, &mut Cursor::new(&content), |n| told.lock().unwrap().push(n)).await.unwrap();
+    let done = connection.upload(path, total, &mut Cursor::new(&content), |n| told.lock().push(n)).await.unwrap();
     assert!(done.resumed_at > 0 && done.resumed_at <= there, "{done:?}");
     assert_eq!(done.sent + done.resumed_at, total);
     assert_eq!(std::fs::read(running.file("k/wicd/0a/wicd.exe")).unwrap(), content);
-    let told = told.into_inner().unwrap();
+    let told = told.into_inner();
     assert!(told.is_sorted() && told.first() > Some(&done.resumed_at) && told.last() == Some(&total));
 
     let again = connection.upload(path, total, &mut Cursor::new(&content), |_| ()).await.unwrap();

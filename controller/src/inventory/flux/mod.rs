@@ -6,7 +6,7 @@ mod watching;
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     time::Duration,
 };
 
@@ -14,6 +14,7 @@ use api::{InventoryStatus, SourceRef, Verdict, WindowsNodePool, names::key};
 use gitops::{Limits, artifact, hosts};
 use jiff::Timestamp;
 use kube::{Client, ResourceExt};
+use parking_lot::Mutex;
 use reqwest::Url;
 
 use super::files::{Changes, placed, refused};
@@ -115,8 +116,8 @@ impl Flux {
         self.lock().retain(|name, _| pools.contains(name));
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<String, Kept>> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, HashMap<String, Kept>> {
+        self.kept.lock()
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::{Path, PathBuf},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -23,6 +23,7 @@ use gitops::{
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
+use parking_lot::Mutex;
 use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
@@ -159,7 +160,7 @@ impl GitSources {
 
     /// Fetches a repository at once, after a push. Returns the number of matching repositories.
     pub(crate) fn on_push(&self, is_it: impl Fn(&str) -> bool) -> usize {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = self.known.lock();
         let mut count = 0;
         for (_, remote) in known.iter().filter(|(key, _)| is_it(&key.url)) {
             let mut state = remote.lock();
@@ -173,7 +174,7 @@ impl GitSources {
     }
 
     fn remote(&self, pool: &str, key: &Key) -> Arc<CachedRepository> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known.lock();
         // A pool that names another one now needs the first one no more.
         known.retain(|k, remote| {
             let mut state = remote.lock();
@@ -296,8 +297,8 @@ fn asked(list: List, suspended: bool, next: Option<Timestamp>, as_of: Option<Beg
 }
 
 impl CachedRepository {
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> parking_lot::MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Whether a fetch is due; if so, the caller must perform it.
