@@ -125,13 +125,15 @@ pub mod reason {
         /// A version failed on too many nodes.
         FAILURE_LIMIT_REACHED = "FailureLimitReached" on "pool: `Stalled=True`, `Ready=False`, `Updated=False`, `Updating=False`"; "See [a version that fails](../guide/rollouts.md#a-version-that-fails).";
         /// Changes wait until a [maintenance window](../guide/rollouts.md#maintenance-windows) opens. The message names the next one.
-        WAITING_FOR_WINDOW = "WaitingForWindow" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "No action is needed.";
+        WAITING_FOR_WINDOW = "WaitingForWindow" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "No action is needed.";
         /// A change waits for an approval.
-        WAITING_FOR_APPROVAL = "WaitingForApproval" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "Check the changed nodes, then [approve](../guide/rollouts.md#steps-and-approval).";
+        WAITING_FOR_APPROVAL = "WaitingForApproval" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Check the changed nodes, then [approve](../guide/rollouts.md#steps-and-approval).";
         /// A change would lose settings that nodes have from WMCO. The condition `UpdateWithheld` of each instance names them.
-        SETTINGS_WOULD_BE_LOST = "SettingsWouldBeLost" on "pool: `Updated=False`, `Updating=False`, `Ready=True`; instance: `UpdateWithheld=True`"; "[Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).";
+        SETTINGS_WOULD_BE_LOST = "SettingsWouldBeLost" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`; instance: `UpdateWithheld=True`"; "[Add them to the pool, or accept the loss](../guide/from-wmco.md#what-a-node-has-and-what-it-would-lose).";
         /// Nodes that a person has cordoned use up `rollout.maxUnavailable`. The message names them.
-        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "Uncordon them, or annotate the Nodes with `windowsmachineconfig.openshift.io/hold=true`.";
+        BLOCKED_BY_CORDON = "BlockedByCordon" on "pool: `Updated=False`, `Updating=False`, `Ready=Unknown`, `Reconciling=True`"; "Uncordon them, or annotate the Nodes with `windowsmachineconfig.openshift.io/hold=true`.";
+        /// The only nodes that do not follow the desired version are those that a person holds with the annotation `hold`. The message names them.
+        ON_HOLD = "OnHold" on "pool: `Updated=False`, `Updating=False`, `Ready=True`"; "Remove the annotation `windowsmachineconfig.openshift.io/hold` from them.";
         /// A change waits between two steps.
         SOAKING = "Soaking" on "pool: `Updated=False`"; "No action is needed.";
         /// Too many nodes are not Ready, so the operator repairs none.

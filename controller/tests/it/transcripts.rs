@@ -317,7 +317,7 @@ async fn rollout_and_plan() -> Result<()> {
     world
         .until("factory", "one node has it and the others wait", |p| {
             let status = pool_status(p);
-            status.up_to_date_nodes == 1 && has(&status.conditions, kind::READY, "True", "WaitingForApproval")
+            status.up_to_date_nodes == 1 && has(&status.conditions, kind::READY, "Unknown", "WaitingForApproval")
         })
         .await?;
     for name in ["win-0", "win-1", "win-2"] {

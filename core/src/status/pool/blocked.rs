@@ -28,6 +28,18 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
     (!names.is_empty()).then_some((reason::SETTINGS_WOULD_BE_LOST, message))
 }
 
+/// Nodes that people hold as they are.
+pub(super) fn on_hold(members: &[Member]) -> Option<Blocked> {
+    let names = names(members, |m| m.candidate.held && !m.candidate.leaving && m.candidate.change.is_some());
+    let message = format!(
+        "{} not updated, because the annotation {}=true holds them: {}",
+        number(&names),
+        key::HOLD,
+        first_names(&names)
+    );
+    (!names.is_empty()).then_some((reason::ON_HOLD, message))
+}
+
 /// Nodes that people have cordoned, and that use up what may be unavailable, so that others wait.
 pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Blocked> {
     let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);

@@ -145,6 +145,7 @@ impl<'a> View<'a> {
         let has_problem = !self.seen.list.problems.is_empty();
         match (&self.trouble, &self.held, act.is_empty()) {
             (_, Some(held), _) if held.stalls => set(Status::False, held.reason, with(&held.message)),
+            (None, Some(held), true) if held.waits => set(Status::Unknown, held.reason, with(&held.message)),
             (None, None, true) => {
                 set(Status::True, if self.paused { reason::PAUSED } else { reason::SUCCEEDED }, &nodes)
             }
@@ -179,12 +180,12 @@ impl<'a> View<'a> {
         // The source is asked again, paused or not.
         let list = self.seen.list;
         let asked_again = list.problems.first().filter(|p| p.host.is_empty() && list.mends_itself).map(|p| &p.message);
-        if (self.act.is_empty() || self.paused) && asked_again.is_none() {
-            return Next::Remove;
-        }
+        let waits_for = self.held.as_ref().filter(|h| h.waits).map(|h| &h.message);
+        let act = (!self.act.is_empty()).then_some(&self.act).or(waits_for).filter(|_| !self.paused);
+        let Some(message) = asked_again.or(act) else { return Next::Remove };
         let is_first = self.groups.failed.is_empty() && asked_again.is_none();
         let why = if is_first { reason::PROGRESSING } else { reason::PROGRESSING_WITH_RETRY };
-        set(Status::True, why, asked_again.unwrap_or(&self.act))
+        set(Status::True, why, message)
     }
 
     /// Whether every host accepts the first key of its list.
@@ -309,13 +310,18 @@ pub(super) struct Held {
     pub message: String,
     /// Whether it passes by itself, soon.
     pub passes: bool,
-    /// Whether a person must act.
+    /// Whether a person must act, because something is wrong.
     pub stalls: bool,
+    /// Whether it is a matter of time or of a decision that is still to be made, so that the pool is on its way. Otherwise people have
+    /// said that the nodes stay as they are.
+    pub waits: bool,
 }
 
 fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
     let waiting = &seen.decision.waiting;
-    let held = |reason, message, passes, stalls| Some(Held { reason, message, passes, stalls });
+    let keeps = |reason, message| Held { reason, message, passes: false, stalls: false, waits: false };
+    let waits = |reason, message| Some(Held { waits: true, ..keeps(reason, message) });
+    let stalls = |reason, message, passes| Some(Held { passes, stalls: true, ..keeps(reason, message) });
     let version = &seen.course.target;
     if let BlockedBy::FailureLimit { failed, rolled_back } = &seen.course.gate.hold {
         let tried = seen.course.status.as_ref().map(|r| r.to_version.clone()).unwrap_or_default();
@@ -326,17 +332,18 @@ fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
             ("no further node is changed", format!("Change the template or the operator, {again}"))
         };
         let message = format!("version {tried} failed on {}; {what}. {todo}", number(*failed, "node"));
-        return held(reason::FAILURE_LIMIT_REACHED, message, *rolled_back, true);
+        return stalls(reason::FAILURE_LIMIT_REACHED, message, *rolled_back);
     }
     if let Err(error) = seen.window {
-        return held(error.reason(), error.to_string(), false, true);
+        return stalls(error.reason(), error.to_string(), false);
     }
     if waiting.is_empty() {
-        return blocked::withheld(seen.members).and_then(|(reason, message)| held(reason, message, false, false));
+        let withheld = blocked::withheld(seen.members).and_then(|(reason, message)| waits(reason, message));
+        return withheld.or_else(|| blocked::on_hold(seen.members).map(|(reason, message)| keeps(reason, message)));
     }
     let n = waiting.len();
     if paused {
-        return held(reason::PAUSED, format!("paused; {n} to be updated: {}", first_names(waiting)), false, false);
+        return Some(keeps(reason::PAUSED, format!("paused; {n} to be updated: {}", first_names(waiting))));
     }
     if let Ok(window) = seen.window
         && !window.open
@@ -344,21 +351,20 @@ fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
         let opens =
             window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
         let message = format!("{n} to be updated wait for a maintenance window; {}", opens.unwrap_or_default());
-        return held(reason::WAITING_FOR_WINDOW, message, false, false);
+        return waits(reason::WAITING_FOR_WINDOW, message);
     }
     match &seen.course.gate.hold {
         BlockedBy::Approval { .. } => {
             let message = format!(
                 "{n} to be updated wait until version {version} is approved: set rollout.approvedVersion to it"
             );
-            held(reason::WAITING_FOR_APPROVAL, message, false, false)
+            waits(reason::WAITING_FOR_APPROVAL, message)
         }
         BlockedBy::Soaking { until } => {
             let message = format!("{n} to be updated wait until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
-            held(reason::SOAKING, message, true, false)
+            Some(Held { passes: true, ..keeps(reason::SOAKING, message) })
         }
-        _ => blocked::by_cordon(seen.members, seen.decision)
-            .and_then(|(reason, message)| held(reason, message, false, false)),
+        _ => blocked::by_cordon(seen.members, seen.decision).and_then(|(reason, message)| waits(reason, message)),
     }
 }
 

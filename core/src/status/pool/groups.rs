@@ -54,6 +54,12 @@ impl Groups {
         let phase = |m: &Member| m.instance.status.as_ref().and_then(|s| s.phase);
         let stays = |m: &Member| !m.candidate.leaving;
         let joins = |m: &Member| !m.candidate.joined && stays(m);
+        // What was granted in this reconcile counts already: otherwise a pool would be Ready from a change of its template until its first
+        // node is seen to have its grant.
+        let granted = |m: &Member| match seen.decision.changes.get(&m.candidate.name) {
+            Some(change) => change.as_ref().map(|g| g.type_),
+            None => m.candidate.grant,
+        };
         let rollout = seen.course.status.as_ref();
         let tried = rollout.map(|r| r.to_version.as_str());
         // Also during a rollback of all nodes: a person must know that the version was tried and failed.
@@ -78,8 +84,8 @@ impl Groups {
                 m.candidate.ready && stays(m) && current(m).as_deref() == Some(seen.course.target.as_str())
             }),
             unavailable: names(&|m| m.candidate.joined && !m.candidate.available),
-            updating: names(&|m| m.candidate.grant.is_some_and(GrantType::is_change) && stays(m)),
-            staging: names(&|m| m.candidate.grant == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
+            updating: names(&|m| granted(m).is_some_and(GrantType::is_change) && stays(m)),
+            staging: names(&|m| granted(m) == Some(GrantType::Stage) && !m.candidate.staged && stays(m)),
             overdue: names(&|m| is_overdue(m, pool, rollout, now)),
             outdated: names(&|m| m.candidate.joined && stays(m) && m.candidate.change.is_some()),
             new: seen.list.hosts.len().saturating_sub(names(&|m| stays(m)).len()),

@@ -1,6 +1,9 @@
 //! A pool whose nodes are being changed.
 
+use api::IntOrPercent;
+
 use super::*;
+use crate::rollout::grants::{Limits, decide};
 
 /// Two nodes of three are to be changed; `h1` is being changed if `moves`.
 fn half_way(moves: bool) -> (Vec<Member>, Decision) {
@@ -55,7 +58,16 @@ fn what_a_rollout_waits_for() {
             "RollingOut",
             "InProgress",
         ),
-        ("closed", false, BlockedBy::None, Ok(&closed), "True", "WaitingForWindow", "WaitingForWindow", "Current"),
+        (
+            "closed",
+            false,
+            BlockedBy::None,
+            Ok(&closed),
+            "Unknown",
+            "WaitingForWindow",
+            "WaitingForWindow",
+            "InProgress",
+        ),
         (
             "closed, one is finished",
             true,
@@ -66,7 +78,16 @@ fn what_a_rollout_waits_for() {
             "WaitingForWindow",
             "InProgress",
         ),
-        ("not approved", false, approval, Ok(&OPEN), "True", "WaitingForApproval", "WaitingForApproval", "Current"),
+        (
+            "not approved",
+            false,
+            approval,
+            Ok(&OPEN),
+            "Unknown",
+            "WaitingForApproval",
+            "WaitingForApproval",
+            "InProgress",
+        ),
         (
             "soaking",
             false,
@@ -181,4 +202,56 @@ fn a_node_whose_host_cannot_be_sent_the_next_version_is_reported() {
         let says = find(&s.conditions, kind::STALLED).map(|c| c.reason.as_str());
         assert_eq!(says, stalled.then_some("ProgressDeadlineExceeded"), "{about}");
     }
+}
+
+/// `kubectl wait --for=condition=Ready` right after an apply must wait for the end of the rollout, whatever is granted at once.
+#[test]
+fn no_pool_is_ready_while_a_node_is_outdated_and_free_to_change() {
+    for (nodes, staged) in (1..6).flat_map(|nodes| [(nodes, false), (nodes, true)]) {
+        for max_unavailable in 1..=u32::try_from(nodes).unwrap() {
+            let change = PendingChange { version: "2-b".into(), disruption: Disruption::Drain, services: Vec::new() };
+            let outdated = |n: usize| {
+                let mut member = member(&format!("h{n}"), Phase::Ready);
+                (member.candidate.change, member.candidate.staged) = (Some(change.clone()), staged);
+                member
+            };
+            let members: Vec<Member> = (0..nodes).map(outdated).collect();
+            let candidates: Vec<Candidate> = members.iter().map(|m| m.candidate.clone()).collect();
+            let limits = Limits {
+                max_concurrent: 5,
+                max_unavailable: IntOrPercent::Int(max_unavailable),
+                paused: false,
+                orphan: false,
+                open: true,
+                order: api::Order::Name,
+                ignore_lost_after: None,
+                gate: UpdateLimit::default(),
+                remediation: api::RemediationType::None,
+                not_ready_after: std::time::Duration::MAX,
+                max_unhealthy: IntOrPercent::Percent(100),
+                others: None,
+            };
+            let decision = decide(&candidates, &limits, now());
+            assert!(!decision.changes.is_empty(), "nothing is granted");
+            let (pool, course) = (pool(nodes), Progress { target: "2-b".into(), ..course(BlockedBy::None) });
+            let status = described_in(&pool, &members, &[], &decision, &course, Ok(&OPEN), now());
+            let ready = find(&status.conditions, "Ready").unwrap();
+            assert_eq!((ready.status.as_str(), kstatus(&pool, &status)), ("Unknown", "InProgress"), "{ready:?}");
+        }
+    }
+}
+
+#[test]
+fn a_pool_whose_other_nodes_are_held_by_people_is_done() {
+    let (mut members, _) = half_way(false);
+    for m in &mut members[1..] {
+        m.candidate.held = true;
+    }
+    let status = described(&pool(3), &members, &[]);
+    let ready = find(&status.conditions, "Ready").unwrap();
+    assert_eq!(
+        (ready.status.as_str(), ready.reason.as_str(), kstatus(&pool(3), &status)),
+        ("True", "OnHold", "Current")
+    );
+    assert!(ready.message.contains("2 nodes are not updated") && ready.message.contains("h1, h2"), "{}", ready.message);
 }
