@@ -402,3 +402,17 @@ async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
     world.works_until("it leaves", World::is_gone).await;
     assert!(world.was_cordoned());
 }
+
+#[tokio::test]
+async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
+    let (mut world, _) = World::joined().await;
+    world.bed.host.fault(Fault::Refuse);
+    world.take_out();
+    let fails = |w: &World| w.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number());
+    world.works_until("it fails", fails).await;
+    let message = world.instance().unwrap()["status"]["failures"]["lastMessage"].to_string();
+    assert!(
+        message.contains(&format!("kubectl annotate windowsinstance win-1 {}=true", names::key::ABANDON)),
+        "{message}"
+    );
+}

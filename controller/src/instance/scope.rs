@@ -278,10 +278,22 @@ impl Scope {
             first_time: before.and_then(|f| f.first_time).or_else(|| Some(now.into())),
             next_retry_time: next.into(),
             last_reason: error.reason(),
-            last_message: error.to_string(),
+            last_message: self.with_way_out(error),
             step: self.step(),
         };
         (failures, wait)
+    }
+
+    /// The error, and how a person ends a removal whose host cannot be cleaned up.
+    fn with_way_out(&self, error: &StepError) -> String {
+        if !self.removes() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
+            return error.to_string();
+        }
+        format!(
+            "{error}. If this host is gone for good, give it up: kubectl annotate windowsinstance {} {}=true",
+            self.name(),
+            key::ABANDON
+        )
     }
 
     /// Notes a failure, and when the next attempt is made.

@@ -569,16 +569,16 @@ impl Walk {
         // What was allowed for the host that an entry led to before is expected until another key is allowed.
         let allowed = instance.annotations().get(key::TRUST_HOST_KEY);
         let pinned = instance.status.as_ref().and_then(|s| Some(&s.host_key.as_ref()?.fingerprint));
-        let Some(host) = host else {
-            // One that leaves, and whose entry led to another node before anything was put on its own.
-            if instance.is_leaving() && instance.status.as_ref().is_some_and(|s| s.failures.is_some()) {
-                self.annotate(&name, key::ABANDON, &json!("true")).await;
-            }
+        // One that leaves, and whose entry led to another node before anything was put on its own.
+        let fails = instance.status.as_ref().is_some_and(|s| s.failures.is_some());
+        if instance.is_leaving() && runs().is_none() && fails {
+            self.annotate(&name, key::ABANDON, &json!("true")).await;
             return;
-        };
-        let Some(expected) = allowed.or(pinned) else { return };
+        }
+        let Some(host) = host else { return };
         let own = self.hosts[host].host_key().fingerprint(HashAlg::Sha256).to_string();
-        if *expected != own {
+        // Where no key is on record, the host of a node is asked for one.
+        if allowed.or(pinned).map_or(fails, |expected| *expected != own) {
             self.annotate(&name, key::TRUST_HOST_KEY, &json!(own)).await;
         }
     }
