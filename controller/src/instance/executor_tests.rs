@@ -8,6 +8,7 @@ use std::{
 
 use api::{GrantType, TemplateSpec, WindowsInstance, host::path, names};
 use futures::StreamExt as _;
+use kube::runtime::controller::Action;
 use serde_json::{Value, json};
 use testbed::sim::Fault;
 
@@ -168,27 +169,36 @@ impl World {
     /// Lets the operator and the host work until something is so. An operator that crashes is followed by another one.
     async fn works_until(&mut self, what: &str, is_so: impl Fn(&Self) -> bool) {
         let began = Instant::now();
+        // What there was when the last reconcile asked for no other without a change.
+        let mut asleep = None;
         loop {
             self.host_works();
             let instance: Option<WindowsInstance> = self.bed.sync();
             if is_so(self) {
                 return;
             }
+            let seen = Some((self.instance(), self.node()));
             let shown = || serde_json::to_string_pretty(&(self.instance(), self.node())).unwrap();
             assert!(began.elapsed() < LIMIT, "{what}: {}\nunexpected {:?}", shown(), self.bed.api.unexpected());
             let Some(instance) = instance else { panic!("{what}: the instance is gone, {}", shown()) };
+            if asleep == seen {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                continue;
+            }
             let (api, cx) = (self.bed.api.clone(), self.bed.cx.clone());
             let crashed = tokio::select! {
                 result = Box::pin(reconcile_instance(&instance, &cx)) => {
-                    if let Err(error) = result {
+                    if let Err(error) = &result {
                         let is_expected = matches!(error.reason().as_str(), "Outdated" | "ApiError");
                         assert!(is_expected, "{what}: {error}\n{}", shown());
                     }
+                    asleep = seen.filter(|_| result.is_ok_and(|action| action == Action::await_change()));
                     false
                 }
                 () = api.crashed() => true,
             };
             if crashed {
+                asleep = None;
                 self.bed.restart_operator();
                 if std::mem::take(&mut self.leaves_at_crash) {
                     self.take_out();
@@ -365,6 +375,28 @@ async fn a_key_rotation_that_is_interrupted_anywhere_leaves_the_new_key_alone() 
         })
         .await;
     }
+}
+
+/// Its pool takes the grant back if it sees that the host waits. It may see the host only after that, and leaves the grant as it is.
+#[tokio::test]
+async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() {
+    let (mut world, _) = World::joined().await;
+    world.edit(|i| {
+        let keys = ["new-key", "key"].map(|name| json!({"name": name, "key": "private-key.pem"}));
+        i["spec"]["host"]["privateKeys"] = json!(keys);
+        i["spec"]["grant"] = grant("rotate-1", GrantType::RotateKey, &json!({}));
+    });
+    let has_failed = |w: &World| w.instance().is_some_and(|i| i["status"]["keyRotation"]["failures"]["count"] == 1);
+    world.works_until("it finds no file with the old key", has_failed).await;
+    let old = key().public_key().to_openssh().unwrap();
+    let file = world.authorized_keys();
+    std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+    std::fs::write(file, format!("{old}\n")).unwrap();
+    // Whatever changes takes the place of the time that the operator waits for.
+    let next = jiff::Timestamp::now() + Duration::from_secs(2);
+    world.edit(|i| i["status"]["keyRotation"]["failures"]["nextRetryTime"] = json!(next));
+    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "rotate-1");
+    world.works_until("it has the new key", is_over).await;
 }
 
 /// It was granted without a place in the budget, as many others at once.

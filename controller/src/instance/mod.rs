@@ -260,13 +260,18 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     match grant {
         Some(grant) if grant.type_ == GrantType::Stage => update::send_ahead(scope, &grant).await,
         Some(grant) if grant.type_ == GrantType::RotateKey => match scope.key_waits() {
-            // Its pool is about to take the grant back.
-            Some(_) => sync_idle_node(scope).await,
+            // Its pool takes the grant back if it sees the host before the wait is over, and leaves it otherwise.
+            Some(wait) => sync_idle_node(scope).await.map(|again| requeue(again.into_iter().chain([wait]).min())),
             None => rotate::run(scope, &grant).await,
         },
         Some(grant) => update::run(scope, &grant).await,
-        None => sync_idle_node(scope).await,
+        None => sync_idle_node(scope).await.map(requeue),
     }
+}
+
+/// Reconciles again after this time, and whenever something changes.
+fn requeue(again: Option<Duration>) -> Action {
+    again.map_or_else(Action::await_change, Action::requeue)
 }
 
 /// The host knows best which version it follows: a status may be older, as after the cluster's data were restored from a
@@ -287,8 +292,9 @@ async fn adopt_reported_version(scope: &mut Scope) {
     scope.cx.events.say(&scope.instance, EventReason::VersionCorrected, "Keep", &note);
 }
 
-/// A node without an operation: its Node keeps its desired metadata, and its health is reported.
-async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
+/// A node without an operation: its Node keeps its desired metadata, and its health is reported. Returns when it is
+/// reconciled again without a change.
+async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError> {
     // A person may request another attempt of a failed version.
     let _ = scope.retry_after();
     let name = scope.name();
@@ -301,13 +307,13 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
         scope.status.holds_node_name |= scope.status.node_ref.take().is_some();
         let why = "its Node was deleted; the operator has the host register again";
         report_node(scope, &Situation::Waiting { leaving: false, why });
-        return Ok(Action::await_change());
+        return Ok(None);
     };
     // A host may get another address; its Node is still the one that it made.
     if let Whose::Others(why) = whose(Some(&node), &scope.evidence()) {
         let says = format!("the Node of this name no longer belongs to this host: {why}");
         report_node(scope, &Situation::Node { ready: false, says: &says, up_to_date: true });
-        return Ok(Action::await_change());
+        return Ok(None);
     }
     scope.status.node_ref = Some(node::reference(&node));
     if let Some(operation) = cordoned_by(&node) {
@@ -328,9 +334,9 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Action, StepError> {
     }
     report_node(scope, &Situation::Node { ready, says: &says, up_to_date });
     if scope.is_plan() {
-        return Ok(Action::await_change());
+        return Ok(None);
     }
-    Ok(address::verify(scope).await?.map_or_else(Action::await_change, Action::requeue))
+    address::verify(scope).await
 }
 
 /// Reports the health of a node, unless it must leave, which is reported instead.

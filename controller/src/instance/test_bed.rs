@@ -182,7 +182,7 @@ pub(crate) fn new_key() -> PrivateKey {
 
 /// An operator that has just become the leader.
 fn process(api: &FakeApi, files: &Path, epoch: i64) -> (Arc<Context>, Writers) {
-    let args = ["run", "--namespace", "operator", "--loopback-hosts", "--backoff-base", "1ms", "--backoff-max", "1ms"];
+    let args = ["run", "--namespace", "operator", "--loopback-hosts", "--backoff-base", "1ms", "--backoff-max", "2s"];
     let args = args.into_iter().map(Into::into);
     let args =
         args.chain(["--payload".into(), files.join("payload").into(), "--wicd".into(), files.join("wicd.exe").into()]);
