@@ -41,6 +41,7 @@ use crate::{
     printcolumn(name = "Updated", type_ = "string", json_path = ".status.conditions[?(@.type==\"Updated\")].status"),
     printcolumn(name = "Updating", type_ = "string", json_path = ".status.conditions[?(@.type==\"Updating\")].status"),
     printcolumn(name = "Degraded", type_ = "string", json_path = ".status.conditions[?(@.type==\"Degraded\")].status"),
+    printcolumn(name = "Refused", type_ = "integer", json_path = ".status.refusedHosts", priority = 1),
     printcolumn(name = "Joining", type_ = "integer", json_path = ".status.joiningNodes", priority = 1),
     printcolumn(name = "Removing", type_ = "integer", json_path = ".status.removingNodes", priority = 1),
     printcolumn(name = "Allowed", type_ = "integer", json_path = ".status.allowedDisruptions", priority = 1),

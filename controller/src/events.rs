@@ -55,16 +55,13 @@ impl Events {
     pub(crate) fn say_of(&self, regarding: ObjectReference, reason: EventReason, action: &str, note: &str) {
         let (reason, level) = (reason.as_str(), reason.level());
         let name = regarding.name.clone().unwrap_or_default();
-        match level {
-            Level::Normal => tracing::info!(kind = regarding.kind, name, reason, "{note}"),
-            Level::Warning => tracing::warn!(kind = regarding.kind, name, reason, "{note}"),
-        }
         let subject = (format!("{}/{name}", regarding.kind.as_deref().unwrap_or_default()), reason);
-        let mut said = self.said.lock();
-        if !said.is_new(subject, note, Instant::now()) {
-            return;
+        let Some(repeated) = self.said.lock().say(subject, note, Instant::now()) else { return };
+        let repeated = (repeated > 0).then_some(repeated);
+        match level {
+            Level::Normal => tracing::info!(kind = regarding.kind, name, reason, repeated, "{note}"),
+            Level::Warning => tracing::warn!(kind = regarding.kind, name, reason, repeated, "{note}"),
         }
-        drop(said);
         // Events of cluster-scoped objects live in `default`, as the API server insists.
         let namespace = regarding.namespace.clone().unwrap_or_else(|| "default".into());
         let event = Event {
@@ -88,28 +85,45 @@ impl Events {
     }
 }
 
+/// A note that was reported.
+#[derive(Debug)]
+struct Note {
+    text: String,
+    at: Instant,
+    /// How often it was to be reported since.
+    repeated: u64,
+}
+
 /// The notes that were reported lately.
 #[derive(Debug, Default)]
 struct Said {
-    notes: HashMap<Subject, Vec<(String, Instant)>>,
+    notes: HashMap<Subject, Vec<Note>>,
     cleaned: Option<Instant>,
 }
 
 impl Said {
-    /// Whether a note is to be reported; if so, it counts as reported.
-    fn is_new(&mut self, subject: Subject, note: &str, now: Instant) -> bool {
-        let is_recent = |(_, at): &(String, Instant)| now.duration_since(*at) < SAY_AGAIN_AFTER;
+    /// Whether a note is to be reported, and how often it was not since the last time.
+    fn say(&mut self, subject: Subject, text: &str, now: Instant) -> Option<u64> {
+        let is_recent = |note: &Note| now.duration_since(note.at) < SAY_AGAIN_AFTER;
+        // The count of what goes on is kept for the next report of it.
+        let is_kept = |note: &Note| now.duration_since(note.at) < SAY_AGAIN_AFTER * 2;
         if self.cleaned.is_none_or(|at| now.duration_since(at) >= SAY_AGAIN_AFTER) {
-            self.notes.retain(|_, notes| notes.iter().any(is_recent));
+            self.notes.retain(|_, notes| notes.iter().any(is_kept));
             self.cleaned = Some(now);
         }
         let notes = self.notes.entry(subject).or_default();
-        notes.retain(is_recent);
-        let is_new = notes.len() < MAX_NOTES && notes.iter().all(|(said, _)| said != note);
-        if is_new {
-            notes.push((note.to_owned(), now));
+        let known = notes.iter().position(|note| note.text == text);
+        if let Some(note) = known.map(|n| &mut notes[n]).filter(|note| is_recent(note)) {
+            note.repeated += 1;
+            return None;
         }
-        is_new
+        let repeated = known.map_or(0, |n| notes.swap_remove(n).repeated);
+        notes.retain(is_kept);
+        if notes.iter().filter(|note| is_recent(note)).count() >= MAX_NOTES {
+            return None;
+        }
+        notes.push(Note { text: text.to_owned(), at: now, repeated: 0 });
+        Some(repeated)
     }
 }
 
@@ -121,11 +135,25 @@ mod tests {
     fn a_host_cannot_have_events_written_without_limit() {
         let (mut said, now) = (Said::default(), Instant::now());
         let drifted = || ("WindowsInstance/win-1".to_owned(), "Drifted");
-        let written = (0..1000).filter(|n| said.is_new(drifted(), &format!("note {n}"), now)).count();
+        let written = (0..1000).filter(|n| said.say(drifted(), &format!("note {n}"), now).is_some()).count();
         assert_eq!((written, said.notes.values().map(Vec::len).sum::<usize>()), (MAX_NOTES, MAX_NOTES));
-        assert!(said.is_new(("WindowsInstance/win-2".to_owned(), "Drifted"), "note 1", now), "another host");
+        let other = ("WindowsInstance/win-2".to_owned(), "Drifted");
+        assert_eq!(said.say(other, "note 1", now), Some(0), "another host");
         let later = now + SAY_AGAIN_AFTER;
-        assert!(said.is_new(drifted(), "note 1", later) && !said.is_new(drifted(), "note 1", later));
-        assert_eq!(said.notes.len(), 1, "what is long ago is forgotten");
+        assert_eq!((said.say(drifted(), "note 1", later), said.say(drifted(), "note 1", later)), (Some(0), None));
+        assert!(said.say(drifted(), "note 1", later + SAY_AGAIN_AFTER * 2).is_some());
+        assert_eq!(said.notes.values().map(Vec::len).sum::<usize>(), 1, "what is long ago is forgotten");
+    }
+
+    #[test]
+    fn a_repeated_note_is_reported_once_in_ten_minutes_with_a_count() {
+        let (mut said, now) = (Said::default(), Instant::now());
+        let conflict = || ("WindowsNodePool/p".to_owned(), "HostConflict");
+        let mut reported = Vec::new();
+        for second in (0..1_300).step_by(2) {
+            let at = now + Duration::from_secs(second);
+            reported.extend(said.say(conflict(), "host a", at).map(|repeated| (second, repeated)));
+        }
+        assert_eq!(reported, [(0, 0), (600, 299), (1_200, 299)]);
     }
 }

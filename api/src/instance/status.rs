@@ -264,6 +264,10 @@ pub struct Operation {
     /// operation is completed even if its grant is revoked.
     #[serde(default)]
     pub changed: bool,
+    /// For a removal: whether the host may be deconfigured in part. From then on the removal is completed, also if it has to drain the
+    /// node again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub deconfiguring: bool,
     /// Attempts that failed because of the version, since the host was changed.
     #[serde(default)]
     pub attempts: i32,
@@ -337,8 +341,9 @@ pub struct Failures {
     /// Time of the first failure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_time: Option<Time>,
-    /// Time of the next attempt.
-    pub next_retry_time: Time,
+    /// Time of the next attempt. Absent while an attempt is under way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub next_retry_time: Option<Time>,
     /// Reason of the last failure, a PascalCase word.
     pub last_reason: String,
     /// Message of the last failure, with the remedy.

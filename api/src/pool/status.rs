@@ -20,10 +20,17 @@ pub struct WindowsNodePoolStatus {
     #[schemars(length(max = 16))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["type".into()]))]
     pub conditions: Vec<Condition>,
-    /// Hosts that the inventory lists and the operator accepts, whether or not their nodes have joined. The condition
-    /// `InventorySynced` names entries that it refuses, which do not count.
+    /// Hosts that the inventory lists and the operator accepts, whether or not their nodes have joined. Entries that it refuses
+    /// do not count.
     #[serde(default)]
     pub hosts: i32,
+    /// Number of entries of the inventory that the operator refuses. The inventory lists `hosts` and `refusedHosts` together.
+    #[serde(default)]
+    pub refused_hosts: i32,
+    /// The first entries that the operator refuses, in the order of the inventory. The command `plan` lists all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 50))]
+    pub refused: Vec<RefusedEntry>,
     /// Hosts whose node has joined and is Ready.
     #[serde(default)]
     pub ready_nodes: i32,
@@ -162,6 +169,18 @@ pub struct RolloutStatus {
     /// Whether too many nodes failed, so that all return to `fromVersion`. The version is not retried.
     #[serde(default)]
     pub rolled_back: bool,
+}
+
+/// An entry of the inventory that the operator refuses.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct RefusedEntry {
+    /// Name of the host, or its address as long as it has no name.
+    pub host: String,
+    /// Reason in PascalCase.
+    pub reason: String,
+    /// What is wrong, and what to do.
+    pub message: String,
 }
 
 /// Result of mode Plan.

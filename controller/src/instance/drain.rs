@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use api::{DrainStatus, Step};
+use api::{DrainStatus, Operation, Step};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 
@@ -20,6 +20,7 @@ use wnp_core::{
         settings::options,
     },
     node::ready,
+    operation::remove::is_deconfiguring,
 };
 
 /// Interval at which pods that a drain refuses or a budget blocks are checked again.
@@ -62,7 +63,8 @@ fn pool_options(scope: &Scope) -> Result<Options, StepError> {
 
 /// Whether the operation was granted as one that costs nothing, because the node took no pods. What has changed the host goes on.
 fn is_without_place(scope: &Scope) -> bool {
-    let Some(operation) = scope.status.operation.as_ref().filter(|o| !o.is_past_return()) else { return false };
+    let is_past_return = |o: &Operation| o.is_past_return() || is_deconfiguring(o);
+    let Some(operation) = scope.status.operation.as_ref().filter(|o| !is_past_return(o)) else { return false };
     scope.instance.spec.grant.as_ref().is_some_and(|g| g.id == operation.id && g.without_place)
 }
 

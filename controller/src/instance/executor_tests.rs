@@ -448,3 +448,24 @@ async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
         "{message}"
     );
 }
+
+/// Its host could not be reached when it was to be deconfigured, so that the node goes on working.
+#[tokio::test]
+async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_deconfigured() {
+    let (mut world, _) = World::joined().await;
+    world.take_out();
+    world.edit(|i| {
+        i["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        i["status"]["operation"] = json!({
+            "id": "remove-1", "type": "Remove", "step": "Deconfigure", "epoch": 1, "startTime": "2026-01-01T00:00:00Z",
+            "stepStartTime": "2026-01-01T00:00:00Z", "drain": {"startTime": "2026-01-01T00:00:00Z", "remaining": 0},
+        });
+    });
+    world.run_pod("cart");
+    let is_gone = |w: &World| {
+        assert!(!w.has_pods() || w.bed.host.services().contains_key("kubelet"), "kubelet was removed under a pod");
+        w.is_gone()
+    };
+    world.works_until("it leaves", is_gone).await;
+    assert!(world.was_cordoned());
+}

@@ -59,8 +59,8 @@ use wnp_core::{
         owner::{Whose, whose},
     },
     render::Stored,
-    rollout::lost_settings,
-    status::instance::Situation,
+    rollout::{lost_settings, member::is_held},
+    status::{instance::Situation, waiting::Waiting},
 };
 
 /// When the API server fails us, look again after this time.
@@ -71,9 +71,6 @@ const OUTDATED_RETRY: Duration = Duration::from_secs(30);
 
 /// Interval at which a host that leaves with its Machine checks whether that is deleted.
 const MACHINE_POLL: Duration = Duration::from_secs(5);
-
-/// What a host of a pool in mode Plan waits for.
-const PLANNED: &str = "waits because its pool is in mode Plan: no operation begins";
 
 /// Reconciles one instance.
 pub(crate) async fn reconcile(instance: Arc<WindowsInstance>, cx: Arc<Context>) -> Result<Action, StepError> {
@@ -153,22 +150,29 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         Some(grant) => join::run(scope, &grant).await,
         None if scope.status.failures.is_some() => Ok(Action::await_change()),
         None => {
-            let why = if scope.is_plan() {
-                PLANNED
-            } else if held.is_some() {
-                "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
-            } else {
-                "waits for its turn to join (provisioning.maxConcurrent, rollout.paused)"
-            };
-            scope.set_conditions(&Situation::Waiting { leaving: false, why });
+            let waiting = Waiting { lacks_policies: held.is_some(), ..waiting(scope) };
+            scope.set_conditions(&Situation::Waiting { leaving: false, why: waiting.message() });
             Ok(Action::await_change())
         }
+    }
+}
+
+/// What a host waits for that has no grant.
+fn waiting(scope: &Scope) -> Waiting {
+    let node = scope.cx.node(&scope.name());
+    Waiting {
+        is_node: scope.status.current_version.is_some(),
+        is_plan: scope.is_plan(),
+        paused: scope.pool.spec.rollout().paused(),
+        held: is_held(&scope.instance, node.as_deref()),
+        ..Waiting::default()
     }
 }
 
 /// A host that is to leave. Until its turn has come it stays the node that it is.
 async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepError> {
     let grant = grant.filter(|g| scope.status.last_operation.as_ref() != Some(&g.id));
+    scope.forget_failures_before_leaving();
     if remove::is_abandoned(&scope.instance) {
         return remove::abandon(scope).await;
     }
@@ -219,14 +223,8 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
             return Ok(action);
         }
     }
-    let why = if scope.is_plan() {
-        PLANNED
-    } else if machine.is_some() {
-        "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable, rollout.paused)"
-    } else {
-        "waits until another node may be disrupted (rollout.maxUnavailable, rollout.paused)"
-    };
-    scope.set_conditions(&Situation::Waiting { leaving: true, why });
+    let waiting = Waiting { leaves: true, has_machine: machine.is_some(), ..waiting(scope) };
+    scope.set_conditions(&Situation::Waiting { leaving: true, why: waiting.message() });
     // No watch reports the deletion of a Machine whose Node was deleted before.
     Ok(if machine.is_some() { Action::requeue(MACHINE_POLL) } else { Action::await_change() })
 }

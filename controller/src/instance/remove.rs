@@ -28,9 +28,12 @@ use super::{
 };
 use crate::{drain::release_cordon, events::EventReason};
 use remote::facts;
-use wnp_core::operation::{
-    identity::{Identity, Purpose},
-    remove::{Next, ObservedRemoval, is_past_drain, is_step, next},
+use wnp_core::{
+    node::ready,
+    operation::{
+        identity::{Identity, Purpose},
+        remove::{Next, ObservedRemoval, is_deconfiguring, is_step, next},
+    },
 };
 
 /// A node that is to leave stays one for at least this long after it was marked: what was taken out by mistake, or stands in the next
@@ -54,16 +57,20 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
         if scope.cx.process.stop.is_cancelled() {
             return Ok(Action::await_change());
         }
-        let is_past_drain = is_past_drain(seen.begun);
-        let found = if is_past_drain { scope.find_node().await? } else { scope.find_node_to_empty().await? };
+        seen.deconfiguring = scope.status.operation.as_ref().is_some_and(is_deconfiguring);
+        let found = if seen.deconfiguring { scope.find_node().await? } else { scope.find_node_to_empty().await? };
         // Pods of a Node that is gone must end before anything is done to the host.
         let is_gone = matches!(found, Found::Gone);
         let node = found.node();
         seen.cordoned = node.as_ref().is_some_and(|n| cordon(scope).is_held(n));
+        seen.ready = node.as_ref().is_some_and(|n| ready(n).0);
         seen.deleted = scope.instance.is_deleting();
         match next(node, seen) {
             Next::Cordon(node) => {
-                seen.drained = false;
+                (seen.drained, seen.begun) = (false, Some(Step::Cordon));
+                if seen.deconfiguring {
+                    drain_anew(scope);
+                }
                 if let Some(action) = take_cordon(scope, &node).await? {
                     return Ok(action);
                 }
@@ -83,7 +90,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
             }
             Next::Deconfigure => {
                 if is_gone
-                    && !is_past_drain
+                    && !seen.deconfiguring
                     && let Some(action) = left_behind(scope).await?
                 {
                     return Ok(action);
@@ -117,6 +124,13 @@ fn take_up(scope: &mut Scope, grant: &Grant) {
     }
 }
 
+/// Pods came after the drain, because a person has lifted the cordon. They get the time that any drain has.
+fn drain_anew(scope: &mut Scope) {
+    if let Some(drain) = scope.status.operation.as_mut().and_then(|o| o.drain.as_mut()) {
+        drain.start_time = Time::now();
+    }
+}
+
 /// Whether something of the host was changed by an operation that is not over.
 fn is_half_changed(operation: &Operation) -> bool {
     operation.applied || operation.rolling_back
@@ -124,8 +138,7 @@ fn is_half_changed(operation: &Operation) -> bool {
 
 /// The grant of a removal that can no longer be revoked.
 pub(super) fn past_return(scope: &Scope) -> Option<Grant> {
-    let is_removal = |o: &&Operation| o.type_ == GrantType::Remove && is_past_drain(Some(o.step));
-    let removal = scope.status.operation.as_ref().filter(is_removal)?;
+    let removal = scope.status.operation.as_ref().filter(|o| is_deconfiguring(o))?;
     scope.instance.is_deleting().then(|| removal.as_grant())
 }
 
@@ -221,6 +234,9 @@ async fn delete(scope: &mut Scope, is_wanted: impl Fn(&WindowsInstance) -> bool)
 }
 
 async fn deconfigure(scope: &mut Scope) -> Result<(), StepError> {
+    if let Some(operation) = &mut scope.status.operation {
+        operation.deconfiguring = true;
+    }
     scope.enter_step(Step::Deconfigure, "removing everything that the operator put on the host").await?;
     let operation = scope.status.operation.as_ref().map(|o| o.id.clone()).unwrap_or_default();
     Box::pin(verify_before_removal(scope)).await?;

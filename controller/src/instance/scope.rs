@@ -5,6 +5,7 @@ use std::sync::Arc;
 use api::{
     Disruption, Failures, Grant, GrantType, Operation, PinnedHostKey, ProvenAt, Step, Time, WindowsInstance,
     WindowsInstanceStatus, WindowsNodePool,
+    conditions::{self, kind},
     names::{MANAGER_INSTANCE, UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -41,7 +42,7 @@ pub(super) struct Scope {
     stored: WindowsInstanceStatus,
     /// Whether the operation is not stored yet: a grant that was revoked in the meantime must not be used.
     begins: bool,
-    step_began: std::time::Instant,
+    step_began: Option<std::time::Instant>,
 }
 
 /// What a host is brought to.
@@ -57,15 +58,7 @@ impl Scope {
     /// Takes an instance up.
     pub(super) fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {
         let status = instance.status.clone().unwrap_or_default();
-        Self {
-            cx,
-            instance,
-            pool,
-            stored: status.clone(),
-            status,
-            begins: false,
-            step_began: std::time::Instant::now(),
-        }
+        Self { cx, instance, pool, stored: status.clone(), status, begins: false, step_began: None }
     }
 
     /// Its name, which is that of its host and of its Node.
@@ -98,6 +91,9 @@ impl Scope {
         let (epoch, now) = (self.cx.process.epoch, Time::now());
         let stored = self.status.operation.take().filter(|o| o.id == grant.id && o.type_ == grant.type_);
         self.begins = stored.is_none();
+        if self.begins {
+            self.step_began = Some(std::time::Instant::now());
+        }
         let operation = stored.unwrap_or_else(|| Operation {
             id: grant.id.clone(),
             type_: grant.type_,
@@ -169,32 +165,60 @@ impl Scope {
 
     /// Notes that the operation is over.
     pub(super) fn end_operation(&mut self) {
+        self.observe_step();
         if let Some(operation) = self.status.operation.take() {
-            self.observe_step(operation.step);
             self.status.last_operation = Some(operation.id);
         }
     }
 
     /// Stores that a step begins, before its first side effect.
     pub(super) async fn enter_step(&mut self, step: Step, what: &str) -> Result<(), StepError> {
-        let before = self.step();
-        if let Some(operation) = self.status.operation.as_mut().filter(|o| o.step != step) {
-            operation.step = step;
-            operation.step_start_time = Time::now();
-            self.observe_step(before);
+        if self.step() != step {
+            self.observe_step();
+            if let Some(operation) = &mut self.status.operation {
+                operation.step = step;
+                operation.step_start_time = Time::now();
+            }
         }
-        tracing::info!(instance = self.name(), step = step.as_str(), "{what}");
+        self.attempt_begins();
+        let reported = |status: &WindowsInstanceStatus| {
+            conditions::find(&status.conditions, kind::RECONCILING).map(|c| c.message.clone())
+        };
+        let before = reported(&self.status);
         let type_ = self.status.operation.as_ref().map_or(GrantType::Provision, |o| o.type_);
         self.set_conditions(&Situation::Working { type_, step, what });
+        // A wait is reported many times, and is logged once.
+        if reported(&self.status) == before {
+            tracing::debug!(instance = self.name(), step = step.as_str(), "{what}");
+        } else {
+            tracing::info!(instance = self.name(), step = step.as_str(), "{what}");
+        }
         self.save().await
     }
 
-    fn observe_step(&mut self, step: Step) {
-        if step != Step::Unknown {
-            let label = crate::metrics::StepLabel { step: step.as_str() };
-            self.cx.process.metrics.step_seconds.get_or_create(&label).observe(self.step_began.elapsed().as_secs_f64());
+    /// The time of an attempt that is under way is not to come.
+    fn attempt_begins(&mut self) {
+        let rotates = self.status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::RotateKey);
+        let failures = if rotates {
+            self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut())
+        } else {
+            self.status.failures.as_mut()
+        };
+        if let Some(failures) = failures {
+            failures.next_retry_time = None;
         }
-        self.step_began = std::time::Instant::now();
+    }
+
+    /// Counts how long the step took that ends. It may have begun in another reconcile, or in another process: then the stored time
+    /// counts, which has whole seconds.
+    fn observe_step(&mut self) {
+        let step = self.step();
+        if step != Step::Unknown {
+            let took = self.step_began.map_or_else(|| self.in_step(), |began| began.elapsed());
+            let label = crate::metrics::StepLabel { step: step.as_str() };
+            self.cx.process.metrics.step_seconds.get_or_create(&label).observe(took.as_secs_f64());
+        }
+        self.step_began = Some(std::time::Instant::now());
     }
 
     /// How long the current step has been going on, by the stored clock.
@@ -276,7 +300,7 @@ impl Scope {
         let failures = Failures {
             count,
             first_time: before.and_then(|f| f.first_time).or_else(|| Some(now.into())),
-            next_retry_time: next.into(),
+            next_retry_time: Some(next.into()),
             last_reason: error.reason(),
             last_message: self.with_way_out(error),
             step: self.step(),
@@ -330,6 +354,16 @@ impl Scope {
         Ok(wait)
     }
 
+    /// What has failed before the host was to leave was part of another operation, and delays none of its removal.
+    pub(super) fn forget_failures_before_leaving(&mut self) {
+        let marked = self.instance.spec.leaving.as_ref().and_then(|l| l.since.known());
+        let since = marked.or_else(|| self.instance.metadata.deletion_timestamp.as_ref().map(|t| t.0));
+        let first = self.status.failures.as_ref().and_then(|f| f.first_time?.known());
+        if first.zip(since).is_some_and(|(first, since)| first < since) {
+            self.status.failures = None;
+        }
+    }
+
     /// Until when the next attempt waits, if it does. A person ends the wait by asking for a retry, or by allowing a host key.
     pub(super) fn retry_after(&mut self) -> Option<std::time::Duration> {
         let asked: Vec<&str> = [key::RETRY, key::TRUST_HOST_KEY]
@@ -344,7 +378,7 @@ impl Scope {
             self.status.failed_version = None;
             self.retry_now();
             if let Some(failures) = self.status.key_rotation.as_mut().and_then(|k| k.failures.as_mut()) {
-                failures.next_retry_time = Time::now();
+                failures.next_retry_time = None;
             }
             return None;
         }
@@ -359,7 +393,7 @@ impl Scope {
     /// The next attempt is made at once.
     pub(super) fn retry_now(&mut self) {
         if let Some(failures) = &mut self.status.failures {
-            failures.next_retry_time = Time::now();
+            failures.next_retry_time = None;
         }
     }
 
@@ -425,7 +459,7 @@ impl Scope {
 /// How long the attempt after these failures waits, if it does.
 pub(super) fn until(failures: &Failures, max: std::time::Duration) -> Option<std::time::Duration> {
     let now = Timestamp::now();
-    let until = believed(failures.next_retry_time.known()?, now, max);
+    let until = believed(failures.next_retry_time?.known()?, now, max);
     std::time::Duration::try_from(until.duration_since(now)).ok().filter(|d| !d.is_zero())
 }
 

@@ -61,3 +61,42 @@ async fn nothing_is_stored_of_an_instance_that_is_gone() {
     assert_eq!(action, kube::runtime::controller::Action::requeue(super::super::OUTDATED_RETRY));
     assert_eq!(bed.api.calls("PATCH", &patch).len(), 1, "it was not tried");
 }
+
+/// Most steps go over several reconciles.
+#[tokio::test]
+async fn a_step_lasts_as_long_as_it_lasts() {
+    let bed = Bed::new().await;
+    let begun = (Timestamp::now() - std::time::Duration::from_mins(1)).to_string();
+    let operation = json!({
+        "id": "g-1", "type": "Update", "step": "Drain", "epoch": 1, "startTime": begun, "stepStartTime": begun,
+    });
+    let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({"operation": operation})));
+    let _ = scope.enter_step(Step::Configure, "").await;
+    scope.end_operation();
+    let text = bed.cx.process.metrics.render();
+    let sum = |step: &str| -> f64 {
+        let sample = format!("windows_node_pool_step_duration_seconds_sum{{step=\"{step}\"}} ");
+        text.lines().find_map(|line| line.strip_prefix(&sample)).unwrap().parse().unwrap()
+    };
+    assert!((60.0..70.0).contains(&sum("Drain")), "{text}");
+    assert!((0.0..10.0).contains(&sum("Configure")), "{text}");
+}
+
+#[tokio::test]
+async fn the_time_of_an_attempt_that_is_under_way_is_not_in_the_past() {
+    let bed = Bed::new().await;
+    let failures = json!({"count": 2, "nextRetryTime": "2026-01-01T00:00:00Z", "lastReason": "x", "lastMessage": "y"});
+    for (type_, status) in
+        [("Provision", json!({"failures": failures})), ("RotateKey", json!({"keyRotation": {"failures": failures}}))]
+    {
+        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &status));
+        scope.start_operation(
+            &serde_json::from_value(json!({"id": "g-1", "type": type_, "grantedTime": "2026-01-01T00:00:00Z"}))
+                .unwrap(),
+            Step::Connect,
+        );
+        let _ = scope.enter_step(Step::Connect, "").await;
+        let stored = serde_json::to_value(&scope.status).unwrap().to_string();
+        assert!(stored.contains("\"count\":2") && !stored.contains("nextRetryTime"), "{stored}");
+    }
+}

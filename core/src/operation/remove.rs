@@ -3,7 +3,7 @@
 //! Until the host is being deconfigured, its removal can be revoked: it is only marked as leaving, and at most cordoned
 //! and drained. What cannot be revoked begins with the deletion of the instance.
 
-use api::{GrantType, Step, WindowsInstance};
+use api::{GrantType, Operation, Step, WindowsInstance};
 
 /// What was observed of a host that leaves, beside its Node.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
@@ -19,6 +19,10 @@ pub struct ObservedRemoval {
     pub touched: bool,
     /// Whether the host was found clean in this operation.
     pub clean: bool,
+    /// Whether the host may be deconfigured in part.
+    pub deconfiguring: bool,
+    /// Whether the Node is Ready.
+    pub ready: bool,
     /// The step that this operation had begun. It is stored before a step begins, so all earlier ones were seen done.
     pub begun: Option<Step>,
 }
@@ -45,22 +49,33 @@ pub fn is_step(step: Step) -> bool {
     matches!(step, Step::Cordon | Step::Drain | Step::Deconfigure | Step::DeleteNode)
 }
 
-/// Whether a removal at this step has left the drain behind: the services on the host may be stopped already.
-pub fn is_past_drain(begun: Option<Step>) -> bool {
-    matches!(begun, Some(Step::Deconfigure | Step::DeleteNode))
+/// Whether the host of a removal may be deconfigured in part: its services may be stopped already.
+pub fn is_deconfiguring(operation: &Operation) -> bool {
+    let is_past_drain = matches!(operation.step, Step::Deconfigure | Step::DeleteNode);
+    operation.type_ == GrantType::Remove && (operation.deconfiguring || is_past_drain)
 }
 
 /// Whether the removal of a host can no longer be revoked.
 pub fn is_past_return(instance: &WindowsInstance) -> bool {
     let operation = instance.status.as_ref().and_then(|s| s.operation.as_ref());
-    instance.is_deleting() && operation.is_some_and(|o| o.type_ == GrantType::Remove && is_past_drain(Some(o.step)))
+    instance.is_deleting() && operation.is_some_and(is_deconfiguring)
+}
+
+/// Whether the node must be empty before anything else is done. As soon as services on the host may be stopped no pod can be moved any
+/// more, and none is waited for. But as long as the node works, a person may lift its cordon between two attempts, and pods come.
+fn must_be_empty(seen: ObservedRemoval) -> bool {
+    match seen.begun {
+        _ if !seen.deconfiguring => true,
+        Some(Step::DeleteNode) => false,
+        Some(Step::Deconfigure) => seen.ready && !seen.cordoned && !seen.clean,
+        _ => seen.ready,
+    }
 }
 
 /// Chooses the next step. `node` is the Node, if it is there and is this host's.
 pub fn next<N>(node: Option<N>, seen: ObservedRemoval) -> Next<N> {
-    // Past the drain no pod can be moved any more, and none must be waited for.
     let node = match node {
-        Some(node) if !is_past_drain(seen.begun) => {
+        Some(node) if must_be_empty(seen) => {
             if !seen.cordoned {
                 return Next::Cordon(node);
             }
@@ -92,7 +107,11 @@ mod tests {
         let marked = Seen { touched: true, ..Seen::default() };
         let deleted = Seen { deleted: true, ..marked };
         let never = Seen { deleted: true, ..Seen::default() };
-        let at = |step, seen: Seen| Seen { begun: Some(step), ..seen };
+        let at = |step, seen: Seen| {
+            let deconfiguring = matches!(step, Step::Deconfigure | Step::DeleteNode);
+            Seen { begun: Some(step), deconfiguring, ..seen }
+        };
+        let again = |step, seen: Seen| Seen { deconfiguring: true, ready: true, ..at(step, seen) };
         let cordoned = |seen: Seen| Seen { cordoned: true, ..seen };
         let drained = |seen: Seen| Seen { drained: true, ..seen };
         let clean = |seen: Seen| Seen { clean: true, ..seen };
@@ -107,6 +126,23 @@ mod tests {
             ("another client lifts the cordon in the middle", node, at(Step::Drain, drained(deleted)), Cordon(())),
             ("drained", node, drained(cordoned(deleted)), Deconfigure),
             ("the operator died while deconfiguring", node, at(Step::Deconfigure, cordoned(deleted)), Deconfigure),
+            ("and its node still works", node, again(Step::Deconfigure, cordoned(deleted)), Deconfigure),
+            ("and a person has lifted the cordon", node, again(Step::Deconfigure, deleted), Cordon(())),
+            ("it is cordoned again", node, again(Step::Cordon, cordoned(deleted)), Drain(())),
+            ("the operator died while draining again", node, again(Step::Drain, cordoned(deleted)), Drain(())),
+            ("it is drained again", node, again(Step::Drain, drained(cordoned(deleted))), Deconfigure),
+            (
+                "its kubelet has ended meanwhile",
+                node,
+                Seen { ready: false, ..again(Step::Drain, cordoned(deleted)) },
+                Deconfigure,
+            ),
+            (
+                "a person has lifted the cordon of a clean host",
+                node,
+                again(Step::Deconfigure, clean(deleted)),
+                DeleteNode(()),
+            ),
             ("clean", node, at(Step::Deconfigure, clean(drained(cordoned(deleted)))), DeleteNode(())),
             (
                 "the operator died before the Node was deleted",

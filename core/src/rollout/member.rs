@@ -42,6 +42,12 @@ pub struct Wish<'a> {
     pub backoff_max: Duration,
 }
 
+/// Whether a person holds a host as it is. The annotation of the Node goes before that of the instance.
+pub fn is_held(instance: &WindowsInstance, node: Option<&Node>) -> bool {
+    let on_node = node.and_then(|n| n.annotations().get(key::HOLD));
+    on_node.or_else(|| instance.annotations().get(key::HOLD)).is_some_and(|v| v == "true")
+}
+
 /// What is seen of one host. `change` says what it takes to follow the wish, for a host that does not; `sent` whether everything
 /// for it is on the host.
 pub fn member(
@@ -59,10 +65,6 @@ pub fn member(
     let (says_ready, since, _) = node.map_or((false, None, String::new()), node::ready);
     let ready = says_ready && joined;
     let held = since.is_some_and(|t| Duration::try_from(now.duration_since(t)).unwrap_or_default() >= wish.min_ready);
-    let is_set = |key: &str| {
-        let on_node = node.and_then(|n| n.annotations().get(key));
-        on_node.or_else(|| instance.annotations().get(key)).is_some_and(|v| v == "true")
-    };
     let wants_reboot = joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
     let (mut change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
     // A host that has to be restarted anyway is changed and restarted in one go.
@@ -72,7 +74,10 @@ pub fn member(
     // A removal that was granted before it was known that the host is a node is used up.
     let is_used = |g: &&Grant| g.type_ == GrantType::Remove && status.last_operation.as_ref() == Some(&g.id);
     let grant = instance.spec.grant.as_ref().filter(|g| !is_used(g));
-    let retry = |f: &Failures| f.next_retry_time.known().map(|at| believed(at, now, wish.backoff_max));
+    let retry = |f: &Failures| match f.next_retry_time {
+        Some(at) => at.known().map(|at| believed(at, now, wish.backoff_max)),
+        None => Some(now),
+    };
     let candidate = Candidate {
         name: instance.name_any(),
         zone: node.and_then(|n| n.labels().get(ZONE).cloned()).unwrap_or_default(),
@@ -91,7 +96,7 @@ pub fn member(
         ready,
         available: ready && held && node.is_some_and(|n| !is_cordoned(n)),
         waits_until: status.failures.as_ref().and_then(retry),
-        held: is_set(key::HOLD),
+        held: is_held(instance, node),
         withheld: false,
         cordoned: node.is_some_and(|n| is_cordoned(n) && cordoned_by(n).is_none()),
         staged: sent || status.staged_version.as_deref() == Some(wish.version),

@@ -81,7 +81,8 @@ pub fn describe(
                 GrantType::Remove | GrantType::Orphan => Phase::Removing,
             };
             if !quiet {
-                put(kind::READY, Status::Unknown, progressing, &message);
+                // What has failed is not Ready until an attempt succeeds: the condition's time is that of the first failure.
+                put(kind::READY, if again { Status::False } else { Status::Unknown }, progressing, &message);
             }
             if *type_ == GrantType::Update {
                 put(kind::UP_TO_DATE, Status::False, reason::ROLLING_OUT, "");
@@ -145,7 +146,7 @@ fn times(count: i32) -> String {
 
 /// A failure in words, with when it is tried again.
 fn failed(f: &Failures, now: Timestamp) -> String {
-    let next = clock(f.next_retry_time, now);
+    let next = clock(f.next_retry_time.unwrap_or_default(), now);
     format!("{} (failed {}; next try {next})", f.summary(), times(f.count))
 }
 
@@ -173,7 +174,7 @@ mod tests {
         Failures {
             count: 2,
             first_time: None,
-            next_retry_time: "2027-01-01T09:50:12Z".parse().unwrap(),
+            next_retry_time: Some("2027-01-01T09:50:12Z".parse().unwrap()),
             last_reason: "ConnectTimeout".into(),
             last_message: "10.0.0.1:22 did not answer within 15 s".into(),
             step: Step::Connect,
@@ -202,7 +203,7 @@ mod tests {
                 Situation::Working { type_: GrantType::Remove, step: Step::Drain, what: "2 pods left" },
                 Some(twice()),
                 Phase::Removing,
-                "Unknown",
+                "False",
                 "Drain: 2 pods left (failed 2 times before: ConnectTimeout)",
             ),
             (

@@ -3,3 +3,4 @@
 pub mod instance;
 pub mod policies;
 pub mod pool;
+pub mod waiting;

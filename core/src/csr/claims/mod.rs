@@ -74,7 +74,7 @@ pub fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, beside:
         reported_names,
         joined: status.node_ref.is_some(),
         proven,
-        ended: remove::is_past_drain(status.operation.as_ref().map(|o| o.step)),
+        ended: status.operation.as_ref().is_some_and(remove::is_deconfiguring),
     }
 }
 

@@ -40,6 +40,11 @@ pub(super) fn on_hold(members: &[Member]) -> Option<Blocked> {
     (!names.is_empty()).then_some((reason::ON_HOLD, message))
 }
 
+/// Nodes that people hold, whether or not they are to be changed.
+pub(super) fn held(members: &[Member]) -> Vec<String> {
+    names(members, |m| m.candidate.held && !m.candidate.leaving)
+}
+
 /// Nodes that people have cordoned, and that use up what may be unavailable, so that others wait.
 pub(super) fn by_cordon(members: &[Member], decision: &Decision) -> Option<Blocked> {
     let is_changed = |m: &Member| m.candidate.begun || m.candidate.grant.is_some_and(GrantType::is_change);

@@ -1,12 +1,19 @@
 //! The conditions of a pool, one function each.
 
+use std::fmt::Write as _;
+
 use api::{
     Step, Verdict, WindowsNodePool,
     conditions::{Status, reason},
     names::key,
 };
 
-use super::{ObservedPool, blocked, failure, groups::Groups, number};
+use super::{
+    ObservedPool, blocked,
+    groups::Groups,
+    number,
+    trouble::{Trouble, first_failure, worst},
+};
 use crate::{
     enumeration::first_names,
     rollout::{key_rotation::Standing, member::Member, progress::BlockedBy},
@@ -33,8 +40,8 @@ pub(super) struct View<'a> {
     pub groups: &'a Groups,
     /// What nodes that are to be changed wait for, other than for their turn.
     pub held: Option<Held>,
-    /// What is wrong, the worst: reason and message.
-    pub trouble: Option<(String, String)>,
+    /// What is wrong, the worst first.
+    pub trouble: Option<Trouble>,
     /// What is happening.
     pub act: String,
     pub paused: bool,
@@ -45,7 +52,7 @@ impl<'a> View<'a> {
         let paused = pool.spec.rollout().paused();
         let held = held(seen, paused);
         let act = act(seen, groups, &to_update(seen, held.as_ref()));
-        Self { pool, seen, groups, trouble: trouble(seen, groups), held, act, paused }
+        Self { pool, seen, groups, trouble: worst(pool, seen, groups), held, act, paused }
     }
 
     /// Whether each entry of the list is used, and the list is what it must be.
@@ -54,7 +61,10 @@ impl<'a> View<'a> {
         match list.problems.first() {
             None => set(Status::True, reason::SUCCEEDED, format!("{} hosts{strays}", list.hosts.len())),
             Some(first) => {
-                let all = list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
+                let mut all = list.problems.iter().map(|p| p.message.as_str()).take(3).collect::<Vec<_>>().join("; ");
+                if let Some(more) = list.problems.len().checked_sub(3).filter(|more| *more > 0) {
+                    let _ = write!(all, " (and {more} more: see status.refused)");
+                }
                 set(Status::False, first.reason, all + &strays)
             }
         }
@@ -82,10 +92,13 @@ impl<'a> View<'a> {
 
     /// Whether something is wrong.
     pub(super) fn degraded(&self) -> Next {
-        match &self.trouble {
-            Some((why, message)) => set(Status::True, why, message),
-            None => set(Status::False, reason::AS_EXPECTED, ""),
-        }
+        let Some(Trouble { reason, message }) = &self.trouble else {
+            return match self.keys_trouble() {
+                Some((why, message)) => set(Status::True, why, message),
+                None => set(Status::False, reason::AS_EXPECTED, ""),
+            };
+        };
+        set(Status::True, reason, message)
     }
 
     /// Whether every host is a node of the desired version.
@@ -133,29 +146,66 @@ impl<'a> View<'a> {
     pub(super) fn ready(&self) -> Next {
         let (groups, act) = (self.groups, &self.act);
         if self.seen.deleting {
-            return set(Status::Unknown, "Deleting", format!("being deleted; {act}"));
+            return set(Status::Unknown, "Deleting", self.deletion());
         }
         let all = self.seen.list.hosts.len();
         let nodes = match groups.outdated.len() {
             0 => format!("{} of {all} nodes Ready", groups.ready.len()),
             n => format!("{} of {all} nodes Ready, {} updated", groups.ready.len(), all.saturating_sub(n)),
         };
-        let with = |message: &str| if message.is_empty() { nodes.clone() } else { format!("{nodes}; {message}") };
+        let with = |message: &str| {
+            let parts = [nodes.as_str(), message].into_iter().map(str::to_owned).chain(self.asides());
+            parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
+        };
         let hopeful = act.is_empty() || (groups.failing.is_empty() && groups.stuck.is_empty());
         let has_problem = !self.seen.list.problems.is_empty();
         match (&self.trouble, &self.held, act.is_empty()) {
             (_, Some(held), _) if held.stalls => set(Status::False, held.reason, with(&held.message)),
             (None, Some(held), true) if held.waits => set(Status::Unknown, held.reason, with(&held.message)),
             (None, None, true) => {
-                set(Status::True, if self.paused { reason::PAUSED } else { reason::SUCCEEDED }, &nodes)
+                set(Status::True, if self.paused { reason::PAUSED } else { reason::SUCCEEDED }, with(""))
             }
             (None, Some(held), true) => set(Status::True, held.reason, with(&held.message)),
-            (Some((why, message)), ..) if !hopeful || act.is_empty() || has_problem => {
-                set(Status::False, why, with(message))
+            (Some(Trouble { reason, message }), ..) if !hopeful || act.is_empty() || has_problem => {
+                set(Status::False, reason, with(message))
             }
-            _ if self.paused => set(Status::True, reason::PAUSED, format!("{nodes}; paused; {act}")),
-            _ => set(Status::Unknown, reason::PROGRESSING, with(act)),
+            (trouble, ..) => {
+                let paused = self.paused.then_some("paused");
+                let parts = trouble.iter().map(|t| t.message.as_str()).chain(paused).chain([act.as_str()]);
+                let message = with(&parts.collect::<Vec<_>>().join("; "));
+                if self.paused {
+                    set(Status::True, reason::PAUSED, message)
+                } else {
+                    set(Status::Unknown, reason::PROGRESSING, message)
+                }
+            }
         }
+    }
+
+    /// What is done about hosts of a pool that is being deleted, or why nothing is.
+    fn deletion(&self) -> String {
+        let trouble = self.trouble.as_ref().map(|t| t.message.clone());
+        let waits = self.paused && !self.groups.leaving.is_empty();
+        let paused = waits.then(|| {
+            "rollout.paused keeps its nodes: set it to false, or spec.deletionPolicy to Orphan, so that they stay as they are".to_owned()
+        });
+        let act = Some(self.act.clone()).filter(|act| !act.is_empty());
+        ["being deleted".to_owned()].into_iter().chain(trouble).chain(paused).chain(act).collect::<Vec<_>>().join("; ")
+    }
+
+    /// What a person must know whatever happens: nodes on hold, and keys that cannot be used. The nodes work all the same.
+    fn asides(&self) -> impl Iterator<Item = String> {
+        let is_said = self.held.as_ref().is_some_and(|h| h.reason == reason::ON_HOLD);
+        let held = Some(blocked::held(self.seen.members)).filter(|held| !is_said && !held.is_empty());
+        let on_hold = held.map(|held| format!("{} on hold: {}", held.len(), first_names(&held)));
+        on_hold.into_iter().chain(self.keys_trouble().map(|(_, message)| message))
+    }
+
+    /// Why the SSH keys of hosts cannot be changed.
+    fn keys_trouble(&self) -> Option<(&'static str, String)> {
+        let keys = self.seen.keys.as_ref().filter(|keys| keys.problem.is_some() || !keys.failed.is_empty())?;
+        let (_, why, message) = keys_in_words(keys, self.paused);
+        Some((why, message))
     }
 
     /// Whether only a person can help.
@@ -201,36 +251,6 @@ fn has_to_join(groups: &Groups) -> bool {
     !(groups.joining.is_empty() && groups.failing.is_empty() && groups.waiting.is_empty() && groups.new == 0)
 }
 
-/// What is wrong, the worst first.
-fn trouble(seen: &ObservedPool<'_>, groups: &Groups) -> Option<(String, String)> {
-    let more = |n: usize| if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() };
-    let (problems, failed, lost) = (&seen.list.problems, &groups.failed, &seen.decision.lost);
-    if let Some(first) = problems.first() {
-        return Some((first.reason.into(), format!("{}{}", first.message, more(problems.len()))));
-    }
-    if !failed.is_empty() {
-        let (all, first) = (seen.members.len(), first_failure(failed, seen));
-        let message = format!("{} of {all} failed: {first}{}", failed.len(), more(failed.len()));
-        return Some((reason::NODES_FAILED.into(), message));
-    }
-    let not_ready = || format!("not Ready: {}", first_names(&groups.not_ready));
-    if seen.decision.too_many_unhealthy {
-        return Some((reason::TOO_MANY_UNHEALTHY.into(), not_ready()));
-    }
-    if !lost.is_empty() {
-        let message = format!("not Ready, and their hosts do not answer: {}", first_names(lost));
-        return Some((reason::NODES_LOST.into(), message));
-    }
-    if !groups.not_ready.is_empty() {
-        return Some((reason::NODES_NOT_READY.into(), not_ready()));
-    }
-    let blocked = seen.members.iter().find_map(|m| {
-        let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
-        (!drain.blockers.is_empty()).then(|| format!("{}: {}", m.candidate.name, drain.blockers.join("; ")))
-    });
-    blocked.map(|text| (reason::DRAIN_BLOCKED.to_string(), text))
-}
-
 /// Nodes that are to be changed, unless they are held for longer.
 fn to_update(seen: &ObservedPool<'_>, held: Option<&Held>) -> Vec<String> {
     match held {
@@ -260,12 +280,6 @@ fn act(seen: &ObservedPool<'_>, groups: &Groups, to_update: &[String]) -> String
         doing.push(format!("{} new", groups.new));
     }
     doing.join("; ")
-}
-
-/// What is wrong with the first of these hosts.
-fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
-    let first = seen.members.iter().find(|m| Some(&m.candidate.name) == names.first());
-    first.and_then(failure).unwrap_or_default()
 }
 
 fn failure_or_names(names: &[String], seen: &ObservedPool<'_>) -> String {
@@ -369,17 +383,13 @@ fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
 }
 
 /// Faults that only a person can correct.
-fn stalled(
-    seen: &ObservedPool<'_>,
-    held: Option<&Held>,
-    trouble: Option<&(String, String)>,
-) -> Option<(String, String)> {
+fn stalled(seen: &ObservedPool<'_>, held: Option<&Held>, trouble: Option<&Trouble>) -> Option<(String, String)> {
     if let Some(held) = held.filter(|h| h.stalls) {
         return Some((held.reason.into(), held.message.clone()));
     }
-    if let Some((why, message)) = trouble.filter(|(why, _)| why == reason::TOO_MANY_UNHEALTHY) {
+    if let Some(Trouble { reason, message }) = trouble.filter(|t| t.reason == reason::TOO_MANY_UNHEALTHY) {
         let todo = "no node is repaired: when so many are not Ready at once, look for a common cause (network, API server, a change)";
-        return Some((why.clone(), format!("{message}; {todo}")));
+        return Some((reason.clone(), format!("{message}; {todo}")));
     }
     let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
     first.map(|first| (first.reason.to_string(), first.message.clone()))

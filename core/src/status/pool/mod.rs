@@ -3,13 +3,15 @@
 mod blocked;
 mod conditions;
 mod groups;
+mod trouble;
 
 use std::collections::BTreeMap;
 
 use api::{
-    PlannedHost, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
+    PlannedHost, RefusedEntry, Time, VersionCount, WindowsNodePool, WindowsNodePoolStatus,
     conditions::{Status, kind, reason, remove, set},
     names::key,
+    text::line,
 };
 use jiff::Timestamp;
 use kube::ResourceExt;
@@ -27,6 +29,12 @@ use crate::{
 };
 use conditions::{Next, View};
 use groups::{Groups, current};
+use trouble::minute;
+
+/// Refused entries that the status has.
+const MOST_REFUSED: usize = 50;
+/// Longest text about a refused entry.
+const MOST_TEXT: usize = 500;
 
 /// The observed state of the pool.
 pub struct ObservedPool<'a> {
@@ -59,7 +67,8 @@ fn failure(member: &Member) -> Option<String> {
         return Some(format!("{}: version {version} did not work and was rolled back", member.candidate.name));
     }
     let failures = status.failures.as_ref()?;
-    Some(format!("{}: {}", member.candidate.name, failures.summary()))
+    let since = failures.first_time.and_then(Time::known).map(|at| format!(" (since {})", minute(at)));
+    Some(format!("{}: {}{}", member.candidate.name, failures.summary(), since.unwrap_or_default()))
 }
 
 /// The status that follows from what was observed.
@@ -75,6 +84,8 @@ pub fn next(
     let mut status = WindowsNodePoolStatus {
         observed_generation: generation,
         hosts: count(seen.list.hosts.len()),
+        refused_hosts: count(refused(&seen.list.problems).count()),
+        refused: refused_entries(&seen.list.problems),
         ready_nodes: size(&groups.ready),
         available_nodes: size(&groups.available),
         up_to_date_nodes: size(&groups.up_to_date),
@@ -120,6 +131,21 @@ pub fn next(
     status
 }
 
+/// The problems of entries, without those of the source.
+fn refused(problems: &[EntryError]) -> impl Iterator<Item = &EntryError> {
+    problems.iter().filter(|p| !p.host.is_empty())
+}
+
+/// The first of them, for the status.
+fn refused_entries(problems: &[EntryError]) -> Vec<RefusedEntry> {
+    let entry = |p: &EntryError| RefusedEntry {
+        host: line(&p.host, MOST_TEXT),
+        reason: p.reason.to_owned(),
+        message: line(&p.message, MOST_TEXT),
+    };
+    refused(problems).take(MOST_REFUSED).map(entry).collect()
+}
+
 fn number(n: u32, of: &str) -> String {
     if n == 1 { format!("1 {of}") } else { format!("{n} {of}s") }
 }
@@ -146,6 +172,8 @@ pub fn planned(
     let generation = pool.metadata.generation;
     status.observed_generation = generation;
     status.hosts = count(hosts);
+    status.refused_hosts = count(refused(problems).count());
+    status.refused = refused_entries(problems);
     // The state of nodes is still reported; operations on them stop.
     let of = |f: &dyn Fn(&Member) -> bool| count(members.iter().filter(|m| f(m)).count());
     status.ready_nodes = of(&|m| m.candidate.ready && !m.candidate.leaving);

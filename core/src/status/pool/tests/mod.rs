@@ -1,6 +1,7 @@
 //! Situations of a pool, and what a person, kstatus and Argo CD read of them.
 
 mod rollout;
+mod trouble;
 
 use std::sync::Arc;
 

@@ -1,0 +1,169 @@
+//! The column STATUS names the worst thing first.
+
+use api::{DrainStatus, Remediation, RemediationType, Step};
+
+use super::*;
+
+fn status_of(member: &mut Member) -> &mut WindowsInstanceStatus {
+    Arc::get_mut(&mut member.instance).unwrap().status.as_mut().unwrap()
+}
+
+fn ready(name: &str) -> Member {
+    member(name, Phase::Ready)
+}
+
+fn failed(name: &str) -> Member {
+    let mut member = member(name, Phase::Failed);
+    status_of(&mut member).failures.as_mut().unwrap().first_time = Some("2027-01-01T09:50:12Z".parse().unwrap());
+    member
+}
+
+fn not_ready(name: &str) -> Member {
+    let mut member = member(name, Phase::NotReady);
+    member.candidate.down_since = Some("2027-01-01T03:10:30Z".parse().unwrap());
+    member
+}
+
+fn draining(name: &str) -> Member {
+    let mut member = ready(name);
+    member.candidate.begun = true;
+    member.candidate.grant = Some(GrantType::Update);
+    let start_time = "2027-01-01T03:20:00Z".parse().unwrap();
+    let blockers = vec!["shop/cart: its PodDisruptionBudget allows no eviction".into()];
+    status_of(&mut member).operation = Some(Operation {
+        type_: GrantType::Update,
+        step: Step::Drain,
+        drain: Some(DrainStatus { start_time, remaining: 2, blockers, ..DrainStatus::default() }),
+        ..Operation::default()
+    });
+    member
+}
+
+fn held(name: &str) -> Member {
+    let mut member = ready(name);
+    member.candidate.held = true;
+    member
+}
+
+/// Reads the columns READY, DEGRADED and STATUS.
+fn columns(pool: &WindowsNodePool, members: &[Member], problems: &[EntryError], keys: Option<Standing>) -> String {
+    let deleting = pool.metadata.deletion_timestamp.is_some();
+    let hosts = if deleting { 0 } else { pool.spec.hosts().len() };
+    let (decision, course, list) = (Decision::default(), course(BlockedBy::None), listed(hosts, problems));
+    let status =
+        next(pool, &ObservedPool { deleting, keys, ..observed(&list, members, &decision, &course) }, None, now());
+    let of = |type_| find(&status.conditions, type_).unwrap();
+    let (ready, degraded) = (of(kind::READY), of(kind::DEGRADED));
+    format!("{} {}: {}", ready.status, degraded.status, ready.message)
+}
+
+#[test]
+fn the_worst_comes_first_with_the_host_the_time_and_what_follows() {
+    let refuses = Standing {
+        total: 2,
+        old: vec!["h0".into()],
+        failed: vec![("h0".into(), "Connect: Administrator cannot log in".into())],
+        problem: None,
+    };
+    let unread = Standing { problem: Some("the Secret x does not exist".into()), ..Standing::default() };
+    let source = EntryError { host: String::new(), reason: "GitOperationFailed", message: "no answer".into() };
+    for (members, problems, keys, expected) in [
+        (
+            vec![ready("h0"), failed("h1")],
+            vec![],
+            None,
+            "False True: 1 of 2 nodes Ready; 1 of 2 failed: h1: Connect: no answer within 15 s (since 2027-01-01T09:50Z)",
+        ),
+        (
+            vec![not_ready("h0"), ready("h1")],
+            vec![],
+            None,
+            "False True: 1 of 2 nodes Ready; not Ready: h0 since 2027-01-01T03:10Z, repaired from 2027-01-01T03:20Z on",
+        ),
+        (
+            vec![draining("h0"), ready("h1")],
+            vec![],
+            None,
+            "Unknown True: 2 of 2 nodes Ready; the drain of h0 is blocked since 2027-01-01T03:20Z: shop/cart: its PodDisruptionBudget allows no \
+             eviction; h0: Drain, 2 pods left; 1 updating: h0",
+        ),
+        (
+            vec![failed("h0"), not_ready("h1")],
+            vec![conflict()],
+            None,
+            "False True: 0 of 2 nodes Ready; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50Z); not Ready: h1 since \
+             2027-01-01T03:10Z, repaired from 2027-01-01T03:20Z on; host h1: address 10.0.0.0 port 22 already belongs to h0",
+        ),
+        (
+            vec![failed("h0"), ready("h1")],
+            vec![source],
+            None,
+            "False True: 1 of 2 nodes Ready; no answer; 1 of 2 failed: h0: Connect: no answer within 15 s (since 2027-01-01T09:50Z)",
+        ),
+        (vec![held("h0"), ready("h1")], vec![], None, "True False: 2 of 2 nodes Ready; 1 on hold: h0"),
+        (
+            vec![ready("h0"), ready("h1")],
+            vec![],
+            Some(refuses),
+            "True True: 2 of 2 nodes Ready; 1 of 2 hosts accept an old key: h0; h0: Connect: Administrator cannot log in",
+        ),
+        (
+            vec![ready("h0"), ready("h1")],
+            vec![],
+            Some(unread),
+            "True True: 2 of 2 nodes Ready; the Secret x does not exist",
+        ),
+    ] {
+        assert_eq!(columns(&pool(2), &members, &problems, keys), expected);
+    }
+}
+
+#[test]
+fn a_node_that_is_not_repaired_reads_why() {
+    let of = |change: &dyn Fn(&mut WindowsNodePool)| {
+        let mut pool = pool(1);
+        change(&mut pool);
+        columns(&pool, &[not_ready("h0")], &[], None)
+    };
+    let none = Some(Remediation { type_: Some(RemediationType::None), ..Remediation::default() });
+    for (said, expected) in [
+        (of(&|p| p.spec.remediation.clone_from(&none)), "not repaired: remediation.type is None"),
+        (
+            of(&|p| p.spec.rollout = Some(Rollout { paused: Some(true), ..Rollout::default() })),
+            "not repaired: rollout.paused",
+        ),
+    ] {
+        assert!(said.ends_with(expected), "{said}");
+    }
+}
+
+#[test]
+fn a_paused_pool_that_is_being_deleted_reads_why_it_stays() {
+    let mut pool = pool(1);
+    pool.metadata.deletion_timestamp = Some(Time(now()));
+    let mut leaves = ready("h0");
+    leaves.candidate.leaving = true;
+    let said = |pool: &WindowsNodePool| columns(pool, std::slice::from_ref(&leaves), &[], None);
+    assert_eq!(said(&pool), "Unknown False: being deleted; 1 leaving: h0");
+    pool.spec.rollout = Some(Rollout { paused: Some(true), ..Rollout::default() });
+    assert_eq!(
+        said(&pool),
+        "Unknown False: being deleted; rollout.paused keeps its nodes: set it to false, or spec.deletionPolicy to Orphan, so that they stay as \
+         they are; 1 leaving: h0"
+    );
+}
+
+#[test]
+fn the_first_refused_entries_are_in_the_status_with_their_reasons() {
+    let of = |n: usize| EntryError { host: format!("r{n}"), ..conflict() };
+    let mut problems: Vec<EntryError> = (0..60).map(of).collect();
+    problems.insert(0, EntryError { host: String::new(), reason: "Fetching", message: "old".into() });
+    let status = described(&pool(1), &[ready("h0")], &problems);
+    assert_eq!((status.hosts, status.refused_hosts, status.refused.len()), (1, 60, 50));
+    assert_eq!((status.refused[0].host.as_str(), status.refused[0].reason.as_str()), ("r0", "HostConflict"));
+    let synced = find(&status.conditions, kind::INVENTORY_SYNCED).unwrap();
+    assert!(synced.message.ends_with("(and 58 more: see status.refused)"), "{}", synced.message);
+    let planned = planned(&pool(1), &[], 1, &[], &problems, now());
+    assert_eq!((planned.refused_hosts, planned.refused), (60, status.refused));
+    assert_eq!(described(&pool(1), &[ready("h0")], &[]).refused_hosts, 0);
+}

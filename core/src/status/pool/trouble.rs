@@ -1,0 +1,131 @@
+//! What is wrong with a pool, the worst first: which host, since when, and what to do. Pure.
+
+use api::{RemediationType, WindowsNodePool, conditions::reason};
+use jiff::{SignedDuration, Timestamp};
+
+use super::{ObservedPool, failure, groups::Groups};
+use crate::{enumeration::first_names, rollout::member::Member};
+
+/// Kinds of trouble that fit in a message.
+const SHOWN: usize = 3;
+
+/// One kind of trouble.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    /// Reason of conditions.
+    pub reason: String,
+    /// What is wrong, with what, and what to do.
+    pub message: String,
+}
+
+impl Trouble {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { reason: reason.into(), message: message.into() }
+    }
+}
+
+/// The worst kind, with the others in its message. `None` if nothing is wrong.
+pub(super) fn worst(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+    let all: Vec<Trouble> = [
+        source(seen),
+        too_many_unhealthy(seen, groups),
+        failed(seen, groups),
+        lost(seen),
+        not_ready(pool, seen, groups),
+        drain_blocked(seen),
+        refused(seen),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let messages: Vec<&str> = all.iter().map(|t| t.message.as_str()).take(SHOWN).collect();
+    all.first().map(|worst| Trouble::new(&worst.reason, messages.join("; ")))
+}
+
+/// Without a source nothing is known of what the pool must have.
+fn source(seen: &ObservedPool<'_>) -> Option<Trouble> {
+    let problem = seen.list.problems.iter().find(|p| p.host.is_empty())?;
+    Some(Trouble::new(problem.reason, &problem.message))
+}
+
+fn too_many_unhealthy(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+    let message = || format!("not Ready: {}", first_names(&groups.not_ready));
+    seen.decision.too_many_unhealthy.then(|| Trouble::new(reason::TOO_MANY_UNHEALTHY, message()))
+}
+
+fn failed(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+    let failed = &groups.failed;
+    let first = first_failure(failed, seen);
+    let message = || format!("{} of {} failed: {first}{}", failed.len(), seen.members.len(), more(failed.len()));
+    (!failed.is_empty()).then(|| Trouble::new(reason::NODES_FAILED, message()))
+}
+
+fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
+    let lost = &seen.decision.lost;
+    let message = || format!("not Ready, and their hosts do not answer: {}", first_names(lost));
+    (!lost.is_empty()).then(|| Trouble::new(reason::NODES_LOST, message()))
+}
+
+/// Nodes that are not Ready, with when the first of them is repaired, as far as that is known.
+fn not_ready(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+    let others: Vec<String> = groups.not_ready.iter().filter(|n| !seen.decision.lost.contains(*n)).cloned().collect();
+    if others.is_empty() || seen.decision.too_many_unhealthy {
+        return None;
+    }
+    let first = others.first().and_then(|name| member(seen, name));
+    let since = first.and_then(|m| m.candidate.down_since);
+    let since = since.map(|since| format!(" since {}{}", minute(since), repair(pool, since)));
+    Some(Trouble::new(
+        reason::NODES_NOT_READY,
+        format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),
+    ))
+}
+
+/// When the operator repairs a node that has not been Ready since then.
+fn repair(pool: &WindowsNodePool, since: Timestamp) -> String {
+    let remediation = pool.spec.remediation();
+    if remediation.type_.unwrap_or_default() == RemediationType::None {
+        return ", not repaired: remediation.type is None".into();
+    }
+    if pool.spec.rollout().paused() {
+        return ", not repaired: rollout.paused".into();
+    }
+    let wait = SignedDuration::try_from(remediation.not_ready_after()).ok();
+    let at = wait.and_then(|wait| since.checked_add(wait).ok());
+    at.map(|at| format!(", repaired from {} on", minute(at))).unwrap_or_default()
+}
+
+/// The first drain that pods block.
+fn drain_blocked(seen: &ObservedPool<'_>) -> Option<Trouble> {
+    seen.members.iter().find_map(|m| {
+        let drain = m.instance.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
+        let since = drain.start_time.known().map(|t| format!(" since {}", minute(t))).unwrap_or_default();
+        let message = || format!("the drain of {} is blocked{since}: {}", m.candidate.name, drain.blockers.join("; "));
+        (!drain.blockers.is_empty()).then(|| Trouble::new(reason::DRAIN_BLOCKED, message()))
+    })
+}
+
+/// Entries of the list that are not used.
+fn refused(seen: &ObservedPool<'_>) -> Option<Trouble> {
+    let first = super::refused(&seen.list.problems).next()?;
+    let number = super::refused(&seen.list.problems).count();
+    Some(Trouble::new(first.reason, format!("{}{}", first.message, more(number))))
+}
+
+fn more(n: usize) -> String {
+    if n > 1 { format!(" (and {} more)", n - 1) } else { String::new() }
+}
+
+fn member<'a>(seen: &ObservedPool<'a>, name: &str) -> Option<&'a Member> {
+    seen.members.iter().find(|m| m.candidate.name == name)
+}
+
+/// What is wrong with the first of these hosts.
+pub(super) fn first_failure(names: &[String], seen: &ObservedPool<'_>) -> String {
+    names.first().and_then(|name| member(seen, name)).and_then(failure).unwrap_or_default()
+}
+
+/// A time as messages show it.
+pub(super) fn minute(at: Timestamp) -> String {
+    at.strftime("%Y-%m-%dT%H:%MZ").to_string()
+}

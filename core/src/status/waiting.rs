@@ -1,0 +1,71 @@
+//! What a host waits for, as its instance reports it. Pure.
+
+/// What decides it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Waiting {
+    /// Whether the host leaves; otherwise it is to join.
+    pub leaves: bool,
+    /// Whether it is a node.
+    pub is_node: bool,
+    /// Whether it leaves with a Machine.
+    pub has_machine: bool,
+    /// Whether its pool is in mode Plan.
+    pub is_plan: bool,
+    /// Whether its pool is paused.
+    pub paused: bool,
+    /// Whether a person holds it.
+    pub held: bool,
+    /// Whether the admission policies that hold the rights of the hosts' daemons are missing.
+    pub lacks_policies: bool,
+}
+
+impl Waiting {
+    /// The first of all reasons, in words.
+    pub fn message(self) -> &'static str {
+        match self {
+            Self { is_plan: true, .. } => "waits because its pool is in mode Plan: no operation begins",
+            Self { lacks_policies: true, .. } => {
+                "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
+            }
+            Self { held: true, .. } => {
+                "waits because the annotation windowsmachineconfig.openshift.io/hold=true holds it"
+            }
+            Self { paused: true, .. } => "waits because its pool is paused (rollout.paused)",
+            Self { leaves: false, .. } => "waits for its turn to join (provisioning.maxConcurrent)",
+            Self { has_machine: true, .. } => {
+                "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable)"
+            }
+            Self { is_node: true, .. } => "waits until another node may be disrupted (rollout.maxUnavailable)",
+            _ => "waits for its turn to be deconfigured (provisioning.maxConcurrent)",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_so_is_named() {
+        let (join, leave) = (Waiting::default(), Waiting { leaves: true, ..Waiting::default() });
+        let node = Waiting { is_node: true, ..leave };
+        for (waiting, expected) in [
+            (join, "its turn to join (provisioning.maxConcurrent)"),
+            (leave, "its turn to be deconfigured (provisioning.maxConcurrent)"),
+            (node, "another node may be disrupted (rollout.maxUnavailable)"),
+            (Waiting { has_machine: true, ..node }, "until its Machine is deleted"),
+            (Waiting { paused: true, ..node }, "its pool is paused (rollout.paused)"),
+            (Waiting { paused: true, held: true, ..join }, "hold=true holds it"),
+            (Waiting { paused: true, lacks_policies: true, ..join }, "PoliciesInForce"),
+            (Waiting { paused: true, is_plan: true, ..join }, "mode Plan"),
+        ] {
+            assert!(waiting.message().contains(expected), "{waiting:?}: {}", waiting.message());
+        }
+    }
+
+    #[test]
+    fn the_annotation_has_its_name() {
+        let held = Waiting { held: true, ..Waiting::default() };
+        assert!(held.message().contains(&format!("{}=true", api::names::key::HOLD)));
+    }
+}
