@@ -1,12 +1,12 @@
 //! Command line and environment. No other module of the operator reads the environment.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
 
 use clap::{Parser, Subcommand, ValueEnum};
 
 /// Operator that turns Windows hosts into nodes.
 #[derive(Parser, Debug)]
-#[command(name = "windows-node-pools", version = version())]
+#[command(name = "windows-node-pools", version = VERSION_TEXT.as_str())]
 pub struct Cli {
     /// Command.
     #[command(subcommand)]
@@ -34,6 +34,17 @@ pub enum Command {
 pub fn version() -> &'static str {
     env!("CARGO_PKG_VERSION")
 }
+
+/// Git commit that the operator was built from, if the build named it.
+pub fn revision() -> Option<&'static str> {
+    option_env!("WINDOWS_NODE_POOLS_REVISION").filter(|revision| !revision.is_empty())
+}
+
+/// Answer to `--version`.
+static VERSION_TEXT: LazyLock<String> = LazyLock::new(|| match revision() {
+    Some(revision) => format!("{} (commit {revision})", version()),
+    None => version().to_owned(),
+});
 
 /// Settings of a running operator.
 #[derive(Parser, Clone, Debug)]

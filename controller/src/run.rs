@@ -141,6 +141,7 @@ impl Leader {
         let (nodes, [nodes_for_pools, nodes_for_instances], watch_nodes) =
             watch(client, Some(WINDOWS_NODES), &unreadable);
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
+        self.process.metrics.show(caches.pools.clone(), caches.instances.clone());
         let stop = self.process.stop.clone();
         let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));
         let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));

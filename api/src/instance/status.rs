@@ -142,6 +142,20 @@ pub enum Phase {
     Removing,
 }
 
+impl Phase {
+    /// All phases.
+    pub const ALL: [Self; 8] = [
+        Self::Pending,
+        Self::Joining,
+        Self::Ready,
+        Self::NotReady,
+        Self::Failed,
+        Self::Updating,
+        Self::Repairing,
+        Self::Removing,
+    ];
+}
+
 /// Reference to a Node.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]

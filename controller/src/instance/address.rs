@@ -71,7 +71,7 @@ pub(super) async fn verify(scope: &mut Scope) -> Result<Option<Duration>, StepEr
             let reason = failures.last_reason.clone();
             scope.status.address_failures = Some(Failures { step: Step::VerifyAddress, ..failures });
             scope.mark_unreachable(&error);
-            scope.cx.process.metrics.failed(&reason);
+            scope.cx.process.metrics.failed(&scope.instance.spec.pool_ref.name, &reason);
             let note = format!("{reason}: the host does not answer at {place}, its new address in the list: {error}");
             scope.cx.events.say(&scope.instance, EventReason::AddressRefused, Step::VerifyAddress.as_str(), &note);
             Ok(Some(wait))

@@ -339,7 +339,7 @@ impl Scope {
         if leaving || !is_quiet {
             self.set_conditions(&Situation::Failed { leaving });
         }
-        self.cx.process.metrics.failed(&reason);
+        self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, &reason);
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
             _ if leaving => EventReason::RemoveFailed,

@@ -32,7 +32,6 @@ use crate::{events::EventReason, versions::VersionError};
 use wnp_core::{
     inventory::{hosts::Known, list::List, strays::strays},
     render::RenderError,
-    rollout::member::Member,
     status::{
         policies,
         pool::{self as status, refuse},
@@ -149,7 +148,6 @@ async fn reconcile_pool(
     };
     let next = report(pool, &seen, &plan, &all, cx, now);
     store(pool, next, cx).await?;
-    record(&name, &seen.members, cx);
     Ok(requeue(now, seen.wakes(pool, cx, now).chain([plan.decision.next, applied.next_contact])))
 }
 
@@ -176,7 +174,6 @@ async fn report_plan(
     let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
     policies::describe(&mut next, missing.as_ref(), true, now);
     store(pool, next, cx).await?;
-    record(&name, &seen.members, cx);
     Ok(Action::await_change())
 }
 
@@ -297,20 +294,4 @@ pub(crate) async fn store_status(
     });
     let params = PatchParams::apply(MANAGER_POOL).force();
     gone_is_fine(api.patch_status(&pool.name_any(), &params, &Patch::Apply(patch)).await)
-}
-
-fn record(pool: &str, members: &[Member], cx: &PoolContext) {
-    use crate::metrics::PoolState;
-    let count = |f: &dyn Fn(&&Member) -> bool| i64::try_from(members.iter().filter(f).count()).unwrap_or(i64::MAX);
-    for (state, value) in [
-        ("ready", count(&|m| m.candidate.ready)),
-        ("available", count(&|m| m.candidate.available)),
-        ("joined", count(&|m| m.candidate.joined)),
-        ("updated", count(&|m| m.candidate.joined && m.candidate.change.is_none())),
-        ("leaving", count(&|m| m.candidate.leaving)),
-        ("failed", count(&|m| m.candidate.waits_until.is_some() || m.candidate.failed)),
-        ("total", count(&|_| true)),
-    ] {
-        cx.process.metrics.nodes.get_or_create(&PoolState { pool: pool.into(), state }).set(value);
-    }
 }

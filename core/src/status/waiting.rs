@@ -1,6 +1,7 @@
 //! What a host waits for, as its instance reports it. Pure.
 
 /// What decides it.
+#[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Waiting {
     /// Whether the host leaves; otherwise it is to join.

@@ -1,4 +1,4 @@
-//! The column STATUS names the worst thing first.
+//! The column STATUS names the worst first.
 
 use api::{DrainStatus, Remediation, RemediationType, Step};
 

@@ -1,0 +1,449 @@
+//! Metrics, all but those of the process with the prefix `windows_node_pool_`. Labels are pools, steps and reasons: never addresses, users or keys.
+
+mod pools;
+mod process;
+
+use std::collections::HashSet;
+
+use api::{WindowsInstance, WindowsNodePool};
+use kube::{ResourceExt, runtime::reflector::Store};
+use parking_lot::Mutex;
+use prometheus_client::{
+    encoding::{
+        EncodeLabelSet,
+        text::{encode, encode_registry},
+    },
+    metrics::{
+        MetricType,
+        counter::Counter,
+        family::Family,
+        gauge::Gauge,
+        histogram::{Histogram, exponential_buckets},
+    },
+    registry::{Metric, Registry, Unit},
+};
+use remote::Traffic;
+
+use pools::{GAUGES, Pools};
+use process::ThisProcess;
+
+const PREFIX: &str = "windows_node_pool";
+
+/// Makes a label set whose labels have meanings, in Markdown.
+macro_rules! labels {
+    ($(#[doc = $about:literal])+ $set:ident { $($label:ident: $type:ty = $meaning:literal,)+ }) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+        pub struct $set {
+            $(#[doc = $meaning] pub $label: $type,)+
+        }
+
+        impl Labels for $set {
+            const LABELS: &'static [(&'static str, &'static str)] = &[$((stringify!($label), $meaning)),+];
+        }
+    };
+}
+
+labels! {
+    /// Label set with a pool and a reason.
+    PoolReason {
+        pool: String = "Name of the pool.",
+        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
+                          [reason](conditions.md#denied-certificate-requests) of the denial.",
+    }
+}
+
+labels! {
+    /// Label set of the program.
+    Build {
+        version: &'static str = "Version of the operator.",
+        revision: &'static str = "Git commit that the operator was built from; `unknown` if the build did not name it.",
+    }
+}
+
+labels! {
+    /// Label set with a step.
+    StepLabel {
+        step: &'static str = "Step of the operation, as in `status.operation.step` of the instance, for example `Upload`.",
+    }
+}
+
+labels! {
+    /// Label set with a reason.
+    ReasonLabel {
+        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
+                          [reason](conditions.md#denied-certificate-requests) of the denial.",
+    }
+}
+
+labels! {
+    /// Label set with the kind of an object.
+    KindLabel {
+        kind: &'static str = "Kind of the object, for example `WindowsInstance`.",
+    }
+}
+
+labels! {
+    /// Label set with a resource.
+    ResourceLabel {
+        resource: String = "Resource, with its subresource, for example `nodes` or `windowsinstances/status`.",
+    }
+}
+
+/// Labels of a family, with their meanings.
+pub trait Labels {
+    /// Name and meaning.
+    const LABELS: &'static [(&'static str, &'static str)];
+}
+
+/// What the reference needs to know of a metric's type.
+trait Kind {
+    const TYPE: &'static str;
+    const LABELS: &'static [(&'static str, &'static str)] = &[];
+}
+
+impl Kind for Counter {
+    const TYPE: &'static str = "counter";
+}
+
+impl<N, A> Kind for Gauge<N, A> {
+    const TYPE: &'static str = "gauge";
+}
+
+impl Kind for Histogram {
+    const TYPE: &'static str = "histogram";
+}
+
+impl<L: Labels, M: Kind, C> Kind for Family<L, M, C> {
+    const TYPE: &'static str = M::TYPE;
+    const LABELS: &'static [(&'static str, &'static str)] = L::LABELS;
+}
+
+/// A metric, for the reference.
+#[derive(Debug)]
+pub struct Description {
+    /// As in the output; of a histogram without `_bucket`, `_sum` and `_count`.
+    pub name: String,
+    /// As OpenMetrics calls it.
+    pub type_: &'static str,
+    /// As OpenMetrics calls it; empty for plain numbers.
+    pub unit: String,
+    /// Names and meanings.
+    pub labels: &'static [(&'static str, &'static str)],
+    /// As in the output.
+    pub help: &'static str,
+}
+
+/// A registry that describes each metric with its registration, so that none is without a row in the reference.
+struct Described {
+    registry: Registry,
+    descriptions: Vec<Description>,
+}
+
+impl Described {
+    fn add<M: Metric + Kind + Clone>(
+        &mut self,
+        name: &'static str,
+        unit: Option<Unit>,
+        help: &'static str,
+        metric: M,
+    ) -> M {
+        let suffix = unit.as_ref().map(|unit| format!("_{}", unit.as_str())).unwrap_or_default();
+        let total = if M::TYPE == Counter::TYPE { "_total" } else { "" };
+        self.descriptions.push(Description {
+            name: format!("{PREFIX}_{name}{suffix}{total}"),
+            type_: M::TYPE,
+            unit: unit.as_ref().map(|unit| unit.as_str().to_owned()).unwrap_or_default(),
+            labels: M::LABELS,
+            help,
+        });
+        match unit {
+            Some(unit) => self.registry.register_with_unit(name, help, unit, metric.clone()),
+            None => self.registry.register(name, help, metric.clone()),
+        }
+        metric
+    }
+
+    /// Describes what is collected at each scrape.
+    fn describe_collected(&mut self) {
+        let unit = |unit: &Option<Unit>| unit.as_ref().map(|u| u.as_str().to_owned()).unwrap_or_default();
+        let name = |name: &str, unit: &str| if unit.is_empty() { name.to_owned() } else { format!("{name}_{unit}") };
+        for gauge in GAUGES {
+            let unit = unit(&gauge.unit);
+            let name = format!("{PREFIX}_{}", name(gauge.name, &unit));
+            self.descriptions.push(Description { name, type_: "gauge", unit, labels: gauge.labels, help: gauge.help });
+        }
+        for (stem, type_, unit_of, help) in process::ALL {
+            let unit = unit(unit_of);
+            let (type_, total) =
+                if matches!(type_, MetricType::Counter) { ("counter", "_total") } else { ("gauge", "") };
+            let name = name(stem, &unit) + total;
+            self.descriptions.push(Description { name, type_, unit, labels: &[], help });
+        }
+    }
+}
+
+/// All metrics.
+pub struct Metrics {
+    registry: Mutex<Registry>,
+    /// What has no prefix.
+    process: Registry,
+    descriptions: Vec<Description>,
+    /// Duration of steps.
+    pub step_seconds: Family<StepLabel, Histogram>,
+    /// Failed attempts by pool and reason.
+    failures: Family<PoolReason, Counter>,
+    /// Its series.
+    failed: Mutex<HashSet<PoolReason>>,
+    /// The pools that there are; `None` before they are watched.
+    known: Mutex<Option<Store<WindowsNodePool>>>,
+    /// Traffic with hosts.
+    pub traffic: Traffic,
+    /// Bytes received from Git servers.
+    pub git_received: Counter,
+    /// Writes to the API server, without leases.
+    pub api_writes: Family<ResourceLabel, Counter>,
+    /// Changes on hosts that the operator has not made.
+    pub drift: Counter,
+    /// Certificate requests by verdict.
+    pub csr_verdicts: Family<ReasonLabel, Counter>,
+    /// Whether this process leads.
+    pub leader: Gauge,
+    /// Reconcile errors.
+    pub reconcile_errors: Family<KindLabel, Counter>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut all = Described { registry: Registry::with_prefix(PREFIX), descriptions: Vec::new() };
+        let revision = crate::args::revision().unwrap_or("unknown");
+        let build: Family<Build, Gauge> = all.add("build_info", None, "The program; the value is 1", Family::default());
+        build.get_or_create(&Build { version: crate::args::version(), revision }).set(1);
+        all.describe_collected();
+        let durations =
+            Family::<StepLabel, Histogram>::new_with_constructor(|| Histogram::new(exponential_buckets(0.1, 2.5, 10)));
+        let step_seconds =
+            all.add("step_duration", Some(Unit::Seconds), "Duration of the steps of operations", durations);
+        let failures = all.add("failures", None, "Failed attempts by pool and reason", Family::default());
+        let traffic = Traffic {
+            connections: all.add("ssh_connections", None, "Opened SSH connections", Counter::default()),
+            open: all.add("ssh_connections_open", None, "Open SSH connections", Gauge::default()),
+            processes: all.add("host_processes", None, "Programs started on hosts", Counter::default()),
+            sent: all.add("host_sent", Some(Unit::Bytes), "Bytes sent to hosts", Counter::default()),
+        };
+        let git_received =
+            all.add("git_received", Some(Unit::Bytes), "Bytes received from Git servers", Counter::default());
+        let api_writes =
+            all.add("api_writes", None, "Writes to the API server by resource, without leases", Family::default());
+        let drift = all.add("drift", None, "Changes on hosts that the operator did not make", Counter::default());
+        let csr_verdicts = all.add("csr_verdicts", None, "Certificate requests by verdict", Family::default());
+        let leader = all.add("leader", None, "1 while this process leads", Gauge::default());
+        let mut process = Registry::default();
+        #[expect(clippy::cast_precision_loss, reason = "seconds of the Unix epoch fit")]
+        let start = jiff::Timestamp::now().as_millisecond() as f64 / 1000.0;
+        process.register_collector(Box::new(ThisProcess { start }));
+        let reconcile_errors = all.add("reconcile_errors", None, "Reconcile errors by kind", Family::default());
+        Self {
+            registry: Mutex::new(all.registry),
+            process,
+            descriptions: all.descriptions,
+            step_seconds,
+            failures,
+            failed: Mutex::default(),
+            known: Mutex::default(),
+            traffic,
+            git_received,
+            api_writes,
+            drift,
+            csr_verdicts,
+            leader,
+            reconcile_errors,
+        }
+    }
+}
+
+impl Metrics {
+    /// Counts a write to the API server, of a resource and perhaps its subresource.
+    pub fn wrote(&self, (resource, subresource): (&str, Option<&str>)) {
+        let resource = subresource.map_or_else(|| resource.to_owned(), |sub| format!("{resource}/{sub}"));
+        self.api_writes.get_or_create(&ResourceLabel { resource }).inc();
+    }
+
+    /// Counts a failed attempt with a host of a pool.
+    pub fn failed(&self, pool: &str, reason: &str) {
+        let labels = PoolReason { pool: pool.into(), reason: reason.into() };
+        self.failures.get_or_create(&labels).inc();
+        self.failed.lock().insert(labels);
+    }
+
+    /// Shows the pools of these caches from now on.
+    pub fn show(&self, pools: Store<WindowsNodePool>, instances: Store<WindowsInstance>) {
+        *self.known.lock() = Some(pools.clone());
+        self.registry.lock().register_collector(Box::new(Pools { pools, instances }));
+    }
+
+    /// Drops the counts of pools that are gone.
+    fn forget_deleted_pools(&self) {
+        let Some(pools) = self.known.lock().clone() else { return };
+        let names: HashSet<String> = pools.state().iter().map(|pool| pool.name_any()).collect();
+        self.failed.lock().retain(|labels| {
+            let stays = names.contains(&labels.pool);
+            if !stays {
+                self.failures.remove(labels);
+            }
+            stays
+        });
+    }
+
+    /// All metrics, for the reference.
+    pub fn descriptions(&self) -> &[Description] {
+        &self.descriptions
+    }
+
+    /// OpenMetrics text.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        self.forget_deleted_pools();
+        // Writing to a String cannot fail.
+        let _ = encode_registry(&mut text, &self.process);
+        let _ = encode(&mut text, &self.registry.lock());
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::runtime::{reflector::store::Writer, watcher::Event};
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const TIME: &str = "2027-01-01T00:00:00Z";
+
+    fn pool() -> WindowsNodePool {
+        let condition = json!({
+            "type": "Degraded", "status": "True", "reason": "NodesFailed", "message": "", "lastTransitionTime": TIME,
+        });
+        let mut pool = WindowsNodePool::new("p", api::WindowsNodePoolSpec::default());
+        pool.status = serde_json::from_value(json!({"conditions": [condition], "readyNodes": 3})).unwrap();
+        pool
+    }
+
+    fn instance(name: &str, status: &Value) -> WindowsInstance {
+        let mut instance = WindowsInstance::new(name, api::WindowsInstanceSpec::default());
+        instance.spec.pool_ref.name = "p".into();
+        instance.status = Some(serde_json::from_value(status.clone()).unwrap());
+        instance
+    }
+
+    /// A host with a value for every sample.
+    fn everything() -> Value {
+        let drain = json!({"startTime": TIME, "blockers": ["a pod"]});
+        json!({
+            "phase": "Updating",
+            "operation": {"id": "1", "type": "Update", "step": "Drain", "startTime": TIME, "stepStartTime": TIME, "drain": drain},
+            "failures": {"count": 1, "firstTime": TIME, "lastReason": "x", "lastMessage": "y"},
+            "wicdCertificateExpires": TIME,
+        })
+    }
+
+    fn caches(
+        pools: &[WindowsNodePool],
+        instances: &[WindowsInstance],
+    ) -> (Store<WindowsNodePool>, Store<WindowsInstance>) {
+        let (mut of_pools, mut of_instances) = (Writer::default(), Writer::default());
+        for pool in pools {
+            of_pools.apply_watcher_event(&Event::Apply(pool.clone()));
+        }
+        for instance in instances {
+            of_instances.apply_watcher_event(&Event::Apply(instance.clone()));
+        }
+        (of_pools.as_reader(), of_instances.as_reader())
+    }
+
+    #[test]
+    fn each_host_is_in_one_phase_and_each_condition_has_one_status() {
+        let metrics = Metrics::default();
+        let hosts =
+            [instance("a", &everything()), instance("b", &json!({"phase": "Ready"})), instance("c", &json!({}))];
+        let (pools, instances) = caches(&[pool()], &hosts);
+        metrics.show(pools, instances);
+        let text = metrics.render();
+        for sample in [
+            "windows_node_pool_hosts{pool=\"p\",phase=\"Ready\"} 1",
+            "windows_node_pool_hosts{pool=\"p\",phase=\"Pending\"} 1",
+            "windows_node_pool_hosts{pool=\"p\",phase=\"Updating\"} 1",
+            "windows_node_pool_hosts{pool=\"p\",phase=\"Removing\"} 0",
+            "windows_node_pool_nodes_ready{pool=\"p\"} 3",
+            "windows_node_pool_hosts_refused{pool=\"p\"} 0",
+            "windows_node_pool_drain_blocked_nodes{pool=\"p\"} 1",
+            "windows_node_pool_condition{pool=\"p\",type=\"Degraded\",status=\"true\"} 1",
+            "windows_node_pool_condition{pool=\"p\",type=\"Degraded\",status=\"unknown\"} 0",
+            "windows_node_pool_oldest_operation_start_timestamp_seconds{pool=\"p\",type=\"Update\"} 1798761600",
+        ] {
+            assert!(text.contains(sample), "{sample}: {text}");
+        }
+        let phases = text.lines().filter_map(|line| line.strip_prefix("windows_node_pool_hosts{")?.split(' ').nth(1));
+        assert_eq!(phases.map(|n| n.parse::<usize>().unwrap()).sum::<usize>(), hosts.len());
+        for name in [
+            "process_cpu_seconds_total",
+            "process_resident_memory_bytes",
+            "process_open_fds",
+            "process_start_time_seconds",
+        ] {
+            let value = text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+            assert!(value.is_some_and(|value| value >= 0.0), "{name}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_deleted_pool_has_no_series() {
+        let metrics = Metrics::default();
+        let mut pools = Writer::default();
+        pools.apply_watcher_event(&Event::Apply(pool()));
+        metrics.show(pools.as_reader(), caches(&[], &[]).1);
+        metrics.failed("p", "ConnectTimeout");
+        assert!(metrics.render().contains("pool=\"p\",reason=\"ConnectTimeout\""));
+        pools.apply_watcher_event(&Event::Delete(pool()));
+        let text = metrics.render();
+        assert!(!text.contains("pool=\"p\""), "{text}");
+    }
+
+    #[test]
+    fn each_description_is_that_of_the_text() {
+        let metrics = Metrics::default();
+        let (pools, instances) = caches(&[pool()], &[instance("a", &everything())]);
+        metrics.show(pools, instances);
+        metrics.failed("p", "x");
+        metrics.step_seconds.get_or_create(&StepLabel { step: "Upload" }).observe(1.0);
+        metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
+        metrics.wrote(("x", None));
+        metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
+        let text = metrics.render();
+        assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE ")).count(), metrics.descriptions().len());
+        for Description { name, type_, unit, labels, help } in metrics.descriptions() {
+            let family = name.trim_end_matches("_total");
+            assert!(text.contains(&format!("# TYPE {family} {type_}\n")), "{family}: {text}");
+            assert!(text.contains(&format!("# HELP {family} {help}.\n")), "{family}: {text}");
+            assert!(unit.is_empty() || text.contains(&format!("# UNIT {family} {unit}\n")), "{family}: {text}");
+            let sample = if *type_ == "histogram" { format!("{name}_sum") } else { name.clone() };
+            let labels: Vec<String> = labels.iter().map(|(label, _)| format!("{label}=\"")).collect();
+            let sample = text.lines().find(|line| line.starts_with(&sample)).unwrap_or_default();
+            assert!(
+                !sample.is_empty() && labels.iter().all(|label| sample.contains(label.as_str())),
+                "{name}: {sample}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_text_has_what_was_counted() {
+        let metrics = Metrics::default();
+        metrics.failed("p", "ConnectTimeout");
+        metrics.wrote(("pods", Some("eviction")));
+        let text = metrics.render();
+        assert!(text.contains("windows_node_pool_failures_total{pool=\"p\",reason=\"ConnectTimeout\"} 1"), "{text}");
+        assert!(text.contains("windows_node_pool_api_writes_total{resource=\"pods/eviction\"} 1"), "{text}");
+        assert!(text.ends_with("# EOF\n"));
+    }
+}

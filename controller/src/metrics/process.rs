@@ -1,0 +1,63 @@
+//! Metrics of the process, under the names that every client library gives them, so that common dashboards find them.
+
+use std::fmt;
+
+use procfs::process::Process;
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeMetric},
+    metrics::{MetricType, counter::ConstCounter, gauge::ConstGauge},
+    registry::Unit,
+};
+
+/// Name without its unit, type, unit and help of each.
+pub(super) static ALL: &[(&str, MetricType, Option<Unit>, &str)] = &[
+    ("process_cpu", MetricType::Counter, Some(Unit::Seconds), "User and system time spent"),
+    ("process_resident_memory", MetricType::Gauge, Some(Unit::Bytes), "Resident memory"),
+    ("process_open_fds", MetricType::Gauge, None, "Open file descriptors"),
+    ("process_max_fds", MetricType::Gauge, None, "Most file descriptors that may be open"),
+    ("process_start_time", MetricType::Gauge, Some(Unit::Seconds), "Unix time of the start"),
+];
+
+/// This process. What the kernel does not show is left out.
+#[derive(Debug)]
+pub(super) struct ThisProcess {
+    /// Unix time of the start.
+    pub(super) start: f64,
+}
+
+impl ThisProcess {
+    fn value(&self, name: &str) -> Option<f64> {
+        let process = || Process::myself().ok();
+        #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^53")]
+        let value = match name {
+            "process_cpu" => {
+                let stat = process()?.stat().ok()?;
+                (stat.utime + stat.stime) as f64 / procfs::ticks_per_second() as f64
+            }
+            "process_resident_memory" => (process()?.stat().ok()?.rss * procfs::page_size()) as f64,
+            "process_open_fds" => process()?.fd_count().ok()? as f64,
+            "process_max_fds" => match process()?.limits().ok()?.max_open_files.soft_limit {
+                procfs::process::LimitValue::Value(most) => most as f64,
+                procfs::process::LimitValue::Unlimited => return None,
+            },
+            _ => self.start,
+        };
+        Some(value)
+    }
+}
+
+impl Collector for ThisProcess {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        for (name, type_, unit, help) in ALL {
+            let Some(value) = self.value(name) else { continue };
+            let metric = encoder.encode_descriptor(name, &format!("{help}."), unit.as_ref(), *type_)?;
+            if matches!(type_, MetricType::Counter) {
+                ConstCounter::new(value).encode(metric)?;
+            } else {
+                ConstGauge::new(value).encode(metric)?;
+            }
+        }
+        Ok(())
+    }
+}
