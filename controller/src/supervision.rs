@@ -22,7 +22,7 @@ impl Panicked {
 
 /// Runs a reconcile. A panic in it is returned as an error, so that it stops neither the controller nor other objects.
 ///
-/// What a reconcile shares with others is behind locks whose users take the content of a poisoned lock, and everything that matters is
+/// What a reconcile shares with others is behind locks that a panic does not poison, and everything that matters is
 /// stored before it has an effect: a reconcile may end anywhere.
 pub(crate) async fn catch<T>(reconcile: impl Future<Output = T>) -> Result<T, Panicked> {
     AssertUnwindSafe(reconcile).catch_unwind().await.map_err(|payload| Panicked { message: message(&*payload) })

@@ -377,6 +377,22 @@ async fn a_key_rotation_that_is_interrupted_anywhere_leaves_the_new_key_alone() 
     }
 }
 
+/// The pool makes one operation of both.
+#[tokio::test]
+async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
+    let (mut world, version) = World::joined().await;
+    let boots = world.bed.host.boots();
+    world.bed.api.objects(|o| {
+        o.edit("nodes", "win-1", |n| n["metadata"]["annotations"][names::key::REBOOT_REQUIRED] = json!("true"))
+    });
+    world.edit(|i| i["status"]["wicd"] = json!("another"));
+    world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Reboot"}));
+    let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "update-1");
+    world.works_until("it has the other wicd", is_over).await;
+    assert_eq!(world.instance().unwrap()["status"]["wicd"], json!(world.bed.cx.hosts.release.wicd.sha256));
+    assert_eq!(world.bed.host.boots(), boots + 1);
+}
+
 /// Its pool takes the grant back if it sees that the host waits. It may see the host only after that, and leaves the grant as it is.
 #[tokio::test]
 async fn a_key_rotation_that_has_failed_goes_on_though_something_else_changes() {

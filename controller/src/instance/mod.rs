@@ -238,11 +238,15 @@ async fn node(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepErr
     let used = |g: &Grant| scope.status.last_operation.as_ref() == Some(&g.id);
     let of_node = |t: GrantType| t.is_change() || matches!(t, GrantType::Stage | GrantType::RotateKey);
     let grant = grant.filter(|g| !used(g) && of_node(g.type_));
-    // It was given for an older status, and its pool is about to revoke it.
+    // A host that must be restarted gets another wicd in one go with the restart. Any other disruption for the version that it follows was
+    // granted for an older status, and its pool is about to revoke it.
     let in_vain = |g: &Grant| {
+        let node = scope.cx.node(&scope.name());
+        let wants_reboot = node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
         g.type_ == GrantType::Update
             && g.version == scope.status.current_version
             && g.disruption > Some(Disruption::None)
+            && !(g.disruption == Some(Disruption::Reboot) && wants_reboot)
     };
     let grant = grant.filter(|g| stored.is_some() || !in_vain(g));
     // An operation that has changed the host is completed, even without its grant.

@@ -210,12 +210,18 @@ impl HostnameProbe {
 
     /// Begins what may begin.
     fn begin(&self, cx: &Arc<Context>) {
+        let mut begun = Vec::new();
         let mut state = self.lock();
         while let Some((pool, task)) = state.queue.next() {
             let ask = match &task {
                 Task::Contact(place) => state.asked.get(&(pool.clone(), place.clone())).cloned(),
                 Task::Lookup(_) => None,
             };
+            begun.push((pool, task, ask));
+        }
+        // A runtime that ends drops a task in the moment in which it is spawned, and the end of a turn takes the lock.
+        drop(state);
+        for (pool, task, ask) in begun {
             let turn = Turn { asking: self.clone(), cx: cx.clone(), pool, task };
             tokio::spawn(work(turn, ask));
         }

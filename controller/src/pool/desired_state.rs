@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use api::{RemediationType, RolloutStatus, WindowsInstance, WindowsNodePool, names::key};
+use api::{Disruption, RemediationType, RolloutStatus, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -206,7 +206,9 @@ impl DesiredState {
         {
             // It was off when wicd would have renewed it, and only the operator can bring another. No other change is
             // made.
-            candidate.change = Some(PendingChange { version: self.course.target.clone(), ..PendingChange::default() });
+            let disruption = if candidate.wants_reboot { Disruption::Reboot } else { Disruption::None };
+            let version = self.course.target.clone();
+            candidate.change = Some(PendingChange { version, disruption, ..PendingChange::default() });
             candidate.staged = true;
         }
         candidate.astray = follows.is_some_and(|version| self.course.is_astray(version));

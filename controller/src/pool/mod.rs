@@ -174,7 +174,7 @@ async fn report_plan(
     let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
     policies::describe(&mut next, missing.as_ref(), true, now);
     store(pool, next, cx).await?;
-    Ok(Action::await_change())
+    Ok(requeue(now, seen.wakes(pool, cx, now)))
 }
 
 /// The status of a pool whose plan was applied.

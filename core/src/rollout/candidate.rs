@@ -27,6 +27,8 @@ pub struct Candidate {
     pub past_return: bool,
     /// Whether its removal has begun, which may have cordoned its Node.
     pub removing: bool,
+    /// Whether the operation of its grant is over. Nothing more is done with such a grant.
+    pub grant_used: bool,
     /// Whether it is to leave: taken out of the inventory, its pool deleted, or deleted by hand.
     pub leaving: bool,
     /// Whether it is released as it is when it leaves, whatever its pool says.

@@ -262,6 +262,7 @@ impl<'a> Plan<'a> {
         let mut grant: Granting = grant.into();
         grant.without_place = disturbs(Some(grant.type_), grant.disruption) && !has_pods(candidate);
         let same = candidate.grant == Some(grant.type_)
+            && !candidate.grant_used
             && candidate.grant_version == grant.version
             && (candidate.grant_disruption.is_none() || candidate.grant_disruption == grant.disruption);
         self.verdicts.insert(&candidate.name, if same { Verdict::Keep } else { Verdict::Give(grant) });

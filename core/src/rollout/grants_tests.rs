@@ -635,6 +635,14 @@ fn repairs_and_lost_nodes() {
     assert_eq!((decision.lost, decision.too_many_unhealthy), (vec![], true));
 }
 
+/// The instance does nothing more with it.
+#[test]
+fn a_grant_whose_operation_is_over_is_not_left_as_it_is() {
+    let follows = |used| Candidate { grant_used: used, ..to(V2, GrantType::Update, ready_to_go("a")) };
+    assert_eq!(changes(&[follows(false)], &limits()), []);
+    assert_eq!(changes(&[follows(true)], &limits()), [("a".to_owned(), Some(GrantType::Update))]);
+}
+
 #[test]
 fn what_is_granted_says_what_to_do() {
     let decision = decide(&[ready_to_go("a"), old(node("b"))], &limits(), NOW);

@@ -85,6 +85,7 @@ pub fn member(
         grant_version: grant.and_then(|g| g.version.clone()),
         grant_disruption: grant.and_then(|g| g.disruption),
         grant_without_place: grant.is_some_and(|g| g.without_place),
+        grant_used: grant.is_some_and(|g| status.last_operation.as_ref() == Some(&g.id)),
         begun: status.operation.as_ref().is_some_and(|o| o.type_.is_change()),
         removing: status.operation.as_ref().is_some_and(|o| o.type_ == GrantType::Remove),
         vanishing: false,
