@@ -185,6 +185,8 @@ event_reasons! {
     RemovedUnclean: Warning on WindowsInstance WindowsNodePool;
     /// The host that leaves belongs to another Node by now, and the operator did not change it. No action is needed.
     HostIsAnothers: Normal on WindowsInstance;
+    /// An annotation of the instance or its Node has neither the value `true` nor `false`, and no effect. Set it to `true`, or remove it.
+    AnnotationWithoutEffect: Warning on WindowsInstance;
     /// The host was released as it is, and stays the node that it is. No action is needed.
     Orphaned: Normal on WindowsInstance;
     /// The host was released during a change and is partly changed. Add it to a pool again to complete the change.

@@ -383,7 +383,7 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     let (mut world, version) = World::joined().await;
     let boots = world.bed.host.boots();
     world.bed.api.objects(|o| {
-        o.edit("nodes", "win-1", |n| n["metadata"]["annotations"][names::key::REBOOT_REQUIRED] = json!("true"))
+        o.edit("nodes", "win-1", |n| n["metadata"]["annotations"][names::key::REBOOT_REQUIRED] = json!("true"));
     });
     world.edit(|i| i["status"]["wicd"] = json!("another"));
     world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Reboot"}));
@@ -484,4 +484,18 @@ async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_
     };
     world.works_until("it leaves", is_gone).await;
     assert!(world.was_cordoned());
+}
+
+#[tokio::test]
+async fn an_annotation_that_means_nothing_is_reported() {
+    let (mut world, _) = World::joined().await;
+    world.edit(|i| i["metadata"]["annotations"][names::key::ABANDON] = json!("yes"));
+    let notes = |w: &World| {
+        let events = w.bed.api.all_calls().into_iter().filter(|c| c.method == "POST" && c.path.ends_with("/events"));
+        events.filter(|c| c.body["reason"] == "AnnotationWithoutEffect").map(|c| c.body["note"].to_string()).collect()
+    };
+    world.works_until("it is reported", |w| !Vec::<String>::is_empty(&notes(w))).await;
+    let notes = notes(&world);
+    assert!(notes[0].contains("abandon=yes has no effect: set it to true, or remove it"), "{notes:?}");
+    assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
 }

@@ -60,7 +60,11 @@ use wnp_core::{
     },
     render::Stored,
     rollout::{lost_settings, member::is_held},
-    status::{instance::Situation, waiting::Waiting},
+    status::{
+        annotations::{OF_INSTANCE, OF_NODE, without_effect},
+        instance::Situation,
+        waiting::Waiting,
+    },
 };
 
 /// When the API server fails us, look again after this time.
@@ -131,7 +135,17 @@ async fn reconcile_instance(cached: &WindowsInstance, cx: &Arc<Context>) -> Resu
     }
 }
 
+/// Reports annotations by which a person wants something that does not happen.
+fn report_annotations(scope: &Scope) {
+    let node = scope.cx.node(&scope.name());
+    let on_node = node.iter().flat_map(|n| without_effect(n.annotations(), OF_NODE));
+    for note in without_effect(scope.instance.annotations(), OF_INSTANCE).into_iter().chain(on_node) {
+        scope.cx.events.say(&scope.instance, EventReason::AnnotationWithoutEffect, "Reconcile", &note);
+    }
+}
+
 async fn act(scope: &mut Scope) -> Result<Action, StepError> {
+    report_annotations(scope);
     let grant = scope.instance.spec.grant.clone().filter(|g| scope.may_start(g));
     if scope.leaving() {
         return leave(scope, grant).await;

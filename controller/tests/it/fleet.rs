@@ -23,6 +23,8 @@ use testbed::{
     sim::{HostOptions, Sim, SimHost, SimOptions},
 };
 
+use crate::statuses::Statuses;
+
 /// How long anything may take on a busy machine. Nothing is proven by it; it ends a test that would never end.
 pub(crate) const LIMIT: Duration = Duration::from_mins(4);
 
@@ -35,6 +37,7 @@ pub(crate) struct World {
     pub options: OperatorOptions,
     pub key: PrivateKey,
     files: tempfile::TempDir,
+    _statuses: Statuses,
 }
 
 impl World {
@@ -77,7 +80,8 @@ impl World {
         payload::write(&options.payload, payload, payload::LEVEL_FAST)?;
         std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
-        Ok(Self { operator, sim, client, control_plane, options, key, files })
+        let statuses = Statuses::watch(&client);
+        Ok(Self { operator, sim, client, control_plane, options, key, files, _statuses: statuses })
     }
 
     /// Starts another operator in the place of the one that is there, which is ended if it still runs.

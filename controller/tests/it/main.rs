@@ -39,6 +39,7 @@ mod rollout_faults;
 mod rollout_restart;
 mod rollout_unfit;
 mod rollout_windows;
+mod statuses;
 mod takeover;
 mod template;
 mod transcripts;

@@ -1,5 +1,6 @@
 //! What people read: status and conditions, from what was observed.
 
+pub mod annotations;
 pub mod instance;
 pub mod policies;
 pub mod pool;

@@ -6,7 +6,7 @@ mod trouble;
 use std::sync::Arc;
 
 use api::{
-    Disruption, Failures, GrantType, Host, Inventory, Operation, Phase, Rollout, RolloutStatus, Verdict,
+    Disruption, Failures, GrantType, Host, Inventory, Kstatus, Operation, Phase, Rollout, RolloutStatus, Verdict,
     WindowsInstance, WindowsInstanceSpec, WindowsInstanceStatus, WindowsNodePoolSpec, conditions::find,
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -101,22 +101,8 @@ fn described_in(
     next(pool, &seen, None, now)
 }
 
-/// What kstatus makes of a status: the rules of its generic reader.
-fn kstatus(pool: &WindowsNodePool, status: &WindowsNodePoolStatus) -> &'static str {
-    if status.observed_generation != pool.metadata.generation {
-        return "InProgress";
-    }
-    for condition in &status.conditions {
-        match (condition.type_.as_str(), condition.status.as_str()) {
-            ("Reconciling", "True") => return "InProgress",
-            ("Stalled", "True") => return "Failed",
-            _ => {}
-        }
-    }
-    match find(&status.conditions, kind::READY).map(|c| c.status.as_str()) {
-        Some("False") => "InProgress",
-        _ => "Current",
-    }
+fn kstatus(pool: &WindowsNodePool, status: &WindowsNodePoolStatus) -> String {
+    format!("{:?}", Kstatus::of(&pool.metadata, status.observed_generation, &status.conditions))
 }
 
 fn conflict() -> EntryError {

@@ -236,7 +236,11 @@ fn no_pool_is_ready_while_a_node_is_outdated_and_free_to_change() {
             let (pool, course) = (pool(nodes), Progress { target: "2-b".into(), ..course(BlockedBy::None) });
             let status = described_in(&pool, &members, &[], &decision, &course, Ok(&OPEN), now());
             let ready = find(&status.conditions, "Ready").unwrap();
-            assert_eq!((ready.status.as_str(), kstatus(&pool, &status)), ("Unknown", "InProgress"), "{ready:?}");
+            assert_eq!(
+                (ready.status.as_str(), kstatus(&pool, &status).as_str()),
+                ("Unknown", "InProgress"),
+                "{ready:?}"
+            );
         }
     }
 }
@@ -250,7 +254,7 @@ fn a_pool_whose_other_nodes_are_held_by_people_is_done() {
     let status = described(&pool(3), &members, &[]);
     let ready = find(&status.conditions, "Ready").unwrap();
     assert_eq!(
-        (ready.status.as_str(), ready.reason.as_str(), kstatus(&pool(3), &status)),
+        (ready.status.as_str(), ready.reason.as_str(), kstatus(&pool(3), &status).as_str()),
         ("True", "OnHold", "Current")
     );
     assert!(ready.message.contains("2 nodes are not updated") && ready.message.contains("h1, h2"), "{}", ready.message);

@@ -1,0 +1,39 @@
+//! How tools that know nothing of our kinds read them.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, ObjectMeta};
+
+use crate::conditions::{find, is_true, kind};
+
+/// What [kstatus](https://github.com/kubernetes-sigs/cli-utils/tree/master/pkg/kstatus) makes of an object. Flux and `kapp` wait by
+/// it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kstatus {
+    /// The object is being deleted.
+    Terminating,
+    /// The object does not have its desired state yet.
+    InProgress,
+    /// A person must act.
+    Failed,
+    /// The object has its desired state.
+    Current,
+}
+
+impl Kstatus {
+    /// Reads an object by the rules for any kind. `observed` is the generation that its status is about.
+    pub fn of(meta: &ObjectMeta, observed: Option<i64>, conditions: &[Condition]) -> Self {
+        if meta.deletion_timestamp.is_some() {
+            return Self::Terminating;
+        }
+        let is_old = observed.is_some_and(|observed| Some(observed) != meta.generation);
+        if is_old || is_true(conditions, kind::RECONCILING) {
+            return Self::InProgress;
+        }
+        if is_true(conditions, kind::STALLED) {
+            return Self::Failed;
+        }
+        match find(conditions, kind::READY).map(|c| c.status.as_str()) {
+            Some("False") => Self::InProgress,
+            _ => Self::Current,
+        }
+    }
+}

@@ -1,0 +1,49 @@
+//! Annotations that people set on an instance or a Node. Pure.
+
+use std::collections::BTreeMap;
+
+use api::{names::key, text::line};
+
+/// Those of an instance that are on or off.
+pub const OF_INSTANCE: &[&str] = &[key::HOLD, key::ABANDON];
+/// Those of a Node.
+pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
+
+/// Longest value that a note has.
+const MOST_VALUE: usize = 40;
+
+/// Notes on annotations that are neither on nor off: whoever set them believes that they are in effect.
+pub fn without_effect(annotations: &BTreeMap<String, String>, switches: &[&str]) -> Vec<String> {
+    let value = |switch: &&&str| annotations.get(**switch).filter(|v| !matches!(v.as_str(), "true" | "false"));
+    let note = |switch: &&str| {
+        let value = value(&switch)?;
+        let value = line(value, MOST_VALUE);
+        Some(format!("the annotation {switch}={value} has no effect: set it to true, or remove it"))
+    };
+    switches.iter().filter_map(note).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_true_and_false_mean_something() {
+        for (value, expected) in [
+            (None, false),
+            (Some("true"), false),
+            (Some("false"), false),
+            (Some("yes"), true),
+            (Some("True"), true),
+            (Some(""), true),
+        ] {
+            let set = value.map(|v| (key::ABANDON.to_owned(), v.to_owned()));
+            let other = ("example.com/abandon".to_owned(), "yes".to_owned());
+            let notes = without_effect(&set.into_iter().chain([other]).collect(), OF_INSTANCE);
+            assert_eq!(notes.len(), usize::from(expected), "{value:?}: {notes:?}");
+        }
+        let long = BTreeMap::from([(key::HOLD.to_owned(), "no\u{202e}".repeat(100))]);
+        let notes = without_effect(&long, OF_NODE);
+        assert!(notes[0].len() < 200 && !notes[0].contains('\u{202e}'), "{notes:?}");
+    }
+}
