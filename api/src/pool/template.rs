@@ -48,13 +48,15 @@ pub struct NodeTemplate {
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
 #[serde(rename_all = "camelCase")]
 #[x_kube(
-    validation = ("!has(self.labels) || self.labels.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && (!(k.contains('kubernetes.io/') || k.contains('k8s.io/')) || k.startsWith('node-role.kubernetes.io/') || k.startsWith('node.kubernetes.io/') || k.startsWith('topology.kubernetes.io/')))", "labels with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io belong to others; only node-role.kubernetes.io/, node.kubernetes.io/ and topology.kubernetes.io/ may be set"),
+    validation = ("!has(self.labels) || self.labels.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && k != 'node-role.kubernetes.io/control-plane' && k != 'node-role.kubernetes.io/master' && (!(k.contains('kubernetes.io/') || k.contains('k8s.io/')) || k.startsWith('node-role.kubernetes.io/') || k.startsWith('node.kubernetes.io/') || k.startsWith('topology.kubernetes.io/')))", "labels with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io belong to others; only node-role.kubernetes.io/, node.kubernetes.io/ and topology.kubernetes.io/ may be set, and no role of a control plane"),
+    validation = (r"!has(self.labels) || self.labels.all(k, k.matches(r'^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$') && self.labels[k].matches(r'^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$'))", "labels must have keys of letters, digits, -, _ and ., perhaps with a domain and / before them, and values of at most 63 letters, digits, -, _ and ."),
+    validation = (r"!has(self.annotations) || self.annotations.all(k, k.matches(r'^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$'))", "annotations must have keys of letters, digits, -, _ and ., perhaps with a domain and / before them"),
     validation = ("!has(self.annotations) || self.annotations.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.contains('kubernetes.io/') && !k.contains('k8s.io/'))", "annotations with a key under kubernetes.io, k8s.io or windowsmachineconfig.openshift.io belong to others")
 )]
 pub struct TemplateMetadata {
     /// Labels of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 64))]
+    #[schemars(extend("maxProperties" = 64, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 63})))]
     pub labels: Option<BTreeMap<String, String>>,
     /// Annotations of the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]

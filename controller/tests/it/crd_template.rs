@@ -36,10 +36,26 @@ async fn labels_and_annotations_of_others_are_refused() -> Result<()> {
         add("labels", key, Refused("belong to others; only node-role.kubernetes.io/"));
         add("annotations", key, Refused("annotations with a key under"));
     }
+    for key in ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"] {
+        add("labels", key, Refused("no role of a control plane"));
+    }
+    for key in ["a b", "-a", "Example.com/a", "a/b/c"] {
+        add("labels", key, Refused("labels must have keys of letters"));
+        add("annotations", key, Refused("annotations must have keys of letters"));
+    }
     add("annotations", "example.com/contact", Taken);
     add("annotations", "contact", Taken);
     add("annotations", "node.kubernetes.io/a", Refused("annotations with a key under"));
     let many = |n: usize| (0..n).map(|i| (format!("k{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
+    for (value, verdict) in [
+        ("a_b.C-9", Taken),
+        ("", Taken),
+        ("x y", Refused("labels must have keys of letters")),
+        (&*"a".repeat(64), Refused("may not be more than 63")),
+    ] {
+        let patch = json!({"template": {"metadata": {"labels": {"line": value}}}});
+        cases.push((format!("the value {value}"), pool("case", &patch), verdict));
+    }
     for what in ["labels", "annotations"] {
         for (n, verdict) in [(64, Taken), (65, Refused("must have at most 64 items"))] {
             let patch = json!({"template": {"metadata": {what: many(n)}}});

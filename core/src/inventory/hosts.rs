@@ -9,7 +9,7 @@ use super::{
     Entry, EntryError,
     address::{canonical, is_address},
 };
-use crate::operation::host_key_problem::HostKeyProblem;
+use crate::{node::labels, operation::host_key_problem::HostKeyProblem};
 
 /// Another host that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,6 +109,10 @@ pub fn resolve(
             refuse("InvalidInventory", message);
             continue;
         }
+        if let Some(problem) = labels::problem(entry.labels.iter().flatten()) {
+            refuse("InvalidInventory", format!("host {}: labels: {problem}", entry.name));
+            continue;
+        }
         if is_strict && entry.host_key.is_none() && !(keys.is_known)(&entry.name) {
             let problem = HostKeyProblem::NotDeclared { address: entry.address.clone() };
             refuse(problem.reason(), format!("host {}: {problem}", entry.name));
@@ -177,6 +181,10 @@ mod tests {
     #[test]
     fn each_bad_entry_stops_only_itself() {
         let bad_key = Host { host_key: Some("SHA256:short".into()), ..host("k", "10.0.0.9") };
+        let bad_label = |key: &str, value: &str| Host {
+            labels: Some([(key.to_owned(), value.to_owned())].into()),
+            ..host("l", "10.0.0.8")
+        };
         let other_port = Host { port: Some(2222), ..host("b", "10.0.0.1") };
         for (about, hosts, others, used, refused) in [
             ("all fine", vec![host("a", "10.0.0.1"), host("b", "10.0.0.2")], vec![], vec!["a", "b"], vec![]),
@@ -186,6 +194,20 @@ mod tests {
                 vec![],
                 vec!["a"],
                 vec![("b", "HostConflict")],
+            ),
+            (
+                "a label that no Node can have",
+                vec![host("a", "10.0.0.1"), bad_label("line", "x y")],
+                vec![],
+                vec!["a"],
+                vec![("l", "InvalidInventory")],
+            ),
+            (
+                "a label that makes another node of it",
+                vec![host("a", "10.0.0.1"), bad_label("kubernetes.io/os", "linux")],
+                vec![],
+                vec!["a"],
+                vec![("l", "InvalidInventory")],
             ),
             ("same address, other port", vec![host("a", "10.0.0.1"), other_port], vec![], vec!["a", "b"], vec![]),
             (

@@ -12,7 +12,7 @@ pub const OF_NODE: &[&str] = &[key::HOLD, key::KEEP_CORDONED];
 /// Longest value that a note has.
 const MOST_VALUE: usize = 40;
 
-/// Notes on annotations that are neither on nor off: whoever set them believes that they are in effect.
+/// Notes on annotations that are neither on nor off: their author believes that they are in effect.
 pub fn without_effect(annotations: &BTreeMap<String, String>, switches: &[&str]) -> Vec<String> {
     let value = |switch: &&&str| annotations.get(**switch).filter(|v| !matches!(v.as_str(), "true" | "false"));
     let note = |switch: &&str| {

@@ -13,7 +13,7 @@ use super::{
     excerpt, field,
     tree::{Fault, Kind, Meaning, Node},
 };
-use wnp_core::inventory::address::is_address;
+use wnp_core::{inventory::address::is_address, node::labels};
 
 /// API version of a host list.
 pub const API_VERSION: &str = "windowsmachineconfig.openshift.io/v1alpha1";
@@ -154,26 +154,17 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
 }
 
 /// The Node would be refused with other labels.
-fn check_labels(labels: &Node, faults: &mut Vec<Fault>) {
-    let Kind::Map(members) = &labels.kind else { return };
-    let word = |text: &str| {
-        text.len() <= 63
-            && text.starts_with(|c: char| c.is_ascii_alphanumeric())
-            && text.ends_with(|c: char| c.is_ascii_alphanumeric())
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
-    };
+fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
+    let Kind::Map(members) = &map.kind else { return };
     for member in members {
-        let (prefix, name) = member.key.rsplit_once('/').map_or((None, member.key.as_str()), |(p, n)| (Some(p), n));
-        if !word(name) || prefix.is_some_and(|p| !is_address(p) || p != p.to_ascii_lowercase()) {
-            let mend = "use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own";
+        if let Some(mend) = labels::key_problem(&member.key) {
             faults.push((
                 member.line,
                 format!("`labels`: {:?} is not a valid key of a label: {mend}", excerpt(&member.key)),
             ));
         }
         let value = member.value.text().unwrap_or_default();
-        if !value.is_empty() && !word(value) {
-            let mend = "use at most 63 letters, digits, `-`, `_` and `.`";
+        if let Some(mend) = labels::value_problem(value) {
             faults.push((
                 member.value.line,
                 format!("`labels`: {:?} is not a valid value of a label: {mend}", excerpt(value)),

@@ -91,7 +91,7 @@ fn follows_legacy(status: &WindowsInstanceStatus, node: Option<&Node>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use api::{HostFacts, InstanceHost, NodeRef, Operation, PinnedHostKey, WindowsInstanceSpec};
+    use api::{GrantType, HostFacts, InstanceHost, NodeRef, Operation, PinnedHostKey, WindowsInstanceSpec};
     use serde_json::json;
 
     fn reserved() -> Reserved {
@@ -238,9 +238,11 @@ mod tests {
         for (step, expected) in
             [("Cordon", false), ("Drain", false), ("Deconfigure", true), ("DeleteNode", true), ("Certify", false)]
         {
-            let operation = Some(Operation { step: step.into(), ..Operation::default() });
-            let claim = built("win-1", &WindowsInstanceStatus { operation, ..status() }, &[], &[], &none);
-            assert_eq!(claim.ended, expected, "{step}");
+            for (type_, ends) in [(GrantType::Remove, expected), (GrantType::Update, false)] {
+                let operation = Some(Operation { step: step.into(), type_, ..Operation::default() });
+                let claim = built("win-1", &WindowsInstanceStatus { operation, ..status() }, &[], &[], &none);
+                assert_eq!(claim.ended, ends, "{type_:?} {step}");
+            }
         }
     }
 }

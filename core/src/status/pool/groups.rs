@@ -46,8 +46,11 @@ pub(super) struct Groups {
 impl Groups {
     /// Sorts the hosts of a pool.
     pub(super) fn of(pool: &WindowsNodePool, seen: &ObservedPool<'_>, now: Timestamp) -> Self {
+        // What goes over to another pool is that pool's.
+        let own = |m: &&Member| !seen.list.moves.contains_key(&m.candidate.name);
         let names = |f: &dyn Fn(&&Member) -> bool| -> Vec<String> {
-            let mut names: Vec<String> = seen.members.iter().filter(f).map(|m| m.candidate.name.clone()).collect();
+            let own = seen.members.iter().filter(own).filter(f);
+            let mut names: Vec<String> = own.map(|m| m.candidate.name.clone()).collect();
             names.sort();
             names
         };

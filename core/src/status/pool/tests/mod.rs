@@ -197,6 +197,17 @@ fn a_pool_whose_instances_are_not_made_yet_is_not_ready() {
     assert_eq!(find(&status.conditions, kind::READY).unwrap().status, "True");
 }
 
+/// It is that pool's from the moment on in which that one lists it.
+#[test]
+fn a_host_that_goes_over_to_another_pool_does_not_count() {
+    let members = [member("h0", Phase::Ready), member("h1", Phase::Ready)];
+    let (decision, course) = (Decision::default(), course(BlockedBy::None));
+    let list = List { moves: [("h1".to_owned(), "other".to_owned())].into(), ..listed(1, &[]) };
+    let status = next(&pool(1), &observed(&list, &members, &decision, &course), None, now());
+    assert_eq!((status.hosts, status.ready_nodes, status.up_to_date_nodes), (1, 1, 1));
+    assert_eq!(find(&status.conditions, kind::READY).unwrap().message, "1 of 1 nodes Ready");
+}
+
 #[test]
 fn saying_it_twice_changes_nothing() {
     let mut pool = pool(2);
