@@ -2,8 +2,6 @@
 //!
 //! The CRD has the same rules; lists of other sources do not pass through it.
 
-use crate::inventory::address::is_address;
-
 /// Groups whose labels belong to others, with all groups below them.
 const RESERVED: [&str; 3] = ["kubernetes.io", "k8s.io", api::names::GROUP];
 /// Groups of Kubernetes that a person may use for a Node.
@@ -14,7 +12,7 @@ const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node
 /// What is wrong with the key of a label, and what to do.
 pub fn key_problem(key: &str) -> Option<&'static str> {
     let (group, name) = key.rsplit_once('/').map_or((None, key), |(group, name)| (Some(group), name));
-    if !is_word(name) || group.is_some_and(|g| !is_address(g) || g.contains(':') || g != g.to_ascii_lowercase()) {
+    if !is_word(name) || !group.is_none_or(is_domain) {
         return Some("use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own");
     }
     if CONTROL_PLANE.contains(&key) {
@@ -41,6 +39,11 @@ pub fn problem<'a>(labels: impl IntoIterator<Item = (&'a String, &'a String)>) -
             value_problem(value).map(|todo| format!("{value:?} is not a valid value of the label {key}: {todo}"))
         })
     })
+}
+
+fn is_domain(text: &str) -> bool {
+    let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    text.len() <= 253 && text.split('.').all(|part| is_word(part) && part.chars().all(is_lower))
 }
 
 fn is_word(text: &str) -> bool {
@@ -72,6 +75,9 @@ mod tests {
             ("a/b/c", false),
             ("Example.com/a", false),
             ("fd00::1/a", false),
+            ("a..b/c", false),
+            ("a-.b/c", false),
+            ("a_b/c", false),
             ("kubernetes.io/os", false),
             ("beta.kubernetes.io/os", false),
             ("x.topology.kubernetes.io/zone", false),
