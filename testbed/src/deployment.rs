@@ -3,13 +3,12 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
-use api::{WindowsInstance, WindowsNodePool};
 use k8s_openapi::{
     api::rbac::v1::ClusterRoleBinding, apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
     Api, Client,
-    api::{ListParams, Patch, PatchParams},
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams},
     runtime::{conditions, wait::await_condition},
 };
 use russh::keys::{Algorithm, PrivateKey, ssh_key::LineEnding};
@@ -32,17 +31,8 @@ pub async fn install(control_plane: &ControlPlane) -> Result<()> {
     let client = control_plane.client().await?;
     for crd in api::crds() {
         control_plane.apply_yaml(&serde_yaml::to_string(&crd)?).await?;
-        let name = crd.metadata.name.context("a CRD has a name")?;
-        let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-        await_condition(crds, &name, conditions::is_crd_established()).await?;
+        served(&client, &crd.metadata.name.context("a CRD has a name")?).await?;
     }
-    // Established is said a little before the kinds are served.
-    let (pools, instances) = (Api::<WindowsNodePool>::all(client.clone()), Api::<WindowsInstance>::all(client));
-    let all = ListParams::default();
-    eventually("the kinds are served", || async {
-        pools.list(&all).await.is_ok() && instances.list(&all).await.is_ok()
-    })
-    .await?;
     apply(control_plane, "base").await?;
     policies_in_force(control_plane).await
 }
@@ -96,9 +86,9 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     apply(control_plane, rights).await?;
     // The operator uses its rights as soon as it finds the kinds.
     control_plane.apply_file(&crate::source_dir().join("crds").join(file)).await?;
-    let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client().await?);
+    let client = control_plane.client().await?;
     for plural in ["machines", "machinesets"] {
-        await_condition(crds.clone(), &format!("{plural}.{group}"), conditions::is_crd_established()).await?;
+        served(&client, &format!("{plural}.{group}")).await?;
     }
     Ok(())
 }
@@ -111,12 +101,24 @@ pub async fn install_flux(control_plane: &ControlPlane) -> Result<()> {
     control_plane.apply_file(&crate::source_dir().join("crds").join("flux.yaml")).await?;
     let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "flux-system"}});
     control_plane.apply_yaml(&namespace.to_string()).await?;
-    let crds: Api<CustomResourceDefinition> = Api::all(control_plane.client().await?);
+    let client = control_plane.client().await?;
     for plural in ["gitrepositories", "ocirepositories", "externalartifacts"] {
-        let name = format!("{plural}.source.toolkit.fluxcd.io");
-        await_condition(crds.clone(), &name, conditions::is_crd_established()).await?;
+        served(&client, &format!("{plural}.source.toolkit.fluxcd.io")).await?;
     }
     Ok(())
+}
+
+/// Waits until a kind is served. Established is said a little before.
+async fn served(client: &Client, crd: &str) -> Result<()> {
+    let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
+    await_condition(crds.clone(), crd, conditions::is_crd_established()).await?;
+    let spec = crds.get(crd).await?.spec;
+    let version = spec.versions.iter().find(|v| v.served).context("no version is served")?;
+    let kind = GroupVersionKind::gvk(&spec.group, &version.name, &spec.names.kind);
+    let objects =
+        Api::<DynamicObject>::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, &spec.names.plural));
+    let one = ListParams::default().limit(1);
+    eventually("the kind is served", || async { objects.list(&one).await.is_ok() }).await
 }
 
 /// The API server takes policies up in one go, some time after they were written: when one that is easy to probe refuses, the others do.

@@ -25,7 +25,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::{
     sync::{Semaphore, mpsc, watch},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -47,6 +47,8 @@ pub enum ServingCertificate {
 
 /// Namespace of the kubelets' Leases.
 const LEASES: &str = "kube-node-lease";
+/// Longest wait for an answer of the API server.
+const ANSWER: Duration = Duration::from_mins(1);
 /// Seconds that a kubelet's Lease holds.
 const LEASE_SECONDS: i32 = 40;
 /// Requests of kubelets that are under way at once; each may need a connection of its own.
@@ -363,11 +365,12 @@ where
 pub(super) async fn insist<T, F: Future<Output = kube::Result<T>>>(what: &str, mut attempt: impl FnMut() -> F) -> T {
     let mut pause = Duration::from_millis(200);
     loop {
-        match attempt().await {
-            Ok(value) => return value,
-            Err(error) => {
+        match timeout(ANSWER, attempt()).await {
+            Ok(Ok(value)) => return value,
+            Ok(Err(error)) => {
                 tracing::warn!(what, error = &error as &dyn std::error::Error, "simulated host failed, will try again");
             }
+            Err(_) => tracing::warn!(what, "simulated host got no answer, will try again"),
         }
         sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(10));

@@ -16,7 +16,7 @@ use kube::{
 use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use wicd::daemon::{drift, reconciler::Report};
 use x509_parser::pem::Pem;
 
@@ -30,6 +30,9 @@ use super::{
 
 /// A `kubelet.exe` that begins with these bytes runs, registers its Node and never becomes Ready.
 pub const BROKEN: &[u8] = b"BROKEN";
+
+/// Delay after which Windows starts the service again.
+const START_AGAIN: std::time::Duration = std::time::Duration::from_secs(1);
 
 /// Runs the machine's kubelet whenever its service runs.
 pub(super) async fn supervise(fleet: Arc<Fleet>, machine: Arc<Machine>) {
@@ -61,7 +64,8 @@ async fn run(fleet: &Arc<Fleet>, machine: &Arc<Machine>) {
                 );
             }
         }
-        if state.changed().await.is_err() {
+        // Windows starts a service again that has ended.
+        if let Ok(Err(_)) = timeout(START_AGAIN, state.changed()).await {
             return;
         }
     };
