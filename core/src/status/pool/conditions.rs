@@ -12,7 +12,7 @@ use super::{
     ObservedPool, blocked,
     groups::Groups,
     number,
-    trouble::{Trouble, first_failure, worst},
+    trouble::{Trouble, first_failure, too_many_unhealthy, worst},
 };
 use crate::{
     enumeration::first_names,
@@ -216,7 +216,7 @@ impl<'a> View<'a> {
             let message = || format!("for more than {limit} s: {}", failure_or_names(names, self.seen));
             (!names.is_empty()).then(|| (reason::PROGRESS_DEADLINE_EXCEEDED.to_string(), message()))
         };
-        match stalled(self.seen, self.held.as_ref(), self.trouble.as_ref()).or_else(overdue) {
+        match stalled(self.seen, self.groups, self.held.as_ref()).or_else(overdue) {
             Some((why, message)) => set(Status::True, why, message),
             None => Next::Remove,
         }
@@ -383,13 +383,13 @@ fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
 }
 
 /// Faults that only a person can correct.
-fn stalled(seen: &ObservedPool<'_>, held: Option<&Held>, trouble: Option<&Trouble>) -> Option<(String, String)> {
+fn stalled(seen: &ObservedPool<'_>, groups: &Groups, held: Option<&Held>) -> Option<(String, String)> {
     if let Some(held) = held.filter(|h| h.stalls) {
         return Some((held.reason.into(), held.message.clone()));
     }
-    if let Some(Trouble { reason, message }) = trouble.filter(|t| t.reason == reason::TOO_MANY_UNHEALTHY) {
+    if let Some(Trouble { reason, message }) = too_many_unhealthy(seen, groups) {
         let todo = "no node is repaired: when so many are not Ready at once, look for a common cause (network, API server, a change)";
-        return Some((reason.clone(), format!("{message}; {todo}")));
+        return Some((reason, format!("{message}; {todo}")));
     }
     let first = seen.list.problems.first().filter(|p| !(p.host.is_empty() && seen.list.mends_itself));
     first.map(|first| (first.reason.to_string(), first.message.clone()))

@@ -48,7 +48,8 @@ fn source(seen: &ObservedPool<'_>) -> Option<Trouble> {
     Some(Trouble::new(problem.reason, &problem.message))
 }
 
-fn too_many_unhealthy(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+/// Nothing is repaired until a person has found the common cause.
+pub(super) fn too_many_unhealthy(seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
     let message = || format!("not Ready: {}", first_names(&groups.not_ready));
     seen.decision.too_many_unhealthy.then(|| Trouble::new(reason::TOO_MANY_UNHEALTHY, message()))
 }

@@ -167,3 +167,18 @@ fn the_first_refused_entries_are_in_the_status_with_their_reasons() {
     assert_eq!((planned.refused_hosts, planned.refused), (60, status.refused));
     assert_eq!(described(&pool(1), &[ready("h0")], &[]).refused_hosts, 0);
 }
+
+#[test]
+fn too_many_nodes_that_are_not_ready_stall_a_pool_whatever_else_is_wrong() {
+    let source = EntryError { host: String::new(), reason: "GitOperationFailed", message: "no answer".into() };
+    let decision = Decision { too_many_unhealthy: true, ..Decision::default() };
+    for problems in [vec![], vec![source], vec![conflict()]] {
+        let list = List { mends_itself: true, ..listed(1, &problems) };
+        let (members, course) = ([not_ready("h0")], course(BlockedBy::None));
+        let status = next(&pool(1), &observed(&list, &members, &decision, &course), None, now());
+        let stalled = find(&status.conditions, kind::STALLED).unwrap();
+        assert_eq!(stalled.reason, "TooManyUnhealthy", "{problems:?}");
+        assert!(stalled.message.starts_with("not Ready: h0; no node is repaired"), "{}", stalled.message);
+        assert!(find(&status.conditions, kind::RECONCILING).is_none());
+    }
+}
