@@ -86,6 +86,17 @@ mod tests {
         Machine { clock_ms, uptime_ms, addresses: vec!["10.0.0.1".into()], ..Machine::default() }
     }
 
+    /// They reach conditions, events and terminals.
+    #[test]
+    fn words_of_a_host_are_short_and_hide_nothing() {
+        for word in ["a\u{202e}b", "a\u{200b}b", "a\u{1b}[2Jb", "a\nb", "a\u{feff}b"] {
+            let shown = message(word);
+            assert!(shown.starts_with('a') && shown.ends_with('b'), "{shown:?}");
+            assert!(shown.chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{shown:?}");
+        }
+        assert_eq!(message(&"x".repeat(100_000)).len(), MAX_MESSAGE);
+    }
+
     #[test]
     fn when_a_host_was_started() {
         for (clock_ms, uptime_ms, expected) in [

@@ -148,3 +148,43 @@ fn slim(mut node: Node) -> Node {
     node.metadata.managed_fields = None;
     node
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::{csr::Hosts as _, instance::test_bed::Bed};
+
+    /// The cache has Nodes of Windows alone: a control-plane node is in the API server only.
+    #[tokio::test]
+    async fn no_host_gets_the_certificate_of_a_node_that_is_not_its_own() {
+        let mut bed = Bed::with_objects().await;
+        let own = bed.host.address().to_string();
+        let status = json!({"provenAddress": own, "nodeRef": {"name": "win-1", "uid": "n-1"}});
+        let instance = bed.instance(&json!({}), &json!({}), &status);
+        bed.api.objects(|o| o.put("windowsinstances", serde_json::to_value(instance).unwrap()));
+        bed.sync();
+        let hosts = Hosts::new(bed.cx.clone());
+
+        let node = |uid: &str, os: &str, address: &str| {
+            json!({
+                "metadata": {"name": "win-1", "uid": uid, "labels": {"kubernetes.io/os": os}},
+                "status": {"addresses": [{"type": "InternalIP", "address": address}]},
+            })
+        };
+        let cases: [(&str, Value, bool); 4] = [
+            ("its own", node("n-1", "windows", &own), true),
+            ("one of Linux with its address", node("n-2", "linux", &own), false),
+            ("a control-plane node of another address", node("n-2", "linux", "10.0.0.1"), false),
+            ("one of Windows with another address", node("n-2", "windows", "10.0.0.1"), false),
+        ];
+        for (about, node, expected) in cases {
+            bed.api.objects(|o| o.put("nodes", node));
+            for kind in csr::Kind::ALL {
+                let claim = hosts.confirm("win-1", Some(kind)).await.unwrap();
+                assert_eq!(claim.is_some(), expected, "{about}: {kind:?}");
+            }
+        }
+    }
+}

@@ -91,7 +91,13 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
-    let cache = tempfile::tempdir().context("no directory for Git repositories")?;
+    // In the operator's pod nothing else can be written.
+    let cache = tempfile::tempdir_in(&args.run.cache).or_else(|_| tempfile::tempdir()).with_context(|| {
+        format!(
+            "neither {} nor the directory for temporary files can be written, and one is needed for Git repositories: name one with --cache",
+            args.run.cache.display()
+        )
+    })?;
     let cx = context(Run { cache: cache.path().into(), ..args.run }).await?;
 
     let (mut answers, mut others) = (Vec::new(), Vec::new());
@@ -242,10 +248,15 @@ async fn dry_run(client: &Client, document: &Document, exists: bool) -> anyhow::
             Ok(Verdict::NotAsked(status.message.clone()))
         }
         Err(kube::Error::Api(status)) if matches!(status.code, 400..=499) => {
-            Ok(Verdict::Refused(status.message.clone()))
+            Ok(Verdict::Refused(without_object(&status.message).to_owned()))
         }
         Err(error) => Err(error).context("failed to validate the pool at the API server"),
     }
+}
+
+/// The refusal of a field that is not known begins with the whole object, which says nothing.
+fn without_object(message: &str) -> &str {
+    message.rfind("strict decoding error: ").map_or(message, |at| &message[at..])
 }
 
 /// Whether RBAC refused. Admission, which refuses the pool itself, may do so with the same code.
@@ -274,6 +285,16 @@ mod tests {
         ] {
             assert_eq!(status(&answers), expected, "{about}");
         }
+    }
+
+    #[test]
+    fn a_refusal_fits_on_a_screen() {
+        let object = "x".repeat(6_700);
+        let strict = format!(
+            "\"\" is invalid: patch: Invalid value: \"{{{object}}}\": strict decoding error: unknown field \"spec.templat\""
+        );
+        assert_eq!(without_object(&strict), "strict decoding error: unknown field \"spec.templat\"");
+        assert_eq!(without_object("spec.rollout: Invalid value"), "spec.rollout: Invalid value");
     }
 
     #[test]

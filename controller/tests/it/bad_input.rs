@@ -6,7 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use api::{Inventory, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use api::{Host, Inventory, WindowsNodePoolSpec, conditions, conditions::kind, names::key};
+use kube::api::{Patch, PatchParams};
 use russh::keys::{PublicKeyBase64 as _, ssh_key::LineEnding};
 use serde_json::{Value, json};
 use testbed::{
@@ -29,6 +30,7 @@ async fn each_mistake_says_what_it_is() -> Result<()> {
         duplicates(&world),
         strange_machines(&world),
         strict(&world),
+        one_line_for_what_repeats(&world),
         other_ways_to_a_host(&world),
     )?;
     broken_payload(&mut world).await
@@ -47,6 +49,29 @@ fn with_keys(host: &SimHost, names: &[&str]) -> WindowsNodePoolSpec {
 
 fn pem(key: &russh::keys::PrivateKey) -> Result<String> {
     Ok(key.to_openssh(LineEnding::LF)?.to_string())
+}
+
+/// However often a pool is reconciled, the log has each of its problems once.
+async fn one_line_for_what_repeats(world: &World) -> Result<()> {
+    let host = world.sim.host(HostOptions::named("noise-a")).await?;
+    let twice = Host { name: "noise-b".into(), ..entry(&host) };
+    let mut noise = spec(std::slice::from_ref(&host));
+    noise.inventory.hosts = Some(vec![entry(&host), twice]);
+    world.apply("noise", &noise).await?;
+    let pools: kube::Api<api::WindowsNodePool> = kube::Api::all(world.client.clone());
+    for n in 0..20 {
+        let patch = json!({"metadata": {"annotations": {key::RECONCILE_REQUESTED: n.to_string()}}});
+        pools.patch("noise", &PatchParams::default(), &Patch::Merge(patch)).await?;
+        let is_handled = |p: &api::WindowsNodePool| {
+            let status = pool_status(p);
+            status.last_handled_reconcile_at.as_deref() == Some(&n.to_string()) && status.refused_hosts == 1
+        };
+        world.until("noise", "it is reconciled again", is_handled).await?;
+    }
+    let log = world.operator.log();
+    let lines: Vec<&str> = log.lines().filter(|l| l.contains("HostConflict") && l.contains("noise-b")).collect();
+    ensure!(lines.len() == 1, "{lines:?}");
+    Ok(())
 }
 
 /// A Secret that is wrong in one way after the other, and right in the end.

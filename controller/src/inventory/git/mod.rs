@@ -4,41 +4,27 @@
 //! there is something new.
 
 mod evaluate;
+#[cfg(test)]
+mod evaluate_tests;
+mod fetch;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::{Path, PathBuf},
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
+    path::PathBuf,
+    sync::Arc,
 };
 
 use api::{GitSource, InventoryStatus, WindowsNodePool, conditions::reason, names::key};
-use gitops::{
-    Limits,
-    repository::{Access, Head, Proxy, Repository, Request},
-};
+use gitops::repository::{Head, Repository};
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Secret;
 use kube::{Api, Client, ResourceExt};
 use parking_lot::Mutex;
-use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::flux::server::shown;
-use crate::{
-    args::Run,
-    metrics::Metrics,
-    reconcile_trigger::ReconcileTrigger,
-    supervision::{Panicked, catch},
-};
-use evaluate::{Task, evaluate, source, trouble};
+use crate::{args::Run, metrics::Metrics, reconcile_trigger::ReconcileTrigger};
+use evaluate::{Task, evaluate, source};
+use fetch::{Looker, look, on_disk, secret};
 use wnp_core::inventory::{HostList, SourceError, SourceOutcome, ownership::Begun, revision_policy};
-
-/// A look that failed is repeated after this time, and after twice as long each further time, at most after the interval.
-const FIRST_RETRY: Duration = Duration::from_secs(5);
 
 /// All repositories that pools name.
 pub(crate) struct GitSources {
@@ -329,185 +315,14 @@ impl CachedRepository {
     }
 }
 
-/// What a look in the background needs.
-struct Looker {
-    secrets: Api<Secret>,
-    dir: PathBuf,
-    wake: ReconcileTrigger,
-    metrics: Arc<Metrics>,
-    stop: CancellationToken,
-}
-
-/// Fetches from a server once, and triggers the pools.
-async fn look(looker: Looker, key: Key, remote: Arc<CachedRepository>, git: GitSource, begun: Begun) {
-    let result = catch(fetch(&looker, &key, &remote, &git)).await.unwrap_or_else(|fault| {
-        Err(SourceError { reason: Panicked::REASON, message: fault.to_string(), stalls: false })
-    });
-    let now = Timestamp::now();
-    let pools = {
-        let mut state = remote.lock();
-        state.looking = false;
-        if result.is_err() && looker.stop.is_cancelled() {
-            // The end of this process interrupted it, which says nothing about the repository.
-            remote.looked.notify_waiters();
-            return;
-        }
-        state.looks += 1;
-        state.began = Some(begun);
-        let wait = match result {
-            Ok(head) => {
-                looker.metrics.git_received.inc_by(head.received);
-                state.failures = 0;
-                state.trouble = None;
-                state.head = Some(head);
-                jitter(git.interval())
-            }
-            Err(trouble) => {
-                tracing::warn!(url = shown(&key.url), reason = trouble.reason, "{}", trouble.message);
-                let wait = FIRST_RETRY.saturating_mul(1 << state.failures.min(10)).min(git.interval());
-                state.failures += 1;
-                state.trouble = Some(trouble);
-                jitter(wait)
-            }
-        };
-        (state.next, state.looked) = (now.checked_add(wait).ok(), Some(now));
-        state.pools.clone()
-    };
-    remote.looked.notify_waiters();
-    for pool in &pools {
-        looker.wake.pool(pool);
-    }
-}
-
-async fn fetch(
-    looker: &Looker,
-    key: &Key,
-    remote: &Arc<CachedRepository>,
-    git: &GitSource,
-) -> Result<Head, SourceError> {
-    let mut access = match &git.secret_ref {
-        None => Access::default(),
-        Some(s) => {
-            let data = secret(&looker.secrets, &s.name).await?;
-            Access::from_secret(&git.url, &data).map_err(|e| credentials(&s.name, &e))?
-        }
-    };
-    if let Some(s) = &git.proxy_secret_ref {
-        let data = secret(&looker.secrets, &s.name).await?;
-        access.proxy = Some(Proxy::from_secret(&data).map_err(|e| credentials(&s.name, &e))?);
-    }
-    let request = Request {
-        url: git.url.clone(),
-        reference: git.reference.clone().unwrap_or_default(),
-        access,
-        timeout: git.timeout(),
-        limits: Limits::default(),
-    };
-    let interrupted = Arc::new(AtomicBool::new(false));
-    let flag = interrupted.clone();
-    let fetching = on_disk(remote, &looker.dir, key, move |r| r.fetch(&request, &flag).map_err(|e| trouble(&e)));
-    tokio::pin!(fetching);
-    tokio::select! {
-        result = &mut fetching => result,
-        () = looker.stop.cancelled() => {
-            interrupted.store(true, Ordering::Relaxed);
-            fetching.await
-        }
-    }
-}
-
-/// Does something with the repository on disk, which is opened first if it is not. One at a time.
-async fn on_disk<T: Send + 'static>(
-    remote: &Arc<CachedRepository>,
-    dir: &Path,
-    key: &Key,
-    work: impl FnOnce(&Repository) -> Result<T, SourceError> + Send + 'static,
-) -> Result<T, SourceError> {
-    let mut disk = remote.disk.lock().await;
-    let there = disk.clone();
-    let dir = dir.join(&hex::encode(Sha256::digest(format!("{key:?}")))[..16]);
-    let done = tokio::task::spawn_blocking(move || {
-        let repository = match there {
-            Some(repository) => repository,
-            None => Arc::new(Repository::open(&dir).map_err(|e| trouble(&e))?),
-        };
-        let result = work(&repository);
-        Ok((repository, result))
-    });
-    match done.await {
-        Ok(Ok((repository, result))) => {
-            *disk = Some(repository);
-            result
-        }
-        Ok(Err(trouble)) => Err(trouble),
-        Err(_) => Err(SourceError {
-            reason: "GitOperationFailed",
-            message: "the repository could not be read: see the operator's log".into(),
-            stalls: false,
-        }),
-    }
-}
-
-async fn secret(secrets: &Api<Secret>, name: &str) -> Result<BTreeMap<String, Vec<u8>>, SourceError> {
-    let reason = reason::CREDENTIALS_UNAVAILABLE;
-    let found = secrets.get_opt(name).await.map_err(|error| SourceError {
-        reason,
-        message: format!("the Secret {name} could not be read: {}", crate::errors::said(&error)),
-        stalls: false,
-    })?;
-    let secret = found.ok_or_else(|| SourceError {
-        reason,
-        message: format!(
-            "the Secret {name} does not exist in the operator's namespace; create it, or name another in inventory.git"
-        ),
-        stalls: false,
-    })?;
-    Ok(secret.data.unwrap_or_default().into_iter().map(|(k, v)| (k, v.0)).collect())
-}
-
-fn credentials(secret: &str, error: &impl std::fmt::Display) -> SourceError {
-    let message = format!("the Secret {secret} cannot be used: {error}");
-    SourceError { reason: reason::CREDENTIALS_UNAVAILABLE, message, stalls: false }
-}
-
-/// A twentieth more or less, so that many pools do not look all at once.
-fn jitter(wait: Duration) -> Duration {
-    wait.mul_f64(rand::random_range(0.95..1.05))
-}
-
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use api::WindowsNodePoolSpec;
 
     use super::*;
-    use crate::fake_api::FakeApi;
     use wnp_core::inventory::ownership::HostOwners;
-
-    /// Otherwise a pool reports a failure of its source whenever its operator is replaced.
-    #[tokio::test]
-    async fn a_fetch_that_the_end_of_the_process_interrupts_is_no_failure_of_the_source() {
-        for stops in [false, true] {
-            let (files, stop, remote) =
-                (tempfile::tempdir().unwrap(), CancellationToken::new(), Arc::new(CachedRepository::default()));
-            let looker = Looker {
-                secrets: Api::namespaced(FakeApi::new().client(), "operator"),
-                dir: files.path().to_owned(),
-                wake: ReconcileTrigger::default(),
-                metrics: Arc::new(Metrics::default()),
-                stop: stop.clone(),
-            };
-            // No server listens there.
-            let git = GitSource { url: "http://127.0.0.1:9/hosts.git".into(), ..GitSource::default() };
-            if stops {
-                stop.cancel();
-            }
-            remote.lock().looking = true;
-            let begun = HostOwners::default().begin("p");
-            look(looker, Key::of(&git), remote.clone(), git, begun).await;
-            let state = remote.lock();
-            assert_eq!((state.trouble.is_none(), state.looks == 0, state.looking), (stops, stops, false));
-        }
-    }
 
     /// The list of a repository that is fetched every five minutes says nothing of a host that another pool misses since a second ago.
     #[test]
