@@ -91,7 +91,7 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
         wanted.extend(found);
     }
     documents::distinct(&wanted)?;
-    // In the operator's pod nothing else can be written.
+    // In the operator's pod only the cache can be written.
     let cache = tempfile::tempdir_in(&args.run.cache).or_else(|_| tempfile::tempdir()).with_context(|| {
         format!(
             "neither {} nor the directory for temporary files can be written, and one is needed for Git repositories: name one with --cache",
