@@ -451,6 +451,31 @@ async fn a_node_that_takes_pods_again_is_not_cordoned_without_a_place() {
     assert!(world.was_cordoned());
 }
 
+/// The network was cut and is back: its pods have gone on running.
+#[tokio::test]
+async fn a_node_that_is_ready_again_by_itself_is_not_repaired() {
+    let (mut world, version) = World::joined().await;
+    let before = (world.bed.host.kubelet_starts(), world.bed.host.boots());
+    let is_ready = |w: &World, ready: &str| {
+        w.bed.api.objects(|o| {
+            o.edit("nodes", "win-1", |n| n["status"]["conditions"] = json!([{"type": "Ready", "status": ready}]));
+        });
+    };
+    is_ready(&world, "Unknown");
+    world.bed.host.fault(Fault::Refuse);
+    world.grant("repair-1", GrantType::Repair, &version, &json!({"disruption": "Reboot"}));
+    let fails = |w: &World| w.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number());
+    world.works_until("it cannot be reached", fails).await;
+    world.bed.host.mend();
+    is_ready(&world, "True");
+    let is_over = |w: &World| {
+        let status = w.instance().unwrap()["status"].clone();
+        status["operation"].is_null() && status["lastOperation"] == "repair-1" && status["failures"].is_null()
+    };
+    world.works_until("it is left as it is", is_over).await;
+    assert_eq!((world.bed.host.kubelet_starts(), world.bed.host.boots()), before, "it was disturbed");
+}
+
 #[tokio::test]
 async fn a_removal_whose_host_is_gone_says_how_to_end_it() {
     let (mut world, _) = World::joined().await;
@@ -484,6 +509,22 @@ async fn a_removal_drains_again_if_a_person_lifts_the_cordon_before_the_host_is_
     };
     world.works_until("it leaves", is_gone).await;
     assert!(world.was_cordoned());
+}
+
+/// Its operator ran on a machine whose clock was years ahead, and is replaced by another one.
+#[tokio::test]
+async fn a_removal_that_a_wrong_clock_began_ends() {
+    let (mut world, _) = World::joined().await;
+    world.take_out();
+    let wrong = "2099-01-01T00:00:00Z";
+    world.edit(|i| {
+        i["spec"]["leaving"]["since"] = json!(wrong);
+        i["status"]["operation"] = json!({
+            "id": "remove-1", "type": "Remove", "step": "Drain", "epoch": 1, "startTime": wrong, "stepStartTime": wrong,
+            "drain": {"startTime": wrong, "cordonedTime": wrong, "remaining": 0},
+        });
+    });
+    world.works_until("it leaves", World::is_gone).await;
 }
 
 #[tokio::test]

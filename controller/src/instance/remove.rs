@@ -33,6 +33,7 @@ use wnp_core::{
     operation::{
         identity::{Identity, Purpose},
         remove::{Next, ObservedRemoval, is_deconfiguring, is_step, next},
+        times::age,
     },
 };
 
@@ -145,7 +146,7 @@ pub(super) fn past_return(scope: &Scope) -> Option<Grant> {
 /// How long a node that was marked only just now stays one yet.
 fn settles(scope: &Scope) -> Option<Duration> {
     let leaving = scope.instance.spec.leaving.as_ref().filter(|_| scope.status.current_version.is_some())?;
-    let age = Timestamp::now().duration_since(leaving.since.known()?);
+    let age = age(leaving.since.known()?, Timestamp::now());
     let left = SETTLE.saturating_sub(Duration::try_from(age).unwrap_or_default());
     (!left.is_zero()).then_some(left)
 }

@@ -21,7 +21,7 @@ use remote::RemoteError;
 use remote::ssh::{Connection, SshError};
 use wnp_core::{
     backoff::{backoff, believed},
-    operation::{key_refusal, remove::is_past_return, update::drains},
+    operation::{key_refusal, remove::is_past_return, times, update::drains},
     render::{Rendered, Stored},
     status::instance::{Situation, describe, reached},
 };
@@ -57,8 +57,10 @@ pub(super) struct Target {
 impl Scope {
     /// Takes an instance up.
     pub(super) fn new(cx: Arc<Context>, instance: WindowsInstance, pool: Arc<WindowsNodePool>) -> Self {
-        let status = instance.status.clone().unwrap_or_default();
-        Self { cx, instance, pool, stored: status.clone(), status, begins: false, step_began: None }
+        let stored = instance.status.clone().unwrap_or_default();
+        let mut status = stored.clone();
+        times::correct(&mut status, Timestamp::now());
+        Self { cx, instance, pool, stored, status, begins: false, step_began: None }
     }
 
     /// Its name, which is that of its host and of its Node.

@@ -47,6 +47,11 @@ pub(super) async fn send_ahead(scope: &mut Scope, grant: &Grant) -> Result<Actio
 
 /// Continues a change, until it is complete or a wait is needed.
 pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, StepError> {
+    if is_needless(scope, grant) {
+        scope.status.operation = None;
+        scope.status.last_operation = Some(grant.id.clone());
+        return Ok(Action::requeue(Duration::ZERO));
+    }
     if let Some(wait) = scope.retry_after() {
         return Ok(Action::requeue(wait));
     }
@@ -101,6 +106,16 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
             Next::Done => return done(scope, working, &target).await,
         }
     }
+}
+
+/// Whether a repair that has changed nothing yet would disturb a node that works again: its services would be restarted under its pods.
+fn is_needless(scope: &Scope, grant: &Grant) -> bool {
+    let is_unchanged = scope.status.operation.as_ref().is_none_or(|o| !o.is_past_return());
+    grant.type_ == GrantType::Repair
+        && is_unchanged
+        && scope.cx.node(&scope.name()).is_some_and(|node| {
+            scope.status.node_ref.as_ref().is_some_and(|r| Some(&r.uid) == node.metadata.uid.as_ref()) && ready(&node).0
+        })
 }
 
 /// Takes up the change: a new one begins from the version that the host follows.
@@ -215,9 +230,12 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
     if scope.status.current_version.as_ref() != Some(&target.version) {
         scope.status.previous_version = scope.status.current_version.replace(target.version.clone());
     }
+    // A new certificate for the version that it follows says nothing of one that failed.
+    let is_renewal = operation.from_version == operation.to_version
+        && scope.status.failed_version.as_ref() != Some(&target.version);
     if operation.rolling_back {
         scope.status.previous_version = None;
-    } else if operation.type_ == GrantType::Update {
+    } else if operation.type_ == GrantType::Update && !is_renewal {
         scope.status.failed_version = None;
     }
     scope.status.staged_version = None;

@@ -7,4 +7,5 @@ pub mod join;
 pub mod key_refusal;
 pub mod node_ip;
 pub mod remove;
+pub mod times;
 pub mod update;

@@ -57,6 +57,9 @@ pub struct Candidate {
     /// Whether it follows a version that is neither the target nor the one that the rollout began with: that of a rollout which was
     /// abandoned.
     pub astray: bool,
+    /// The version that it follows, if wicd's certificate there has expired: it gets another with that version, whatever its change waits
+    /// for.
+    pub renews: Option<String>,
     /// Whether everything that the change needs is on the host.
     pub staged: bool,
     /// Whether it failed to follow the target. It is not retried.
@@ -131,7 +134,7 @@ pub(super) fn has_pods(candidate: &Candidate) -> bool {
 pub(super) fn is_revocable(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
-        Some(GrantType::Update | GrantType::Reboot) => {
+        Some(GrantType::Update | GrantType::Reboot | GrantType::Repair) => {
             !candidate.past_return && disturbs(candidate.grant, candidate.grant_disruption)
         }
         _ => false,

@@ -107,6 +107,7 @@ pub fn decide(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Deci
     let mut plan = Plan::new(candidates, limits, now);
     plan.join();
     plan.leave();
+    plan.renew();
     plan.update();
     plan.reboot();
     plan.repair();
@@ -208,14 +209,20 @@ impl<'a> Plan<'a> {
     }
 
     /// Whether a change that has not changed anything on its host yet is given up: a person holds the node or pauses the pool, no window
-    /// is open any more, the version has failed elsewhere, or the change is not wanted any more.
+    /// is open any more, the version has failed elsewhere, or the change is not wanted any more, as the repair of a node that is Ready
+    /// again.
     fn is_given_up(&self, candidate: &Candidate) -> bool {
         let is_wanted = match candidate.grant {
+            Some(GrantType::Update) if candidate.renews.is_some() && candidate.renews == candidate.grant_version => {
+                return !candidate.past_return && (self.limits.paused || candidate.held);
+            }
             Some(GrantType::Update) => {
                 let same = |w: &PendingChange| candidate.grant_version.as_ref() == Some(&w.version);
                 !candidate.failed && candidate.change.as_ref().is_some_and(same)
             }
             Some(GrantType::Reboot) => candidate.wants_reboot,
+            // A window bounds changes, not repairs.
+            Some(GrantType::Repair) => return !candidate.past_return && !self.may_repair(candidate),
             _ => return false,
         };
         let is_stopped = candidate.grant == Some(GrantType::Update)
@@ -355,6 +362,17 @@ impl<'a> Plan<'a> {
         }
     }
 
+    /// Certificates of daemons, which nothing else can bring. No pod is disturbed, so that no window and no step of a rollout is asked.
+    fn renew(&mut self) {
+        for candidate in self.candidates.clone() {
+            let Some(version) = candidate.renews.clone().filter(|_| self.is_free(candidate)) else { continue };
+            if !self.limits.paused && !candidate.withheld && self.pay(candidate, Disruption::None) {
+                let grant = Granting { version: Some(version), ..GrantType::Update.into() };
+                self.give(candidate, Granting { disruption: Some(Disruption::None), ..grant });
+            }
+        }
+    }
+
     /// Updates, and sending ahead what they need.
     fn update(&mut self) {
         let mut candidates: Vec<(&'a Candidate, &'a PendingChange)> = self
@@ -381,11 +399,16 @@ impl<'a> Plan<'a> {
         let settled = u32::try_from(self.candidates.iter().filter(settled).count()).unwrap_or(u32::MAX);
         let mut room = self.limits.gate.limit.map_or(u32::MAX, |limit| limit.saturating_sub(settled));
 
-        // Who has the grant goes first, so that grants do not move about.
+        // Who has the grant goes first, so that grants do not move about. A place among the first is not taken from a node of an abandoned
+        // rollout while that is sent what it needs.
+        let is_to_be_sent = |s: &Candidate| s.astray && !s.staged && s.waits_until.is_none() && self.is_free(s);
+        let reserved = candidates.iter().filter(|(s, _)| is_to_be_sent(s)).count();
+        let reserved = u32::try_from(reserved).unwrap_or(u32::MAX);
         for granted in [true, false] {
             for (candidate, wanted) in &candidates {
                 let fits = if granted { is_granted(candidate, wanted) } else { candidate.staged };
-                if fits && room > 0 && self.is_free(candidate) && self.pay(candidate, wanted.disruption) {
+                let reserved = if granted || candidate.astray { 0 } else { reserved };
+                if fits && room > reserved && self.is_free(candidate) && self.pay(candidate, wanted.disruption) {
                     room -= 1;
                     self.give(
                         candidate,
@@ -487,10 +510,12 @@ impl<'a> Plan<'a> {
     }
 
     fn is_to_be_repaired(&self, candidate: &Candidate) -> bool {
-        !self.limits.paused
-            && !self.too_many_down
-            && self.is_repairable(candidate)
+        self.may_repair(candidate)
             && later(candidate.down_since, Some(self.limits.not_ready_after)).is_some_and(|at| at <= self.now)
+    }
+
+    fn may_repair(&self, candidate: &Candidate) -> bool {
+        !self.limits.paused && !self.too_many_down && self.is_repairable(candidate)
     }
 
     fn is_repairable(&self, candidate: &Candidate) -> bool {

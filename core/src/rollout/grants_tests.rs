@@ -758,6 +758,8 @@ fn a_change_that_has_changed_nothing_is_given_up() {
     };
     let restart =
         |candidate: Candidate| begun(granted(Candidate { wants_reboot: true, available: false, ..candidate }, Reboot));
+    let repaired = |candidate: Candidate| begun(granted(candidate, GrantType::Repair));
+    let no_repairs = || Limits { remediation: RemediationType::None, ..limits() };
     let back = |candidate: Candidate| Candidate { change: None, ..candidate };
     let other = |candidate: Candidate| to("1-a", Update, candidate);
     check(vec![
@@ -786,6 +788,12 @@ fn a_change_that_has_changed_nothing_is_given_up() {
             vec![("a", None)],
         ),
         ("one that is on its way is not", vec![changed(restart(node("a")))], paused(), vec![]),
+        ("a repair goes on, in no window", vec![repaired(long_dead("a"))], closed(), vec![]),
+        ("the node is Ready again by itself", vec![repaired(node("a"))], limits(), vec![("a", None)]),
+        ("a person holds the node", vec![held(repaired(long_dead("a")))], limits(), vec![("a", None)]),
+        ("the pool is paused", vec![repaired(long_dead("a"))], paused(), vec![("a", None)]),
+        ("nothing is repaired any more", vec![repaired(long_dead("a"))], no_repairs(), vec![("a", None)]),
+        ("a repair that has changed the host is finished", vec![changed(repaired(node("a")))], paused(), vec![]),
     ]);
 }
 
@@ -819,6 +827,18 @@ fn nodes_of_an_abandoned_rollout_go_first() {
             vec![ready_to_go("a"), astray(ready_to_go("b"))],
             gated(1),
             vec![("b", Some(GrantType::Update))],
+        ),
+        (
+            "also if they have to be sent it first",
+            vec![ready_to_go("a"), astray(old(node("b")))],
+            gated(1),
+            vec![("b", Some(GrantType::Stage))],
+        ),
+        (
+            "which holds up nobody where there is room",
+            vec![ready_to_go("a"), astray(old(node("b")))],
+            limits(),
+            vec![("a", Some(GrantType::Update)), ("b", Some(GrantType::Stage))],
         ),
         (
             "but not if they were tried in vain",
@@ -858,4 +878,38 @@ fn what_cost_nothing_says_so_and_gets_a_place_when_the_node_takes_pods_again() {
     let unwanted = granted(node("b"), GrantType::Reboot);
     let decision = decide(&[back("a"), unwanted], &Limits { max_unavailable: IntOrPercent::Int(2), ..limits }, NOW);
     assert!(decision.placed.is_empty(), "what is taken back in the same decision is free in the next: {decision:?}");
+}
+
+/// Without it wicd can neither follow another version nor report.
+#[test]
+fn no_certificate_waits_for_a_rollout() {
+    let expired = |candidate: Candidate| Candidate { renews: Some("1-a".into()), ..candidate };
+    let renewing = |candidate: Candidate| Candidate {
+        grant_version: Some("1-a".into()),
+        grant_disruption: Some(Disruption::None),
+        ..begun(granted(expired(candidate), GrantType::Update))
+    };
+    let closed = || Limits { open: false, ..limits() };
+    let paused = || Limits { paused: true, ..limits() };
+    let failed = |candidate: Candidate| Candidate { failed: true, ..candidate };
+    let renewed = |candidate: Candidate, limits: &Limits| {
+        let given = decide(&[candidate], limits, NOW).changes.remove("a").flatten();
+        given.map(|g| (g.type_, g.version, g.disruption))
+    };
+    let renewal = Some((GrantType::Update, Some("1-a".to_owned()), Some(Disruption::None)));
+    for (name, candidate, limits, expected) in [
+        ("the window is closed", expired(ready_to_go("a")), closed(), &renewal),
+        ("the step waits for its approval", expired(ready_to_go("a")), gated(0), &renewal),
+        ("the version has failed on it", expired(failed(ready_to_go("a"))), limits(), &renewal),
+        ("it is first, and then the change", expired(ready_to_go("a")), limits(), &renewal),
+        ("it follows the target", expired(node("a")), limits(), &renewal),
+        ("the pool is paused", expired(ready_to_go("a")), paused(), &None),
+        ("a person holds the node", held(expired(ready_to_go("a"))), limits(), &None),
+    ] {
+        assert_eq!(&renewed(candidate, &limits), expected, "{name}");
+    }
+    check(vec![
+        ("what has begun goes on", vec![renewing(ready_to_go("a"))], closed(), vec![]),
+        ("until a person stops it", vec![held(renewing(ready_to_go("a")))], closed(), vec![("a", None)]),
+    ]);
 }

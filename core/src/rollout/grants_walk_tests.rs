@@ -196,16 +196,20 @@ fn takes_one(candidate: &Candidate) -> bool {
 }
 
 /// Whether what was granted is held up by a person or a window, or is not what its node needs any more.
-fn is_unwanted(candidate: &Candidate, limits: &Limits) -> bool {
+fn is_unwanted(candidate: &Candidate, limits: &Limits, too_many_down: bool) -> bool {
+    let stopped = candidate.held || candidate.withheld || limits.paused;
     let wanted = match candidate.grant {
         Some(GrantType::Update) => {
             !candidate.failed
                 && candidate.change.as_ref().is_some_and(|w| Some(&w.version) == candidate.grant_version.as_ref())
         }
         Some(GrantType::Reboot) => candidate.wants_reboot,
+        Some(GrantType::Repair) => {
+            return stopped || candidate.ready || too_many_down || limits.remediation == RemediationType::None;
+        }
         _ => true,
     };
-    candidate.held || candidate.withheld || limits.paused || !limits.open || !wanted
+    stopped || !limits.open || !wanted
 }
 
 /// Whether the operator disturbs the pods of a node, or may.
@@ -224,7 +228,7 @@ fn loses_pods(candidate: &Candidate) -> bool {
 fn can_be_taken_back(candidate: &Candidate) -> bool {
     match candidate.grant {
         Some(GrantType::Remove) => candidate.leaving && !candidate.deconfiguring,
-        Some(GrantType::Update | GrantType::Reboot) => !candidate.past_return,
+        Some(GrantType::Update | GrantType::Reboot | GrantType::Repair) => !candidate.past_return,
         _ => false,
     }
 }
@@ -260,6 +264,8 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
         losing(&after)
     );
 
+    let staying: Vec<Candidate> = candidates.iter().filter(|s| !s.vanishing).cloned().collect();
+    let too_many_down = is_too_many_down(&staying, limits.max_unhealthy);
     for (old, new) in pairs() {
         let is_left_alone = old.vanishing || (old.leaving && old.deconfiguring);
         prop_assert!(!is_left_alone || !decision.changes.contains_key(&old.name), "{old:?} {new:?}");
@@ -270,14 +276,14 @@ fn check(candidates: &[Candidate], limits: &Limits, now: Timestamp) -> Result<De
     // An operation that is not wanted any more is aborted, as long as the host is unchanged.
     let is_reversible = |old: &Candidate| old.begun && !old.past_return && !old.leaving && !old.vanishing;
     for (old, new) in pairs().filter(|(old, _)| is_reversible(old)) {
-        let is_change = matches!(old.grant, Some(GrantType::Update | GrantType::Reboot));
+        let is_change = matches!(old.grant, Some(GrantType::Update | GrantType::Reboot | GrantType::Repair));
         let is_kept = !decision.changes.contains_key(&old.name) && new.grant == old.grant;
-        prop_assert!(!(is_change && is_kept && is_unwanted(old, limits)), "{old:?}");
+        prop_assert!(!(is_change && is_kept && is_unwanted(old, limits, too_many_down)), "{old:?}");
     }
     for (old, new) in pairs().filter(|(old, _)| decision.changes.contains_key(&old.name)) {
         let waits = old.waits_until.is_some_and(|until| until > now);
         let ends = old.grant.is_none() || (old.leaving && new.grant.is_some());
-        let given_up = !old.past_return && (is_unwanted(old, limits) || (too_many && loses_pods(old)));
+        let given_up = !old.past_return && (is_unwanted(old, limits, too_many_down) || (too_many && loses_pods(old)));
         prop_assert!(!old.begun || ends || leaves(old.grant) || given_up, "{old:?} {new:?}");
         prop_assert!(old.grant != new.grant || old.grant.is_some());
         let Some(grant) = new.grant else { continue };
@@ -559,7 +565,7 @@ proptest! {
         for round in 0..6 {
             let decision = check(&world.candidates(), &world.limits.clone(), time(world.now))?;
             world.write(&decision);
-            let begun = world.hosts.iter().filter(|h| h.candidate.begun && !h.candidate.past_return && h.candidate.grant != Some(GrantType::Repair)).count();
+            let begun = world.hosts.iter().filter(|h| h.candidate.begun && !h.candidate.past_return).count();
             prop_assert!(begun == 0, "round {}: {:?}", round, world);
             world.now += 100;
             let (target, now) = (world.target.clone(), world.now);

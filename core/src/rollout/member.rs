@@ -16,7 +16,7 @@ use crate::{
     backoff::believed,
     drain::cordon::{cordoned_by, is_cordoned},
     node,
-    operation::remove::is_past_return,
+    operation::{remove::is_past_return, times::age},
 };
 
 /// Node label with its zone.
@@ -64,7 +64,7 @@ pub fn member(
     let joined = status.current_version.is_some() || ((unwanted || instance.is_leaving()) && is_a_node());
     let (says_ready, since, _) = node.map_or((false, None, String::new()), node::ready);
     let ready = says_ready && joined;
-    let held = since.is_some_and(|t| Duration::try_from(now.duration_since(t)).unwrap_or_default() >= wish.min_ready);
+    let held = since.is_some_and(|t| Duration::try_from(age(t, now)).unwrap_or_default() >= wish.min_ready);
     let wants_reboot = joined && node.is_some_and(|n| n.annotations().contains_key(key::REBOOT_REQUIRED));
     let (mut change, sent) = change.map_or((None, false), |(change, sent)| (Some(change), sent));
     // A host that has to be restarted anyway is changed and restarted in one go.
@@ -100,6 +100,8 @@ pub fn member(
         held: is_held(instance, node),
         withheld: false,
         cordoned: node.is_some_and(|n| is_cordoned(n) && cordoned_by(n).is_none()),
+        // Like the next ones, known of the whole pool.
+        renews: None,
         staged: sent || status.staged_version.as_deref() == Some(wish.version),
         change,
         // That is known only when it is known how far the rollout has got.

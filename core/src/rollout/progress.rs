@@ -6,6 +6,8 @@
 use api::{FailureAction, IntOrPercent, RolloutStatus, RolloutStep, Time};
 use jiff::{SignedDuration, Timestamp};
 
+use crate::operation::times::begun;
+
 /// What is seen of the nodes. Only those count that have joined and are neither held, lost nor leaving.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
@@ -188,7 +190,7 @@ fn pass_steps(
         if seen.changed < nodes.min(seen.total.saturating_sub(seen.failed)) {
             break;
         }
-        let reached = status.step_reached_time.and_then(Time::known).unwrap_or(now);
+        let reached = status.step_reached_time.and_then(Time::known).map_or(now, |stored| begun(stored, now));
         status.step_reached_time = Some(reached.into());
         if step.approval == Some(true) {
             if !settings.approved.contains(&status.to_version.as_str()) {

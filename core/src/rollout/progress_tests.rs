@@ -98,6 +98,16 @@ fn passes_steps() {
     for (name, before, seen, approved, step, reached, limit, hold) in [
         ("no node yet", on_its_way(0, None), seen(0, 0), vec![], 0, None, Some(1), BlockedBy::None),
         ("the first is there", on_its_way(0, None), seen(1, 0), vec![], 0, Some(1000), Some(1), soaking(1900)),
+        (
+            "its pause was begun by a clock that was years ahead",
+            on_its_way(0, Some(400_000_000)),
+            seen(1, 0),
+            vec![],
+            0,
+            Some(1000),
+            Some(1),
+            soaking(1900),
+        ),
         ("its pause goes on", on_its_way(0, Some(101)), seen(1, 0), vec![], 0, Some(101), Some(1), soaking(1001)),
         ("its pause is over", on_its_way(0, Some(100)), seen(1, 0), vec![], 1, None, Some(10), BlockedBy::None),
         (

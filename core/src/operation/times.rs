@@ -1,0 +1,88 @@
+//! Stored times by which the operator measures how long something has lasted.
+
+use api::{Time, WindowsInstanceStatus};
+use jiff::{SignedDuration, Timestamp};
+
+/// Clocks of two machines that run the operator one after the other may differ by this much.
+const SKEW: SignedDuration = SignedDuration::from_mins(1);
+
+/// The stored start of something, as far as it can be believed. A start in the future was written by a clock that was wrong: what it
+/// began would never be over. It counts as begun now.
+pub fn begun(stored: Timestamp, now: Timestamp) -> Timestamp {
+    if stored.duration_since(now) > SKEW { now } else { stored }
+}
+
+/// How long ago something was, by the clock of another machine. A time that is far in the future counts as long ago.
+pub fn age(stored: Timestamp, now: Timestamp) -> SignedDuration {
+    let age = now.duration_since(stored);
+    if age < -SKEW { age.abs() } else { age.max(SignedDuration::ZERO) }
+}
+
+/// Corrects the starts in the status of an instance.
+pub fn correct(status: &mut WindowsInstanceStatus, now: Timestamp) {
+    let correct = |time: &mut Time| {
+        if let Some(known) = time.known() {
+            let believed = begun(known, now);
+            if believed != known {
+                *time = believed.into();
+            }
+        }
+    };
+    if let Some(operation) = &mut status.operation {
+        correct(&mut operation.start_time);
+        correct(&mut operation.step_start_time);
+        if let Some(drain) = &mut operation.drain {
+            correct(&mut drain.start_time);
+            drain.cordoned_time.iter_mut().for_each(correct);
+        }
+    }
+    let of_keys = status.key_rotation.iter_mut().filter_map(|k| k.failures.as_mut());
+    status.failures.iter_mut().chain(of_keys).filter_map(|f| f.first_time.as_mut()).for_each(correct);
+}
+
+#[cfg(test)]
+mod tests {
+    use api::{DrainStatus, Failures, Operation};
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    #[test]
+    fn what_a_wrong_clock_began_is_over_some_day() {
+        for (name, stored, expected_begun, expected_age) in [
+            ("a while ago", 1_000, 1_000, 600),
+            ("by a clock that is a little ahead", 1_630, 1_630, 0),
+            ("years ahead", 400_000_000, 1_600, 399_998_400),
+        ] {
+            let now = at(1_600);
+            assert_eq!(begun(at(stored), now), at(expected_begun), "{name}");
+            assert_eq!(age(at(stored), now), SignedDuration::from_secs(expected_age), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_start_is_corrected_and_no_other_time() {
+        let (wrong, now) = (Time::from(at(400_000_000)), at(1_600));
+        let drain = DrainStatus { start_time: wrong, cordoned_time: Some(wrong), ..DrainStatus::default() };
+        let operation =
+            Operation { start_time: wrong, step_start_time: wrong, drain: Some(drain), ..Operation::default() };
+        let failures = Failures { first_time: Some(wrong), next_retry_time: Some(wrong), ..Failures::default() };
+        let mut status = WindowsInstanceStatus {
+            operation: Some(operation),
+            failures: Some(failures),
+            wicd_certificate_expires: Some(wrong),
+            ..WindowsInstanceStatus::default()
+        };
+        correct(&mut status, now);
+        let text = serde_json::to_string(&status).unwrap();
+        // The retry is bounded where it is read, and a certificate ends in the future.
+        assert_eq!(text.matches("1982-").count(), 2, "{text}");
+        assert_eq!(text.matches("1970-01-01T00:26:40Z").count(), 5, "{text}");
+        let before = status.clone();
+        correct(&mut status, now);
+        assert_eq!(status, before);
+    }
+}
