@@ -346,6 +346,29 @@ async fn a_change_with_a_drain_that_is_interrupted_anywhere_moves_the_pods_first
     }
 }
 
+/// A Node that a person deletes comes back without a cordon, and pods come to it.
+#[tokio::test]
+async fn a_node_that_is_made_again_in_the_middle_of_its_change_is_drained_again() {
+    let (mut world, _) = World::joined().await;
+    let (version, starts) = (world.publish(120), world.bed.host.kubelet_starts());
+    world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Drain"}));
+    let drains = |w: &World| w.instance().is_some_and(|i| i["status"]["operation"]["step"] == "Drain");
+    world.works_until("it is drained", drains).await;
+    let mut node = world.node().unwrap();
+    node["metadata"]["uid"] = json!("made-again");
+    node["spec"] = json!({});
+    world.bed.api.objects(|o| o.put("nodes", node));
+    world.run_pod("late");
+    let is_updated = |w: &World| {
+        assert!(!w.has_pods() || w.bed.host.kubelet_starts() == starts, "kubelet was restarted under a pod");
+        w.follows(&version)
+    };
+    world.works_until("it is updated", is_updated).await;
+    let calls = world.bed.api.all_calls();
+    let cordons = calls.iter().filter(|c| c.method == "PATCH" && c.path == NODE && is_cordoned(&c.body)).count();
+    assert!(cordons >= 2, "the new Node was not cordoned");
+}
+
 /// The host takes the old key or the new one at any time, or no operator could log in again.
 #[tokio::test]
 async fn a_key_rotation_that_is_interrupted_anywhere_leaves_the_new_key_alone() {

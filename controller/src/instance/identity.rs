@@ -100,3 +100,49 @@ fn others(scope: &Scope, found: &Found) -> Others {
         cx.caches.instances.state().into_iter().find(|other| other.name_any() != name && same(other) && first(other));
     Others { owner_lives, twin: twin.map(|t| t.name_any()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::instance::test_bed::{Bed, CLUSTER};
+
+    /// Whatever its address: wicd would take the name on its record for one that is over.
+    #[tokio::test]
+    async fn a_host_that_lives_under_another_name_is_seen() {
+        let mut bed = Bed::with_objects().await;
+        let facts =
+            |machine: &str| json!({"hostname": "h", "machineId": machine, "osBuild": "", "osName": "", "bootId": ""});
+        let node = |machine: &str| json!({"facts": facts(machine), "currentVersion": "1-a"});
+        for (name, status) in [
+            ("win-0", json!({"facts": facts("joins-first")})),
+            ("win-1", json!({})),
+            ("win-2", json!({"facts": facts("joins-later")})),
+            ("win-3", node("is-a-node")),
+        ] {
+            let instance = bed.instance(&json!({"name": name, "uid": name}), &json!({}), &status);
+            bed.api.objects(|o| o.put("windowsinstances", serde_json::to_value(instance).unwrap()));
+        }
+        bed.api.objects(|o| o.put("nodes", json!({"metadata": {"name": "adopted", "uid": "n"}})));
+        bed.sync();
+        let scope = bed.scope(bed.instance(&json!({}), &json!({}), &Value::Null));
+
+        for (machine, owner, twin, owner_lives) in [
+            ("new", None, None, false),
+            ("", None, None, false),
+            ("joins-first", None, Some("win-0"), false),
+            ("joins-later", None, None, false),
+            ("is-a-node", None, Some("win-3"), false),
+            ("new", Some("win-1"), None, false),
+            ("new", Some("gone"), None, false),
+            ("new", Some("win-2"), None, true),
+            ("new", Some("adopted"), None, true),
+        ] {
+            let owner = owner.map(|name| Owner { cluster_id: CLUSTER.into(), node_name: name.into() });
+            let found = Found { machine_id: machine.into(), owner, has_kubelet: true };
+            let expected = Others { owner_lives, twin: twin.map(Into::into) };
+            assert_eq!(others(&scope, &found), expected, "{found:?}");
+        }
+    }
+}

@@ -231,8 +231,8 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
         scope.status.previous_version = scope.status.current_version.replace(target.version.clone());
     }
     // A new certificate for the version that it follows says nothing of one that failed.
-    let is_renewal = operation.from_version == operation.to_version
-        && scope.status.failed_version.as_ref() != Some(&target.version);
+    let is_renewal =
+        operation.from_version == operation.to_version && scope.status.failed_version.as_ref() != Some(&target.version);
     if operation.rolling_back {
         scope.status.previous_version = None;
     } else if operation.type_ == GrantType::Update && !is_renewal {
