@@ -1,7 +1,7 @@
 //! The running operator: waits for the Lease, fills its caches, runs its controllers, and ends as soon as it must.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -289,16 +289,24 @@ async fn run_pools(
         .await;
 }
 
-/// Reconciles pools again when what cannot be read of them changes.
+/// Reconciles pools again when what cannot be read of them changes, and reports those that cannot be read themselves.
 async fn wake_unreadable(cx: Arc<Context>) {
-    let mut before = Vec::new();
+    let (mut before, mut unread) = (Vec::new(), BTreeMap::new());
     loop {
         let now = cx.caches.unreadable.pools();
         for pool in before.iter().chain(&now) {
             cx.wake.pool(pool);
         }
         before = now;
-        if cx.process.stop.run_until_cancelled(cx.caches.unreadable.changed()).await.is_none() {
+        for (name, error) in cx.caches.unreadable.of_kind("WindowsNodePool") {
+            if unread.get(&name) != Some(&error) {
+                if pool::unread::report(&cx.cluster.client, &name, &error).await {
+                    unread.insert(name, error);
+                }
+            }
+        }
+        let changed = tokio::time::timeout(REFUSED_RETRY, cx.caches.unreadable.changed());
+        if cx.process.stop.run_until_cancelled(changed).await.is_none() {
             return;
         }
     }

@@ -90,6 +90,13 @@ impl Unreadable {
         self.lock().objects.keys().filter(|(k, _)| k == kind).map(|(_, name)| name.clone()).collect()
     }
 
+    /// The same with why.
+    pub(crate) fn of_kind(&self, kind: &str) -> Vec<(String, String)> {
+        let state = self.lock();
+        let of_kind = state.objects.iter().filter(|((k, _), _)| k == kind);
+        of_kind.map(|((_, name), object)| (name.clone(), object.error.clone())).collect()
+    }
+
     /// Pools that have such an object.
     pub(crate) fn pools(&self) -> Vec<String> {
         self.lock().objects.values().filter_map(|o| o.pool.clone()).collect()

@@ -51,6 +51,12 @@ pub(super) const POOL: Section = Section {
              again. The operator begins no operation in the pool.",
             "Install the newer version again.",
         ),
+        row(
+            "PoolUnreadable",
+            "The pool has a value that this operator does not know, most often after an older version was installed again. The operator \
+             does nothing for it.",
+            "Install the newer version again.",
+        ),
     ],
 };
 

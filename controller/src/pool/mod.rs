@@ -13,6 +13,7 @@ mod names;
 mod plan;
 mod snapshot;
 mod source;
+pub(crate) mod unread;
 
 use std::{sync::Arc, time::Duration};
 

@@ -28,6 +28,7 @@ mod key_rotation;
 mod lint;
 mod machine_keys;
 mod machines;
+mod newer;
 mod node_identity;
 mod plan_mode;
 mod removal;

@@ -1,0 +1,53 @@
+//! Reports pools that this operator cannot read. They are in no cache, so that no reconcile could.
+
+use api::{
+    WindowsNodePool,
+    conditions::{self, Status, kind},
+};
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::{
+    Api, Client, Resource,
+    api::{DynamicObject, Patch, PatchParams},
+    core::ApiResource,
+};
+use serde_json::json;
+
+use crate::errors::said;
+
+/// Reason of the conditions.
+const REASON: &str = "PoolUnreadable";
+
+/// Stores in a pool's status that it cannot be read, so that nobody who waits for it takes an old status for true. Returns whether that
+/// is stored.
+pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
+    let message = format!(
+        "the pool cannot be read, and the operator does nothing for it: {error}; a newer operator may have written it: install that version again"
+    );
+    tracing::error!(pool = name, reason = REASON, "{message}");
+    let stored = store(client, name, &message).await;
+    if let Err(error) = &stored {
+        tracing::warn!(pool = name, reason = REASON, "the pool's status could not be stored: {}", said(error));
+    }
+    stored.is_ok()
+}
+
+async fn store(client: &Client, name: &str, message: &str) -> kube::Result<()> {
+    let resource = ApiResource::erase::<WindowsNodePool>(&());
+    let pools: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    let Some(pool) = pools.get_opt(name).await? else { return Ok(()) };
+    let known = pool.data["status"]["conditions"].clone();
+    let mut conditions: Vec<Condition> = serde_json::from_value(known).unwrap_or_default();
+    let before = conditions.clone();
+    let (generation, now) = (pool.meta().generation, Timestamp::now());
+    for (type_, status) in [(kind::READY, Status::False), (kind::DEGRADED, Status::True), (kind::STALLED, Status::True)]
+    {
+        conditions::set(&mut conditions, type_, status, REASON, message, generation, now);
+    }
+    conditions::remove(&mut conditions, kind::RECONCILING);
+    if conditions != before {
+        let patch = json!({"status": {"observedGeneration": generation, "conditions": conditions}});
+        pools.patch_status(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+    }
+    Ok(())
+}
