@@ -362,7 +362,7 @@ impl<'a> Plan<'a> {
         }
     }
 
-    /// Certificates of daemons, which nothing else can bring. No pod is disturbed, so that no window and no step of a rollout is asked.
+    /// Certificates of daemons, which only the operator can bring. No pod is disturbed, so that no window and no step of a rollout is asked.
     fn renew(&mut self) {
         for candidate in self.candidates.clone() {
             let Some(version) = candidate.renews.clone().filter(|_| self.is_free(candidate)) else { continue };

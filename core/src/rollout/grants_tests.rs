@@ -835,7 +835,7 @@ fn nodes_of_an_abandoned_rollout_go_first() {
             vec![("b", Some(GrantType::Stage))],
         ),
         (
-            "which holds up nobody where there is room",
+            "which holds up no other node where there is room",
             vec![ready_to_go("a"), astray(old(node("b")))],
             limits(),
             vec![("a", Some(GrantType::Update)), ("b", Some(GrantType::Stage))],
