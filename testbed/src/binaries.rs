@@ -6,6 +6,7 @@
 
 mod hostcontainerd;
 mod hostkubelet;
+mod kstatus;
 mod wicd_exe;
 
 use std::{
@@ -21,6 +22,7 @@ pub use devenv::{cache_dir, forget_caller};
 pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use hostcontainerd::host_containerd;
 pub use hostkubelet::{Platform, host_kubelet};
+pub use kstatus::kstatus;
 pub use wicd_exe::wicd_exe;
 
 /// The version of Kubernetes that `testbed/go/go.mod` requires.

@@ -37,7 +37,7 @@ pub(crate) struct World {
     pub options: OperatorOptions,
     pub key: PrivateKey,
     files: tempfile::TempDir,
-    _statuses: Statuses,
+    pub statuses: Statuses,
 }
 
 impl World {
@@ -81,7 +81,7 @@ impl World {
         std::fs::write(files.path().join("wicd.exe"), b"wicd, for hosts that only compare its hash")?;
         let operator = Operator::start(&control_plane, &options)?;
         let statuses = Statuses::watch(&client);
-        Ok(Self { operator, sim, client, control_plane, options, key, files, _statuses: statuses })
+        Ok(Self { operator, sim, client, control_plane, options, key, files, statuses })
     }
 
     /// Starts another operator in the place of the one that is there, which is ended if it still runs.

@@ -31,6 +31,7 @@ mod machines;
 mod newer;
 mod node_identity;
 mod plan_mode;
+mod readiness;
 mod removal;
 mod removal_intent;
 mod repair;

@@ -51,7 +51,7 @@ fn frail(hosts: &[SimHost], remedy: &str) -> WindowsNodePoolSpec {
 }
 
 /// Ends a host's services for good: only an external action starts them again.
-fn fell(host: &SimHost) {
+pub(crate) fn fell(host: &SimHost) {
     for name in [WICD_SERVICE, "kubelet"] {
         if let Some(service) = host.windows().state().services.get_mut(name) {
             service.state = ServiceState::Stopped;
@@ -62,7 +62,7 @@ fn fell(host: &SimHost) {
 }
 
 /// The Node as Kubernetes shows it when kubelet is not heard of any more, without the minute that this takes.
-async fn say_not_ready(world: &World, name: &str) -> Result<()> {
+pub(crate) async fn say_not_ready(world: &World, name: &str) -> Result<()> {
     let ready = json!({
         "type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown",
         "message": "Kubelet stopped posting node status.", "lastTransitionTime": Timestamp::now().to_string(),

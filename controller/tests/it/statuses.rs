@@ -1,7 +1,13 @@
 //! What holds of every status that a pool has in any test, and for those who wait for it.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    collections::BTreeMap,
+    io::Write as _,
+    process::{Command, Stdio},
+    sync::{Arc, Mutex},
+};
 
+use anyhow::{Context as _, Result, ensure};
 use api::{
     Kstatus, WindowsNodePool,
     conditions::{find, is_true, kind, reason},
@@ -11,41 +17,88 @@ use kube::{
     Api, Client, ResourceExt,
     runtime::{WatchStreamExt as _, watcher},
 };
+use testbed::binaries::kstatus;
 use tokio::task::JoinHandle;
 
 /// Watches all pools of a cluster until it is dropped, which fails the test if a status was not as it must be.
 pub(crate) struct Statuses {
-    wrong: Arc<Mutex<Vec<String>>>,
+    seen: Arc<Mutex<Vec<WindowsNodePool>>>,
+    /// Of each pool, how many were read by [`Statuses::words`].
+    read: Mutex<BTreeMap<String, usize>>,
     task: JoinHandle<()>,
 }
 
 impl Statuses {
     pub(crate) fn watch(client: &Client) -> Self {
-        let wrong = Arc::<Mutex<Vec<String>>>::default();
-        let (pools, into) = (Api::<WindowsNodePool>::all(client.clone()), wrong.clone());
+        let seen = Arc::<Mutex<Vec<WindowsNodePool>>>::default();
+        let (pools, into) = (Api::<WindowsNodePool>::all(client.clone()), seen.clone());
         let task = tokio::spawn(async move {
             let mut pools =
                 std::pin::pin!(watcher(pools, watcher::Config::default()).default_backoff().applied_objects());
             while let Some(pool) = pools.next().await {
                 // Some tests write what cannot be read.
-                let Ok(pool) = pool else { continue };
-                if let Some(problem) = problem(&pool) {
-                    into.lock().unwrap().push(format!("{}: {problem}: {:?}", pool.name_any(), pool.status));
-                }
+                let Ok(mut pool) = pool else { continue };
+                pool.metadata.managed_fields = None;
+                into.lock().unwrap().push(pool);
             }
         });
-        Self { wrong, task }
+        Self { seen, read: Mutex::default(), task }
+    }
+
+    /// What kstatus has made of a pool since the last call, each change once.
+    pub(crate) fn words(&self, name: &str) -> Result<Vec<String>> {
+        let of_pool: Vec<_> = self.seen.lock().unwrap().iter().filter(|p| p.name_any() == name).cloned().collect();
+        let read = self.read.lock().unwrap().insert(name.to_owned(), of_pool.len()).unwrap_or_default();
+        let mut words = real_kstatus(&of_pool[read..])?;
+        words.dedup();
+        Ok(words)
+    }
+
+    /// What is wrong with what was seen.
+    fn problems(&self) -> Result<Vec<String>> {
+        let seen = self.seen.lock().unwrap();
+        let words = real_kstatus(&seen)?;
+        let mut problems = Vec::new();
+        for (pool, word) in seen.iter().zip(&words) {
+            let status = pool.status.clone().unwrap_or_default();
+            let ours = Kstatus::of(&pool.metadata, status.observed_generation, &status.conditions);
+            let other =
+                (format!("{ours:?}") != *word).then(|| format!("kstatus says {word}, and api::Kstatus {ours:?}"));
+            if let Some(problem) = other.or_else(|| problem(pool)) {
+                problems.push(format!("{}: {problem}: {:?}", pool.name_any(), pool.status));
+            }
+        }
+        Ok(problems)
     }
 }
 
 impl Drop for Statuses {
     fn drop(&mut self) {
         self.task.abort();
-        let wrong = self.wrong.lock().unwrap();
         if !std::thread::panicking() {
+            let wrong = self.problems().unwrap();
             assert!(wrong.is_empty(), "{} statuses were not as they must be, the first: {}", wrong.len(), wrong[0]);
         }
     }
+}
+
+/// What the library by which Flux and others wait makes of pools.
+fn real_kstatus(pools: &[WindowsNodePool]) -> Result<Vec<String>> {
+    let mut program = Command::new(kstatus()?).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut input = program.stdin.take().context("no input")?;
+    let texts = pools.iter().map(serde_json::to_vec).collect::<Result<Vec<_>, _>>()?;
+    // Its answers wait in a pipe, which may be full before it has read everything.
+    let writer = std::thread::spawn(move || texts.iter().try_for_each(|text| input.write_all(text)));
+    let output = program.wait_with_output()?;
+    writer.join().ok().context("a panic")??;
+    let words: Vec<String> = String::from_utf8(output.stdout)?.lines().map(Into::into).collect();
+    ensure!(
+        output.status.success() && words.len() == pools.len(),
+        "kstatus failed: {} of {}",
+        words.len(),
+        pools.len()
+    );
+    Ok(words)
 }
 
 /// What is wrong with a status.
