@@ -365,6 +365,9 @@ pub struct Failures {
     /// Step that failed.
     #[serde(default)]
     pub step: Step,
+    /// Digest of `spec.host` at the last failure. When that changes, the next attempt is made at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host_digest: Option<String>,
 }
 
 impl Failures {

@@ -342,7 +342,10 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     if !scope.is_plan() {
         register::sync_node_metadata(scope, &node).await?;
     }
-    let (ready, _, says) = node::ready(&node);
+    let (ready, _, mut says) = node::ready(&node);
+    if is_held(&scope.instance, Some(&node)) {
+        says += &format!("; on hold: the annotation {}=true keeps it as it is", key::HOLD);
+    }
     let up_to_date = scope.up_to_date();
     if ready && up_to_date && !node.annotations().contains_key(key::REBOOT_REQUIRED) {
         // What could not be done is not wanted any more.

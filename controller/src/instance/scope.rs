@@ -14,6 +14,7 @@ use kube::{
     api::{Patch, PatchParams},
 };
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
 
 use super::error::StepError;
 use crate::{context::Context, events::EventReason};
@@ -306,6 +307,7 @@ impl Scope {
             last_reason: error.reason(),
             last_message: self.with_way_out(error),
             step: self.step(),
+            host_digest: Some(self.host_digest()),
         };
         (failures, wait)
     }
@@ -384,7 +386,19 @@ impl Scope {
             }
             return None;
         }
+        // What is wrong with an entry is often corrected in the entry.
+        let now = self.host_digest();
+        let failures = self.status.failures.as_mut()?;
+        if failures.host_digest.as_ref().is_some_and(|then| *then != now) {
+            (failures.host_digest, failures.next_retry_time) = (Some(now), None);
+        }
         until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
+    }
+
+    /// Digest of how the host is reached.
+    fn host_digest(&self) -> String {
+        let text = serde_json::to_vec(&self.instance.spec.host).unwrap_or_default();
+        hex::encode(&Sha256::digest(text)[..8])
     }
 
     /// The same for giving the host another key.

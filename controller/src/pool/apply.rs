@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::{
     WindowsNodePool,
+    conditions::reason,
     names::{FINALIZER_POOL, MANAGER_POOL, key},
 };
 use jiff::Timestamp;
@@ -44,7 +45,8 @@ pub(super) async fn apply(
     }
     let writes = writes(&plan.changes, &seen.mine, &seen.list, &plan.decision, now);
     instances::apply(writes, &cx.shared).await?;
-    for problem in &seen.list.problems {
+    // That a list is about to be read is no event.
+    for problem in seen.list.problems.iter().filter(|p| p.reason != reason::FETCHING) {
         cx.events.say(&**pool, EventReason::Inventory(problem.reason), "ReadInventory", &problem.message);
     }
     for weak in seen.keys.weak() {

@@ -14,6 +14,7 @@ mod crd_template;
 mod csr;
 mod deploy;
 mod drain_rights;
+mod faults;
 mod five_ways;
 mod fleet;
 mod fleet_faults;

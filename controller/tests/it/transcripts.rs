@@ -17,12 +17,13 @@ use testbed::{
 };
 
 use crate::{
+    faults::FAULTS,
     fleet::{World, has, pool_status, spec, spec_with, status},
     removal::{budget, pod},
     rollout::until_updated,
 };
 
-/// Each transcript, and the document that shows it.
+/// Each transcript, and the document that shows it. Faults have a page of their own.
 const PAGES: [(&str, &str); 6] = [
     ("first-pool", "docs/guide/quick-start.md"),
     ("two-pools", "README.md"),
@@ -37,6 +38,9 @@ const VERSIONS: [&str; 3] = [
     "1.0.0-d27b44c3a8e6015f39b07ed2418fc65a",
     "1.0.0-90be6a7163d5c8f20ae417b93c502df8",
 ];
+/// In the place of fingerprints of keys, the same way.
+const PRINTS: [&str; 2] =
+    ["9gbz3WrAUJIugTtSO3pmEJe1Ps5ndot26TZzD4/NvUs", "qRGHopaXhShGRL6FYT7GceZuiHcLCm7TqW1Q/9G0ZT8"];
 /// In the place of any time.
 const TIME: &str = "2027-01-15T02:00:00Z";
 
@@ -45,17 +49,23 @@ fn root() -> PathBuf {
         .join("..")
 }
 
+/// All transcripts, and the documents that show them.
+fn pages() -> impl Iterator<Item = (String, &'static str)> {
+    let faults = FAULTS.iter().map(|(name, ..)| (format!("fault-{name}"), "docs/guide/faults.md"));
+    PAGES.iter().map(|(name, guide)| ((*name).to_owned(), *guide)).chain(faults)
+}
+
 /// Commands and what they printed.
 #[derive(Default)]
-struct Transcript(String);
+pub(crate) struct Transcript(String);
 
 impl Transcript {
-    fn say(&mut self, command: &str, printed: &str) {
+    pub(crate) fn say(&mut self, command: &str, printed: &str) {
         let gap = if self.0.is_empty() { "" } else { "\n" };
         let _ = write!(self.0, "{gap}$ {command}\n{}", tidy_tables(printed));
     }
 
-    async fn kubectl(&mut self, world: &World, args: &[&str]) -> Result<()> {
+    pub(crate) async fn kubectl(&mut self, world: &World, args: &[&str]) -> Result<()> {
         let output = world.control_plane.kubectl(args).await?;
         ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
         let quoted: Vec<String> = args.iter().map(|a| quoted(a)).collect();
@@ -67,14 +77,47 @@ impl Transcript {
         Ok(())
     }
 
+    /// Warnings about an object, if there are any.
+    pub(crate) async fn warnings(&mut self, world: &World, object: &str) -> Result<()> {
+        let args = ["events", "--for", object, "--types=Warning"];
+        let output = world.control_plane.kubectl(&args).await?;
+        ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        let printed = String::from_utf8(output.stdout)?;
+        if printed.starts_with("LAST SEEN") {
+            // Those of one second have no order.
+            let mut rows: Vec<&str> = printed.lines().collect();
+            let message = rows[0].find("TYPE").unwrap_or_default();
+            rows[1..].sort_by_key(|row| row.get(message..).unwrap_or_default().to_owned());
+            self.say(&format!("kubectl {}", args.join(" ")), &(rows.join("\n") + "\n"));
+        }
+        Ok(())
+    }
+
+    /// What the metrics of a pool say.
+    pub(crate) async fn metrics(&mut self, world: &World, pool: &str) -> Result<()> {
+        let text = world.operator.get("/metrics").await?;
+        let label = format!("{{pool=\"{pool}\"");
+        let is_told = |line: &&str| {
+            let counts = ["failed", "refused", "blocked", "condition", "failures"].iter().any(|w| line.contains(w));
+            line.contains(&label) && counts && !line.contains("timestamp") && !line.ends_with(" 0")
+        };
+        let mut lines: Vec<&str> = text.lines().filter(is_told).collect();
+        lines.sort_unstable();
+        let command = format!(
+            "curl -s localhost:9182/metrics | grep 'pool=\"{pool}\"' | grep -E 'failed|refused|blocked|condition|failures' | grep -v ' 0$'"
+        );
+        self.say(&command, &(lines.join("\n") + "\n"));
+        Ok(())
+    }
+
     /// Compares it with what the repository has, or writes it.
-    fn check(self, page: &str) -> Result<()> {
+    pub(crate) fn check(self, page: &str) -> Result<()> {
         let text = steady(&self.0);
         let file = root().join(format!("docs/guide/transcripts/{page}.txt"));
         if std::env::var_os("UPDATE_TRANSCRIPTS").is_some() {
             std::fs::create_dir_all(file.parent().context("a file has a folder")?)?;
             std::fs::write(&file, &text)?;
-            for (_, guide) in PAGES.iter().filter(|(name, _)| *name == page) {
+            for (_, guide) in pages().filter(|(name, _)| name == page) {
                 let guide = root().join(guide);
                 let there = std::fs::read_to_string(&guide)?;
                 std::fs::write(&guide, with_block(&there, page, &text)?)?;
@@ -96,7 +139,7 @@ fn tidy_tables(printed: &str) -> String {
     let mut text = String::new();
     let mut table: Vec<&str> = Vec::new();
     for line in printed.lines().chain([""]) {
-        let begins = line.starts_with("NAME ");
+        let begins = line.starts_with("NAME ") || line.starts_with("LAST SEEN ");
         if begins || line.is_empty() {
             text += &tidy(&table);
             table.clear();
@@ -130,6 +173,7 @@ fn tidy(table: &[&str]) -> String {
         for (cell, head) in row.iter_mut().zip(&heads) {
             match head.as_str() {
                 "AGE" => "3d".clone_into(cell),
+                "LAST SEEN" => "8s".clone_into(cell),
                 "SINCE" if !cell.is_empty() => "8s".clone_into(cell),
                 _ => {}
             }
@@ -148,8 +192,20 @@ fn tidy(table: &[&str]) -> String {
     text
 }
 
-/// The same versions and times in every run.
+/// The same versions, times and fingerprints in every run.
 fn steady(text: &str) -> String {
+    let mut prints: Vec<String> = Vec::new();
+    let mut parts = text.split("SHA256:");
+    let mut without_prints = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_alphanumeric() && !"+/".contains(c)).unwrap_or(part.len());
+        let at = prints.iter().position(|p| *p == part[..end]).unwrap_or(prints.len());
+        if at == prints.len() {
+            prints.push(part[..end].to_owned());
+        }
+        without_prints += &format!("SHA256:{}{}", PRINTS.get(at).copied().unwrap_or(&part[..end]), &part[end..]);
+    }
+    let text = &without_prints;
     let mut known: Vec<String> = Vec::new();
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
     let mut steady = String::new();
@@ -162,6 +218,10 @@ fn steady(text: &str) -> String {
             }
             let at = known.iter().position(|k| k == word).unwrap_or_default();
             steady += VERSIONS.get(at).copied().unwrap_or(word);
+        } else if word.split('.').count() == 4 && word.starts_with("127.") && !word.starts_with("127.9.9.9") {
+            // Each run has a network of its own for its hosts.
+            let host = word.splitn(3, '.').nth(2).unwrap_or_default();
+            steady += &format!("10.20.{host}");
         } else if word.parse::<jiff::Timestamp>().is_ok() {
             steady += TIME;
         } else if word.strip_suffix('Z').is_some_and(|w| w.len() == 8 && w.parse::<jiff::civil::Time>().is_ok()) {
@@ -194,11 +254,11 @@ fn with_block(guide: &str, page: &str, text: &str) -> Result<String> {
 
 #[test]
 fn the_guides_show_the_transcripts() -> Result<()> {
-    for (page, guide) in PAGES {
+    for (page, guide) in pages() {
         let shown = std::fs::read_to_string(root().join(guide))?;
         let text = std::fs::read_to_string(root().join(format!("docs/guide/transcripts/{page}.txt")))?;
         ensure!(!text.trim().is_empty(), "{page} is empty");
-        ensure!(with_block(&shown, page, &text)? == shown, "{guide} shows another {page} than the transcript");
+        ensure!(with_block(&shown, &page, &text)? == shown, "{guide} shows another {page} than the transcript");
     }
     Ok(())
 }

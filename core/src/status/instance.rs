@@ -101,7 +101,7 @@ pub fn describe(
             (status.phase.unwrap_or(Phase::Pending), None)
         }
         Situation::Node { ready, says, up_to_date } => {
-            put(kind::READY, (*ready).into(), if *ready { reason::SUCCEEDED } else { "NodeNotReady" }, says);
+            let failed_now = failures.as_ref().map(|f| failed(f, now));
             put(kind::NODE_HEALTHY, (*ready).into(), if *ready { "NodeReady" } else { "NodeNotReady" }, says);
             let (why, message) = match (up_to_date, &failed_version) {
                 (true, _) => (reason::UP_TO_DATE, String::new()),
@@ -109,9 +109,14 @@ pub fn describe(
                     "UpdateFailed",
                     format!("version {version} did not work on this host and was rolled back; see its events"),
                 ),
-                (false, None) if again => (reason::OUTDATED, failed(&failures.unwrap_or_default(), now)),
+                (false, None) if again => (reason::OUTDATED, failed_now.clone().unwrap_or_default()),
                 (false, None) => (reason::OUTDATED, "the host does not follow the version of its pool".into()),
             };
+            // Where it is read first: a node that works may have failed to be changed.
+            let is_told = failed_version.is_some() && !up_to_date;
+            let beside = failed_now.or_else(|| is_told.then(|| message.clone())).map(|m| format!("; {m}"));
+            let says_all = format!("{says}{}", beside.unwrap_or_default());
+            put(kind::READY, (*ready).into(), if *ready { reason::SUCCEEDED } else { "NodeNotReady" }, &says_all);
             put(kind::UP_TO_DATE, (*up_to_date).into(), why, &message);
             (if *ready { Phase::Ready } else { Phase::NotReady }, None)
         }
@@ -178,6 +183,7 @@ mod tests {
             last_reason: "ConnectTimeout".into(),
             last_message: "10.0.0.1:22 did not answer within 15 s".into(),
             step: Step::Connect,
+            host_digest: None,
         }
     }
 

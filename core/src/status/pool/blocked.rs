@@ -32,9 +32,10 @@ pub(super) fn withheld(members: &[Member]) -> Option<Blocked> {
 pub(super) fn on_hold(members: &[Member]) -> Option<Blocked> {
     let names = names(members, |m| m.candidate.held && !m.candidate.leaving && m.candidate.change.is_some());
     let message = format!(
-        "{} not updated, because the annotation {}=true holds them: {}",
+        "{} not updated, because the annotation {}=true holds {}: {}",
         number(&names),
         key::HOLD,
+        if names.len() == 1 { "it" } else { "them" },
         first_names(&names)
     );
     (!names.is_empty()).then_some((reason::ON_HOLD, message))

@@ -154,7 +154,9 @@ impl<'a> View<'a> {
             n => format!("{} of {all} nodes Ready, {} updated", groups.ready.len(), all.saturating_sub(n)),
         };
         let with = |message: &str| {
-            let parts = [nodes.as_str(), message].into_iter().map(str::to_owned).chain(self.asides());
+            // A Secret that is missing fails hosts, and keeps keys as they are.
+            let asides = self.asides().filter(|aside| !message.contains(aside));
+            let parts = [nodes.as_str(), message].into_iter().map(str::to_owned).chain(asides);
             parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join("; ")
         };
         let hopeful = act.is_empty() || (groups.failing.is_empty() && groups.stuck.is_empty());
@@ -359,23 +361,22 @@ fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
     if paused {
         return Some(keeps(reason::PAUSED, format!("paused; {n} to be updated: {}", first_names(waiting))));
     }
+    let n = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
     if let Ok(window) = seen.window
         && !window.open
     {
         let opens =
             window.opens.as_ref().map(|(name, at)| format!("{name} opens at {}", at.strftime("%Y-%m-%dT%H:%MZ")));
-        let message = format!("{n} to be updated wait for a maintenance window; {}", opens.unwrap_or_default());
+        let message = format!("{n} for a maintenance window; {}", opens.unwrap_or_default());
         return waits(reason::WAITING_FOR_WINDOW, message);
     }
     match &seen.course.gate.hold {
         BlockedBy::Approval { .. } => {
-            let message = format!(
-                "{n} to be updated wait until version {version} is approved: set rollout.approvedVersion to it"
-            );
+            let message = format!("{n} until version {version} is approved: set rollout.approvedVersion to it");
             waits(reason::WAITING_FOR_APPROVAL, message)
         }
         BlockedBy::Soaking { until } => {
-            let message = format!("{n} to be updated wait until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
+            let message = format!("{n} until {}", until.strftime("%Y-%m-%dT%H:%M:%SZ"));
             Some(Held { passes: true, ..keeps(reason::SOAKING, message) })
         }
         _ => blocked::by_cordon(seen.members, seen.decision).and_then(|(reason, message)| waits(reason, message)),
