@@ -351,7 +351,11 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
         // What could not be done is not wanted any more.
         scope.status.failures = None;
     }
+    let was_ready = conditions::is_true(&scope.status.conditions, kind::READY);
     report_node(scope, &Situation::Node { ready, says: &says, up_to_date });
+    if was_ready && !ready {
+        scope.cx.events.say(&scope.instance, EventReason::NodeNotReady, "Keep", &says);
+    }
     if scope.is_plan() {
         return Ok(None);
     }

@@ -18,7 +18,7 @@ use crate::errors::said;
 /// Reason of the conditions.
 const REASON: &str = "PoolUnreadable";
 
-/// Stores in a pool's status that it cannot be read, so that nobody who waits for it takes an old status for true. Returns whether that
+/// Stores in a pool's status that it cannot be read, so that no client that waits for it takes an old status for true. Returns whether that
 /// is stored.
 pub(crate) async fn report(client: &Client, name: &str, error: &str) -> bool {
     let message = format!(

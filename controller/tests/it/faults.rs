@@ -1,5 +1,5 @@
-//! Things that go wrong, as the person on call sees them: `docs/guide/faults.md` shows what kubectl and the metrics say, and the command
-//! that mends it.
+//! Faults, as the person on call sees them: `docs/guide/faults.md` shows what kubectl and the metrics say, and the command that corrects
+//! each.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::{
     transcripts::Transcript,
 };
 
-/// One thing that goes wrong, in a pool of its own that has the name of the fault.
+/// One fault, in a pool of its own that has its name.
 pub(crate) struct Case<'a> {
     world: &'a World,
     name: &'static str,

@@ -77,7 +77,7 @@ pub enum GitError {
         to: String,
     },
     /// Any other failure between the operator and the server.
-    #[error("fetching from {host} failed: {problem}")]
+    #[error("fetching from {host} failed: {problem}: check the URL, the network and the proxy")]
     Failed {
         /// The server.
         host: String,
