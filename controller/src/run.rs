@@ -299,10 +299,9 @@ async fn wake_unreadable(cx: Arc<Context>) {
         }
         before = now;
         for (name, error) in cx.caches.unreadable.of_kind("WindowsNodePool") {
-            if unread.get(&name) != Some(&error) {
-                if pool::unread::report(&cx.cluster.client, &name, &error).await {
-                    unread.insert(name, error);
-                }
+            let is_new = unread.get(&name) != Some(&error);
+            if is_new && pool::unread::report(&cx.cluster.client, &name, &error).await {
+                unread.insert(name, error);
             }
         }
         let changed = tokio::time::timeout(REFUSED_RETRY, cx.caches.unreadable.changed());

@@ -344,7 +344,7 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     }
     let (ready, _, mut says) = node::ready(&node);
     if is_held(&scope.instance, Some(&node)) {
-        says += &format!("; on hold: the annotation {}=true keeps it as it is", key::HOLD);
+        says = format!("{says}; on hold: the annotation {}=true keeps it as it is", key::HOLD);
     }
     let up_to_date = scope.up_to_date();
     if ready && up_to_date && !node.annotations().contains_key(key::REBOOT_REQUIRED) {

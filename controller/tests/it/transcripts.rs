@@ -203,7 +203,8 @@ fn steady(text: &str) -> String {
         if at == prints.len() {
             prints.push(part[..end].to_owned());
         }
-        without_prints += &format!("SHA256:{}{}", PRINTS.get(at).copied().unwrap_or(&part[..end]), &part[end..]);
+        let (print, rest) = (PRINTS.get(at).copied().unwrap_or(&part[..end]), &part[end..]);
+        let _ = write!(without_prints, "SHA256:{print}{rest}");
     }
     let text = &without_prints;
     let mut known: Vec<String> = Vec::new();
@@ -221,7 +222,7 @@ fn steady(text: &str) -> String {
         } else if word.split('.').count() == 4 && word.starts_with("127.") && !word.starts_with("127.9.9.9") {
             // Each run has a network of its own for its hosts.
             let host = word.splitn(3, '.').nth(2).unwrap_or_default();
-            steady += &format!("10.20.{host}");
+            let _ = write!(steady, "10.20.{host}");
         } else if word.parse::<jiff::Timestamp>().is_ok() {
             steady += TIME;
         } else if word.strip_suffix('Z').is_some_and(|w| w.len() == 8 && w.parse::<jiff::civil::Time>().is_ok()) {
