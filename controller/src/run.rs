@@ -298,7 +298,9 @@ async fn wake_unreadable(cx: Arc<Context>) {
             cx.wake.pool(pool);
         }
         before = now;
-        for (name, error) in cx.caches.unreadable.of_kind("WindowsNodePool") {
+        let pools = cx.caches.unreadable.of_kind("WindowsNodePool");
+        unread.retain(|name, _| pools.iter().any(|(unread, _)| unread == name));
+        for (name, error) in pools {
             let is_new = unread.get(&name) != Some(&error);
             if is_new && pool::unread::report(&cx.cluster.client, &name, &error).await {
                 unread.insert(name, error);
