@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use crate::{
     ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, GitRef,
-    GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, KubeletSettings, LogRotation,
+    GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost, KubeletSettings, LogRotation,
     MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation,
     RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh,
     Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
@@ -124,6 +124,16 @@ pub fn examples() -> Vec<Example> {
                         username: Some("Administrator".into()),
                         host_key_policy: Some(HostKeyPolicy::Strict),
                         known_hosts_secret_ref: Some(SecretRef { name: "windows-known-hosts".into() }),
+                        jump_host: Some(JumpHost {
+                            address: "jump.example.com".into(),
+                            port: Some(22),
+                            username: "windows-nodes".into(),
+                            private_key_secret_ref: SecretKeyRef {
+                                name: "jump-host-key".into(),
+                                key: Some("id_ed25519".into()),
+                            },
+                            host_key: "SHA256:a5dbhnVDVV+wzA3hzpgP7k0GfTkN0yYuMJrxQhl8wrE".into(),
+                        }),
                         connect_timeout_seconds: Some(15),
                         command_timeout_seconds: Some(600),
                     }),

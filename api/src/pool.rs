@@ -15,6 +15,7 @@ pub use rollout::*;
 pub use status::*;
 pub use template::*;
 
+use self::inventory::{ADDRESS_PATTERN, ADDRESS_RULE, HOST_KEY_PATTERN, HOST_KEY_RULE};
 use crate::{
     names,
     rule::{all_match, matches},
@@ -164,7 +165,12 @@ pub struct Ssh {
     /// Secret whose key `known_hosts` lists host keys in the format of OpenSSH. Used with hostKeyPolicy Strict only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub known_hosts_secret_ref: Option<SecretRef>,
-    /// Seconds until an attempt to connect and log in fails. 15 if not set.
+    /// Jump host through which the operator reaches all hosts of the pool, as with OpenSSH's ProxyJump: the SSH session
+    /// with a host runs inside the connection to the jump host, which cannot read or change it. Directly if not set. The
+    /// operator does not jump through several hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jump_host: Option<JumpHost>,
+    /// Seconds until an attempt to connect and log in fails, to a jump host and the host together. 15 if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 600))]
     pub connect_timeout_seconds: Option<i32>,
@@ -172,6 +178,35 @@ pub struct Ssh {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 10, max = 7200))]
     pub command_timeout_seconds: Option<i32>,
+}
+
+/// A machine with an SSH server through which the operator reaches hosts. The operator runs no command on it.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct JumpHost {
+    /// IPv4 or IPv6 address, or DNS name, at which the operator's pod reaches the SSH server of the jump host.
+    #[schemars(length(min = 1, max = 253))]
+    #[x_kube(validation = matches(ADDRESS_PATTERN, ADDRESS_RULE))]
+    pub address: String,
+    /// Port of the jump host's SSH server. 22 if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(range(min = 1, max = 65535))]
+    pub port: Option<i32>,
+    /// User to log in to the jump host as. It needs no right but to forward TCP connections to the hosts.
+    #[schemars(length(min = 1, max = 104))]
+    #[x_kube(validation = matches(
+        r"^[^\x00-\x20\x7f-\x9f]([^\x00-\x1f\x7f-\x9f]*[^\x00-\x20\x7f-\x9f])?$",
+        "must be a user name without a space at its ends and without control characters"
+    ))]
+    pub username: String,
+    /// Private key to log in to the jump host with, in a Secret of the operator's namespace. The operator offers no other
+    /// key to the jump host, and does not log in to hosts with this one. It must not have a passphrase.
+    pub private_key_secret_ref: SecretKeyRef,
+    /// Host key that the jump host must show: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file. The
+    /// operator trusts no other key, whatever hostKeyPolicy is.
+    #[schemars(length(max = 2048))]
+    #[x_kube(validation = matches(HOST_KEY_PATTERN, HOST_KEY_RULE))]
+    pub host_key: String,
 }
 
 /// Which host keys the operator trusts. TrustOnFirstUse if not set: the operator records the first key that a host

@@ -92,7 +92,8 @@ pub struct Run {
     /// JSON file that is merged into kubelet's configuration.
     #[arg(long)]
     pub kubelet_config_patch: Option<PathBuf>,
-    /// Maximum number of concurrent SSH operations on hosts, over all pools.
+    /// Maximum number of concurrent SSH operations on hosts, over all pools. The connection to a jump host counts with that
+    /// to its host.
     #[arg(long, default_value_t = 100)]
     pub max_connections: usize,
     /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools

@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use super::{
-    DeletionPolicy, Drain, Effective, FailureAction, GitSource, Host, Inventory, MaintenanceWindow, Mode, Order,
-    Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec, WindowsNodePoolSpec,
+    DeletionPolicy, Drain, Effective, FailureAction, GitSource, Host, Inventory, JumpHost, MaintenanceWindow, Mode,
+    Order, Remediation, Rollout, RolloutStep, SecretKeyRef, SourceRef, Ssh, Taint, TemplateSpec, WindowsNodePoolSpec,
 };
 use crate::{IntOrPercent, names};
 
@@ -74,6 +74,7 @@ impl WindowsNodePoolSpec {
             ssh_port: i32::from(ssh.port()),
             ssh_username: ssh.username().into(),
             host_key_policy: ssh.host_key_policy.unwrap_or_default(),
+            jump_host_port: ssh.jump_host.as_ref().map(|j| i32::from(j.port())),
             connect_timeout_seconds: int(ssh.connect_timeout()),
             command_timeout_seconds: int(ssh.command_timeout()),
             max_concurrent: i32::try_from(self.max_concurrent()).unwrap_or(i32::MAX),
@@ -171,6 +172,13 @@ impl Ssh {
     /// Timeout of one command.
     pub fn command_timeout(&self) -> Duration {
         seconds(self.command_timeout_seconds, 600)
+    }
+}
+
+impl JumpHost {
+    /// Port, 1 to 65535.
+    pub fn port(&self) -> u16 {
+        self.port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(22)
     }
 }
 

@@ -238,7 +238,17 @@ pub(super) const USERNAME_RULE: &str = r#"must be a Windows user name, with or w
 const HOST_NAME_PATTERN: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$";
 
 /// Addresses, as far as a regular expression can check them.
-const ADDRESS_PATTERN: &str = r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$";
+pub(super) const ADDRESS_PATTERN: &str = r"^([0-9A-Za-z_]([-._0-9A-Za-z]*[0-9A-Za-z_])?|[0-9A-Fa-f:]*:[0-9A-Fa-f:.]*)$";
+
+/// [`ADDRESS_PATTERN`] in words.
+pub(super) const ADDRESS_RULE: &str = "must be an IPv4 address, an IPv6 address without brackets and zone, or a DNS name: set `port` and `username` for the rest";
+
+/// [`Host::host_key`], as far as a regular expression can check it.
+pub(super) const HOST_KEY_PATTERN: &str =
+    r"^(SHA256:[0-9A-Za-z+/]{43}=?|(ssh|ecdsa|sk)-[-a-z0-9@.]+ [0-9A-Za-z+/]+=*)$";
+
+/// [`HOST_KEY_PATTERN`] in words.
+pub(super) const HOST_KEY_RULE: &str = "must be the fingerprint `SHA256:…`, or the type and the base64 text of the key as in a known_hosts file, without address and comment";
 
 /// One Windows host.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
@@ -253,10 +263,7 @@ pub struct Host {
     pub name: String,
     /// IPv4 or IPv6 address, or DNS name, to reach the host's SSH server at.
     #[schemars(length(min = 1, max = 253), regex(pattern = ADDRESS_PATTERN))]
-    #[x_kube(validation = matches(
-        ADDRESS_PATTERN,
-        "must be an IPv4 address, an IPv6 address without brackets and zone, or a DNS name: set `port` and `username` for the rest"
-    ))]
+    #[x_kube(validation = matches(ADDRESS_PATTERN, ADDRESS_RULE))]
     pub address: String,
     /// Port of the SSH server, if not the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -269,14 +276,11 @@ pub struct Host {
     pub username: Option<String>,
     /// Required host key: `SHA256:…` fingerprint, or `<type> <base64>` as in a known_hosts file.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(
-        length(max = 2048),
-        regex(pattern = r"^(SHA256:[0-9A-Za-z+/]{43}=?|(ssh|ecdsa|sk)-[-a-z0-9@.]+ [0-9A-Za-z+/]+=*)$")
-    )]
+    #[schemars(length(max = 2048), regex(pattern = HOST_KEY_PATTERN))]
     // The pattern in two parts, and less exact: as a whole it would cost more than the API server allows for 1000 hosts.
     #[x_kube(validation = (
         r"self.startsWith('SHA256:') ? self.matches('^SHA256:[0-9A-Za-z+/]{43}=?$') : self.matches(r'^(ssh|ecdsa|sk)-\S+ [\w+/]+=*$')",
-        "must be the fingerprint `SHA256:…`, or the type and the base64 text of the key as in a known_hosts file, without address and comment"
+        HOST_KEY_RULE
     ))]
     pub host_key: Option<String>,
     /// Private key for this host alone, instead of the pool's.

@@ -264,6 +264,9 @@ pub struct Effective {
     pub ssh_username: String,
     /// `ssh.hostKeyPolicy`
     pub host_key_policy: HostKeyPolicy,
+    /// `ssh.jumpHost.port`, if there is a jump host
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub jump_host_port: Option<i32>,
     /// `ssh.connectTimeoutSeconds`
     pub connect_timeout_seconds: i32,
     /// `ssh.commandTimeoutSeconds`

@@ -67,6 +67,32 @@ pub(super) const CONNECTING: Section = Section {
             "Add one to the [authorised keys](../guide/hosts.md#ssh-server), and check the access list of that file.",
         ),
         row(
+            "JumpHostUnreachable",
+            "The operator cannot connect to the [jump host](../guide/hosts.md#hosts-behind-a-jump-host) of the pool, or the connection to it \
+             broke. Nothing is known of the host.",
+            "Correct the cause that the message names; the operator retries.",
+        ),
+        row(
+            "JumpHostKeyMismatch",
+            "The jump host shows another key than `ssh.jumpHost.hostKey` declares. The operator does not log in to it.",
+            "Verify the key on the jump host, and correct `ssh.jumpHost.hostKey`.",
+        ),
+        row(
+            "JumpHostAuthenticationFailed",
+            "The jump host does not accept the key of `ssh.jumpHost.privateKeySecretRef`.",
+            "Add the public key that the message names to the user's `authorized_keys` on the jump host.",
+        ),
+        row(
+            "JumpHostRefused",
+            "The jump host does not forward connections to the address and port of the host.",
+            "Allow it in the `sshd_config` of the jump host (`AllowTcpForwarding`, `PermitOpen`), and in the options of the key.",
+        ),
+        row(
+            "UnreachableFromJumpHost",
+            "The jump host cannot connect to the host.",
+            "Check that the host is up and its sshd runs, and the network between the jump host and the host.",
+        ),
+        row(
             "CredentialsUnavailable",
             "A Secret, a key in it or its content is missing or cannot be used.",
             "Correct the Secret that the message names; the operator retries within 15 s.",

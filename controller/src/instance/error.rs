@@ -6,7 +6,10 @@ use crate::{
     csr::CsrError, drain::DrainError, secrets::SecretError, versions::VersionError, wicd_rights::RightsProblem,
     wmco::host_keys::WmcoHostKeysError,
 };
-use remote::{RemoteError, ssh::SshError};
+use remote::{
+    RemoteError,
+    ssh::{HostKeyError, SshError},
+};
 use wnp_core::{
     node::owner::Mismatch,
     operation::{host_key_problem::HostKeyProblem, identity::Refusal, update::Blame},
@@ -26,6 +29,11 @@ pub(crate) enum StepError {
     /// No host key is believed.
     #[error("{0}")]
     HostKey(#[from] HostKeyProblem),
+    /// The declared host key of the pool's jump host is none.
+    #[error(
+        "ssh.jumpHost.hostKey of the pool: {0}; until it is corrected, the operator logs in to no host of the pool"
+    )]
+    JumpHostKey(HostKeyError),
     /// A key or known hosts could not be had.
     #[error("{0}")]
     Secret(#[from] SecretError),
@@ -188,6 +196,7 @@ impl StepError {
         match self {
             Self::Remote(e) => e.reason(),
             Self::HostKey(e) => e.reason(),
+            Self::JumpHostKey(_) => "HostKeyInvalid",
             Self::Secret(e) => e.reason(),
             Self::Csr(e) => e.reason(),
             Self::Rights(e) => e.reason(),
@@ -220,6 +229,7 @@ impl StepError {
                 Blame::Version
             }
             Self::Remote(error) if error.is_own_fault() => Blame::Cluster,
+            _ if self.is_of_jump_host() => Blame::Cluster,
             Self::Remote(_)
             | Self::Csr(CsrError::Refused { .. })
             | Self::ClockSkew { .. }
@@ -233,7 +243,8 @@ impl StepError {
             | Self::KeyNotTaken { .. }
             | Self::NotRestarted { .. } => Blame::Host,
             Self::NotRegistered(_) => Blame::Version,
-            Self::Secret(_)
+            Self::JumpHostKey(_)
+            | Self::Secret(_)
             | Self::Csr(_)
             | Self::Render(_)
             | Self::Version(_)
@@ -267,7 +278,16 @@ impl StepError {
         matches!(self, Self::NotRegistered(_))
     }
 
-    /// Whether the host itself could not be reached.
+    /// Whether the pool's jump host is at fault, so that nothing is known of the host.
+    pub(crate) fn is_of_jump_host(&self) -> bool {
+        match self {
+            Self::Remote(RemoteError::Ssh(error)) => error.is_of_jump_host(),
+            Self::JumpHostKey(_) => true,
+            _ => false,
+        }
+    }
+
+    /// Whether the host could not be reached, or not even the jump host before it.
     pub(crate) fn is_unreachable(&self) -> bool {
         matches!(self, Self::Remote(RemoteError::Ssh(_)) | Self::NotRestarted { .. })
     }
@@ -276,11 +296,17 @@ impl StepError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use remote::payload::PayloadError;
+    use remote::{payload::PayloadError, ssh::HostKeyCheck};
     use wnp_core::render::StoredError;
 
     fn ssh(error: SshError) -> StepError {
         error.into()
+    }
+
+    fn lost_jump_host() -> SshError {
+        let why = "the host closed it".to_owned();
+        let fault = SshError::Disconnected { address: "jump.example.com".to_owned(), why };
+        SshError::JumpHostUnreachable { fault: Box::new(fault) }
     }
 
     fn says(reason: &str) -> StepError {
@@ -299,6 +325,26 @@ mod tests {
         for (error, expected) in [
             (ssh(SshError::AuthenticationFailed { address: address(), username: text(), tried: Vec::new() }), Host),
             (ssh(SshError::Disconnected { address: address(), why: text() }), Host),
+            (ssh(lost_jump_host()), Cluster),
+            (ssh(SshError::JumpHostKeyMismatch { jump_host: address(), expected: text(), offered: text() }), Cluster),
+            (
+                ssh(SshError::JumpHostAuthenticationFailed { jump_host: address(), username: text(), tried: text() }),
+                Cluster,
+            ),
+            (
+                ssh(SshError::JumpHostRefused { jump_host: address(), address: address(), port: 22, why: text() }),
+                Cluster,
+            ),
+            (
+                ssh(SshError::UnreachableFromJumpHost {
+                    jump_host: address(),
+                    address: address(),
+                    port: 22,
+                    why: text(),
+                }),
+                Host,
+            ),
+            (StepError::JumpHostKey(HostKeyCheck::pinned("").unwrap_err()), Cluster),
             (ssh(SshError::DiskFull { address: address(), path: text() }), Host),
             (ssh(SshError::HostKeyUnknown { address: address(), offered: text() }), Host),
             (ssh(SshError::BadPath { path: text(), problem: "" }), Cluster),
@@ -353,5 +399,12 @@ mod tests {
             assert!(!error.is_final() || expected == Version, "{error:?}");
             assert!(!error.is_of_the_api() || expected == Cluster, "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_jump_host_that_is_gone_is_retried_as_a_host_that_is_gone() {
+        let error = ssh(lost_jump_host());
+        assert!(error.is_unreachable() && error.is_of_jump_host() && !error.is_final() && !error.is_of_the_api());
+        assert_eq!(error.reason(), "JumpHostUnreachable");
     }
 }

@@ -152,6 +152,10 @@ pub(super) fn restarting(scope: &mut Scope, error: StepError) -> Result<Action, 
         return Err(error);
     }
     if scope.in_step() > scope.cx.process.args.reboot_timeout {
+        // Whether the host has restarted is not known.
+        if error.is_of_jump_host() {
+            return Err(error);
+        }
         return Err(StepError::NotRestarted { minutes: scope.cx.process.args.reboot_timeout.as_secs() / 60 });
     }
     Ok(Action::requeue(REBOOT_POLL))
@@ -324,7 +328,10 @@ fn services_to_restart(mut asked: Vec<String>, state: &HostState, no_node: bool)
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use remote::ssh::SshError;
+    use serde_json::json;
+
+    use super::{super::test_bed::Bed, *};
 
     #[test]
     fn kubelet_that_runs_without_a_node_does_not_stay_as_it_is() {
@@ -344,6 +351,23 @@ mod tests {
             let services = BTreeMap::from([(KUBELET.to_owned(), kubelet)]);
             let state = HostState { wicd, services, ..HostState::default() };
             assert_eq!(services_to_restart(asked, &state, no_node), expected, "{kubelet:?} {wicd:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_host_is_not_said_to_be_down_for_a_jump_host_that_is_gone() {
+        let bed = Bed::new().await;
+        let long_ago = "2026-01-01T00:00:00Z";
+        let operation = json!({
+            "id": "g-1", "type": "Reboot", "step": "Reboot", "epoch": 1, "changed": true, "bootIdBefore": "1",
+            "startTime": long_ago, "stepStartTime": long_ago,
+        });
+        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({"operation": operation})));
+        let broken = || SshError::Disconnected { address: "10.0.0.1".into(), why: "the host closed it".into() };
+        let of_jump_host = SshError::JumpHostUnreachable { fault: Box::new(broken()) };
+        for (error, reason) in [(broken(), "NotRestarted"), (of_jump_host, "JumpHostUnreachable")] {
+            let error = restarting(&mut scope, error.into()).unwrap_err();
+            assert_eq!(error.reason(), reason);
         }
     }
 }

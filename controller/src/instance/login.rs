@@ -1,6 +1,6 @@
 //! How to log in to a host: which keys, and which host key is believed.
 
-use api::{WindowsInstance, WindowsNodePool, names::key};
+use api::{Ssh, WindowsInstance, WindowsNodePool, names::key};
 use jiff::Timestamp;
 use kube::ResourceExt;
 
@@ -12,7 +12,7 @@ use crate::{
 };
 use remote::{
     Session,
-    ssh::{HostKeyCheck, Target},
+    ssh::{HostKeyCheck, JumpHost, Target},
 };
 use wnp_core::operation::identity::Refusal;
 
@@ -95,12 +95,23 @@ pub(crate) async fn credentials(
         username: host.username.clone(),
         keys: keys.iter().map(|k| k.identity.clone()).collect(),
         host_key: check,
+        jump_host: jump_host(cx, &ssh).await?,
         connect_timeout: ssh.connect_timeout(),
         command_timeout: ssh.command_timeout(),
     })
 }
 
-/// Logs in with one of the operator's connection slots, once one is free. `operation` names the files of requests on the host.
+/// The jump host of a pool, with its key. One that cannot be used is an error: the operator never goes around it.
+async fn jump_host(cx: &Context, ssh: &Ssh) -> Result<Option<JumpHost>, StepError> {
+    let Some(declared) = &ssh.jump_host else { return Ok(None) };
+    let key = cx.hosts.secrets.key(&declared.private_key_secret_ref).await?;
+    let api::JumpHost { address, username, host_key, .. } = declared;
+    let jump_host = JumpHost::new(address, declared.port(), username, key.identity.clone(), host_key);
+    Ok(Some(jump_host.map_err(StepError::JumpHostKey)?))
+}
+
+/// Logs in with one of the operator's connection slots, once one is free. It stands for the connection to a jump host, too. `operation`
+/// names the files of requests on the host.
 pub(super) async fn open(
     cx: &Context,
     instance: &WindowsInstance,
@@ -119,4 +130,39 @@ pub(crate) async fn open_apart(
     target: &Target,
 ) -> Result<Session, StepError> {
     Ok(Session::open(&cx.hosts.operator, target, &instance.spec.host.name, operation, None).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use api::WindowsNodePoolSpec;
+    use serde_json::{Value, json};
+
+    use super::{super::test_bed::Bed, *};
+
+    #[tokio::test]
+    async fn a_jump_host_that_cannot_be_used_is_never_left_out() {
+        let bed = Bed::new().await;
+        bed.api.fail("GET", "/api/v1/namespaces/operator/secrets/gone", 404, "NotFound", "no such Secret", Value::Null);
+        let instance = bed.instance(&json!({}), &json!({}), &json!({}));
+        let own = bed.host.host_key().to_openssh().unwrap();
+        for (secret, host_key, reason) in [
+            ("new-key", own.as_str(), None),
+            ("gone", own.as_str(), Some("CredentialsUnavailable")),
+            ("new-key", "SHA256:short", Some("HostKeyInvalid")),
+        ] {
+            let jump_host = api::JumpHost {
+                address: "jump.example.com".into(),
+                username: "relay".into(),
+                private_key_secret_ref: api::SecretKeyRef { name: secret.into(), key: None },
+                host_key: host_key.into(),
+                port: None,
+            };
+            let ssh = Some(Ssh { jump_host: Some(jump_host), ..Ssh::default() });
+            let pool = WindowsNodePool::new("p", WindowsNodePoolSpec { ssh, ..WindowsNodePoolSpec::default() });
+            let target = credentials(&bed.cx, &instance, &pool, HostKeyCheck::TrustOnFirstUse).await;
+            assert_eq!(target.as_ref().err().map(StepError::reason).as_deref(), reason, "{secret} {host_key}");
+            assert_eq!(target.is_ok_and(|t| t.jump_host.is_some() && t.keys.len() == 1), reason.is_none());
+        }
+        assert_eq!(bed.host.stats().connections, 0);
+    }
 }

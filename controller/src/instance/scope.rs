@@ -312,9 +312,10 @@ impl Scope {
         (failures, wait)
     }
 
-    /// The error, and how a person ends a removal whose host cannot be cleaned up.
+    /// The error, and how a person ends a removal whose host cannot be cleaned up. A jump host that is gone is no reason to give up the
+    /// hosts behind it.
     fn with_way_out(&self, error: &StepError) -> String {
-        if !self.removes() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
+        if !self.removes() || error.is_of_jump_host() || (self.step() != Step::Deconfigure && !error.is_unreachable()) {
             return error.to_string();
         }
         format!(

@@ -89,6 +89,7 @@ impl Keys {
             username: "Administrator".into(),
             keys: vec![key.clone()],
             host_key: HostKeyCheck::TrustOnFirstUse,
+            jump_host: None,
             connect_timeout: Duration::from_secs(30),
             command_timeout: Duration::from_secs(30),
         };

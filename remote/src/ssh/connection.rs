@@ -1,151 +1,33 @@
-//! Connecting: addresses, key exchange, host key, log-in. All within one time limit.
+//! A connection to a host, directly or through a jump host.
 
-use std::{
-    borrow::Cow,
-    fmt, io,
-    net::{IpAddr, SocketAddr},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, net::IpAddr, time::Duration};
 
-use parking_lot::Mutex;
-use russh::{
-    AlgorithmKind, Channel, Disconnect, MethodKind, Preferred, cipher,
-    client::{self, AuthResult, DisconnectReason},
-    compression,
-    keys::{HashAlg, PublicKeyOrCertificate},
-    mac,
-};
+use russh::{Channel, client};
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    net::TcpStream,
     sync::OnceCell,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout},
 };
-use tokio_util::sync::CancellationToken;
 
-use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, sftp::Sftp, tail};
-
-/// A silent host gets a keepalive every 15 s; after three without an answer the connection is closed.
-const KEEPALIVE: Duration = Duration::from_secs(15);
-const KEEPALIVE_MAX: usize = 3;
-
-/// Ends what keepalives do not: a peer that stalls before log-in or stops reading. Beyond the keepalives' 60 s.
-const INACTIVITY: Duration = Duration::from_secs(90);
-
-/// What a host may send ahead on one channel. It governs downloads, which are small here, and is the most that a host
-/// which floods a channel can have on its way.
-const WINDOW: u32 = 256 * 1024;
-
-/// Messages (of 32 KiB at most) that wait for their channel's reader. Both channels of an operation are always read, so
-/// few are enough, and 100 connections stay small.
-const CHANNEL_BUFFER: usize = 8;
+use super::{
+    HostKey, Identity, JumpHost, SshError, Target,
+    handshake::{LoggedIn, dial, establish},
+    jump_host::Tunnel,
+    sftp::Sftp,
+    tail,
+};
 
 /// For saying goodbye.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// A logged-in connection to a host that proved its key. Its functions may be used at the same time.
 pub struct Connection {
-    handle: client::Handle<Client>,
-    seen: Arc<Seen>,
-    host_key: HostKey,
-    identity: Arc<Identity>,
+    logged_in: LoggedIn,
+    /// The way to the host, if it leads through a jump host.
+    tunnel: Option<Tunnel>,
     peer: IpAddr,
     address: String,
     pub(super) request_timeout: Duration,
     pub(super) sftp: OnceCell<Sftp>,
-}
-
-/// What the connection's own task reports.
-#[derive(Default)]
-struct Seen {
-    host_key: Mutex<Option<HostKey>>,
-    end: Mutex<Option<String>>,
-    /// Cancelled when there is no connection any more.
-    over: CancellationToken,
-}
-
-impl Seen {
-    fn get<T: Clone>(field: &Mutex<Option<T>>) -> Option<T> {
-        field.lock().clone()
-    }
-
-    fn set<T>(field: &Mutex<Option<T>>, value: T) {
-        *field.lock() = Some(value);
-    }
-}
-
-/// The connection task's view of the host.
-struct Client {
-    address: String,
-    check: HostKeyCheck,
-    seen: Arc<Seen>,
-}
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.seen.over.cancel();
-    }
-}
-
-/// Why the connection's task ended.
-#[derive(Debug)]
-enum End {
-    Protocol(russh::Error),
-    HostKey(SshError),
-}
-
-impl From<russh::Error> for End {
-    fn from(error: russh::Error) -> Self {
-        Self::Protocol(error)
-    }
-}
-
-impl client::Handler for Client {
-    type Error = End;
-
-    /// Called for each key exchange, so again when a long connection renews its keys: the key must stay the same.
-    async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, End> {
-        let offered = match key {
-            PublicKeyOrCertificate::PublicKey { key, .. } => HostKey::of(key),
-            PublicKeyOrCertificate::Certificate(_) => None,
-        };
-        let offered = offered.ok_or(russh::Error::UnknownKey)?;
-        let verdict = match Seen::get(&self.seen.host_key) {
-            Some(first) => HostKeyCheck::Pinned(first).verdict(&offered),
-            None => self.check.verdict(&offered),
-        };
-        let (address, fingerprint) = (self.address.clone(), offered.fingerprint());
-        match verdict {
-            Verdict::Accepted => {
-                Seen::set(&self.seen.host_key, offered);
-                Ok(true)
-            }
-            Verdict::Mismatch(expected) => {
-                Err(End::HostKey(SshError::HostKeyMismatch { address, expected, offered: fingerprint }))
-            }
-            Verdict::Unknown => Err(End::HostKey(SshError::HostKeyUnknown { address, offered: fingerprint })),
-        }
-    }
-
-    async fn disconnected(&mut self, reason: DisconnectReason<End>) -> Result<(), End> {
-        let why = match &reason {
-            DisconnectReason::ReceivedDisconnect(info) => {
-                format!("the host closed it: {}", tail::excerpt(&info.message))
-            }
-            DisconnectReason::Error(End::Protocol(russh::Error::Disconnect)) => "the host closed it".to_owned(),
-            DisconnectReason::Error(End::Protocol(russh::Error::KeepaliveTimeout)) => {
-                format!("no answer to {KEEPALIVE_MAX} keepalives")
-            }
-            DisconnectReason::Error(End::Protocol(error)) => tail::excerpt(&error.to_string()),
-            DisconnectReason::Error(End::HostKey(error)) => error.to_string(),
-        };
-        Seen::set(&self.seen.end, why);
-        match reason {
-            DisconnectReason::ReceivedDisconnect(_) => Ok(()),
-            DisconnectReason::Error(end) => Err(end),
-        }
-    }
 }
 
 impl Connection {
@@ -158,37 +40,22 @@ impl Connection {
     /// host does not speak SSH. [`SshError::HostKeyMismatch`] or [`SshError::HostKeyUnknown`] when `target.host_key` does not
     /// accept the key of the host. [`SshError::AuthenticationFailed`] when the host accepts none of `target.keys`.
     /// [`SshError::Disconnected`] when the connection breaks before log-in ends.
+    ///
+    /// Through a jump host: one of those whose names begin with `JumpHost` when the operator cannot use the jump host, and
+    /// [`SshError::UnreachableFromJumpHost`] when the jump host cannot connect to the host.
     pub async fn connect(target: &Target) -> Result<Self, SshError> {
         let deadline = Instant::now() + target.connect_timeout;
-        let (stream, peer) = dial(target, deadline).await?;
-        Self::establish(target, stream, peer, deadline).await
-    }
-
-    /// Everything after TCP.
-    pub(super) async fn establish<S>(
-        target: &Target,
-        stream: S,
-        peer: IpAddr,
-        deadline: Instant,
-    ) -> Result<Self, SshError>
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let seen = Arc::<Seen>::default();
-        let client =
-            Client { address: target.address.clone(), check: target.host_key.clone(), seen: Arc::clone(&seen) };
-        let exchange = client::connect_stream(Arc::new(config(&target.host_key)), stream, client);
-        let mut handle = within(target, deadline, "the SSH key exchange", exchange)
-            .await?
-            .map_err(|end| handshake_error(target, end))?;
-        let identity = within(target, deadline, "the SSH log-in", log_in(target, &mut handle, &seen)).await??;
-        // Set before log-in can begin.
-        let host_key = Seen::get(&seen.host_key).ok_or_else(|| disconnected(target, &seen))?;
+        let (logged_in, peer, tunnel) = if let Some(jump_host) = &target.jump_host {
+            // In a box: it is large, and with it every future that logs in.
+            let (logged_in, peer, tunnel) = Box::pin(through(target, jump_host, deadline)).await?;
+            (logged_in, peer, Some(tunnel))
+        } else {
+            let (stream, peer) = dial(target, deadline).await?;
+            (establish(target, stream, deadline).await?, peer, None)
+        };
         Ok(Self {
-            handle,
-            seen,
-            host_key,
-            identity,
+            logged_in,
+            tunnel,
             peer,
             address: target.address.clone(),
             request_timeout: target.command_timeout,
@@ -198,15 +65,15 @@ impl Connection {
 
     /// The key that the host proved.
     pub fn host_key(&self) -> &HostKey {
-        &self.host_key
+        &self.logged_in.host_key
     }
 
     /// The key that the host accepted.
     pub fn identity(&self) -> &Identity {
-        &self.identity
+        &self.logged_in.identity
     }
 
-    /// The address that was connected to.
+    /// The address that was connected to, or that the jump host was asked to connect to.
     pub fn peer_address(&self) -> IpAddr {
         self.peer
     }
@@ -217,8 +84,9 @@ impl Connection {
             sftp.close();
         }
         let goodbye = async {
-            if self.handle.disconnect(Disconnect::ByApplication, "", "en").await.is_ok() {
-                let _ = self.handle.await;
+            self.logged_in.close().await;
+            if let Some(tunnel) = self.tunnel {
+                tunnel.close().await;
             }
         };
         let _ = timeout(CLOSE_TIMEOUT, goodbye).await;
@@ -229,11 +97,11 @@ impl Connection {
     }
 
     pub(super) async fn open_channel(&self) -> Result<Channel<client::Msg>, SshError> {
-        self.handle.channel_open_session().await.map_err(|error| self.lost(&error))
+        self.logged_in.handle.channel_open_session().await.map_err(|error| self.lost(&error))
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.handle.is_closed()
+        self.logged_in.handle.is_closed()
     }
 
     /// Does something over the connection for as long as there is one. A request over SFTP that is made in the moment in which
@@ -242,14 +110,18 @@ impl Connection {
         tokio::select! {
             biased;
             result = work => result,
-            () = self.seen.over.cancelled() => Err(self.disconnected("it ended in the middle of a transfer")),
+            () = self.logged_in.seen.over.cancelled() => Err(self.disconnected("it ended in the middle of a transfer")),
         }
     }
 
     /// The connection's end, as an error; `otherwise` if its own task has not said why.
     pub(super) fn disconnected(&self, otherwise: &str) -> SshError {
-        let why = Seen::get(&self.seen.end).unwrap_or_else(|| otherwise.to_owned());
-        SshError::Disconnected { address: self.address.clone(), why }
+        let why = self.logged_in.seen.end().unwrap_or_else(|| otherwise.to_owned());
+        let error = SshError::Disconnected { address: self.address.clone(), why };
+        match &self.tunnel {
+            Some(tunnel) => tunnel.blame(error),
+            None => error,
+        }
     }
 
     pub(super) fn lost(&self, error: &russh::Error) -> SshError {
@@ -257,186 +129,24 @@ impl Connection {
     }
 }
 
+/// Logs in to the host inside a connection to the jump host.
+async fn through(
+    target: &Target,
+    jump_host: &JumpHost,
+    deadline: Instant,
+) -> Result<(LoggedIn, IpAddr, Tunnel), SshError> {
+    let (tunnel, stream, peer) = Tunnel::open(target, jump_host, deadline).await?;
+    let logged_in = establish(target, stream, deadline).await.map_err(|error| tunnel.blame(error))?;
+    Ok((logged_in, peer, tunnel))
+}
+
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("address", &self.address)
             .field("peer", &self.peer)
-            .field("host_key", &self.host_key)
-            .field("identity", &self.identity)
+            .field("host_key", self.host_key())
+            .field("identity", self.identity())
             .finish_non_exhaustive()
-    }
-}
-
-/// The OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which ChaCha20-Poly1305 and
-/// encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795): neither is offered. AES-GCM first; AES-CTR with a plain MAC for
-/// hosts that allow no other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere.
-fn config(check: &HostKeyCheck) -> client::Config {
-    client::Config {
-        window_size: WINDOW,
-        channel_buffer_size: CHANNEL_BUFFER,
-        preferred: Preferred {
-            key: Cow::Owned(check.algorithms()),
-            cipher: Cow::Borrowed(&[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR]),
-            mac: Cow::Borrowed(&[mac::HMAC_SHA512, mac::HMAC_SHA256]),
-            compression: Cow::Borrowed(&[compression::NONE]),
-            ..Preferred::DEFAULT
-        },
-        inactivity_timeout: Some(INACTIVITY),
-        keepalive_interval: Some(KEEPALIVE),
-        keepalive_max: KEEPALIVE_MAX,
-        ..client::Config::default()
-    }
-}
-
-/// Tries each address of the target in turn, none longer than its share of the time that is left.
-async fn dial(target: &Target, deadline: Instant) -> Result<(TcpStream, IpAddr), SshError> {
-    let address = target.address.clone();
-    let name = target.address.trim_start_matches('[').trim_end_matches(']');
-    let found = within(target, deadline, "the name look-up", tokio::net::lookup_host((name, target.port))).await?;
-    let found: Vec<SocketAddr> = match found {
-        Ok(found) => found.collect(),
-        Err(source) => return Err(SshError::NameNotResolved { address, source: Some(source) }),
-    };
-    let mut failure = SshError::NameNotResolved { address: address.clone(), source: None };
-    for (left, peer) in (1..=u32::try_from(found.len()).unwrap_or(u32::MAX)).rev().zip(found) {
-        let share = deadline.saturating_duration_since(Instant::now()) / left;
-        failure = match timeout(share, TcpStream::connect(peer)).await {
-            Ok(Ok(stream)) => {
-                // Without it, each small SFTP request waits for the answer to the one before (Nagle).
-                if let Err(source) = stream.set_nodelay(true) {
-                    return Err(SshError::Unreachable { address, source });
-                }
-                return Ok((stream, peer.ip()));
-            }
-            Ok(Err(source)) => dial_error(target, source),
-            Err(_) => timed_out(target, "the TCP connection"),
-        };
-    }
-    Err(failure)
-}
-
-fn dial_error(target: &Target, source: io::Error) -> SshError {
-    let address = target.address.clone();
-    match source.kind() {
-        io::ErrorKind::ConnectionRefused => SshError::ConnectRefused { address, port: target.port, source },
-        io::ErrorKind::TimedOut => timed_out(target, "the TCP connection"),
-        _ => SshError::Unreachable { address, source },
-    }
-}
-
-async fn within<F: Future>(
-    target: &Target,
-    deadline: Instant,
-    phase: &'static str,
-    future: F,
-) -> Result<F::Output, SshError> {
-    timeout_at(deadline, future).await.map_err(|_| timed_out(target, phase))
-}
-
-fn timed_out(target: &Target, phase: &'static str) -> SshError {
-    SshError::ConnectTimeout { address: target.address.clone(), phase, after: target.connect_timeout }
-}
-
-fn disconnected(target: &Target, seen: &Seen) -> SshError {
-    let why = Seen::get(&seen.end).unwrap_or_else(|| "the host closed it during log-in".to_owned());
-    SshError::Disconnected { address: target.address.clone(), why }
-}
-
-fn handshake_error(target: &Target, end: End) -> SshError {
-    let address = target.address.clone();
-    let expected = target.host_key.fingerprints();
-    match end {
-        End::HostKey(error) => error,
-        // Only the types of the known keys were asked for.
-        End::Protocol(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. }) if !expected.is_empty() => {
-            SshError::HostKeyMismatch { address, expected, offered: format!("only keys of type {}", names(&theirs)) }
-        }
-        End::Protocol(
-            error @ (russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_) | russh::Error::SendError),
-        ) => SshError::Disconnected {
-            address,
-            why: format!("during the key exchange: {}", tail::excerpt(&error.to_string())),
-        },
-        End::Protocol(error) => {
-            let why = match &error {
-                russh::Error::NoCommonAlgo { kind, theirs, .. } => {
-                    format!("no common {kind:?} algorithm, the host has {}", names(theirs))
-                }
-                other => tail::excerpt(&other.to_string()),
-            };
-            SshError::HandshakeFailed { address, why, source: Box::new(error) }
-        }
-    }
-}
-
-/// Algorithm names that a host sent.
-fn names(theirs: &[String]) -> String {
-    tail::excerpt(&theirs.join(", "))
-}
-
-/// Tries the keys in turn. A key that the host does not know is refused before anything is signed with it.
-async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &Seen) -> Result<Arc<Identity>, SshError> {
-    let mut tried = Vec::new();
-    for identity in &target.keys {
-        let hash = if identity.is_rsa() { rsa_hash(handle).await } else { Some(HashAlg::Sha512) };
-        let Some(hash) = hash else {
-            tried.push(format!("{} (the host accepts RSA with SHA-1 only)", identity.fingerprint()));
-            continue;
-        };
-        match handle.authenticate_publickey(&target.username, identity.signing(hash)).await {
-            Ok(AuthResult::Success) => return Ok(Arc::clone(identity)),
-            Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
-                if remaining_methods.is_empty() && handle.is_closed() {
-                    tried.push(format!("{} (the host closed the connection)", identity.fingerprint()));
-                    if tried.len() == 1 {
-                        return Err(disconnected(target, seen));
-                    }
-                    break;
-                }
-                let note = if partial_success { " (accepted, but the host requires another factor)" } else { "" };
-                tried.push(format!("{}{note}", identity.fingerprint()));
-                if !remaining_methods.contains(&MethodKind::PublicKey) {
-                    break;
-                }
-            }
-            Err(_) => return Err(disconnected(target, seen)),
-        }
-    }
-    Err(SshError::AuthenticationFailed { address: target.address.clone(), username: target.username.clone(), tried })
-}
-
-/// The hash for RSA signatures; none if the host takes SHA-1 alone. A host that does not say gets SHA-512, which OpenSSH
-/// has taken since 7.2.
-async fn rsa_hash(handle: &client::Handle<Client>) -> Option<HashAlg> {
-    match handle.best_supported_rsa_hash().await {
-        Ok(Some(hash)) => hash,
-        Ok(None) | Err(_) => Some(HashAlg::Sha512),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn nothing_is_offered_that_an_old_server_leaves_open_to_terrapin() {
-        let Preferred { kex, key, cipher, mac, compression, host_key_certificates } =
-            config(&HostKeyCheck::TrustOnFirstUse).preferred;
-        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let texts = |list: Vec<&str>| names(&list);
-        assert_eq!(
-            texts(cipher.iter().map(AsRef::as_ref).collect()),
-            ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr"]
-        );
-        assert_eq!(texts(mac.iter().map(AsRef::as_ref).collect()), ["hmac-sha2-512", "hmac-sha2-256"]);
-        assert_eq!(texts(compression.iter().map(AsRef::as_ref).collect()), ["none"]);
-        let kex = texts(kex.iter().map(AsRef::as_ref).collect());
-        assert!(kex.iter().all(|name| !name.ends_with("-sha1") && name != "none"), "{kex:?}");
-        assert!(kex.iter().any(|name| name == "kex-strict-c-v00@openssh.com"), "{kex:?}");
-        let weak = |a: &russh::keys::Algorithm| {
-            matches!(a, russh::keys::Algorithm::Rsa { hash: None } | russh::keys::Algorithm::Dsa)
-        };
-        assert!(host_key_certificates.is_empty() && !key.iter().any(weak), "{key:?}");
     }
 }

@@ -70,6 +70,33 @@ pub enum SshError {
         if .tried.is_empty() { "any key, as none was given".to_owned() } else { .tried.join(", ") }
     )]
     AuthenticationFailed { address: String, username: String, tried: Vec<String> },
+    /// The jump host cannot be connected to, or the connection to it broke. `fault` names it, and what to do.
+    #[error("the jump host cannot be used, and the host behind it was not reached: {fault}")]
+    JumpHostUnreachable { fault: Box<SshError> },
+    /// The jump host proved another key than the declared one. Another machine may intercept the connection.
+    #[error(
+        "the jump host {jump_host} shows the host key {offered}, and ssh.jumpHost.hostKey of the pool declares {expected}: another \
+         machine may intercept the connection. If its key was changed on purpose, correct ssh.jumpHost.hostKey"
+    )]
+    JumpHostKeyMismatch { jump_host: String, expected: String, offered: String },
+    /// The jump host does not accept its key.
+    #[error(
+        "{username} cannot log in to the jump host {jump_host} with {tried}: add this public key to the user's authorized_keys on \
+         the jump host"
+    )]
+    JumpHostAuthenticationFailed { jump_host: String, username: String, tried: String },
+    /// The jump host does not forward connections to the host.
+    #[error(
+        "the jump host {jump_host} refuses to forward to {address} port {port} ({why}): allow it in its sshd configuration \
+         (AllowTcpForwarding, PermitOpen) and in the options of the key in authorized_keys (restrict, permitopen)"
+    )]
+    JumpHostRefused { jump_host: String, address: String, port: u16, why: String },
+    /// The jump host cannot connect to the host.
+    #[error(
+        "the jump host {jump_host} cannot connect to {address} port {port} ({why}): check that the host is up, that its OpenSSH \
+         server listens on this port, and that no firewall is between the two"
+    )]
+    UnreachableFromJumpHost { jump_host: String, address: String, port: u16, why: String },
     /// The connection broke.
     #[error("the connection to {address} broke: {why}")]
     Disconnected { address: String, why: String },
@@ -125,6 +152,11 @@ impl SshError {
             Self::HostKeyMismatch { .. } => "HostKeyMismatch",
             Self::HostKeyUnknown { .. } => "HostKeyUnknown",
             Self::AuthenticationFailed { .. } => AUTHENTICATION_FAILED,
+            Self::JumpHostUnreachable { .. } => "JumpHostUnreachable",
+            Self::JumpHostKeyMismatch { .. } => "JumpHostKeyMismatch",
+            Self::JumpHostAuthenticationFailed { .. } => "JumpHostAuthenticationFailed",
+            Self::JumpHostRefused { .. } => "JumpHostRefused",
+            Self::UnreachableFromJumpHost { .. } => "UnreachableFromJumpHost",
             Self::Disconnected { .. } => "Disconnected",
             Self::CommandTimeout { .. } => "CommandTimeout",
             Self::CommandRefused { .. } => "CommandRefused",
@@ -139,6 +171,17 @@ impl SshError {
         }
     }
 
+    /// Whether the jump host is at fault, or what is declared of it. Nothing is known of the host then.
+    pub fn is_of_jump_host(&self) -> bool {
+        matches!(
+            self,
+            Self::JumpHostUnreachable { .. }
+                | Self::JumpHostKeyMismatch { .. }
+                | Self::JumpHostAuthenticationFailed { .. }
+                | Self::JumpHostRefused { .. }
+        )
+    }
+
     /// Whether a retry may succeed without an action. The others are retried as well, but a person must act.
     pub fn is_transient(&self) -> bool {
         matches!(
@@ -147,6 +190,8 @@ impl SshError {
                 | Self::ConnectTimeout { .. }
                 | Self::Unreachable { .. }
                 | Self::NameNotResolved { .. }
+                | Self::JumpHostUnreachable { .. }
+                | Self::UnreachableFromJumpHost { .. }
                 | Self::Disconnected { .. }
                 | Self::CommandTimeout { .. }
                 | Self::TransferFailed { .. }

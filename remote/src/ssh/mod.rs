@@ -1,4 +1,4 @@
-//! The only way to a host: one SSH connection for an operation, with SFTP for all bytes and exec for starting `wicd.exe`.
+//! The only way to a host: one SSH connection for an operation, directly or through a jump host, with SFTP for all bytes and exec for starting `wicd.exe`.
 //!
 //! Nothing that a shell could read differently is ever sent: an exec request is a few plain words ([`check_command`]),
 //! requests and answers are files. Standard input is never used, since exec channels of Windows' OpenSSH lose or hold back
@@ -8,9 +8,11 @@ mod connection;
 mod error;
 mod exec;
 mod files;
+mod handshake;
 mod hash;
 mod host_key;
 mod identity;
+mod jump_host;
 mod path;
 mod session;
 mod sftp;
@@ -28,6 +30,7 @@ pub use self::{
     files::Entry,
     host_key::{HostKey, HostKeyCheck, HostKeyError},
     identity::{Identity, KeyError},
+    jump_host::JumpHost,
     path::{check_command, sftp_path},
     sftp::PERMISSION_DENIED,
     upload::Uploaded,
@@ -46,7 +49,9 @@ pub struct Target {
     pub keys: Vec<Arc<Identity>>,
     /// Which host key is accepted.
     pub host_key: HostKeyCheck,
-    /// For all of name look-up, TCP connect, key exchange and log-in together.
+    /// The machine through which the host is reached; none: directly.
+    pub jump_host: Option<JumpHost>,
+    /// For all of name look-up, TCP connect, key exchange and log-in together, and the same at the jump host.
     pub connect_timeout: Duration,
     /// For each answer to a request about a file. Commands have their own ([`Connection::exec`]).
     pub command_timeout: Duration,

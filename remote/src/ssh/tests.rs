@@ -1,6 +1,8 @@
 //! The whole of the module against a real SSH and SFTP server on loopback.
 
+pub(crate) mod forwards;
 pub(crate) mod host;
+mod jump_host;
 mod keys;
 
 use std::{

@@ -112,6 +112,7 @@ impl Server {
             username: "root".into(),
             keys: vec![Arc::new(Identity::from_pem("the key", &fs::read(self.0.key_file())?)?)],
             host_key: HostKeyCheck::TrustOnFirstUse,
+            jump_host: None,
             connect_timeout: Duration::from_secs(15),
             command_timeout: Duration::from_mins(1),
         };

@@ -13,17 +13,19 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use russh::{
     Channel, ChannelId,
     keys::{
         Algorithm, PrivateKey, PublicKey,
         ssh_key::{LineEnding, private::Ed25519Keypair},
     },
-    server::{self, Auth, ChannelOpenHandle, Msg, Session, VerifiedPublicKey},
+    server::{self, Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
 };
 use russh_sftp::protocol::{Attrs, Data, FileAttributes, Handle, Name, OpenFlags, Packet, Status, StatusCode, Version};
 use tokio::{net::TcpListener, sync::watch};
 
+use super::forwards::{self, Forwards};
 use crate::ssh::{HostKey, HostKeyCheck, Identity, Target};
 
 pub(crate) fn ed25519(seed: u8) -> PrivateKey {
@@ -50,6 +52,8 @@ pub(crate) struct Host {
     pub(crate) cut_after: i64,
     /// Bytes that fit on the disk.
     pub(crate) disk: i64,
+    /// What it does as a jump host.
+    pub(crate) forwards: Forwards,
 }
 
 impl Default for Host {
@@ -62,6 +66,7 @@ impl Default for Host {
             sftp: true,
             cut_after: i64::MAX,
             disk: i64::MAX,
+            forwards: Forwards::Nothing,
         }
     }
 }
@@ -74,6 +79,8 @@ pub(crate) struct Running {
     pub(crate) connections: Arc<AtomicUsize>,
     /// How many there are.
     pub(crate) open: watch::Receiver<usize>,
+    /// What clients have asked for: methods of log-in with users and keys, and places to connect to.
+    pub(crate) asked: Arc<Mutex<Vec<String>>>,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -91,6 +98,7 @@ impl Running {
             username: "Administrator".to_owned(),
             keys: vec![identity(&ed25519(2))],
             host_key: HostKeyCheck::TrustOnFirstUse,
+            jump_host: None,
             connect_timeout: Duration::from_secs(20),
             command_timeout: Duration::from_secs(20),
         }
@@ -117,7 +125,9 @@ impl Host {
             nodelay: true,
             ..server::Config::default()
         });
+        let asked = Arc::<Mutex<Vec<String>>>::default();
         let shared = Arc::new(Shared {
+            asked: Arc::clone(&asked),
             root: root.path().to_owned(),
             cut: AtomicI64::new(self.cut_after),
             disk: AtomicI64::new(self.disk),
@@ -144,11 +154,12 @@ impl Host {
                 });
             }
         });
-        Running { root, address, connections, open, task }
+        Running { root, address, connections, open, asked, task }
     }
 }
 
 struct Shared {
+    asked: Arc<Mutex<Vec<String>>>,
     root: PathBuf,
     cut: AtomicI64,
     disk: AtomicI64,
@@ -163,6 +174,22 @@ struct Login {
 
 impl server::Handler for Login {
     type Error = russh::Error;
+
+    async fn auth_none(&mut self, _user: &str) -> Result<Auth, Self::Error> {
+        self.shared.asked.lock().push("none".to_owned());
+        Ok(Auth::reject())
+    }
+
+    async fn auth_password(&mut self, _user: &str, _password: &str) -> Result<Auth, Self::Error> {
+        self.shared.asked.lock().push("password".to_owned());
+        Ok(Auth::reject())
+    }
+
+    async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Self::Error> {
+        let fingerprint = HostKey::of(offer.public_key).unwrap().fingerprint();
+        self.shared.asked.lock().push(format!("publickey {user} {fingerprint}"));
+        Ok(Auth::Accept)
+    }
 
     async fn auth_publickey(&mut self, _user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
         let known = self.shared.host.authorized.iter().any(|k| k.key_data() == key.public_key.key_data());
@@ -179,6 +206,22 @@ impl server::Handler for Login {
     ) -> Result<(), Self::Error> {
         self.channels.insert(channel.id(), channel);
         reply.accept().await;
+        Ok(())
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        self.shared.asked.lock().push(format!("connect {host} {port}"));
+        let asked = SocketAddr::new(host.parse().unwrap(), u16::try_from(port).unwrap());
+        forwards::forward(self.shared.host.forwards, asked, channel, reply, Arc::clone(&self.wire)).await;
         Ok(())
     }
 

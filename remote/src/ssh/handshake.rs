@@ -1,0 +1,358 @@
+//! One log-in to one SSH server, a host or a jump host: addresses, key exchange, host key, log-in. All within one time limit.
+
+use std::{
+    borrow::Cow,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use russh::{
+    AlgorithmKind, Disconnect, MethodKind, Preferred, cipher,
+    client::{self, AuthResult, DisconnectReason},
+    compression,
+    keys::{HashAlg, PublicKeyOrCertificate},
+    mac,
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::{Instant, timeout, timeout_at},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{HostKey, HostKeyCheck, Identity, SshError, Target, host_key::Verdict, tail};
+
+/// A silent host gets a keepalive every 15 s; after three without an answer the connection is closed.
+const KEEPALIVE: Duration = Duration::from_secs(15);
+const KEEPALIVE_MAX: usize = 3;
+
+/// Ends what keepalives do not: a peer that stalls before log-in or stops reading. Beyond the keepalives' 60 s.
+const INACTIVITY: Duration = Duration::from_secs(90);
+
+/// What a host may send ahead on one channel. It governs downloads, which are small here, and is the most that a host
+/// which floods a channel can have on its way.
+const WINDOW: u32 = 256 * 1024;
+
+/// Messages (of 32 KiB at most) that wait for their channel's reader. Both channels of an operation are always read, so
+/// few are enough, and 100 connections stay small.
+const CHANNEL_BUFFER: usize = 8;
+/// A server that proved its key and let the operator in.
+pub(super) struct LoggedIn {
+    pub(super) handle: client::Handle<Client>,
+    pub(super) seen: Arc<Seen>,
+    pub(super) host_key: HostKey,
+    pub(super) identity: Arc<Identity>,
+}
+
+impl LoggedIn {
+    /// Disconnects, and waits until the connection has ended. The caller bounds the time.
+    pub(super) async fn close(self) {
+        if self.handle.disconnect(Disconnect::ByApplication, "", "en").await.is_ok() {
+            let _ = self.handle.await;
+        }
+    }
+}
+
+/// What the connection's own task reports.
+#[derive(Default)]
+pub(super) struct Seen {
+    host_key: Mutex<Option<HostKey>>,
+    end: Mutex<Option<String>>,
+    /// Cancelled when there is no connection any more.
+    pub(super) over: CancellationToken,
+}
+
+impl Seen {
+    /// Why there is no connection any more, once its task knows.
+    pub(super) fn end(&self) -> Option<String> {
+        Self::get(&self.end)
+    }
+
+    fn get<T: Clone>(field: &Mutex<Option<T>>) -> Option<T> {
+        field.lock().clone()
+    }
+
+    fn set<T>(field: &Mutex<Option<T>>, value: T) {
+        *field.lock() = Some(value);
+    }
+}
+
+/// The connection task's view of the host.
+pub(super) struct Client {
+    address: String,
+    check: HostKeyCheck,
+    seen: Arc<Seen>,
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.seen.over.cancel();
+    }
+}
+
+/// Why the connection's task ended.
+#[derive(Debug)]
+pub(super) enum End {
+    Protocol(russh::Error),
+    HostKey(SshError),
+}
+
+impl From<russh::Error> for End {
+    fn from(error: russh::Error) -> Self {
+        Self::Protocol(error)
+    }
+}
+
+impl client::Handler for Client {
+    type Error = End;
+
+    /// Called for each key exchange, so again when a long connection renews its keys: the key must stay the same.
+    async fn check_server_key(&mut self, key: &PublicKeyOrCertificate) -> Result<bool, End> {
+        let offered = match key {
+            PublicKeyOrCertificate::PublicKey { key, .. } => HostKey::of(key),
+            PublicKeyOrCertificate::Certificate(_) => None,
+        };
+        let offered = offered.ok_or(russh::Error::UnknownKey)?;
+        let verdict = match Seen::get(&self.seen.host_key) {
+            Some(first) => HostKeyCheck::Pinned(first).verdict(&offered),
+            None => self.check.verdict(&offered),
+        };
+        let (address, fingerprint) = (self.address.clone(), offered.fingerprint());
+        match verdict {
+            Verdict::Accepted => {
+                Seen::set(&self.seen.host_key, offered);
+                Ok(true)
+            }
+            Verdict::Mismatch(expected) => {
+                Err(End::HostKey(SshError::HostKeyMismatch { address, expected, offered: fingerprint }))
+            }
+            Verdict::Unknown => Err(End::HostKey(SshError::HostKeyUnknown { address, offered: fingerprint })),
+        }
+    }
+
+    async fn disconnected(&mut self, reason: DisconnectReason<End>) -> Result<(), End> {
+        let why = match &reason {
+            DisconnectReason::ReceivedDisconnect(info) => {
+                format!("the host closed it: {}", tail::excerpt(&info.message))
+            }
+            DisconnectReason::Error(End::Protocol(russh::Error::Disconnect)) => "the host closed it".to_owned(),
+            DisconnectReason::Error(End::Protocol(russh::Error::KeepaliveTimeout)) => {
+                format!("no answer to {KEEPALIVE_MAX} keepalives")
+            }
+            DisconnectReason::Error(End::Protocol(error)) => tail::excerpt(&error.to_string()),
+            DisconnectReason::Error(End::HostKey(error)) => error.to_string(),
+        };
+        Seen::set(&self.seen.end, why);
+        match reason {
+            DisconnectReason::ReceivedDisconnect(_) => Ok(()),
+            DisconnectReason::Error(end) => Err(end),
+        }
+    }
+}
+/// Everything after TCP.
+pub(super) async fn establish<S>(target: &Target, stream: S, deadline: Instant) -> Result<LoggedIn, SshError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let seen = Arc::<Seen>::default();
+    let client = Client { address: target.address.clone(), check: target.host_key.clone(), seen: Arc::clone(&seen) };
+    let exchange = client::connect_stream(Arc::new(config(&target.host_key)), stream, client);
+    let mut handle = within(target, deadline, "the SSH key exchange", exchange)
+        .await?
+        .map_err(|end| handshake_error(target, end))?;
+    let identity = within(target, deadline, "the SSH log-in", log_in(target, &mut handle, &seen)).await??;
+    // Set before log-in can begin.
+    let host_key = Seen::get(&seen.host_key).ok_or_else(|| disconnected(target, &seen))?;
+    Ok(LoggedIn { handle, seen, host_key, identity })
+}
+
+/// The OpenSSH of Windows Server 2019 and 2022 predates strict key exchange, without which ChaCha20-Poly1305 and
+/// encrypt-then-MAC modes are open to Terrapin (CVE-2023-48795): neither is offered. AES-GCM first; AES-CTR with a plain MAC for
+/// hosts that allow no other. No compression: it costs CPU, and a hostile peer may abuse it. No SHA-1 anywhere.
+fn config(check: &HostKeyCheck) -> client::Config {
+    client::Config {
+        window_size: WINDOW,
+        channel_buffer_size: CHANNEL_BUFFER,
+        preferred: Preferred {
+            key: Cow::Owned(check.algorithms()),
+            cipher: Cow::Borrowed(&[cipher::AES_256_GCM, cipher::AES_128_GCM, cipher::AES_256_CTR]),
+            mac: Cow::Borrowed(&[mac::HMAC_SHA512, mac::HMAC_SHA256]),
+            compression: Cow::Borrowed(&[compression::NONE]),
+            ..Preferred::DEFAULT
+        },
+        inactivity_timeout: Some(INACTIVITY),
+        keepalive_interval: Some(KEEPALIVE),
+        keepalive_max: KEEPALIVE_MAX,
+        ..client::Config::default()
+    }
+}
+
+/// The addresses of the target, as the operator resolves them.
+pub(super) async fn resolve(target: &Target, deadline: Instant) -> Result<Vec<SocketAddr>, SshError> {
+    let address = target.address.clone();
+    let name = target.address.trim_start_matches('[').trim_end_matches(']');
+    let found = within(target, deadline, "the name look-up", tokio::net::lookup_host((name, target.port))).await?;
+    let found: Vec<SocketAddr> = match found {
+        Ok(found) => found.collect(),
+        Err(source) => return Err(SshError::NameNotResolved { address, source: Some(source) }),
+    };
+    if found.is_empty() { Err(SshError::NameNotResolved { address, source: None }) } else { Ok(found) }
+}
+
+/// The addresses to try, each with how many are left with it.
+pub(super) fn in_turn(addresses: Vec<SocketAddr>) -> impl Iterator<Item = (u32, SocketAddr)> {
+    (1..=u32::try_from(addresses.len()).unwrap_or(u32::MAX)).rev().zip(addresses)
+}
+
+/// The time for one of the addresses that are left: none has more than its share.
+pub(super) fn share(deadline: Instant, left: u32) -> Duration {
+    deadline.saturating_duration_since(Instant::now()) / left.max(1)
+}
+
+/// Tries each address of the target in turn.
+pub(super) async fn dial(target: &Target, deadline: Instant) -> Result<(TcpStream, IpAddr), SshError> {
+    let address = target.address.clone();
+    let mut failure = SshError::NameNotResolved { address: address.clone(), source: None };
+    for (left, peer) in in_turn(resolve(target, deadline).await?) {
+        failure = match timeout(share(deadline, left), TcpStream::connect(peer)).await {
+            Ok(Ok(stream)) => {
+                // Without it, each small SFTP request waits for the answer to the one before (Nagle).
+                if let Err(source) = stream.set_nodelay(true) {
+                    return Err(SshError::Unreachable { address, source });
+                }
+                return Ok((stream, peer.ip()));
+            }
+            Ok(Err(source)) => dial_error(target, source),
+            Err(_) => timed_out(target, "the TCP connection"),
+        };
+    }
+    Err(failure)
+}
+
+fn dial_error(target: &Target, source: io::Error) -> SshError {
+    let address = target.address.clone();
+    match source.kind() {
+        io::ErrorKind::ConnectionRefused => SshError::ConnectRefused { address, port: target.port, source },
+        io::ErrorKind::TimedOut => timed_out(target, "the TCP connection"),
+        _ => SshError::Unreachable { address, source },
+    }
+}
+
+async fn within<F: Future>(
+    target: &Target,
+    deadline: Instant,
+    phase: &'static str,
+    future: F,
+) -> Result<F::Output, SshError> {
+    timeout_at(deadline, future).await.map_err(|_| timed_out(target, phase))
+}
+
+fn timed_out(target: &Target, phase: &'static str) -> SshError {
+    SshError::ConnectTimeout { address: target.address.clone(), phase, after: target.connect_timeout }
+}
+
+fn disconnected(target: &Target, seen: &Seen) -> SshError {
+    let why = Seen::get(&seen.end).unwrap_or_else(|| "the host closed it during log-in".to_owned());
+    SshError::Disconnected { address: target.address.clone(), why }
+}
+
+fn handshake_error(target: &Target, end: End) -> SshError {
+    let address = target.address.clone();
+    let expected = target.host_key.fingerprints();
+    match end {
+        End::HostKey(error) => error,
+        // Only the types of the known keys were asked for.
+        End::Protocol(russh::Error::NoCommonAlgo { kind: AlgorithmKind::Key, theirs, .. }) if !expected.is_empty() => {
+            SshError::HostKeyMismatch { address, expected, offered: format!("only keys of type {}", names(&theirs)) }
+        }
+        End::Protocol(
+            error @ (russh::Error::Disconnect | russh::Error::HUP | russh::Error::IO(_) | russh::Error::SendError),
+        ) => SshError::Disconnected {
+            address,
+            why: format!("during the key exchange: {}", tail::excerpt(&error.to_string())),
+        },
+        End::Protocol(error) => {
+            let why = match &error {
+                russh::Error::NoCommonAlgo { kind, theirs, .. } => {
+                    format!("no common {kind:?} algorithm, the host has {}", names(theirs))
+                }
+                other => tail::excerpt(&other.to_string()),
+            };
+            SshError::HandshakeFailed { address, why, source: Box::new(error) }
+        }
+    }
+}
+
+/// Algorithm names that a host sent.
+fn names(theirs: &[String]) -> String {
+    tail::excerpt(&theirs.join(", "))
+}
+
+/// Tries the keys in turn. A key that the host does not know is refused before anything is signed with it.
+async fn log_in(target: &Target, handle: &mut client::Handle<Client>, seen: &Seen) -> Result<Arc<Identity>, SshError> {
+    let mut tried = Vec::new();
+    for identity in &target.keys {
+        let hash = if identity.is_rsa() { rsa_hash(handle).await } else { Some(HashAlg::Sha512) };
+        let Some(hash) = hash else {
+            tried.push(format!("{} (the host accepts RSA with SHA-1 only)", identity.fingerprint()));
+            continue;
+        };
+        match handle.authenticate_publickey(&target.username, identity.signing(hash)).await {
+            Ok(AuthResult::Success) => return Ok(Arc::clone(identity)),
+            Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
+                if remaining_methods.is_empty() && handle.is_closed() {
+                    tried.push(format!("{} (the host closed the connection)", identity.fingerprint()));
+                    if tried.len() == 1 {
+                        return Err(disconnected(target, seen));
+                    }
+                    break;
+                }
+                let note = if partial_success { " (accepted, but the host requires another factor)" } else { "" };
+                tried.push(format!("{}{note}", identity.fingerprint()));
+                if !remaining_methods.contains(&MethodKind::PublicKey) {
+                    break;
+                }
+            }
+            Err(_) => return Err(disconnected(target, seen)),
+        }
+    }
+    Err(SshError::AuthenticationFailed { address: target.address.clone(), username: target.username.clone(), tried })
+}
+
+/// The hash for RSA signatures; none if the host takes SHA-1 alone. A host that does not say gets SHA-512, which OpenSSH
+/// has taken since 7.2.
+async fn rsa_hash(handle: &client::Handle<Client>) -> Option<HashAlg> {
+    match handle.best_supported_rsa_hash().await {
+        Ok(Some(hash)) => hash,
+        Ok(None) | Err(_) => Some(HashAlg::Sha512),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_offered_that_an_old_server_leaves_open_to_terrapin() {
+        let Preferred { kex, key, cipher, mac, compression, host_key_certificates } =
+            config(&HostKeyCheck::TrustOnFirstUse).preferred;
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let texts = |list: Vec<&str>| names(&list);
+        assert_eq!(
+            texts(cipher.iter().map(AsRef::as_ref).collect()),
+            ["aes256-gcm@openssh.com", "aes128-gcm@openssh.com", "aes256-ctr"]
+        );
+        assert_eq!(texts(mac.iter().map(AsRef::as_ref).collect()), ["hmac-sha2-512", "hmac-sha2-256"]);
+        assert_eq!(texts(compression.iter().map(AsRef::as_ref).collect()), ["none"]);
+        let kex = texts(kex.iter().map(AsRef::as_ref).collect());
+        assert!(kex.iter().all(|name| !name.ends_with("-sha1") && name != "none"), "{kex:?}");
+        assert!(kex.iter().any(|name| name == "kex-strict-c-v00@openssh.com"), "{kex:?}");
+        let weak = |a: &russh::keys::Algorithm| {
+            matches!(a, russh::keys::Algorithm::Rsa { hash: None } | russh::keys::Algorithm::Dsa)
+        };
+        assert!(host_key_certificates.is_empty() && !key.iter().any(weak), "{key:?}");
+    }
+}

@@ -1,0 +1,179 @@
+//! The way to a host through a jump host, as with OpenSSH's `ProxyJump`.
+//!
+//! The session with the host runs inside a channel of the connection to the jump host, from end to end: the jump host sees
+//! what any router on the way would see, and none of the operator's keys for hosts is offered to it.
+
+use std::{net::IpAddr, sync::Arc};
+
+use russh::ChannelOpenFailure;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, DuplexStream, copy, duplex, split},
+    time::{Instant, timeout},
+};
+
+use super::{
+    HostKeyCheck, HostKeyError, Identity, SshError, Target,
+    handshake::{LoggedIn, dial, establish, in_turn, resolve, share},
+};
+
+/// What waits in each direction between the two connections, in bytes: more than a host may send ahead on both channels of an
+/// operation. The task of the outer connection must never wait for that of the inner one, which may be waiting for it to
+/// send: neither would go on.
+const BETWEEN: usize = 1024 * 1024;
+
+/// A machine through which hosts are reached, and all that is needed to log in to it.
+#[derive(Debug, Clone)]
+pub struct JumpHost {
+    address: String,
+    port: u16,
+    username: String,
+    key: Arc<Identity>,
+    host_key: HostKeyCheck,
+}
+
+impl JumpHost {
+    /// A jump host with the one key to log in with, and the one host key that is accepted: `ssh-ed25519 AAAA…`, `AAAA…` or
+    /// `SHA256:…`. There is no trust at first use.
+    ///
+    /// # Errors
+    /// When [`HostKeyCheck::pinned`] cannot read `host_key`.
+    pub fn new(
+        address: &str,
+        port: u16,
+        username: &str,
+        key: Arc<Identity>,
+        host_key: &str,
+    ) -> Result<Self, HostKeyError> {
+        let host_key = HostKeyCheck::pinned(host_key)?;
+        Ok(Self { address: address.to_owned(), port, username: username.to_owned(), key, host_key })
+    }
+
+    /// What to log in to, within the time limit of the log-in to `host`.
+    fn target(&self, host: &Target) -> Target {
+        Target {
+            address: self.address.clone(),
+            port: self.port,
+            username: self.username.clone(),
+            keys: vec![Arc::clone(&self.key)],
+            host_key: self.host_key.clone(),
+            jump_host: None,
+            ..host.clone()
+        }
+    }
+}
+
+/// A connection to a jump host that carries one connection to a host.
+pub(super) struct Tunnel {
+    logged_in: LoggedIn,
+    address: String,
+}
+
+impl Tunnel {
+    /// Logs in to the jump host and has it connect to the host. The operator resolves the name of the host: what the
+    /// connection leads to is not for the jump host to choose. Returns the stream to the host, and the address that was
+    /// asked for.
+    pub(super) async fn open(
+        host: &Target,
+        jump_host: &JumpHost,
+        deadline: Instant,
+    ) -> Result<(Self, DuplexStream, IpAddr), SshError> {
+        let addresses = resolve(host, deadline).await?;
+        let target = jump_host.target(host);
+        let (stream, _) = dial(&target, deadline).await.map_err(|error| of_jump_host(&target, error))?;
+        let logged_in = establish(&target, stream, deadline).await.map_err(|error| of_jump_host(&target, error))?;
+        let tunnel = Self { logged_in, address: target.address };
+        let mut failure = SshError::NameNotResolved { address: host.address.clone(), source: None };
+        for (left, peer) in in_turn(addresses) {
+            let ip = peer.ip().to_canonical();
+            let place =
+                if ip.to_string() == host.address { ip.to_string() } else { format!("{} ({ip})", host.address) };
+            let unreachable = |why: String| SshError::UnreachableFromJumpHost {
+                jump_host: tunnel.address.clone(),
+                address: place.clone(),
+                port: host.port,
+                why,
+            };
+            let share = share(deadline, left);
+            // The originator is what OpenSSH's own ProxyJump names.
+            let open = tunnel.logged_in.handle.channel_open_direct_tcpip(
+                ip.to_string(),
+                u32::from(host.port),
+                "127.0.0.1",
+                65535,
+            );
+            failure = match timeout(share, open).await {
+                Ok(Ok(channel)) => return Ok((tunnel, carry(channel.into_stream()), peer.ip())),
+                Ok(Err(russh::Error::ChannelOpenFailure(ChannelOpenFailure::ConnectFailed))) => {
+                    unreachable("the connection failed".to_owned())
+                }
+                Ok(Err(russh::Error::ChannelOpenFailure(reason))) => SshError::JumpHostRefused {
+                    jump_host: tunnel.address.clone(),
+                    address: place,
+                    port: host.port,
+                    why: meaning(&reason),
+                },
+                Ok(Err(_)) => return Err(tunnel.broken("it closed the connection".to_owned())),
+                Err(_) => unreachable(format!("no connection within {} s", share.as_secs_f32().ceil())),
+            };
+        }
+        Err(failure)
+    }
+
+    /// The error to report: a broken connection to the host is the jump host's fault if that to the jump host is broken.
+    pub(super) fn blame(&self, error: SshError) -> SshError {
+        let ends = matches!(error, SshError::Disconnected { .. } | SshError::ConnectTimeout { .. });
+        match self.logged_in.seen.end() {
+            Some(why) if ends => self.broken(why),
+            _ => error,
+        }
+    }
+
+    fn broken(&self, why: String) -> SshError {
+        let address = self.address.clone();
+        SshError::JumpHostUnreachable { fault: Box::new(SshError::Disconnected { address, why }) }
+    }
+
+    pub(super) async fn close(self) {
+        self.logged_in.close().await;
+    }
+}
+
+/// What is wrong with the jump host, in its own words and not in those of a host.
+fn of_jump_host(target: &Target, error: SshError) -> SshError {
+    let jump_host = target.address.clone();
+    match error {
+        SshError::HostKeyMismatch { expected, offered, .. } => {
+            SshError::JumpHostKeyMismatch { jump_host, expected: expected.join(" or "), offered }
+        }
+        SshError::AuthenticationFailed { username, tried, .. } => {
+            SshError::JumpHostAuthenticationFailed { jump_host, username, tried: tried.join(", ") }
+        }
+        error => SshError::JumpHostUnreachable { fault: Box::new(error) },
+    }
+}
+
+/// What the refusal means. The jump host's own words are not repeated.
+fn meaning(reason: &ChannelOpenFailure) -> String {
+    match reason {
+        ChannelOpenFailure::AdministrativelyProhibited => "administratively prohibited".to_owned(),
+        ChannelOpenFailure::ConnectFailed => "the connection failed".to_owned(),
+        ChannelOpenFailure::UnknownChannelType => "it knows no forwarding".to_owned(),
+        ChannelOpenFailure::ResourceShortage => "it has no resources left".to_owned(),
+        ChannelOpenFailure::Other { code, .. } => format!("code {code}"),
+    }
+}
+
+/// Carries bytes between the channel and the connection inside it, until either ends: SSH does not use half-closed
+/// connections.
+fn carry<S: AsyncRead + AsyncWrite + Send + 'static>(channel: S) -> DuplexStream {
+    let (near, far) = duplex(BETWEEN);
+    tokio::spawn(async move {
+        let (mut from_host, mut to_host) = split(channel);
+        let (mut from_operator, mut to_operator) = split(far);
+        tokio::select! {
+            _ = copy(&mut from_host, &mut to_operator) => {}
+            _ = copy(&mut from_operator, &mut to_host) => {}
+        }
+    });
+    near
+}

@@ -1,0 +1,227 @@
+//! Hosts that are reached through a jump host.
+
+use std::{
+    sync::atomic::Ordering,
+    time::{Duration, Instant},
+};
+
+use tokio::net::TcpListener;
+
+use super::{
+    TIME, bytes,
+    forwards::Forwards,
+    host::{Host, Running, ed25519, identity, public},
+    refusal,
+};
+use crate::ssh::{Connection, HostKeyCheck, JumpHost, SshError, Target};
+
+/// Seed of the key of the jump host, and of the key that it lets in.
+const JUMP: u8 = 11;
+const JUMP_KEY: u8 = 12;
+
+fn jump(forwards: Forwards) -> Host {
+    Host {
+        own_keys: vec![ed25519(JUMP)],
+        authorized: vec![ed25519(JUMP_KEY).public_key().clone()],
+        forwards,
+        ..Host::default()
+    }
+}
+
+fn through(host: &Running, jump: &Running) -> Target {
+    Target { jump_host: Some(jump_host(jump, JUMP_KEY, JUMP)), ..host.target() }
+}
+
+/// What is declared of a jump host: its address, the key to log in with, and the key that it must show.
+fn jump_host(jump: &Running, key: u8, own: u8) -> JumpHost {
+    let (ip, port) = (jump.address.ip().to_string(), jump.address.port());
+    JumpHost::new(&ip, port, "relay", identity(&ed25519(key)), &public(&ed25519(own)).fingerprint()).unwrap()
+}
+
+#[tokio::test]
+async fn commands_and_files_go_through_a_jump_host_that_gets_no_key_of_the_host() {
+    let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);
+    let target = through(&host, &jump);
+    let connection = Connection::connect(&target).await.unwrap();
+    assert_eq!(connection.host_key(), &public(&ed25519(1)), "the key is that of the host");
+    assert_eq!(connection.identity().fingerprint(), public(&ed25519(2)).fingerprint());
+    assert_eq!(connection.peer_address(), host.address.ip());
+    assert_eq!(connection.exec("exit 7", TIME).await.unwrap().status, Some(7));
+    connection.write(r"C:\k\x", &bytes(300_000)).await.unwrap();
+    assert_eq!(connection.read(r"C:\k\x", 300_000).await.unwrap(), Some(bytes(300_000)));
+    let key = public(&ed25519(JUMP_KEY)).fingerprint();
+    let connect = format!("connect {} {}", host.address.ip(), host.address.port());
+    assert_eq!(*jump.asked.lock(), [format!("publickey relay {key}"), connect]);
+    assert!(host.asked.lock().iter().all(|asked| asked.starts_with("publickey Administrator ")));
+    assert_eq!((host.connections.load(Ordering::Relaxed), jump.connections.load(Ordering::Relaxed)), (1, 1));
+}
+
+#[tokio::test]
+async fn both_connections_end_when_one_is_closed_or_dropped() {
+    let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);
+    let (mut at_host, mut at_jump) = (host.open.clone(), jump.open.clone());
+    for close in [true, false] {
+        let connection = Connection::connect(&through(&host, &jump)).await.unwrap();
+        assert_eq!((*at_host.borrow(), *at_jump.borrow()), (1, 1));
+        if close {
+            connection.close().await;
+        } else {
+            drop(connection);
+        }
+        for open in [&mut at_host, &mut at_jump] {
+            tokio::time::timeout(TIME, open.wait_for(|n| *n == 0)).await.unwrap().unwrap();
+        }
+    }
+}
+
+/// Each of the two connections must go on reading while it has to write.
+#[tokio::test]
+async fn uploads_and_output_without_end_do_not_hold_up_each_other() {
+    let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);
+    let connection = Connection::connect(&through(&host, &jump)).await.unwrap();
+    let flood = connection.exec("junk 1000000000", 6 * TIME);
+    let content = bytes(2 * 1024 * 1024);
+    let files = async {
+        let total = content.len() as u64;
+        let mut source = std::io::Cursor::new(&content);
+        connection.upload(r"C:\k\big", total, &mut source, |_| ()).await.unwrap();
+    };
+    tokio::select! {
+        exit = flood => panic!("the flood ended: {exit:?}"),
+        () = files => {}
+    }
+    assert_eq!(std::fs::read(host.file("k/big")).unwrap(), content);
+}
+
+#[tokio::test]
+async fn a_jump_host_with_another_key_gets_no_log_in() {
+    let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);
+    let target = Target { jump_host: Some(jump_host(&jump, JUMP_KEY, 99)), ..host.target() };
+    let error = refusal(&target).await;
+    assert_eq!(error.reason(), "JumpHostKeyMismatch");
+    let text = error.to_string();
+    assert!(text.contains(&public(&ed25519(JUMP)).fingerprint()), "{text}");
+    assert!(text.contains(&public(&ed25519(99)).fingerprint()) && text.contains("ssh.jumpHost.hostKey"), "{text}");
+    assert!(error.is_of_jump_host() && !error.is_transient());
+    assert!(jump.asked.lock().is_empty(), "{:?}", jump.asked.lock());
+    assert_eq!(host.connections.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_jump_host_that_leads_to_another_host_is_refused_by_the_key_of_the_host() {
+    let host = Host::default().start().await;
+    let other = Host { own_keys: vec![ed25519(9)], ..Host::default() }.start().await;
+    let jump = jump(Forwards::Always(other.address)).start().await;
+    let host_key = HostKeyCheck::Pinned(public(&ed25519(1)));
+    let error = refusal(&Target { host_key, ..through(&host, &jump) }).await;
+    assert!(matches!(error, SshError::HostKeyMismatch { .. }), "{error}");
+    assert!(!error.is_of_jump_host());
+    assert!(other.asked.lock().is_empty(), "{:?}", other.asked.lock());
+}
+
+#[tokio::test]
+async fn a_jump_host_that_refuses_the_key_or_the_way_says_which() {
+    let host = Host::default().start().await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let refuses = jump(Forwards::Nothing).start().await;
+    let forwards = jump(Forwards::Asked).start().await;
+    let other_key = Target { jump_host: Some(jump_host(&forwards, 13, JUMP)), ..host.target() };
+    let off = Target { port: closed.port(), ..through(&host, &forwards) };
+    for (target, reason, at_fault, says) in [
+        (other_key, "JumpHostAuthenticationFailed", true, &["relay", "authorized_keys"]),
+        (through(&host, &refuses), "JumpHostRefused", true, &["administratively prohibited", "AllowTcpForwarding"]),
+        (off, "UnreachableFromJumpHost", false, &["the connection failed", "firewall"]),
+    ] {
+        let error = refusal(&target).await;
+        assert_eq!((error.reason(), error.is_of_jump_host()), (reason, at_fault), "{error}");
+        let text = error.to_string();
+        assert!(says.iter().all(|words| text.contains(words)) && text.contains("127.0.0.1"), "{text}");
+    }
+    for jump in [refuses, forwards] {
+        let asked = jump.asked.lock();
+        assert!(asked.iter().all(|a| a.starts_with("publickey relay ") || a.starts_with("connect ")), "{asked:?}");
+    }
+    assert_eq!(host.connections.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn the_time_limit_holds_for_the_jump_host_and_the_host_together() {
+    let host = Host::default().start().await;
+    let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = silent.local_addr().unwrap();
+    let fingerprint = public(&ed25519(JUMP)).fingerprint();
+    let mute = JumpHost::new("127.0.0.1", address.port(), "relay", identity(&ed25519(JUMP_KEY)), &fingerprint).unwrap();
+    let hangs = jump(Forwards::Hangs).start().await;
+    // Leads to a host that accepts, as the kernel does for it, and never speaks.
+    let to_silence = jump(Forwards::Always(address)).start().await;
+    let limit = Duration::from_secs(2);
+    for (jump_host, reason) in [
+        (mute, "JumpHostUnreachable"),
+        (jump_host(&hangs, JUMP_KEY, JUMP), "UnreachableFromJumpHost"),
+        (jump_host(&to_silence, JUMP_KEY, JUMP), "ConnectTimeout"),
+    ] {
+        let begin = Instant::now();
+        let target = Target { jump_host: Some(jump_host), connect_timeout: limit, ..host.target() };
+        let error = refusal(&target).await;
+        assert_eq!(error.reason(), reason, "{error}");
+        assert!(error.is_transient() && begin.elapsed() < 2 * limit, "{:?}", begin.elapsed());
+    }
+}
+
+#[tokio::test]
+async fn a_jump_host_that_cannot_be_reached_is_named_with_the_cause() {
+    let host = Host::default().start().await;
+    let closed = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
+    let fingerprint = public(&ed25519(JUMP)).fingerprint();
+    let gone = JumpHost::new("127.0.0.1", closed, "relay", identity(&ed25519(JUMP_KEY)), &fingerprint).unwrap();
+    let target = Target { jump_host: Some(gone), ..host.target() };
+    let error = refusal(&target).await;
+    assert_eq!(error.reason(), "JumpHostUnreachable");
+    let text = error.to_string();
+    assert!(text.starts_with("the jump host cannot be used") && text.contains("refuses connections"), "{text}");
+    assert!(error.is_of_jump_host() && error.is_transient());
+}
+
+#[tokio::test]
+async fn a_jump_host_that_breaks_the_connection_is_at_fault_and_not_the_host() {
+    let host = Host::default().start().await;
+    // In the middle of the key exchange, and in the middle of the work.
+    let early = jump(Forwards::Breaks(100)).start().await;
+    let error = refusal(&through(&host, &early)).await;
+    assert_eq!(error.reason(), "JumpHostUnreachable", "{error}");
+
+    let late = jump(Forwards::Breaks(1_000_000)).start().await;
+    let connection = Connection::connect(&through(&host, &late)).await.unwrap();
+    let waits = connection.while_open(std::future::pending::<Result<(), SshError>>());
+    let (error, _) = tokio::join!(waits, connection.exec("junk 100", TIME));
+    let error = error.unwrap_err();
+    assert_eq!(error.reason(), "JumpHostUnreachable", "{error}");
+
+    // The host itself ends the connection, and the jump host is well.
+    let jump = jump(Forwards::Asked).start().await;
+    let connection = Connection::connect(&through(&host, &jump)).await.unwrap();
+    let waits = connection.while_open(std::future::pending::<Result<(), SshError>>());
+    let (error, _) = tokio::join!(waits, connection.exec("reboot", TIME));
+    assert_eq!(error.unwrap_err().reason(), "Disconnected");
+}
+
+#[tokio::test]
+async fn the_operator_resolves_the_name_of_a_host_behind_a_jump_host() {
+    let (host, jump) = (Host::default().start().await, jump(Forwards::Asked).start().await);
+    let target = Target { address: "localhost".to_owned(), ..through(&host, &jump) };
+    let connection = Connection::connect(&target).await.unwrap();
+    assert_eq!(connection.peer_address(), host.address.ip());
+    let asked = jump.asked.lock().clone();
+    assert_eq!(asked.last(), Some(&format!("connect 127.0.0.1 {}", host.address.port())), "{asked:?}");
+
+    let target = Target { address: "no such name".to_owned(), ..target };
+    assert_eq!(refusal(&target).await.reason(), "NameNotResolved");
+    assert_eq!(jump.asked.lock().len(), asked.len(), "the jump host was asked: {:?}", jump.asked.lock());
+}
+
+#[test]
+fn a_jump_host_is_never_trusted_at_first_use() {
+    for text in ["", "SHA256:", "SHA256:short", "ssh-ed25519"] {
+        assert!(JumpHost::new("jump", 22, "relay", identity(&ed25519(1)), text).is_err(), "{text:?}");
+    }
+}
