@@ -25,6 +25,7 @@ mod git_ssh;
 mod gitops_tools;
 mod host_identity;
 mod inventory;
+mod jump_host;
 mod key_rotation;
 mod lint;
 mod machine_keys;

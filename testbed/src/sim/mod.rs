@@ -13,6 +13,7 @@
 mod drive;
 mod fault;
 mod fleet;
+mod jump_host;
 mod kubelet;
 mod link;
 mod machine;
@@ -44,7 +45,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use wicd::fake::FakeHost;
 
-pub use self::{fault::Fault, fleet::ServingCertificate, kubelet::BROKEN, link::Link};
+pub use self::{fault::Fault, fleet::ServingCertificate, jump_host::SimJumpHost, kubelet::BROKEN, link::Link};
 use self::{fleet::Fleet, machine::Machine, machine::Parts};
 
 /// What all hosts of a [`Sim`] have in common.

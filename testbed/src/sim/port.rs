@@ -81,7 +81,7 @@ fn welcome(machine: &Arc<Machine>, mut stream: TcpStream, up: &CancellationToken
 }
 
 /// The port was ours a moment ago, and will be again.
-async fn rebind(address: SocketAddr) -> TcpListener {
+pub(super) async fn rebind(address: SocketAddr) -> TcpListener {
     loop {
         match TcpListener::bind(address).await {
             Ok(listener) => return listener,

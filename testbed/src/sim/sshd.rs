@@ -27,7 +27,7 @@ pub(super) async fn serve(machine: Arc<Machine>, wire: Metered) {
     }
 }
 
-fn config(key: PrivateKey) -> Config {
+pub(super) fn config(key: PrivateKey) -> Config {
     Config {
         server_id: russh::SshId::Standard(Cow::Borrowed("SSH-2.0-OpenSSH_for_Windows_8.1")),
         methods: MethodSet::from([MethodKind::PublicKey].as_slice()),

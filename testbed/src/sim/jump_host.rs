@@ -1,0 +1,181 @@
+//! A simulated jump host: an SSH server that does nothing but connect to others.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use anyhow::Result;
+use russh::{
+    Channel, ChannelOpenFailure,
+    keys::{PrivateKey, ssh_key::PublicKey},
+    server::{Auth, ChannelOpenHandle, Msg, PublicKeyOffer, Session, VerifiedPublicKey},
+};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{Sim, listen, new_key, port::rebind, sshd::config};
+
+/// A jump host. It ends with its [`Sim`].
+#[derive(Clone)]
+pub struct SimJumpHost {
+    machine: Arc<Machine>,
+    powered: watch::Sender<bool>,
+}
+
+struct Machine {
+    address: SocketAddr,
+    user: String,
+    authorized_key: PublicKey,
+    host_key: PrivateKey,
+    forwarded: AtomicU64,
+}
+
+impl Sim {
+    /// Makes a jump host that lets this user in with this key, and switches it on.
+    ///
+    /// # Errors
+    /// When there is no address to listen on.
+    pub async fn jump_host(&self, user: &str, authorized_key: PublicKey) -> Result<SimJumpHost> {
+        let (listener, address) = listen(self.options.port).await?;
+        let machine = Arc::new(Machine {
+            address,
+            user: user.to_owned(),
+            authorized_key,
+            host_key: new_key(),
+            forwarded: AtomicU64::new(0),
+        });
+        let (powered, is_powered) = watch::channel(true);
+        tokio::spawn(serve(machine.clone(), listener, is_powered, self.stop.clone()));
+        Ok(SimJumpHost { machine, powered })
+    }
+}
+
+impl SimJumpHost {
+    /// Address, out of 127.0.0.0/8.
+    pub fn address(&self) -> IpAddr {
+        self.machine.address.ip()
+    }
+
+    /// SSH port.
+    pub fn port(&self) -> u16 {
+        self.machine.address.port()
+    }
+
+    /// The host key that it shows.
+    pub fn host_key(&self) -> PublicKey {
+        self.machine.host_key.public_key().clone()
+    }
+
+    /// Connections that it has made to others.
+    pub fn forwarded(&self) -> u64 {
+        self.machine.forwarded.load(Ordering::Relaxed)
+    }
+
+    /// Pulls the plug: connections end, and the port refuses.
+    pub fn power_off(&self) {
+        self.powered.send_replace(false);
+    }
+
+    /// Switches it on again.
+    pub fn power_on(&self) {
+        self.powered.send_replace(true);
+    }
+}
+
+/// Accepts connections while the jump host is on, until `stop`.
+async fn serve(
+    machine: Arc<Machine>,
+    listener: TcpListener,
+    mut powered: watch::Receiver<bool>,
+    stop: CancellationToken,
+) {
+    let serve = async {
+        let mut listener = Some(listener);
+        while powered.wait_for(|on| *on).await.is_ok() {
+            let bound = match listener.take() {
+                Some(listener) => listener,
+                None => rebind(machine.address).await,
+            };
+            let up = stop.child_token();
+            // What is connected ends with the port, and also when this future is dropped.
+            let _cut = up.clone().drop_guard();
+            loop {
+                tokio::select! {
+                    off = powered.wait_for(|on| !*on) => if off.is_ok() { break } else { return },
+                    accepted = bound.accept() => if let Ok((stream, _)) = accepted { welcome(&machine, stream, &up) },
+                }
+            }
+        }
+    };
+    stop.run_until_cancelled(serve).await;
+}
+
+fn welcome(machine: &Arc<Machine>, stream: TcpStream, up: &CancellationToken) {
+    let (config, up) = (Arc::new(config(machine.host_key.clone())), up.clone());
+    let connection = Connection { machine: machine.clone(), up: up.clone() };
+    tokio::spawn(async move {
+        let session = async {
+            if let Ok(session) = russh::server::run_stream(config, stream, connection).await {
+                let _ = session.await;
+            }
+        };
+        up.run_until_cancelled(session).await;
+    });
+}
+
+struct Connection {
+    machine: Arc<Machine>,
+    up: CancellationToken,
+}
+
+impl Connection {
+    fn judge(&self, user: &str, key: &PublicKey) -> Auth {
+        let is_known = user == self.machine.user && key.key_data() == self.machine.authorized_key.key_data();
+        if is_known { Auth::Accept } else { Auth::reject() }
+    }
+}
+
+impl russh::server::Handler for Connection {
+    type Error = russh::Error;
+
+    async fn auth_publickey_offered(&mut self, user: &str, offer: PublicKeyOffer<'_>) -> Result<Auth, Self::Error> {
+        Ok(self.judge(user, offer.public_key))
+    }
+
+    async fn auth_publickey(&mut self, user: &str, key: VerifiedPublicKey<'_>) -> Result<Auth, Self::Error> {
+        Ok(self.judge(user, key.public_key))
+    }
+
+    async fn channel_open_direct_tcpip(
+        &mut self,
+        channel: Channel<Msg>,
+        host: &str,
+        port: u32,
+        _originator: &str,
+        _originator_port: u32,
+        reply: ChannelOpenHandle,
+        _session: &mut Session,
+    ) -> Result<(), Self::Error> {
+        let (machine, up) = (self.machine.clone(), self.up.clone());
+        let place = (host.to_owned(), u16::try_from(port).unwrap_or_default());
+        tokio::spawn(async move {
+            let Ok(mut stream) = TcpStream::connect(place).await else {
+                return reply.reject(ChannelOpenFailure::ConnectFailed).await;
+            };
+            machine.forwarded.fetch_add(1, Ordering::Relaxed);
+            let _ = stream.set_nodelay(true);
+            reply.accept().await;
+            let mut channel = channel.into_stream();
+            let _ = up.run_until_cancelled(copy_bidirectional(&mut channel, &mut stream)).await;
+        });
+        Ok(())
+    }
+}
