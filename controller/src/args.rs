@@ -2,7 +2,8 @@
 
 use std::{net::SocketAddr, path::PathBuf, sync::LazyLock, time::Duration};
 
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum, builder::FalseyValueParser};
+use clap_complete::Shell;
 
 /// Operator that turns Windows hosts into nodes.
 #[derive(Parser, Debug)]
@@ -17,17 +18,75 @@ pub struct Cli {
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run the operator.
+    #[command(
+        after_help = "Exit status:\n  0  stopped by SIGTERM or SIGINT\n  1  an error that the operator cannot work with"
+    )]
     Run(Box<Run>),
-    /// Show what the operator would do for a pool, without a change. Exits with 0 if no operation is needed, with 2 if
-    /// an operation is needed, and with 1 after an error, including a host that the pool cannot use.
+    /// Show what the operator would do for a pool, without a change.
+    #[command(
+        after_help = "Exit status:\n  0  no operation is needed\n  1  an error, or a host that the pool cannot use\n  2  an operation is needed"
+    )]
     Plan(Box<Plan>),
     /// Show the origin of a node: from the Node over its instance and pool to the entry, and for Git to the commit.
+    #[command(after_help = "Exit status:\n  0  the host is known\n  1  an error, or a host that is not known")]
     Explain(Explain),
     /// Check files with hosts, in the format of a Git repository or an artifact of Flux, and report every error by file
-    /// and line. Needs no cluster. Exits with 0 without errors and with 1 otherwise.
+    /// and line. Needs no cluster.
+    #[command(after_help = "Exit status:\n  0  no error\n  1  an error in a file, or a file that cannot be read")]
     Lint(Lint),
+    /// Show pools and their hosts as a tree, the worst first.
+    #[command(
+        after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, or a pool that is Degraded or not Ready\n  2  work is in progress"
+    )]
+    Status(Status),
     /// Print the CRDs as YAML.
+    #[command(after_help = "Exit status:\n  0  always")]
     Crds,
+    /// Print a script by which a shell completes the arguments, for example for `source <(windows-node-pools completion bash)`.
+    #[command(after_help = "Exit status:\n  0  always")]
+    Completion {
+        /// The shell.
+        shell: Shell,
+    },
+}
+
+/// The commands with their arguments. The short help of `plan` has its own arguments; `--help` has the operator's settings, too.
+pub fn command() -> clap::Command {
+    let cli = Cli::command();
+    let is_setting = |id: &clap::Id| Run::command().get_arguments().any(|arg| arg.get_id() == id);
+    let of_plan = |plan: clap::Command| {
+        plan.mut_args(|arg| {
+            if is_setting(arg.get_id()) {
+                arg.help_heading("Settings of the operator").hide_short_help(true)
+            } else {
+                arg
+            }
+        })
+    };
+    cli.mut_subcommands(|command| if command.get_name() == "plan" { of_plan(command) } else { command })
+}
+
+/// Reads the command line.
+///
+/// # Errors
+/// When it is wrong, or asks for help.
+pub fn parse() -> Result<Cli, clap::Error> {
+    Cli::from_arg_matches(&command().try_get_matches()?)
+}
+
+/// The completion script of a shell.
+fn completion(shell: Shell) -> String {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command(), "windows-node-pools", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+/// Prints the completion script of a shell.
+///
+/// # Errors
+/// When standard output cannot be written.
+pub fn complete(shell: Shell) -> std::io::Result<()> {
+    crate::output::print(&completion(shell))
 }
 
 /// Version of the operator; the semantic version begins the version of the services.
@@ -62,10 +121,10 @@ pub struct Run {
     #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe")]
     pub wicd: PathBuf,
     /// Address of `/healthz`, `/readyz` and `/metrics`.
-    #[arg(long, default_value = "0.0.0.0:9182")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_LISTEN", default_value = "0.0.0.0:9182")]
     pub listen: SocketAddr,
     /// Address of `PUT /log-level`, which changes the log level; loopback, because it has no authentication.
-    #[arg(long, default_value = "127.0.0.1:9183")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_ADMIN_LISTEN", default_value = "127.0.0.1:9183")]
     pub admin_listen: SocketAddr,
     /// Format of the log.
     #[arg(long, env = "LOG_FORMAT", value_enum, default_value_t = LogFormat::Json)]
@@ -75,57 +134,57 @@ pub struct Run {
     pub log_level: String,
     /// URL at which hosts reach the API server. If not set: detected on OpenShift, otherwise the URL that the operator
     /// itself uses.
-    #[arg(long)]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER")]
     pub api_server: Option<String>,
     /// Service network, for example 172.30.0.0/16. Detected on OpenShift.
-    #[arg(long)]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_SERVICE_CIDR")]
     pub service_cidr: Option<String>,
     /// Domain of the cluster's DNS.
-    #[arg(long, default_value = "cluster.local")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
     pub cluster_domain: String,
     /// Whose network the nodes use.
-    #[arg(long, value_enum)]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_NETWORK", value_enum)]
     pub network: Option<NetworkArg>,
     /// Whether a cloud controller manager initialises the cluster's nodes. kubelet then runs with `--cloud-provider=external`.
-    #[arg(long)]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_EXTERNAL_CLOUD_PROVIDER", value_parser = FalseyValueParser::new())]
     pub external_cloud_provider: bool,
     /// JSON file that is merged into kubelet's configuration.
-    #[arg(long)]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
     pub kubelet_config_patch: Option<PathBuf>,
     /// Maximum number of concurrent SSH operations on hosts, over all pools. The connection to a jump host counts with that
     /// to its host.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_CONNECTIONS", default_value_t = 100)]
     pub max_connections: usize,
     /// Maximum number of nodes that are disrupted at once, over all pools. If not set, only the limits of the pools
     /// apply.
-    #[arg(long)]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MAX_DISRUPTIONS")]
     pub max_disruptions: Option<u32>,
     /// Time for which an unused version is kept, and interval of the check.
-    #[arg(long, value_parser = duration, default_value = "5m")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_VERSION_GRACE", value_parser = duration, default_value = "5m")]
     pub version_grace: Duration,
     /// Delay before the first retry of a failed host; doubles with each further failure.
-    #[arg(long, value_parser = duration, default_value = "10s")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_BACKOFF_BASE", value_parser = duration, default_value = "10s")]
     pub backoff_base: Duration,
     /// Longest delay before a retry of a failed host.
-    #[arg(long, value_parser = duration, default_value = "10m")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_BACKOFF_MAX", value_parser = duration, default_value = "10m")]
     pub backoff_max: Duration,
     /// Timeout from the start of a host's services until its node is Ready.
-    #[arg(long, value_parser = duration, default_value = "10m")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_REGISTER_TIMEOUT", value_parser = duration, default_value = "10m")]
     pub register_timeout: Duration,
     /// Timeout of a restart of a host.
-    #[arg(long, value_parser = duration, default_value = "30m")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_REBOOT_TIMEOUT", value_parser = duration, default_value = "30m")]
     pub reboot_timeout: Duration,
     /// Validity of wicd's certificates.
-    #[arg(long, value_parser = duration, default_value = "6h")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_WICD_CERTIFICATE_LIFETIME", value_parser = duration, default_value = "6h")]
     pub wicd_certificate_lifetime: Duration,
     /// How often to look for Machine APIs and reconcile the user-data Secret.
-    #[arg(long, value_parser = duration, default_value = "1m")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MACHINE_DISCOVERY_INTERVAL", value_parser = duration, default_value = "1m")]
     pub machine_discovery_interval: Duration,
     /// Time for which the host of a Machine may refuse every key before the Machine is replaced.
-    #[arg(long, value_parser = duration, default_value = "5m")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_MACHINE_REFUSAL_TIMEOUT", value_parser = duration, default_value = "5m")]
     pub machine_refusal_timeout: Duration,
     /// Validity of the Lease without a renewal, at most 10m.
-    #[arg(long, value_parser = lease_duration, default_value = "15s")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_LEASE_DURATION", value_parser = lease_duration, default_value = "15s")]
     pub lease_duration: Duration,
     /// Size at which logs of services on hosts are rotated, for example 100Mi.
     #[arg(long, env = "SERVICES_LOG_FILE_SIZE")]
@@ -141,16 +200,16 @@ pub struct Run {
     pub cache: PathBuf,
     /// Host from which artifacts of Flux may be fetched although it is not a Service of this cluster, for example
     /// `artifacts.example.com`. May be given several times.
-    #[arg(long = "artifact-host")]
+    #[arg(long = "artifact-host", env = "WINDOWS_NODE_POOLS_ARTIFACT_HOSTS", value_delimiter = ',')]
     pub artifact_hosts: Vec<String>,
     /// Allow hosts at loopback addresses, as for simulated hosts, although the API server is not at one. For tests.
     #[arg(long, hide = true)]
     pub loopback_hosts: bool,
     /// Address at which `POST /hooks/git` receives pushes from Git servers. The port is open only while a token exists.
-    #[arg(long, default_value = "0.0.0.0:9184")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_LISTEN", default_value = "0.0.0.0:9184")]
     pub webhook_listen: SocketAddr,
     /// Secret whose key `token` authenticates requests of Git servers to `/hooks/git`.
-    #[arg(long, default_value = "windows-node-pools-webhook")]
+    #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_SECRET", default_value = "windows-node-pools-webhook")]
     pub webhook_secret: String,
     /// Proxy for the operator and the hosts.
     #[arg(long, env = "HTTP_PROXY")]
@@ -183,6 +242,23 @@ pub struct Plan {
 pub struct Explain {
     /// Name of the host, of its Node and of its WindowsInstance.
     pub host: String,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// Arguments of `status`.
+#[derive(Parser, Clone, Debug)]
+pub struct Status {
+    /// Names of pools. All if there is none.
+    #[arg(value_name = "POOL")]
+    pub pools: Vec<String>,
+    /// Show each host that is Ready. Otherwise more than ten of a pool are one line.
+    #[arg(long)]
+    pub all: bool,
+    /// Columns at which lines are wrapped.
+    #[arg(long, env = "COLUMNS", default_value_t = 120)]
+    pub width: usize,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,
@@ -286,7 +362,39 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory;
-        Cli::command().debug_assert();
+        command().debug_assert();
+    }
+
+    /// `kubectl exec deploy/windows-node-pools -- windows-node-pools plan` has the environment of the operator, and not its arguments.
+    #[test]
+    fn every_setting_can_be_set_by_the_environment() {
+        for arg in Run::command().get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {
+            let env = arg.get_env().map(|env| env.to_string_lossy().into_owned());
+            assert!(env.is_some_and(|env| env == env.to_uppercase()), "{}", arg.get_id());
+        }
+    }
+
+    #[test]
+    fn each_command_says_with_what_it_exits() {
+        for mut command in command().get_subcommands().cloned().collect::<Vec<_>>() {
+            let help = command.render_long_help().to_string();
+            assert!(help.contains("Exit status:\n  0  "), "{help}");
+        }
+    }
+
+    #[test]
+    fn the_short_help_of_plan_fits_on_a_screen() {
+        let mut plan = command().find_subcommand("plan").unwrap().clone();
+        let (short, long) = (plan.render_help().to_string(), plan.render_long_help().to_string());
+        assert!(short.lines().count() < 25 && short.contains("--filename"), "{short}");
+        assert!(long.contains("Settings of the operator:") && long.contains("--api-server"), "{long}");
+    }
+
+    #[test]
+    fn shells_complete_the_commands() {
+        for shell in Shell::value_variants() {
+            let script = completion(*shell);
+            assert!(script.contains("windows-node-pools") && script.contains("explain"), "{shell}");
+        }
     }
 }

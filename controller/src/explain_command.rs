@@ -32,11 +32,11 @@ pub async fn run(args: Explain) -> anyhow::Result<()> {
     let pool: Option<WindowsNodePool> =
         Api::all(client).get_opt(&instance.spec.pool_ref.name).await.context("failed to get the WindowsNodePool")?;
     let chain = chain(&instance, pool.as_ref(), node.as_ref());
-    match args.output {
-        Output::Table => print!("{}", text(&chain)),
-        Output::Json => println!("{}", serde_json::to_string_pretty(&document(&chain))?),
-    }
-    Ok(())
+    let answer = match args.output {
+        Output::Table => text(&chain),
+        Output::Json => serde_json::to_string_pretty(&document(&chain))? + "\n",
+    };
+    Ok(crate::output::print(&answer)?)
 }
 
 /// A link of the chain: what it is, and what is known of it.

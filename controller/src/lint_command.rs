@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    io::{Read as _, Write as _},
+    io::Read as _,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -33,7 +33,7 @@ pub fn run(args: &Lint) -> anyhow::Result<ExitCode> {
             serde_json::to_string_pretty(&findings.iter().map(object).collect::<Vec<_>>())? + "\n"
         }
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot print")?;
+    crate::output::print(&text).context("cannot print")?;
     Ok(if findings.is_empty() { ExitCode::SUCCESS } else { FINDINGS.into() })
 }
 

@@ -2,8 +2,7 @@
 
 use std::process::ExitCode;
 
-use clap::Parser;
-use controller::args::{Cli, Command};
+use controller::args::{self, Command};
 
 /// What did not work, also a command line that is wrong: 2 is an answer of the command `plan`.
 const FAILED: u8 = 1;
@@ -12,7 +11,7 @@ const FAILED: u8 = 1;
 async fn main() -> ExitCode {
     // The first line: two providers in one process, or none, make the first TLS connection panic.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let cli = match Cli::try_parse() {
+    let cli = match args::parse() {
         Ok(cli) => cli,
         Err(error) => {
             // Help is an answer, too. A write error of a closed pipe cannot be reported.
@@ -25,7 +24,9 @@ async fn main() -> ExitCode {
         Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
         Command::Explain(args) => controller::explain_command::run(args).await.map(|()| ExitCode::SUCCESS),
         Command::Lint(args) => controller::lint_command::run(&args),
+        Command::Status(args) => controller::status_command::run(args).await,
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),
+        Command::Completion { shell } => args::complete(shell).map(|()| ExitCode::SUCCESS).map_err(Into::into),
     };
     result.unwrap_or_else(|error| {
         eprintln!("Error: {error:?}");

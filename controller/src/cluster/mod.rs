@@ -27,12 +27,14 @@ pub(crate) enum ClusterError {
         #[source]
         source: Box<kube::Error>,
     },
-    /// A value must be set on the command line.
-    #[error("{what} cannot be detected in this cluster; set it with {flag}")]
+    /// A value must be set.
+    #[error("{what} cannot be detected in this cluster; set it with {env}, or with {flag}")]
     Unknown {
         /// What.
         what: &'static str,
-        /// The flag that sets it.
+        /// The variable that sets it.
+        env: &'static str,
+        /// The argument that does.
         flag: &'static str,
     },
     /// Something is not as it must be.
@@ -157,6 +159,7 @@ fn as_hosts_reach_it(url: &str) -> Result<String, ClusterError> {
     if host.split('.').any(|label| label == "svc") {
         return Err(ClusterError::Unknown {
             what: "the URL at which hosts reach the API server",
+            env: "WINDOWS_NODE_POOLS_API_SERVER",
             flag: "--api-server",
         });
     }
@@ -182,7 +185,11 @@ async fn openshift(
 }
 
 async fn service_cidr(client: &Client) -> Result<String, ClusterError> {
-    let unknown = ClusterError::Unknown { what: "the service network", flag: "--service-cidr" };
+    let unknown = ClusterError::Unknown {
+        what: "the service network",
+        env: "WINDOWS_NODE_POOLS_SERVICE_CIDR",
+        flag: "--service-cidr",
+    };
     let api: Api<k8s_openapi::api::networking::v1::ServiceCIDR> = Api::all(client.clone());
     let found = api.get_opt("kubernetes").await.map_err(failed("the service network"))?;
     found.and_then(|c| c.spec).and_then(|s| s.cidrs).and_then(|c| c.into_iter().next()).ok_or(unknown)

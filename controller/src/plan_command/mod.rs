@@ -1,12 +1,7 @@
 //! The command `plan`: what would be done for pools in files, as the operator of this cluster would decide it. Nothing is written;
 //! the API server is asked for a dry run only, which applies the rules of the CRD and of admission policies.
 
-use std::{
-    io::{Read, Write},
-    path::Path,
-    process::ExitCode,
-    sync::Arc,
-};
+use std::{io::Read, path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::Context as _;
 use api::{PlannedHost, WindowsNodePool};
@@ -108,7 +103,7 @@ pub async fn run(args: Plan) -> anyhow::Result<ExitCode> {
         Output::Json => serde_json::to_string_pretty(&answers)? + "\n",
         Output::Table => answers.iter().map(table::text).collect::<Vec<_>>().join("\n"),
     };
-    std::io::stdout().lock().write_all(text.as_bytes()).context("cannot print")?;
+    crate::output::print(&text).context("cannot print")?;
     Ok(status(&answers).into())
 }
 

@@ -8,8 +8,8 @@ use api::{
     names::key,
     reasons::{Reason, SECTIONS},
 };
-use clap::{Arg, Command, CommandFactory as _};
-use controller::{args::Cli, metrics::Metrics};
+use clap::{Arg, Command};
+use controller::{args, metrics::Metrics};
 
 use super::reference::{capital, cell};
 
@@ -134,7 +134,7 @@ fn settings() -> String {
     let about = "The arguments of `windows-node-pools` and its subcommands, and the environment variables that set them. An argument wins over its \
                  variable.";
     let mut page = page("Settings", about);
-    let program = Cli::command();
+    let program = args::command();
     let is_of_run = |arg: &Arg| {
         program
             .find_subcommand("run")
@@ -147,6 +147,14 @@ fn settings() -> String {
         if command.get_arguments().any(|arg| arg.get_id() == "namespace") && !is_run {
             about += " The arguments of `run` apply, too.";
         }
+        let exit = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let exit: Vec<String> = exit
+            .lines()
+            .skip(1)
+            .filter_map(|l| l.trim().split_once("  "))
+            .map(|(n, why)| format!("{n}: {why}"))
+            .collect();
+        let _ = write!(about, " Exit status: {}.", exit.join("; "));
         let args = || command.get_arguments().filter(|arg| !arg.is_hide_set() && (is_run || !is_of_run(arg)));
         if args().next().is_none() {
             let _ = write!(page, "\n## {name}\n\n{about}\n");
@@ -178,7 +186,7 @@ fn setting(command: &Command, arg: &Arg) -> Vec<String> {
     let is_choice = arg.get_action().takes_values() && !values.is_empty();
     let default = match () {
         () if !defaults.is_empty() => defaults.join(", "),
-        () if arg.is_required_set() || arg.is_positional() => "required".to_owned(),
+        () if arg.is_required_set() => "required".to_owned(),
         () => String::new(),
     };
     let help = arg.get_long_help().or(arg.get_help()).map(ToString::to_string).unwrap_or_default();
