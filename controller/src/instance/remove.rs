@@ -280,6 +280,7 @@ async fn gone(scope: &mut Scope) -> Result<Action, StepError> {
     } else {
         "the operator never reached the host, so it put nothing on it"
     };
+    scope.count_operation(true);
     scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
     finish(scope).await
 }
@@ -291,6 +292,7 @@ pub(super) async fn vanished(scope: &mut Scope) -> Result<Action, StepError> {
     }
     delete(scope, WindowsInstance::is_leaving).await?;
     let note = "its Machine does not exist any more, and neither does the host";
+    scope.count_operation(true);
     scope.cx.events.say(&scope.instance, EventReason::Removed, "Remove", note);
     finish(scope).await
 }

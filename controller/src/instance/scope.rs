@@ -166,9 +166,17 @@ impl Scope {
         self.status.failures = None;
     }
 
+    /// Counts the end of an attempt.
+    pub(super) fn count_operation(&self, succeeded: bool) {
+        if let Some(type_) = self.operation_type() {
+            self.cx.process.metrics.ended(&self.instance.spec.pool_ref.name, type_, succeeded);
+        }
+    }
+
     /// Notes that the operation is over.
     pub(super) fn end_operation(&mut self) {
         self.observe_step();
+        self.count_operation(true);
         if let Some(operation) = self.status.operation.take() {
             self.status.last_operation = Some(operation.id);
         }
@@ -345,6 +353,7 @@ impl Scope {
             self.set_conditions(&Situation::Failed { leaving });
         }
         self.cx.process.metrics.failed(&self.instance.spec.pool_ref.name, &reason);
+        self.count_operation(false);
         // The reasons of events are few and fixed; what exactly failed is in the note, where it may vary.
         let event = match self.status.operation.as_ref().map(|o| o.type_) {
             _ if leaving => EventReason::RemoveFailed,

@@ -1,18 +1,16 @@
 //! Metrics, all but those of the process with the prefix `windows_node_pool_`. Labels are pools, steps and reasons: never addresses, users or keys.
 
+mod labels;
 mod pools;
 mod process;
 
 use std::collections::HashSet;
 
-use api::{WindowsInstance, WindowsNodePool};
+use api::{GrantType, WindowsInstance, WindowsNodePool};
 use kube::{ResourceExt, runtime::reflector::Store};
 use parking_lot::Mutex;
 use prometheus_client::{
-    encoding::{
-        EncodeLabelSet,
-        text::{encode, encode_registry},
-    },
+    encoding::text::{encode, encode_registry},
     metrics::{
         MetricType,
         counter::Counter,
@@ -24,76 +22,39 @@ use prometheus_client::{
 };
 use remote::Traffic;
 
+use labels::OfPool;
+pub use labels::{Build, KindLabel, Labels, PoolOperation, PoolReason, ReasonLabel, ResourceLabel, StepLabel};
 use pools::{GAUGES, Pools};
 use process::ThisProcess;
 
 const PREFIX: &str = "windows_node_pool";
 
-/// Makes a label set whose labels have meanings, in Markdown.
-macro_rules! labels {
-    ($(#[doc = $about:literal])+ $set:ident { $($label:ident: $type:ty = $meaning:literal,)+ }) => {
-        $(#[doc = $about])+
-        #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-        pub struct $set {
-            $(#[doc = $meaning] pub $label: $type,)+
-        }
-
-        impl Labels for $set {
-            const LABELS: &'static [(&'static str, &'static str)] = &[$((stringify!($label), $meaning)),+];
-        }
-    };
+/// Counters whose series end with their pools.
+struct PerPool<L> {
+    family: Family<L, Counter>,
+    series: Mutex<HashSet<L>>,
 }
 
-labels! {
-    /// Label set with a pool and a reason.
-    PoolReason {
-        pool: String = "Name of the pool.",
-        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
-                          [reason](conditions.md#denied-certificate-requests) of the denial.",
+impl<L: OfPool + Clone + Eq + std::hash::Hash> PerPool<L> {
+    fn new(family: Family<L, Counter>) -> Self {
+        Self { family, series: Mutex::default() }
     }
-}
 
-labels! {
-    /// Label set of the program.
-    Build {
-        version: &'static str = "Version of the operator.",
-        revision: &'static str = "Git commit that the operator was built from; `unknown` if the build did not name it.",
+    fn inc(&self, labels: L) {
+        self.family.get_or_create(&labels).inc();
+        self.series.lock().insert(labels);
     }
-}
 
-labels! {
-    /// Label set with a step.
-    StepLabel {
-        step: &'static str = "Step of the operation, as in `status.operation.step` of the instance, for example `Upload`.",
+    /// Drops the series of pools that are not among these.
+    fn keep(&self, pools: &HashSet<String>) {
+        self.series.lock().retain(|labels| {
+            let stays = pools.contains(labels.pool());
+            if !stays {
+                self.family.remove(labels);
+            }
+            stays
+        });
     }
-}
-
-labels! {
-    /// Label set with a reason.
-    ReasonLabel {
-        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
-                          [reason](conditions.md#denied-certificate-requests) of the denial.",
-    }
-}
-
-labels! {
-    /// Label set with the kind of an object.
-    KindLabel {
-        kind: &'static str = "Kind of the object, for example `WindowsInstance`.",
-    }
-}
-
-labels! {
-    /// Label set with a resource.
-    ResourceLabel {
-        resource: String = "Resource, with its subresource, for example `nodes` or `windowsinstances/status`.",
-    }
-}
-
-/// Labels of a family, with their meanings.
-pub trait Labels {
-    /// Name and meaning.
-    const LABELS: &'static [(&'static str, &'static str)];
 }
 
 /// What the reference needs to know of a metric's type.
@@ -192,9 +153,9 @@ pub struct Metrics {
     /// Duration of steps.
     pub step_seconds: Family<StepLabel, Histogram>,
     /// Failed attempts by pool and reason.
-    failures: Family<PoolReason, Counter>,
-    /// Its series.
-    failed: Mutex<HashSet<PoolReason>>,
+    failures: PerPool<PoolReason>,
+    /// Operations that are over.
+    operations: PerPool<PoolOperation>,
     /// The pools that there are; `None` before they are watched.
     known: Mutex<Option<Store<WindowsNodePool>>>,
     /// Traffic with hosts.
@@ -225,6 +186,8 @@ impl Default for Metrics {
         let step_seconds =
             all.add("step_duration", Some(Unit::Seconds), "Duration of the steps of operations", durations);
         let failures = all.add("failures", None, "Failed attempts by pool and reason", Family::default());
+        let operations =
+            all.add("operations", None, "Ended attempts at operations by pool, kind and result", Family::default());
         let traffic = Traffic {
             connections: all.add("ssh_connections", None, "Opened SSH connections", Counter::default()),
             open: all.add("ssh_connections_open", None, "Open SSH connections", Gauge::default()),
@@ -248,8 +211,8 @@ impl Default for Metrics {
             process,
             descriptions: all.descriptions,
             step_seconds,
-            failures,
-            failed: Mutex::default(),
+            failures: PerPool::new(failures),
+            operations: PerPool::new(operations),
             known: Mutex::default(),
             traffic,
             git_received,
@@ -271,9 +234,13 @@ impl Metrics {
 
     /// Counts a failed attempt with a host of a pool.
     pub fn failed(&self, pool: &str, reason: &str) {
-        let labels = PoolReason { pool: pool.into(), reason: reason.into() };
-        self.failures.get_or_create(&labels).inc();
-        self.failed.lock().insert(labels);
+        self.failures.inc(PoolReason { pool: pool.into(), reason: reason.into() });
+    }
+
+    /// Counts the end of an attempt at an operation.
+    pub fn ended(&self, pool: &str, operation: GrantType, succeeded: bool) {
+        let result = if succeeded { "succeeded" } else { "failed" };
+        self.operations.inc(PoolOperation { pool: pool.into(), operation: operation.as_str(), result });
     }
 
     /// Shows the pools of these caches from now on.
@@ -286,13 +253,8 @@ impl Metrics {
     fn forget_deleted_pools(&self) {
         let Some(pools) = self.known.lock().clone() else { return };
         let names: HashSet<String> = pools.state().iter().map(|pool| pool.name_any()).collect();
-        self.failed.lock().retain(|labels| {
-            let stays = names.contains(&labels.pool);
-            if !stays {
-                self.failures.remove(labels);
-            }
-            stays
-        });
+        self.failures.keep(&names);
+        self.operations.keep(&names);
     }
 
     /// All metrics, for the reference.
@@ -403,6 +365,8 @@ mod tests {
         pools.apply_watcher_event(&Event::Apply(pool()));
         metrics.show(pools.as_reader(), caches(&[], &[]).1);
         metrics.failed("p", "ConnectTimeout");
+        metrics.ended("p", GrantType::Update, true);
+        assert!(metrics.render().contains("pool=\"p\",operation=\"Update\",result=\"succeeded\"} 1"));
         assert!(metrics.render().contains("pool=\"p\",reason=\"ConnectTimeout\""));
         pools.apply_watcher_event(&Event::Delete(pool()));
         let text = metrics.render();
@@ -415,6 +379,7 @@ mod tests {
         let (pools, instances) = caches(&[pool()], &[instance("a", &everything())]);
         metrics.show(pools, instances);
         metrics.failed("p", "x");
+        metrics.ended("p", GrantType::Update, false);
         metrics.step_seconds.get_or_create(&StepLabel { step: "Upload" }).observe(1.0);
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));

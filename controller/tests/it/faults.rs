@@ -70,8 +70,30 @@ impl Case<'_> {
         self.world.until(self.name, what, is_ready).await
     }
 
-    /// What the person on call reads first.
+    /// What the person on call reads first, as soon as it does not change any more: conditions, events and metrics follow each other.
     async fn show(&mut self) -> Result<()> {
+        self.settled(async |case| case.capture().await).await
+    }
+
+    async fn settled(&mut self, capture: impl AsyncFn(&mut Self) -> Result<()>) -> Result<()> {
+        let mut before = None;
+        for _ in 0..60 {
+            let page = std::mem::take(&mut self.page);
+            let captured = capture(self).await;
+            let shown = std::mem::replace(&mut self.page, page);
+            captured?;
+            let text = shown.text();
+            if before.as_ref() == Some(&text) {
+                self.page.append(&shown);
+                return Ok(());
+            }
+            before = Some(text);
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        anyhow::bail!("it never says the same twice: {}", before.unwrap_or_default())
+    }
+
+    async fn capture(&mut self) -> Result<()> {
         let name = self.name;
         self.kubectl(&["get", "wnp", name]).await?;
         let mut names: Vec<String> = self.hosts.iter().map(|h| h.name().to_owned()).collect();
@@ -95,7 +117,7 @@ impl Case<'_> {
     /// The pool again, and that it has to say what the page says.
     async fn ends(mut self) -> Result<()> {
         let name = self.name;
-        self.kubectl(&["get", "wnp", name]).await?;
+        self.settled(async |case| case.kubectl(&["get", "wnp", name]).await).await?;
         self.page.check(&format!("fault-{name}"))
     }
 }

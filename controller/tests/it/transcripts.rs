@@ -65,6 +65,17 @@ impl Transcript {
         let _ = write!(self.0, "{gap}$ {command}\n{}", tidy_tables(printed));
     }
 
+    /// What it is compared by.
+    pub(crate) fn text(&self) -> String {
+        steady(&self.0)
+    }
+
+    /// Adds what another has.
+    pub(crate) fn append(&mut self, other: &Self) {
+        let gap = if self.0.is_empty() { "" } else { "\n" };
+        let _ = write!(self.0, "{gap}{}", other.0);
+    }
+
     pub(crate) async fn kubectl(&mut self, world: &World, args: &[&str]) -> Result<()> {
         let output = world.control_plane.kubectl(args).await?;
         ensure!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));

@@ -1,0 +1,96 @@
+//! Labels of counters, with their meanings.
+
+use prometheus_client::encoding::EncodeLabelSet;
+
+/// Makes a label set whose labels have meanings, in Markdown.
+macro_rules! labels {
+    ($(#[doc = $about:literal])+ $set:ident { $($label:ident: $type:ty = $meaning:literal,)+ }) => {
+        $(#[doc = $about])+
+        #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+        pub struct $set {
+            $(#[doc = $meaning] pub $label: $type,)+
+        }
+
+        impl Labels for $set {
+            const LABELS: &'static [(&'static str, &'static str)] = &[$((stringify!($label), $meaning)),+];
+        }
+    };
+}
+
+labels! {
+    /// Label set with a pool and a reason.
+    PoolReason {
+        pool: String = "Name of the pool.",
+        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
+                          [reason](conditions.md#denied-certificate-requests) of the denial.",
+    }
+}
+
+labels! {
+    /// Label set with a pool, the kind of an operation and its end.
+    PoolOperation {
+        pool: String = "Name of the pool.",
+        operation: &'static str = "Kind of the operation, for example `Update`.",
+        result: &'static str = "`succeeded` or `failed`. An operation that fails is tried again, and each attempt counts.",
+    }
+}
+
+labels! {
+    /// Label set of the program.
+    Build {
+        version: &'static str = "Version of the operator.",
+        revision: &'static str = "Git commit that the operator was built from; `unknown` if the build did not name it.",
+    }
+}
+
+labels! {
+    /// Label set with a step.
+    StepLabel {
+        step: &'static str = "Step of the operation, as in `status.operation.step` of the instance, for example `Upload`.",
+    }
+}
+
+labels! {
+    /// Label set with a reason.
+    ReasonLabel {
+        reason: String = "[Reason](conditions.md#a-host) of the failure. Of a certificate request: `Approve`, `Wait`, or the \
+                          [reason](conditions.md#denied-certificate-requests) of the denial.",
+    }
+}
+
+labels! {
+    /// Label set with the kind of an object.
+    KindLabel {
+        kind: &'static str = "Kind of the object, for example `WindowsInstance`.",
+    }
+}
+
+labels! {
+    /// Label set with a resource.
+    ResourceLabel {
+        resource: String = "Resource, with its subresource, for example `nodes` or `windowsinstances/status`.",
+    }
+}
+
+/// Labels of a family, with their meanings.
+pub trait Labels {
+    /// Name and meaning.
+    const LABELS: &'static [(&'static str, &'static str)];
+}
+
+/// Labels that name a pool.
+pub(super) trait OfPool {
+    fn pool(&self) -> &str;
+}
+
+impl OfPool for PoolReason {
+    fn pool(&self) -> &str {
+        &self.pool
+    }
+}
+
+impl OfPool for PoolOperation {
+    fn pool(&self) -> &str {
+        &self.pool
+    }
+}
