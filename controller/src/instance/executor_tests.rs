@@ -153,8 +153,8 @@ impl World {
                 _ => {}
             }
         }
-        let Some(node) = self.node() else { return };
-        let changes = self.bed.host.wicd_report(&serde_json::from_value(node).unwrap());
+        let node = self.node().map(|node| serde_json::from_value(node).unwrap());
+        let changes = self.bed.host.wicd_report(node.as_ref());
         if !changes.is_empty() {
             self.bed.api.objects(|o| {
                 o.edit("nodes", "win-1", |node| {
@@ -178,7 +178,12 @@ impl World {
                 return;
             }
             let seen = Some((self.instance(), self.node()));
-            let shown = || serde_json::to_string_pretty(&(self.instance(), self.node())).unwrap();
+            let shown = || {
+                let objects = serde_json::to_string_pretty(&(self.instance(), self.node())).unwrap();
+                let host =
+                    (self.bed.host.services(), self.bed.host.node(), self.bed.host.kubelet_starts(), self.starts);
+                format!("{objects}\nhost: {host:?}")
+            };
             assert!(began.elapsed() < LIMIT, "{what}: {}\nunexpected {:?}", shown(), self.bed.api.unexpected());
             let Some(instance) = instance else { panic!("{what}: the instance is gone, {}", shown()) };
             if asleep == seen {

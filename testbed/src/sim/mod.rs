@@ -313,9 +313,16 @@ impl SimHost {
         self.machine.windows().is_running(windows::KUBELET).then(|| kubelet::ready_node(&self.machine))
     }
 
-    /// Has its wicd do its work, if it runs, and returns what it changes in the annotations of the Node.
-    pub fn wicd_report(&self, node: &PartialObjectMeta<Node>) -> BTreeMap<&'static str, Option<String>> {
-        kubelet::report(&self.machine, node)
+    /// Has its wicd do its work, if it runs, and returns what it changes in the annotations of the Node. It works without a Node too: what
+    /// failed once is tried again.
+    pub fn wicd_report(&self, node: Option<&PartialObjectMeta<Node>>) -> BTreeMap<&'static str, Option<String>> {
+        match node {
+            Some(node) => kubelet::report(&self.machine, node),
+            None => {
+                self.machine.windows().keep(None);
+                BTreeMap::new()
+            }
+        }
     }
 
     /// State of its Windows services.

@@ -224,7 +224,7 @@ mod tests {
         let page = settings();
         for row in [
             "| `--namespace NAMESPACE` | `WATCH_NAMESPACE` | `openshift-windows-machine-config-operator` |",
-            "| `--max-connections MAX_CONNECTIONS` |  | `100` |",
+            "| `--max-connections MAX_CONNECTIONS` | `WINDOWS_NODE_POOLS_MAX_CONNECTIONS` | `100` |",
         ] {
             assert!(page.contains(row), "{row} is not in {page}");
         }
