@@ -568,3 +568,24 @@ async fn an_annotation_that_means_nothing_is_reported() {
     assert!(notes[0].contains("abandon=yes has no effect: set it to true, or remove it"), "{notes:?}");
     assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
 }
+
+#[tokio::test]
+async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
+    let (mut world, version) = World::joined().await;
+    let refusal = "metadata.labels: Invalid value: \"b\"";
+    world.bed.api.fail("PATCH", NODE, 422, "Invalid", refusal, Value::Null);
+    let wants = |hall: &str| {
+        let hall = json!({"example.com/hall": hall});
+        move |i: &mut Value| i["spec"]["host"]["labels"] = hall
+    };
+    world.edit(wants("b"));
+    let failures = |w: &World| w.instance().map(|i| i["status"]["failures"].clone()).unwrap_or_default();
+    world.works_until("it says so", |w| failures(w)["lastReason"] == "NodeRefused").await;
+    let seen = failures(&world);
+    assert!(seen["lastMessage"].as_str().is_some_and(|m| m.contains(refusal)), "{seen}");
+    assert!(!world.was_cordoned(), "{seen}");
+    world.bed.api.forget("PATCH", NODE);
+    world.edit(wants("c"));
+    let has_label = |w: &World| w.node().is_some_and(|n| n["metadata"]["labels"]["example.com/hall"] == "c");
+    world.works_until("its Node has the label", |w| has_label(w) && failures(w).is_null() && w.follows(&version)).await;
+}

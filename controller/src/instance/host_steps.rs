@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{csr, events::EventReason};
 use remote::{RemoteError, Session, facts};
-use wnp_core::{operation::join::HostSeen, render::HostParams};
+use wnp_core::{node::metadata::template_taints, operation::join::HostSeen, render::HostParams};
 
 /// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
@@ -44,7 +44,8 @@ pub(super) async fn look_and_stage(scope: &mut Scope, target: &Target, step: Ste
 
 pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
     let node_ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
-    let host = HostParams { node_name: scope.name(), node_ip, taints: scope.pool.spec.taints() };
+    let taints = template_taints(&scope.pool, &scope.instance.spec.host);
+    let host = HostParams { node_name: scope.name(), node_ip, taints };
     target.rendered.configs(&scope.cx.hosts.release.cluster, &host).map_err(StepError::Render)
 }
 

@@ -339,10 +339,21 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     }
     report_host(scope, &node);
     report_lost_settings(scope).await;
-    if !scope.is_plan() {
-        register::sync_node_metadata(scope, &node).await?;
-    }
     let (ready, _, mut says) = node::ready(&node);
+    if !scope.is_plan()
+        && let Err(error) = register::sync_node_metadata(scope, &node).await
+    {
+        return match scope.same_failure(&error) {
+            Some(wait) => {
+                // That the Node is not Ready says more.
+                if !ready {
+                    report_node(scope, &Situation::Node { ready, says: &says, up_to_date: scope.up_to_date() });
+                }
+                Ok(Some(wait))
+            }
+            None => Err(error),
+        };
+    }
     if is_held(&scope.instance, Some(&node)) {
         says = format!("{says}; on hold: the annotation {}=true keeps it as it is", key::HOLD);
     }

@@ -405,6 +405,14 @@ impl Scope {
         until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
     }
 
+    /// The wait for the next attempt, if the last one failed in the same way and nothing has asked for another since. It is reported already.
+    pub(super) fn same_failure(&mut self, error: &StepError) -> Option<std::time::Duration> {
+        let wait = self.retry_after()?;
+        let (reason, message) = (error.reason(), self.with_way_out(error));
+        let is_same = |f: &Failures| f.last_reason == reason && f.last_message == message;
+        self.status.failures.as_ref().is_some_and(is_same).then_some(wait)
+    }
+
     /// Digest of how the host is reached.
     fn host_digest(&self) -> String {
         let text = serde_json::to_vec(&self.instance.spec.host).unwrap_or_default();

@@ -18,6 +18,7 @@ use crate::{
     wmco_versions::{WmcoVersions, adopted_version},
 };
 use wnp_core::{
+    node::permitted::check_template,
     render::{Rendered, Stored, version_for},
     rollout::{
         grants::{Candidate, PendingChange, lost},
@@ -60,6 +61,7 @@ impl DesiredState {
             let wmco_versions = WmcoVersions::read(BTreeSet::new(), pool, cx).await;
             return Ok(Self::of_nothing(before, wmco_versions, cx));
         }
+        check_template(&pool.spec)?;
         let fresh = Arc::new(cx.hosts.release.render(&pool.spec.template_spec())?);
         let current = match before {
             Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),

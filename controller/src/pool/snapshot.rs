@@ -151,8 +151,14 @@ impl Snapshot {
                 adoptable: &self.adoptable,
                 beside: &|m, host| {
                     let mut beside = on_node(m).map(|patch| metadata::changed_parts(&patch)).unwrap_or_default();
-                    let now = InstanceHost { labels: host.labels.clone(), ..m.instance.spec.host.clone() };
-                    if now != *host {
+                    let before = &m.instance.spec.host;
+                    let reached = InstanceHost {
+                        labels: host.labels.clone(),
+                        annotations: host.annotations.clone(),
+                        taints: host.taints.clone(),
+                        ..before.clone()
+                    };
+                    if reached != *host {
                         beside.push("how the host is reached".to_owned());
                     }
                     beside

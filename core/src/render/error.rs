@@ -28,6 +28,14 @@ pub enum RenderError {
         /// What is wrong with it, and what to do.
         problem: &'static str,
     },
+    /// The template puts something on Nodes that they must not have.
+    #[error("the pool's {field}: {problem}")]
+    Metadata {
+        /// Its path in the pool, as `template.metadata.labels`.
+        field: &'static str,
+        /// What is wrong with what, and what to do.
+        problem: String,
+    },
 }
 
 impl RenderError {
@@ -36,7 +44,7 @@ impl RenderError {
         match self {
             Self::NoProgram(_) => "PayloadInvalid",
             Self::Fact { .. } => "ClusterFactsInvalid",
-            Self::Setting { .. } => "TemplateInvalid",
+            Self::Setting { .. } | Self::Metadata { .. } => "TemplateInvalid",
         }
     }
 }
