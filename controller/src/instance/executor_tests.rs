@@ -558,6 +558,7 @@ async fn a_removal_that_a_wrong_clock_began_ends() {
 #[tokio::test]
 async fn an_annotation_that_means_nothing_is_reported() {
     let (mut world, _) = World::joined().await;
+    world.take_out();
     world.edit(|i| i["metadata"]["annotations"][names::key::ABANDON] = json!("yes"));
     let notes = |w: &World| {
         let events = w.bed.api.all_calls().into_iter().filter(|c| c.method == "POST" && c.path.ends_with("/events"));
@@ -567,6 +568,19 @@ async fn an_annotation_that_means_nothing_is_reported() {
     let notes = notes(&world);
     assert!(notes[0].contains("abandon=yes has no effect: set it to true, or remove it"), "{notes:?}");
     assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
+}
+
+/// The cache still has the instance for a moment.
+#[tokio::test]
+async fn a_host_that_was_given_up_is_not_given_up_again() {
+    let (mut world, _) = World::joined().await;
+    world.take_out();
+    world.edit(|i| i["metadata"]["annotations"][names::key::ABANDON] = json!("true"));
+    world.edit(|i| i["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    let seen: WindowsInstance = world.bed.sync().unwrap();
+    world.works_until("it is gone", |w| w.instance().is_none()).await;
+    let result = super::remove::abandon(&mut world.bed.scope(seen)).await;
+    assert!(result.as_ref().is_err_and(|error| error.reason() == "Outdated"), "{result:?}");
 }
 
 #[tokio::test]
