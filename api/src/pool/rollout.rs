@@ -105,6 +105,11 @@ pub struct MaintenanceWindow {
     pub name: String,
     /// Opening times: a cron expression of five fields (minute, hour, day of month, month, day of week).
     #[schemars(length(min = 9, max = 128))]
+    // Which numbers a field takes, and that the times exist, is checked by the operator (`InvalidWindow`).
+    #[x_kube(validation = matches(
+        "^ *[0-9*,/-]+ +[0-9*,/-]+ +[0-9*,/?LW-]+ +[0-9A-Za-z*,/-]+ +[0-9A-Za-z*,/?#-]+ *$",
+        "must be a cron expression of five fields (minute, hour, day of month, month, day of week), for example 0 22 * * FRI"
+    ))]
     pub schedule: String,
     /// Seconds that the window stays open.
     // Required by the API server only: an object of an earlier commit has none, and must be readable all the same.
