@@ -54,6 +54,7 @@ const OTHERS: &[(&str, &[&str])] = &[
         "steps, operations and actions of events",
         &["AdaptSource", "KeepUserData", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],
     ),
+    ("schemas", &["KubeletDuration"]),
     (
         "values of Kubernetes",
         &[

@@ -66,7 +66,6 @@ const OLDEST_MINOR: u32 = 33;
 
 /// A warning if the API server is older than what is tested. The operator works on.
 pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
-    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
             "ApiServerTooOld",
@@ -79,6 +78,25 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str,
             "ApiServerVersionUnknown",
             format!("the API server reports the unreadable version {major:?}.{minor:?}"),
         )),
+    }
+}
+
+/// A part of a version, as 36 of `36+`.
+fn number(text: &str) -> Option<u32> {
+    text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
+}
+
+/// Whether hosts get their pod network from OVN-Kubernetes, which gives it to Windows through its hybrid overlay alone.
+fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, ClusterError> {
+    match network_type {
+        Some("OVNKubernetes") if !is_hybrid => Err(ClusterError::Invalid {
+            what: "the network provider",
+            value: "OVNKubernetes".into(),
+            problem: "it has no hybrid overlay, without which pods on Windows have no network; set \
+                      spec.defaultNetwork.ovnKubernetesConfig.hybridOverlayConfig of the Network cluster of operator.openshift.io, or \
+                      --network external if another component provides the network",
+        }),
+        _ => Ok(is_hybrid),
     }
 }
 
@@ -116,8 +134,9 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         .and_then(|p| u16::try_from(p).ok());
     let ovn = match args.network {
         Some(choice) => choice == NetworkArg::OvnHybrid,
-        None => hybrid.is_some(),
+        None => has_overlay(text(&network, "/status/networkType").as_deref(), hybrid.is_some())?,
     };
+    let version = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
     let platform =
         text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
     let exporter_tls = exporter_tls(client, &args.namespace).await;
@@ -141,6 +160,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         .await?,
         service_cidr,
         cluster_dns,
+        kubernetes_minor: number(&version.minor).filter(|_| number(&version.major) == Some(1)),
         cluster_domain: args.cluster_domain.clone(),
         platform,
         external_cloud_provider: args.external_cloud_provider,
@@ -264,6 +284,19 @@ mod tests {
             "https://kubernetes.default.svc.cluster.local",
         ] {
             assert!(as_hosts_reach_it(inside).unwrap_err().to_string().contains("--api-server"), "{inside}");
+        }
+    }
+
+    #[test]
+    fn ovn_without_its_hybrid_overlay_is_refused() {
+        for (network_type, is_hybrid, expected) in [
+            (None, false, Some(false)),
+            (None, true, Some(true)),
+            (Some("OVNKubernetes"), true, Some(true)),
+            (Some("OVNKubernetes"), false, None),
+            (Some("Calico"), false, Some(false)),
+        ] {
+            assert_eq!(has_overlay(network_type, is_hybrid).ok(), expected, "{network_type:?} {is_hybrid}");
         }
     }
 

@@ -101,7 +101,7 @@ async fn the_time_of_an_attempt_that_is_under_way_is_not_in_the_past() {
     }
 }
 
-/// Each status that is written wakes its own instance: a refusal that is counted anew each time would never rest.
+/// Each status that is written wakes its own instance: a refusal that is counted again each time would never rest.
 #[tokio::test]
 async fn a_failure_is_counted_once_until_its_wait_is_over() {
     let bed = Bed::new().await;

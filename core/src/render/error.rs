@@ -5,9 +5,21 @@
 pub enum RenderError {
     /// A program without which there is no node.
     #[error(
-        "the payload has no {0}, and a host cannot become a node without it; make the payload again with `cargo xtask payload`"
+        "the payload has no {0}, and a host of this cluster cannot become a node without it; add it as docs/guide/payload.md says"
     )]
     NoProgram(&'static str),
+    /// The API server does not support this kubelet.
+    #[error(
+        "the payload has kubelet {kubelet}, and the API server is version 1.{server}: {problem}. Use a payload for this version of Kubernetes"
+    )]
+    Skew {
+        /// Version of kubelet.
+        kubelet: String,
+        /// Minor version of the API server.
+        server: u32,
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// A fact is unusable.
     #[error("the cluster's {what} is {value:?}: {problem}")]
     Fact {
@@ -43,6 +55,7 @@ impl RenderError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoProgram(_) => "PayloadInvalid",
+            Self::Skew { .. } => "KubeletVersionSkew",
             Self::Fact { .. } => "ClusterFactsInvalid",
             Self::Setting { .. } | Self::Metadata { .. } => "TemplateInvalid",
         }

@@ -21,6 +21,8 @@ pub struct Cluster {
     pub cluster_dns: Vec<String>,
     /// Domain of the cluster, as `cluster.local`.
     pub cluster_domain: String,
+    /// Minor version of the API server, as 36 of `1.36`, if it reports one.
+    pub kubernetes_minor: Option<u32>,
     /// Where the cluster runs.
     pub platform: Platform,
     /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
