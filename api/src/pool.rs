@@ -1,6 +1,7 @@
 mod drain;
 mod effective;
 mod inventory;
+mod pause;
 mod rollout;
 mod status;
 mod template;
@@ -11,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 pub use drain::*;
 pub use inventory::*;
+pub use pause::*;
 pub use rollout::*;
 pub use status::*;
 pub use template::*;

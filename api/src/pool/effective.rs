@@ -219,10 +219,6 @@ impl Rollout {
     pub fn failure_action(&self) -> FailureAction {
         self.failure_policy.and_then(|p| p.action).unwrap_or_default()
     }
-    /// Whether the operator begins no new operation.
-    pub fn paused(&self) -> bool {
-        self.paused.unwrap_or(false)
-    }
 }
 
 impl Drain {

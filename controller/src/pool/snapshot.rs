@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
-    GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool,
+    GrantType, InstanceHost, Pause, PlannedHost, WindowsInstance, WindowsNodePool,
     names::{UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -82,7 +82,7 @@ impl Snapshot {
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
             max_unavailable: rollout.max_unavailable(),
-            paused: rollout.paused(),
+            paused: rollout.pause(now).is_some(),
             orphan: letting_go::lets_all_go(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),
             order: rollout.order(),
@@ -128,6 +128,7 @@ impl Snapshot {
             self.keys.look_again().and_then(|wait| now.checked_add(wait).ok()),
             self.desired.course.next,
             window,
+            pool.spec.rollout().pause(now).and_then(Pause::end),
             soonest_available(&self.members, pool.spec.rollout().min_ready(), now, |name| cx.node(name)),
             self.list.next,
             handed_over,

@@ -40,6 +40,7 @@ mod repair;
 mod rollout;
 mod rollout_crash;
 mod rollout_faults;
+mod rollout_pause;
 mod rollout_restart;
 mod rollout_unfit;
 mod rollout_windows;
