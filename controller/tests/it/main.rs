@@ -44,6 +44,7 @@ mod rollout_pause;
 mod rollout_restart;
 mod rollout_unfit;
 mod rollout_windows;
+mod status_command;
 mod statuses;
 mod takeover;
 mod template;

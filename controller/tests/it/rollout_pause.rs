@@ -1,7 +1,7 @@
-//! A pool that is paused until a time goes on by itself.
+//! A pool that is paused until a time goes on by itself, in mode Plan, too.
 
 use anyhow::{Result, ensure};
-use api::{Time, WindowsNodePoolSpec, conditions, conditions::kind};
+use api::{Mode, Time, WindowsNodePoolSpec, conditions, conditions::kind};
 use jiff::{SignedDuration, Timestamp};
 use serde_json::json;
 use testbed::sim::{SimHost, SimOptions};
@@ -9,6 +9,7 @@ use testbed::sim::{SimHost, SimOptions};
 use crate::fleet::{World, has, pool_status, ready_condition, spec_with};
 
 const POOL: &str = "quiet";
+const PLANNED: &str = "planned";
 
 fn pool(hosts: &[SimHost], until: Time) -> WindowsNodePoolSpec {
     spec_with(hosts, json!({"rollout": {"pausedUntil": until}}))
@@ -17,7 +18,7 @@ fn pool(hosts: &[SimHost], until: Time) -> WindowsNodePoolSpec {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_pause_with_an_end_ends_by_itself() -> Result<()> {
     let world = World::new(SimOptions::default(), &[]).await?;
-    let hosts = world.hosts("win", 1).await?;
+    let (hosts, planned) = (world.hosts("win", 1).await?, world.hosts("plan", 1).await?);
     let untouched = hosts[0].stats();
 
     let far = Time::from(Timestamp::now() + SignedDuration::from_hours(12));
@@ -38,13 +39,17 @@ async fn a_pause_with_an_end_ends_by_itself() -> Result<()> {
         .await?;
     ensure!(hosts[0].stats() == untouched, "a host of a paused pool was touched: {:?}", hosts[0].stats());
 
-    // Nothing but the clock changes after this.
+    // Nothing but the clock changes after this. In mode Plan the pool says so, and begins nothing.
     let soon = Time::from(Timestamp::now() + SignedDuration::from_secs(8));
+    world.apply(PLANNED, &WindowsNodePoolSpec { mode: Some(Mode::Plan), ..pool(&planned, soon) }).await?;
     world.apply(POOL, &pool(&hosts, soon)).await?;
-    world
-        .until(POOL, "the pause is over", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "NotPaused"))
-        .await?;
-    ensure!(Time::now() >= soon, "the pause was over before {soon}");
+    for name in [PLANNED, POOL] {
+        world
+            .until(name, "the pause is over", |p| has(&pool_status(p).conditions, kind::PAUSED, "False", "NotPaused"))
+            .await?;
+        ensure!(Time::now() >= soon, "the pause of {name} was over before {soon}");
+    }
     world.until_joined("win-0").await?;
+    ensure!(world.instance("plan-0").await?.is_none(), "a pool in mode Plan has an instance");
     Ok(())
 }

@@ -24,13 +24,14 @@ use crate::{
 };
 
 /// Each transcript, and the document that shows it. Faults have a page of their own.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 7] = [
     ("first-pool", "docs/guide/quick-start.md"),
     ("two-pools", "README.md"),
     ("rollout", "docs/guide/rollouts.md"),
     ("blocked-drain", "docs/guide/rollouts.md"),
     ("failed-canary", "docs/guide/rollouts.md"),
     ("plan", "docs/guide/rollouts.md"),
+    ("status", "docs/guide/troubleshooting.md"),
 ];
 /// In the place of versions, in the order in which they come up.
 const VERSIONS: [&str; 3] = [
@@ -236,6 +237,8 @@ fn steady(text: &str) -> String {
             let _ = write!(steady, "10.20.{host}");
         } else if word.parse::<jiff::Timestamp>().is_ok() {
             steady += TIME;
+        } else if word.len() == "2027-01-15".len() && word.parse::<jiff::civil::Date>().is_ok() {
+            steady += &TIME[.."2027-01-15".len()];
         } else if word.strip_suffix('Z').is_some_and(|w| w.len() == 8 && w.parse::<jiff::civil::Time>().is_ok()) {
             steady += &TIME["2027-01-15T".len()..];
         } else {
@@ -288,6 +291,7 @@ fn what_differs_from_run_to_run_is_left_out() {
         ),
         "at 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68, then 1.0.0-d27b44c3a8e6015f39b07ed2418fc65a: not 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68 since 2027-01-15T02:00:00Z\n"
     );
+    assert_eq!(steady("(since 2026-11-21 16:57:25Z)\n"), "(since 2027-01-15 02:00:00Z)\n");
     assert_eq!(steady("(failed once; next try 16:57:25Z)\n"), "(failed once; next try 02:00:00Z)\n");
 }
 
