@@ -211,6 +211,7 @@ pub fn examples() -> Vec<Example> {
                             action: Some(FailureAction::Rollback),
                         }),
                         paused: None,
+                        paused_until: None,
                     }),
                     remediation: Some(Remediation {
                         type_: Some(RemediationType::Reconfigure),

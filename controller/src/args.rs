@@ -339,6 +339,10 @@ fn lease_duration(text: &str) -> Result<Duration, String> {
 }
 
 #[cfg(test)]
+#[path = "args_manifest_tests.rs"]
+mod manifest_tests;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -190,6 +190,14 @@ async fn rollout_and_drain() -> Result<()> {
         ("no joins", json!({"provisioning": {"maxConcurrent": 0}}), Refused("greater than or equal to 1")),
         ("too many joins", json!({"provisioning": {"maxConcurrent": 101}}), Refused("less than or equal to 100")),
         ("deadline", json!({"rollout": {"progressDeadlineSeconds": 59}}), Refused("greater than or equal to 60")),
+        ("a pause with an end", json!({"rollout": {"pausedUntil": "2027-01-01T08:00:00+01:00"}}), Taken),
+        ("a pause that is over", json!({"rollout": {"pausedUntil": "2001-01-01T00:00:00Z"}}), Taken),
+        (
+            "a pause until before the epoch",
+            json!({"rollout": {"pausedUntil": "0001-01-01T00:00:00Z"}}),
+            Refused("after 1970"),
+        ),
+        ("a pause until a day", json!({"rollout": {"pausedUntil": "2027-01-01"}}), Refused("date-time")),
         ("orphan", json!({"deletionPolicy": "Orphan"}), Taken),
         ("destroy", json!({"deletionPolicy": "Destroy"}), Refused("Unsupported value")),
     ]));

@@ -64,7 +64,8 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
         instances: mine.filter_map(|i| of_machine(i)).collect(),
     };
     let departures = Some(departures(source.group, &machines, &here));
-    SourceOutcome::Listed(Box::new(HostList { departures, ..list(&source, &machines, &beside) }))
+    let read_at = Some(Timestamp::now());
+    SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
 }
 
 async fn listed(client: &Client, source: &Source) -> kube::Result<Option<Vec<Machine>>> {
