@@ -54,7 +54,7 @@ const OTHERS: &[(&str, &[&str])] = &[
         "steps, operations and actions of events",
         &["AdaptSource", "KeepUserData", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],
     ),
-    ("schemas", &["KubeletDuration"]),
+    ("types and schemas", &["KubeletDuration", "PoolCollector"]),
     (
         "values of Kubernetes",
         &[
