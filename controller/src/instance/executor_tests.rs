@@ -61,7 +61,7 @@ impl World {
     /// Stores a version, and returns its name.
     fn publish(&self, max_pods: u32) -> String {
         let template: TemplateSpec = serde_json::from_value(json!({"kubelet": {"maxPods": max_pods}})).unwrap();
-        let release = &self.bed.cx.hosts.release;
+        let release = self.bed.cx.hosts.release.get();
         let rendered = release.render(&template).unwrap();
         let version = rendered.name("1.0.0");
         let config_map = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
@@ -417,7 +417,7 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Reboot"}));
     let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "update-1");
     world.works_until("it has the other wicd", is_over).await;
-    assert_eq!(world.instance().unwrap()["status"]["wicd"], json!(world.bed.cx.hosts.release.wicd.sha256));
+    assert_eq!(world.instance().unwrap()["status"]["wicd"], json!(world.bed.cx.hosts.release.get().wicd.sha256));
     assert_eq!(world.bed.host.boots(), boots + 1);
 }
 

@@ -136,7 +136,7 @@ impl Scope {
     pub(super) fn up_to_date(&self) -> bool {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
-        let wicd = self.status.wicd.as_ref() == Some(&self.cx.hosts.release.wicd.sha256);
+        let wicd = self.status.wicd.as_ref() == Some(&self.cx.hosts.release.get().wicd.sha256);
         wicd && (wanted.is_none() || wanted == current)
     }
 

@@ -62,7 +62,7 @@ impl DesiredState {
             return Ok(Self::of_nothing(before, wmco_versions, cx));
         }
         check_template(&pool.spec)?;
-        let fresh = Arc::new(cx.hosts.release.render(&pool.spec.template_spec())?);
+        let fresh = Arc::new(cx.hosts.release.get().render(&pool.spec.template_spec())?);
         let current = match before {
             Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),
             None => None,
@@ -128,7 +128,7 @@ impl DesiredState {
             };
             changes.insert(version, change);
         }
-        let wicd = cx.hosts.release.wicd.sha256.clone();
+        let wicd = cx.hosts.release.get().wicd.sha256.clone();
         Ok(Self {
             rendered,
             fresh: Some(fresh),
@@ -148,7 +148,7 @@ impl DesiredState {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course =
             Progress { status: before.cloned(), target: rendered.clone(), gate: UpdateLimit::default(), next: None };
-        let wicd = cx.hosts.release.wicd.sha256.clone();
+        let wicd = cx.hosts.release.get().wicd.sha256.clone();
         let (changes, min_ready) = (HashMap::new(), Duration::ZERO);
         Self {
             rendered,
@@ -176,7 +176,8 @@ impl DesiredState {
     /// whether changes may begin now.
     pub(super) fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
-        let has = |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.hosts.release.has(r.files()));
+        let has =
+            |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.hosts.release.get().has(r.files()));
         if in_force != self.course.target && has(&self.from) {
             in_force.to_owned()
         } else if has(&self.target) {

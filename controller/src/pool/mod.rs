@@ -194,7 +194,7 @@ fn report(
         deleting,
         keys: seen.keys.standing(&seen.members),
     };
-    let mut next = status::next(pool, &observed, cx.warning.as_ref(), now);
+    let mut next = status::next(pool, &observed, cx.warning().as_ref(), now);
     let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
     policies::describe(&mut next, missing.as_ref(), deleting, now);
     record_rollout_events(pool, &next, cx);

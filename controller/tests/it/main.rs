@@ -6,6 +6,7 @@ mod access;
 mod access_operator;
 mod bad_input;
 mod cluster;
+mod cluster_facts;
 mod config_map;
 mod crash;
 mod crd;

@@ -59,7 +59,7 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
     };
     let here: Vec<(String, String)> = mine.clone().filter(from_here).filter_map(|i| of_machine(i)).collect();
     let beside = Beside {
-        platform: cx.hosts.release.cluster.platform,
+        platform: cx.hosts.release.get().cluster.platform,
         pool_has_user: pool.spec.ssh().username.is_some(),
         instances: mine.filter_map(|i| of_machine(i)).collect(),
     };

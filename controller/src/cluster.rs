@@ -113,6 +113,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let infrastructure = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await?;
     let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
     let operator = openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?;
+    let proxies = openshift(client, "config.openshift.io", "v1", "Proxy", "proxies").await?;
     let text = |object: &Option<DynamicObject>, path: &str| {
         object.as_ref().and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
     };
@@ -163,12 +164,37 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         kubernetes_minor: number(&version.minor).filter(|_| number(&version.major) == Some(1)),
         cluster_domain: args.cluster_domain.clone(),
         platform,
-        external_cloud_provider: args.external_cloud_provider,
+        external_cloud_provider: args
+            .external_cloud_provider
+            .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data))),
         network: if ovn { Network::OvnHybrid { vxlan_port } } else { Network::External },
-        proxy: Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() },
+        proxy: proxies.as_ref().and_then(|p| proxy(&p.data)).unwrap_or_else(|| Proxy {
+            http: args.http_proxy.clone(),
+            https: args.https_proxy.clone(),
+            no: args.no_proxy.clone(),
+        }),
         exporter_tls,
         trusted_ca: None,
     })
+}
+
+/// Whether a cloud controller manager initialises the nodes of an OpenShift cluster, from its `Infrastructure`: as
+/// <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> decides it for kubelet on Linux.
+fn has_cloud_controller(infrastructure: &Value) -> bool {
+    const CLOUDS: [&str; 10] =
+        ["AlibabaCloud", "AWS", "Azure", "GCP", "IBMCloud", "KubeVirt", "Nutanix", "OpenStack", "PowerVS", "VSphere"];
+    let platform = &infrastructure["status"]["platformStatus"];
+    match platform["type"].as_str() {
+        Some("External") => platform["external"]["cloudControllerManager"]["state"] == "External",
+        name => name.is_some_and(|name| CLOUDS.contains(&name)),
+    }
+}
+
+/// The proxy in an OpenShift cluster's `Proxy`, as its network operator has checked and completed it. `None` if it names none.
+fn proxy(object: &Value) -> Option<Proxy> {
+    let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
+    let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
+    (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
 }
 
 /// The address that the operator itself uses, if hosts can use it, too. A Service's name is known in pods only.
@@ -257,6 +283,8 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -297,6 +325,48 @@ mod tests {
             (Some("Calico"), false, Some(false)),
         ] {
             assert_eq!(has_overlay(network_type, is_hybrid).ok(), expected, "{network_type:?} {is_hybrid}");
+        }
+    }
+
+    #[test]
+    fn cloud_controllers_of_openshift() {
+        let of = |platform: Value| has_cloud_controller(&json!({"status": {"platformStatus": platform}}));
+        let external =
+            |state: &str| json!({"type": "External", "external": {"cloudControllerManager": {"state": state}}});
+        for (platform, expected) in [
+            (json!({"type": "AWS"}), true),
+            (json!({"type": "VSphere"}), true),
+            (json!({"type": "KubeVirt"}), true),
+            (json!({"type": "BareMetal"}), false),
+            (json!({"type": "None"}), false),
+            (external("External"), true),
+            (external("None"), false),
+            (json!({"type": "External"}), false),
+            (json!({}), false),
+            (json!("AWS"), false),
+        ] {
+            assert_eq!(of(platform.clone()), expected, "{platform}");
+        }
+    }
+
+    #[test]
+    fn the_proxy_of_openshift() {
+        let url = Some("http://proxy.example.com:3128".to_owned());
+        for (about, status, expected) in [
+            ("none", json!({}), None),
+            ("empty", json!({"httpProxy": "", "httpsProxy": "", "noProxy": ""}), None),
+            ("no proxy alone", json!({"noProxy": ".svc"}), None),
+            ("no text", json!({"httpProxy": 3128}), None),
+            ("HTTPS", json!({"httpsProxy": url}), Some(Proxy { https: url.clone(), ..Proxy::default() })),
+            (
+                "all",
+                json!({"httpProxy": url, "httpsProxy": url, "noProxy": ".svc"}),
+                Some(Proxy { http: url.clone(), https: url.clone(), no: Some(".svc".into()) }),
+            ),
+        ] {
+            assert_eq!(proxy(&json!({"status": status})), expected, "{about}");
+            // What a person has asked for is not what the cluster has.
+            assert_eq!(proxy(&json!({"spec": status})), None, "{about}");
         }
     }
 
