@@ -40,7 +40,7 @@ pub mod kind {
         INVENTORY_SYNCED = "InventorySynced";
         /// Pool: the revision of the inventory that is in force carries a signature by a trusted key (name as in Flux).
         SOURCE_VERIFIED = "SourceVerified";
-        /// Pool: the operator begins no new operation, because `rollout.paused` is true.
+        /// Pool: the operator begins no new operation, because `rollout.paused` is true or `rollout.pausedUntil` is to come.
         PAUSED = "Paused";
         /// Instance: the host answered over SSH at the last attempt.
         REACHABLE = "Reachable";
@@ -80,8 +80,8 @@ pub mod reason {
         PROGRESSING_WITH_RETRY = "ProgressingWithRetry" on "`Ready=Unknown`, `Reconciling=True`"; "Follow the message if the failure repeats.";
         /// No fault exists.
         AS_EXPECTED = "AsExpected" on "`Degraded=False`, `PoliciesInForce=True`"; "No action is needed.";
-        /// `rollout.paused` is true, so the operator begins no operation.
-        PAUSED = "Paused" on "`Paused=True`; `Ready`, `Updated`, `Updating`, `KeysCurrent`"; "Set it to false or null to continue.";
+        /// `rollout.paused` is true or `rollout.pausedUntil` is to come, so the operator begins no operation. The message names the end, if there is one.
+        PAUSED = "Paused" on "`Paused=True`; `Ready`, `Updated`, `Updating`, `KeysCurrent`"; "Set `paused` to false, or `pausedUntil` to null, to continue at once.";
         /// The source is not fetched, because its owner suspended it, and the operator has no list of before.
         SUSPENDED = "Suspended" on "`InventorySynced=False`"; "Set `suspend` of the source to false.";
         /// The source is fetched for the first time.

@@ -2,10 +2,11 @@ use std::collections::BTreeMap;
 
 use crate::{
     ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, GitRef,
-    GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost, KubeletSettings, LogRotation,
-    MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation,
-    RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh,
-    Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
+    GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig,
+    KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule,
+    Provisioning, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef, SecretRef,
+    SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
+    WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -109,6 +110,12 @@ pub fn examples() -> Vec<Example> {
                                     key: Some("id_ed25519".into()),
                                 }),
                                 labels: Some(strings(&[("example.com/hall", "b")])),
+                                annotations: Some(strings(&[("example.com/contact", "press@example.com")])),
+                                taints: Some(vec![Taint {
+                                    key: "example.com/press".into(),
+                                    value: None,
+                                    effect: TaintEffect::NoSchedule,
+                                }]),
                                 ..host("press-1", "2001:db8::11")
                             },
                             host("press-2", "10.20.0.12"),
@@ -168,6 +175,11 @@ pub fn examples() -> Vec<Example> {
                                 image_gc_low_threshold_percent: Some(70),
                                 container_log_max_size: Some("20Mi".into()),
                                 container_log_max_files: Some(3),
+                                extra_config: Some(KubeletExtraConfig {
+                                    max_parallel_image_pulls: Some(2),
+                                    image_maximum_gc_age: Some(KubeletDuration("336h".into())),
+                                    ..KubeletExtraConfig::default()
+                                }),
                             }),
                             containerd: Some(ContainerdSettings {
                                 sandbox_image: None,
@@ -199,6 +211,7 @@ pub fn examples() -> Vec<Example> {
                             action: Some(FailureAction::Rollback),
                         }),
                         paused: None,
+                        paused_until: None,
                     }),
                     remediation: Some(Remediation {
                         type_: Some(RemediationType::Reconfigure),

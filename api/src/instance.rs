@@ -8,7 +8,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{SecretKeyRef, Time};
+use crate::{SecretKeyRef, Taint, Time};
 pub use status::*;
 
 /// One host of a pool: its desired state, and what the operator observes and does. Only the operator writes it; to
@@ -129,6 +129,14 @@ pub struct InstanceHost {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(extend("maxProperties" = 32))]
     pub labels: BTreeMap<String, String>,
+    /// Annotations for this host's Node alone.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    #[schemars(extend("maxProperties" = 16))]
+    pub annotations: BTreeMap<String, String>,
+    /// Taints for this host's Node alone.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 4))]
+    pub taints: Vec<Taint>,
 }
 
 /// Location of a host's entry when it last changed. An entry that only moves within its file keeps it.

@@ -38,6 +38,9 @@ pub struct File {
     /// Platforms that need it, in lower case, for example `aws` or `azure`; empty means all.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub platforms: BTreeSet<String>,
+    /// Version of the program, as `1.36.3`, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// Services that read it, and that must be restarted when it changes.
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     pub services: BTreeSet<String>,

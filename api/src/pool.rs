@@ -1,6 +1,8 @@
 mod drain;
 mod effective;
 mod inventory;
+mod kubelet_extra;
+mod pause;
 mod rollout;
 mod status;
 mod template;
@@ -11,6 +13,8 @@ use serde::{Deserialize, Serialize};
 
 pub use drain::*;
 pub use inventory::*;
+pub use kubelet_extra::*;
+pub use pause::*;
 pub use rollout::*;
 pub use status::*;
 pub use template::*;

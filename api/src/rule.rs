@@ -11,6 +11,12 @@ pub fn matches(pattern: &str, message: &str) -> Rule {
     Rule::new(format!("self.matches(r'{pattern}')")).message(message)
 }
 
+/// Rule that a time is one that [`Time`](crate::Time) can hold: it takes the Unix epoch and what is before it for unknown.
+pub fn after_epoch() -> Rule {
+    Rule::new("self > timestamp('1970-01-01T00:00:00Z')")
+        .message("must be a time after 1970, for example 2027-01-01T08:00:00Z")
+}
+
 /// The same for each text of a list.
 pub fn all_match(pattern: &str, message: &str) -> Rule {
     Rule::new(format!("self.all(text, text.matches(r'{pattern}'))")).message(message)

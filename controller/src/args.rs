@@ -145,9 +145,20 @@ pub struct Run {
     /// Whose network the nodes use.
     #[arg(long, env = "WINDOWS_NODE_POOLS_NETWORK", value_enum)]
     pub network: Option<NetworkArg>,
-    /// Whether a cloud controller manager initialises the cluster's nodes. kubelet then runs with `--cloud-provider=external`.
-    #[arg(long, env = "WINDOWS_NODE_POOLS_EXTERNAL_CLOUD_PROVIDER", value_parser = FalseyValueParser::new())]
-    pub external_cloud_provider: bool,
+    /// Whether a cloud controller manager initialises the cluster's nodes: kubelet then runs with `--cloud-provider=external`.
+    /// Without a value `true`. If not set: detected on OpenShift, otherwise `false`.
+    #[arg(
+        long,
+        env = "WINDOWS_NODE_POOLS_EXTERNAL_CLOUD_PROVIDER",
+        value_parser = FalseyValueParser::new(),
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "true"
+    )]
+    pub external_cloud_provider: Option<bool>,
+    /// How often the facts of the cluster are read, for example its proxy and its CAs. A change reaches the nodes as a new version.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_FACTS_INTERVAL", value_parser = duration, default_value = "1m")]
+    pub cluster_facts_interval: Duration,
     /// JSON file that is merged into kubelet's configuration.
     #[arg(long, env = "WINDOWS_NODE_POOLS_KUBELET_CONFIG_PATCH")]
     pub kubelet_config_patch: Option<PathBuf>,
@@ -211,10 +222,10 @@ pub struct Run {
     /// Secret whose key `token` authenticates requests of Git servers to `/hooks/git`.
     #[arg(long, env = "WINDOWS_NODE_POOLS_WEBHOOK_SECRET", default_value = "windows-node-pools-webhook")]
     pub webhook_secret: String,
-    /// Proxy for the operator and the hosts.
+    /// Proxy for the operator, and for the hosts of a cluster whose `Proxy` object names none.
     #[arg(long, env = "HTTP_PROXY")]
     pub http_proxy: Option<String>,
-    /// Proxy for the operator and the hosts.
+    /// Proxy for the operator, and for the hosts of a cluster whose `Proxy` object names none.
     #[arg(long, env = "HTTPS_PROXY")]
     pub https_proxy: Option<String>,
     /// Addresses that need no proxy.
@@ -337,6 +348,10 @@ fn lease_duration(text: &str) -> Result<Duration, String> {
     let allowed = Duration::from_secs(1)..=crate::lease::MAX_DURATION;
     if allowed.contains(&duration) { Ok(duration) } else { Err(format!("{text:?} is not between 1s and 10m")) }
 }
+
+#[cfg(test)]
+#[path = "args_manifest_tests.rs"]
+mod manifest_tests;
 
 #[cfg(test)]
 mod tests {

@@ -23,7 +23,7 @@ use crate::{
     metrics::Metrics,
     places::Places,
     reconcile_trigger::ReconcileTrigger,
-    release::{Release, ReleaseError},
+    release::{CurrentRelease, Release, ReleaseError},
     secrets::Secrets,
     unreadable::Unreadable,
     versions::Versions,
@@ -45,7 +45,8 @@ pub(crate) const WINDOWS_NODES: &str = "kubernetes.io/os=windows";
 
 /// The cluster, as this process reaches it.
 pub(crate) struct Cluster {
-    config: Config,
+    /// How its API server is reached.
+    pub config: Config,
     /// For reads and for writes that may be repeated.
     pub client: Client,
     /// Repeats nothing by itself: for evictions, and for writes that must not be repeated.
@@ -140,7 +141,7 @@ pub(crate) struct Hosts {
     /// The operator, as hosts know it.
     pub operator: Arc<Operator>,
     /// What hosts get.
-    pub release: Release,
+    pub release: CurrentRelease,
     /// The stored versions of it.
     pub versions: Versions,
     /// Drains.
@@ -214,7 +215,7 @@ impl Context {
                 payload: release.payload.clone(),
                 traffic: process.metrics.traffic.clone(),
             }),
-            release,
+            release: CurrentRelease::new(release),
             drainer: Drainer::new(direct),
             connections: Arc::new(Semaphore::new(process.args.max_connections)),
             looks: Places::new(LOOKS, LOOKS_OF_ONE_POOL),

@@ -16,6 +16,11 @@ pub(crate) fn said(error: &kube::Error) -> String {
     }
 }
 
+/// Whether the API server or an admission policy refuses what the request says, which no repetition changes.
+pub(crate) fn is_refused(status: &kube::core::Status) -> bool {
+    status.is_invalid() || status.code == 400 || (status.is_forbidden() && !is_missing_right(status))
+}
+
 /// Whether RBAC refused: admission has messages of its own.
 fn is_missing_right(status: &kube::core::Status) -> bool {
     status.is_forbidden() && status.message.contains("is forbidden: User ") && status.message.contains(" cannot ")

@@ -10,6 +10,7 @@
 
 pub mod args;
 mod cluster;
+mod cluster_facts;
 mod context;
 pub mod csr;
 mod disruption_budget;

@@ -1,6 +1,9 @@
 //! What hosts get from this operator: the payload, wicd, and what the services are rendered from.
 
+use std::sync::Arc;
+
 use api::{TemplateSpec, payload::File};
+use parking_lot::RwLock;
 
 use crate::{args::Run, cluster::ClusterError};
 use remote::payload::{Payload, PayloadError, Wicd};
@@ -66,6 +69,14 @@ impl Release {
         Ok(release)
     }
 
+    /// The same in a cluster whose facts have changed, if it can be rendered.
+    fn with(&self, cluster: Cluster) -> Result<Self, RenderError> {
+        let Self { cluster: _, payload, wicd, settings } = self;
+        let release = Self { cluster, payload: payload.clone(), wicd: wicd.clone(), settings: settings.clone() };
+        release.render(&TemplateSpec::default())?;
+        Ok(release)
+    }
+
     /// What the hosts of a pool get.
     pub(crate) fn render(&self, template: &TemplateSpec) -> Result<Rendered, RenderError> {
         render::render(&self.cluster, self.payload.manifest(), &self.settings, template)
@@ -75,6 +86,66 @@ impl Release {
     pub(crate) fn has(&self, files: &[File]) -> bool {
         let mine = &self.payload.manifest().files;
         files.iter().all(|f| mine.iter().any(|m| m.sha256 == f.sha256))
+    }
+}
+
+/// Reason and message of what every pool reports.
+pub(crate) type Warning = (&'static str, String);
+
+/// The release as the facts of the cluster have it now.
+pub(crate) struct CurrentRelease {
+    release: RwLock<Arc<Release>>,
+    fault: RwLock<Option<Warning>>,
+}
+
+impl CurrentRelease {
+    /// Begins with this one.
+    pub(crate) fn new(release: Release) -> Self {
+        Self { release: RwLock::new(Arc::new(release)), fault: RwLock::default() }
+    }
+
+    /// The release in force. An operation that spans a change may see both.
+    pub(crate) fn get(&self) -> Arc<Release> {
+        self.release.read().clone()
+    }
+
+    /// Why the facts that were read last are not in force.
+    pub(crate) fn fault(&self) -> Option<Warning> {
+        self.fault.read().clone()
+    }
+
+    /// Takes over facts that were read again. Those that cannot be used leave the earlier ones in force, so that nodes keep what they
+    /// have. Returns whether pools must be reconciled.
+    pub(crate) fn follow(&self, found: Result<Cluster, ClusterError>) -> bool {
+        let before = self.get();
+        let next = found.map_err(ReleaseError::from).and_then(|cluster| {
+            let differences = before.cluster.differences(&cluster);
+            let release = if differences.is_empty() { None } else { Some(before.with(cluster)?) };
+            Ok((release, differences))
+        });
+        let (changed, fault) = match next {
+            Ok((None, _)) => (false, None),
+            Ok((Some(release), differences)) => {
+                tracing::info!(changed = differences.join(", "), "facts of the cluster have changed");
+                *self.release.write() = Arc::new(release);
+                (true, None)
+            }
+            Err(error) => {
+                let message = format!(
+                    "the facts of the cluster as they are now cannot be used, and those before stay in force: {error}"
+                );
+                (false, Some((error.reason(), message)))
+            }
+        };
+        let mut shown = self.fault.write();
+        if *shown == fault {
+            return changed;
+        }
+        if let Some((reason, message)) = &fault {
+            tracing::warn!(reason, "{message}");
+        }
+        *shown = fault;
+        true
     }
 }
 
@@ -94,4 +165,46 @@ fn settings(args: &Run) -> Result<Settings, ReleaseError> {
         }
     };
     Ok(Settings { debug: false, logs, kubelet_extra })
+}
+
+#[cfg(test)]
+mod tests {
+    use wnp_core::render::fixtures;
+
+    use super::*;
+    use crate::instance::test_bed::Bed;
+
+    fn proxy(url: &str) -> Cluster {
+        let mut cluster = fixtures::cluster();
+        cluster.proxy.https = Some(url.to_owned());
+        cluster
+    }
+
+    #[tokio::test]
+    async fn facts_that_cannot_be_used_leave_the_earlier_ones_in_force() {
+        let bed = Bed::new().await;
+        let release = &bed.cx.hosts.release;
+        let unreadable = || ClusterError::Invalid { what: "the proxy", value: String::new(), problem: "it is empty" };
+        let (good, other) = (|| proxy("http://proxy:3128"), || proxy("http://other:3128"));
+        let fault = || release.fault().map(|(reason, _)| reason);
+        let hidden = || proxy("http://user:hunter2@proxy:3128");
+        // What is read, whether pools are reconciled, the proxy in force, and the fault that is reported.
+        for (about, found, changed, in_force, reported) in [
+            ("the same", Ok(fixtures::cluster()), false, None, None),
+            ("a change", Ok(good()), true, Some("http://proxy:3128"), None),
+            ("no change", Ok(good()), false, Some("http://proxy:3128"), None),
+            ("a password", Ok(hidden()), true, Some("http://proxy:3128"), Some("ClusterFactsInvalid")),
+            ("still", Ok(hidden()), false, Some("http://proxy:3128"), Some("ClusterFactsInvalid")),
+            ("another fault", Err(unreadable()), true, Some("http://proxy:3128"), Some("ClusterUnknown")),
+            ("as before", Ok(good()), true, Some("http://proxy:3128"), None),
+            ("a fault again", Err(unreadable()), true, Some("http://proxy:3128"), Some("ClusterUnknown")),
+            ("another proxy", Ok(other()), true, Some("http://other:3128"), None),
+        ] {
+            assert_eq!(release.follow(found), changed, "{about}");
+            assert_eq!(release.get().cluster.proxy.https.as_deref(), in_force, "{about}");
+            assert_eq!(fault(), reported, "{about}");
+            let message = release.fault().map(|(_, message)| message).unwrap_or_default();
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+    }
 }

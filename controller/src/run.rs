@@ -31,7 +31,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     args::Run,
-    cluster,
+    cluster, cluster_facts,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
     csr,
     events::EventReason,
@@ -143,6 +143,7 @@ impl Leader {
         let caches = Caches { pools, instances, nodes, machines: Machines::default(), unreadable };
         self.process.metrics.show(caches.pools.clone(), caches.instances.clone());
         let stop = self.process.stop.clone();
+        let config = self.cluster.config.clone();
         let cx = Arc::new(Context::new(self.process, self.cluster, cluster_id, caches, release));
         let pool_cx = Arc::new(PoolContext::new(cx.clone(), warning));
         let mut watches = Tasks::default();
@@ -172,6 +173,7 @@ impl Leader {
         tasks.spawn("the adapter of legacy sources", wmco_sources::run(cx.clone(), pools_for_sources));
         tasks.spawn("the watch of Flux", flux::run(cx.clone(), pool_cx.sources.flux.clone(), pools_for_flux));
         tasks.spawn("the certificate approver", approve(cx.clone()));
+        tasks.spawn("the facts of the cluster", cluster_facts::follow(cx.clone(), config));
         tasks.spawn("the collector of versions", collect(cx.clone()));
         tasks.spawn("the receiver of pushes", webhook::run(pool_cx.clone()));
         tasks.spawn("the watch of unreadable objects", wake_unreadable(cx.clone()));

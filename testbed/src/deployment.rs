@@ -93,6 +93,19 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     Ok(())
 }
 
+/// Installs the CRDs of OpenShift's kinds that hold facts of the cluster.
+///
+/// # Errors
+/// When the API server refuses something, or it is not in force within a minute.
+pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
+    control_plane.apply_file(&crate::source_dir().join("crds").join("openshift.yaml")).await?;
+    let client = control_plane.client().await?;
+    for name in ["infrastructures.config", "networks.config", "proxies.config", "networks.operator"] {
+        served(&client, &format!("{name}.openshift.io")).await?;
+    }
+    Ok(())
+}
+
 /// Installs the CRDs of the kinds of Flux that have an artifact, and makes its namespace.
 ///
 /// # Errors

@@ -49,6 +49,7 @@ pub struct Entry {
     content: Content,
     services: BTreeSet<String>,
     platforms: BTreeSet<String>,
+    version: Option<String>,
 }
 
 impl Entry {
@@ -67,7 +68,14 @@ impl Entry {
             content,
             services: BTreeSet::new(),
             platforms: BTreeSet::new(),
+            version: None,
         }
+    }
+
+    /// Sets the version of the program, as `1.36.3`.
+    pub fn version(mut self, version: Option<&str>) -> Self {
+        self.version = version.map(|version| version.trim_start_matches('v').to_owned());
+        self
     }
 
     /// Adds services that read the file.
@@ -169,6 +177,7 @@ fn compress(dir: &Path, entry: &Entry, level: i32) -> Result<File> {
         sha256: hex::encode(hash.finalize()),
         size,
         compressed_size,
+        version: entry.version.clone(),
         platforms: entry.platforms.clone(),
         services: entry.services.clone(),
     })

@@ -33,6 +33,9 @@ pub(crate) struct Args {
     /// A kubelet.exe to take as it is.
     #[arg(long, value_name = "PATH")]
     kubelet: Option<PathBuf>,
+    /// Version of the kubelet.exe that is taken as it is, as v1.35.2. The operator refuses a kubelet that the API server does not support.
+    #[arg(long, value_name = "VERSION")]
+    kubelet_version: Option<String>,
     /// Only these parts, as kubelet,kube-log-runner.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
@@ -65,19 +68,23 @@ fn make(args: &Args, out: &Path) -> Result<()> {
     for (n, part) in parts.iter().enumerate() {
         let step = format!("[{}/{}] {}", n + 1, parts.len(), part.name);
         let given = given(part, args)?;
-        let content = match (&given, &part.source) {
+        let (content, version) = match (&given, &part.source) {
             (Some(path), _) => {
                 println!("{step}: taking {}", path.display());
-                Content::File(path.clone())
+                (Content::File(path.clone()), args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
             }
-            (None, Source::Go(program)) => Content::File(go::build(program, part.file_name(), &step)?),
-            (None, Source::Static(text)) => Content::Bytes((*text).into()),
+            (None, Source::Go(program)) => {
+                let (path, version) = go::build(program, part.file_name(), &step)?;
+                (Content::File(path), Some(version))
+            }
+            (None, Source::Static(text)) => (Content::Bytes((*text).into()), None),
             (None, Source::Folder { .. }) => {
                 missing.push(part);
                 continue;
             }
         };
-        entries.push(Entry::with(part.destination, content).services(part.services).platforms(part.platforms));
+        let entry = Entry::with(part.destination, content).services(part.services).platforms(part.platforms);
+        entries.push(entry.version(version.as_deref()));
     }
 
     println!("compressing {} files at level {}", entries.len(), args.level);
@@ -184,6 +191,7 @@ mod tests {
             out: None,
             from: Some(from.path().into()),
             kubelet: Some(from.path().join("other-kubelet")),
+            kubelet_version: Some("v1.35.2".into()),
             only: ["csi-proxy", "hybrid-overlay-node", "kubelet", "containerd_conf"].map(String::from).into(),
             level: 1,
         };
@@ -196,6 +204,8 @@ mod tests {
             [r"C:\k\containerd\containerd_conf.toml", r"C:\k\csi-proxy.exe", r"C:\k\kubelet.exe"],
             "hybrid-overlay-node is left out"
         );
+        let versions: Vec<_> = payload.manifest().files.iter().map(|f| f.version.as_deref()).collect();
+        assert_eq!(versions, [None, None, Some("1.35.2")]);
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
         assert!(verify(out.path()).is_err());
     }

@@ -54,6 +54,8 @@ const OTHERS: &[(&str, &[&str])] = &[
         "steps, operations and actions of events",
         &["AdaptSource", "KeepUserData", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],
     ),
+    ("platforms of OpenShift", &["AlibabaCloud", "KubeVirt", "OpenStack", "PowerVS"]),
+    ("types and schemas", &["KubeletDuration", "PoolCollector"]),
     (
         "values of Kubernetes",
         &[

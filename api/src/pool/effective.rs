@@ -98,6 +98,18 @@ impl WindowsNodePoolSpec {
 }
 
 impl Inventory {
+    /// Field that names a source outside of the pool; `None` if the pool lists its hosts itself.
+    pub fn source(&self) -> Option<&'static str> {
+        [
+            (self.config_map_ref.is_some(), "configMapRef"),
+            (self.git.is_some(), "git"),
+            (self.machine_set_ref.is_some(), "machineSetRef"),
+            (self.source_ref.is_some(), "sourceRef"),
+        ]
+        .into_iter()
+        .find_map(|(is_set, field)| is_set.then_some(field))
+    }
+
     /// Number of hosts that one change of the list may remove; `None`: all.
     pub fn max_removals(&self) -> Option<IntOrPercent> {
         let by_default = (self.git.is_some() || self.source_ref.is_some()).then_some(IntOrPercent::Percent(10));
@@ -218,10 +230,6 @@ impl Rollout {
     /// The failure action.
     pub fn failure_action(&self) -> FailureAction {
         self.failure_policy.and_then(|p| p.action).unwrap_or_default()
-    }
-    /// Whether the operator begins no new operation.
-    pub fn paused(&self) -> bool {
-        self.paused.unwrap_or(false)
     }
 }
 

@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::{SecretKeyRef, SecretRef};
+use super::{SecretKeyRef, SecretRef, Taint};
 use crate::{IntOrPercent, rule::matches};
 
 /// Exactly one source of hosts, and the limit for the removal of hosts.
@@ -286,8 +286,26 @@ pub struct Host {
     /// Private key for this host alone, instead of the pool's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub private_key_secret_ref: Option<SecretKeyRef>,
-    /// Labels for this host's Node, in addition to those of the template.
+    /// Labels for this host's Node, in addition to those of the template. They win over labels of the template with the same key.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schemars(extend("maxProperties" = 32))]
+    #[schemars(extend("maxProperties" = 32, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 63})))]
+    // The keys have no limit of length that CEL knows: only prefixes can be compared for 1000 hosts. The operator checks the rest.
+    #[x_kube(
+        validation = ("self.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.startsWith('kubernetes.io/') && !k.startsWith('node-role.kubernetes.io/control-plane') && !k.startsWith('node-role.kubernetes.io/master'))", "labels with a key under kubernetes.io or windowsmachineconfig.openshift.io belong to others, and a Windows node has no role of a control plane"),
+        validation = (r"self.all(k, self[k].matches(r'^([A-Za-z0-9]([\w.-]*[A-Za-z0-9])?)?$'))", "labels must have values of at most 63 letters, digits, -, _ and ., with a letter or digit at both ends")
+    )]
     pub labels: Option<BTreeMap<String, String>>,
+    /// Annotations for this host's Node, in addition to those of the template. They win over annotations of the template with the same key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("maxProperties" = 16, "additionalProperties" = serde_json::json!({"type": "string", "maxLength": 1024})))]
+    #[x_kube(
+        validation = ("self.all(k, !k.startsWith('windowsmachineconfig.openshift.io/') && !k.startsWith('kubernetes.io/') && !k.startsWith('node.kubernetes.io/'))", "annotations with a key under kubernetes.io or windowsmachineconfig.openshift.io belong to others")
+    )]
+    pub annotations: Option<BTreeMap<String, String>>,
+    /// Taints for this host's Node, in addition to those of the template. A taint of the template with the same key and effect gets the
+    /// value of this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 4))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["key".into(), "effect".into()]))]
+    pub taints: Option<Vec<Taint>>,
 }

@@ -4,7 +4,10 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{IntOrPercent, rule::matches};
+use crate::{
+    IntOrPercent, Time,
+    rule::{after_epoch, matches},
+};
 
 /// Limits for new hosts that join. A join is not disruptive, so `rollout.maxUnavailable` does not apply to it.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Default)]
@@ -63,6 +66,11 @@ pub struct Rollout {
     /// Whether to begin no new operation on any host. Operations in progress are completed. `false` if not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
+    /// Time until which the operator begins no new operation on any host, as with `paused`. The pool goes on by itself
+    /// at that time. A time that has passed has no effect. `paused: true` has no end, whatever the time is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[x_kube(validation = after_epoch())]
+    pub paused_until: Option<Time>,
 }
 
 /// Order of nodes. Zone if not set: zone after zone by the Node's label `topology.kubernetes.io/zone`, in each zone the
@@ -105,6 +113,11 @@ pub struct MaintenanceWindow {
     pub name: String,
     /// Opening times: a cron expression of five fields (minute, hour, day of month, month, day of week).
     #[schemars(length(min = 9, max = 128))]
+    // Which numbers a field takes, and that the times exist, is checked by the operator (`InvalidWindow`).
+    #[x_kube(validation = matches(
+        "^ *[0-9*,/-]+ +[0-9*,/-]+ +[0-9*,/?LW-]+ +[0-9A-Za-z*,/-]+ +[0-9A-Za-z*,/?#-]+ *$",
+        "must be a cron expression of five fields (minute, hour, day of month, month, day of week), for example 0 22 * * FRI"
+    ))]
     pub schedule: String,
     /// Seconds that the window stays open.
     // Required by the API server only: an object of an earlier commit has none, and must be readable all the same.

@@ -6,6 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+use super::KubeletExtraConfig;
 use crate::{Quantity, rule::matches};
 
 /// A size of 0 or more.
@@ -124,6 +125,10 @@ pub struct KubeletSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 100))]
     pub container_log_max_files: Option<i32>,
+    /// Fields of `KubeletConfiguration` that few pools need, with its names and units. What the operator itself needs of kubelet (ports,
+    /// certificates, authentication, paths, the runtime) cannot be set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extra_config: Option<KubeletExtraConfig>,
 }
 
 /// Reserved resources, each a Kubernetes quantity.

@@ -164,6 +164,11 @@ pub(super) const UNFIT: Section = Section {
             "The Node was deleted during a change of the host, and kubelet did not register it again within `--register-timeout`.",
             "Check the log of kubelet; the operator retries.",
         ),
+        row(
+            "NodeRefused",
+            "The API server refuses the labels, annotations or taints of the Node, or an admission policy does.",
+            "Correct the pool's template or the entry of the host; the operator retries.",
+        ),
         row("NotRestarted", "The host does not answer after a restart.", "Check its console."),
     ],
 };

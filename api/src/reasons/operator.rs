@@ -13,11 +13,20 @@ pub(super) const OPERATOR: Section = Section {
             "[Build the payload](../guide/payload.md) again; the message names the file.",
         ),
         row(
+            "KubeletVersionSkew",
+            "The kubelet of the payload is newer than the API server, or more than three minor versions older.",
+            "[Build a payload](../guide/payload.md) for the version of the cluster.",
+        ),
+        row(
             "ClusterUnknown",
             "The API server, the service network or a certificate authority cannot be detected.",
             "Set the flag that the message names.",
         ),
-        row("ClusterFactsInvalid", "One of these is found but cannot be used.", "Set the flag that the message names."),
+        row(
+            "ClusterFactsInvalid",
+            "A [fact of the cluster](../guide/cluster-facts.md) is found but cannot be used.",
+            "Correct what the message names, or set the flag for it.",
+        ),
         row(
             "SettingsInvalid",
             "A [setting](settings.md) of the operator cannot be used.",

@@ -32,7 +32,7 @@ pub(crate) fn claim(instance: &WindowsInstance, status: &WindowsInstanceStatus, 
         &cx.beside(
             instance,
             status,
-            &Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
+            &Reserved::of(&cx.hosts.release.get().cluster, cx.process.args.loopback_hosts),
             &Neighbours::default(),
             None,
         ),
@@ -73,7 +73,7 @@ impl Hosts {
     /// Those of this operator.
     pub(crate) fn new(cx: Arc<Context>) -> Self {
         Self {
-            reserved: Reserved::of(&cx.hosts.release.cluster, cx.process.args.loopback_hosts),
+            reserved: Reserved::of(&cx.hosts.release.get().cluster, cx.process.args.loopback_hosts),
             neighbours: Recent::default(),
             cx,
         }

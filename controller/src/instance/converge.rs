@@ -284,7 +284,7 @@ fn wanted(scope: &Scope, target: &Target) -> Result<Wanted, StepError> {
         version: target.version.clone(),
         payload: target.rendered.payload_digest(),
         configs,
-        wicd: scope.cx.hosts.release.wicd.sha256.clone(),
+        wicd: scope.cx.hosts.release.get().wicd.sha256.clone(),
         restarts: operation.is_some_and(|o| !o.services.is_empty()),
         leaves_boot: operation.and_then(|o| o.boot_id_to_leave.clone()),
     })

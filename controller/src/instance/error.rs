@@ -132,6 +132,16 @@ pub(crate) enum StepError {
     /// The Node did not come.
     #[error("{0}")]
     NotRegistered(String),
+    /// The API server refuses the labels, annotations or taints of the Node.
+    #[error(
+        "the Node {name} cannot get its labels, annotations and taints: {why}. Correct the pool's template or the entry of the host"
+    )]
+    NodeRefused {
+        /// The Node.
+        name: String,
+        /// What the API server says.
+        why: String,
+    },
     /// The Node was deleted during a change, and has not been registered again.
     #[error(
         "the Node {name} was deleted during a change of the host, and kubelet has not registered it again for {seconds} s"
@@ -216,6 +226,7 @@ impl StepError {
             Self::KeyLineNotFound { .. } => "KeyLineNotFound",
             Self::KeyNotTaken { .. } => "KeyNotTaken",
             Self::NotRegistered(_) => "NotRegistered",
+            Self::NodeRefused { .. } => "NodeRefused",
             Self::NodeDeleted { .. } => "NodeDeleted",
             Self::NotRestarted { .. } => "NotRestarted",
         }
@@ -252,6 +263,7 @@ impl StepError {
             | Self::Drain(_)
             | Self::DrainTimedOut { .. }
             | Self::DrainSelector { .. }
+            | Self::NodeRefused { .. }
             | Self::NodeDeleted { .. }
             | Self::Rights(_)
             | Self::Api { .. }
@@ -378,6 +390,7 @@ mod tests {
             (StepError::api("get the Node")(no_api()), Cluster),
             (StepError::Outdated, Cluster),
             (StepError::NodeDeleted { name: text(), seconds: 1 }, Cluster),
+            (StepError::NodeRefused { name: text(), why: text() }, Cluster),
             (StepError::NotRegistered(text()), Version),
             // What wicd says.
             (says("StaleEpoch"), Host),

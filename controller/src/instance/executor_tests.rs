@@ -61,7 +61,7 @@ impl World {
     /// Stores a version, and returns its name.
     fn publish(&self, max_pods: u32) -> String {
         let template: TemplateSpec = serde_json::from_value(json!({"kubelet": {"maxPods": max_pods}})).unwrap();
-        let release = &self.bed.cx.hosts.release;
+        let release = self.bed.cx.hosts.release.get();
         let rendered = release.render(&template).unwrap();
         let version = rendered.name("1.0.0");
         let config_map = serde_json::to_value(rendered.to_config_map(&version, "operator")).unwrap();
@@ -417,7 +417,7 @@ async fn a_host_that_must_be_restarted_gets_another_wicd_with_the_restart() {
     world.grant("update-1", GrantType::Update, &version, &json!({"version": version, "disruption": "Reboot"}));
     let is_over = |w: &World| w.instance().is_some_and(|i| i["status"]["lastOperation"] == "update-1");
     world.works_until("it has the other wicd", is_over).await;
-    assert_eq!(world.instance().unwrap()["status"]["wicd"], json!(world.bed.cx.hosts.release.wicd.sha256));
+    assert_eq!(world.instance().unwrap()["status"]["wicd"], json!(world.bed.cx.hosts.release.get().wicd.sha256));
     assert_eq!(world.bed.host.boots(), boots + 1);
 }
 
@@ -558,6 +558,7 @@ async fn a_removal_that_a_wrong_clock_began_ends() {
 #[tokio::test]
 async fn an_annotation_that_means_nothing_is_reported() {
     let (mut world, _) = World::joined().await;
+    world.take_out();
     world.edit(|i| i["metadata"]["annotations"][names::key::ABANDON] = json!("yes"));
     let notes = |w: &World| {
         let events = w.bed.api.all_calls().into_iter().filter(|c| c.method == "POST" && c.path.ends_with("/events"));
@@ -567,4 +568,38 @@ async fn an_annotation_that_means_nothing_is_reported() {
     let notes = notes(&world);
     assert!(notes[0].contains("abandon=yes has no effect: set it to true, or remove it"), "{notes:?}");
     assert!(world.instance().unwrap()["metadata"]["deletionTimestamp"].is_null(), "it was given up");
+}
+
+/// The cache still has the instance for a moment.
+#[tokio::test]
+async fn a_host_that_was_given_up_is_not_given_up_again() {
+    let (mut world, _) = World::joined().await;
+    world.take_out();
+    world.edit(|i| i["metadata"]["annotations"][names::key::ABANDON] = json!("true"));
+    world.edit(|i| i["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    let seen: WindowsInstance = world.bed.sync().unwrap();
+    world.works_until("it is gone", |w| w.instance().is_none()).await;
+    let result = super::remove::abandon(&mut world.bed.scope(seen)).await;
+    assert!(result.as_ref().is_err_and(|error| error.reason() == "Outdated"), "{result:?}");
+}
+
+#[tokio::test]
+async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
+    let (mut world, version) = World::joined().await;
+    let refusal = "metadata.labels: Invalid value: \"b\"";
+    world.bed.api.fail("PATCH", NODE, 422, "Invalid", refusal, Value::Null);
+    let wants = |hall: &str| {
+        let hall = json!({"example.com/hall": hall});
+        move |i: &mut Value| i["spec"]["host"]["labels"] = hall
+    };
+    world.edit(wants("b"));
+    let failures = |w: &World| w.instance().map(|i| i["status"]["failures"].clone()).unwrap_or_default();
+    world.works_until("it says so", |w| failures(w)["lastReason"] == "NodeRefused").await;
+    let seen = failures(&world);
+    assert!(seen["lastMessage"].as_str().is_some_and(|m| m.contains(refusal)), "{seen}");
+    assert!(!world.was_cordoned(), "{seen}");
+    world.bed.api.forget("PATCH", NODE);
+    world.edit(wants("c"));
+    let has_label = |w: &World| w.node().is_some_and(|n| n["metadata"]["labels"]["example.com/hall"] == "c");
+    world.works_until("its Node has the label", |w| has_label(w) && failures(w).is_null() && w.follows(&version)).await;
 }

@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{csr, events::EventReason};
 use remote::{RemoteError, Session, facts};
-use wnp_core::{operation::join::HostSeen, render::HostParams};
+use wnp_core::{node::metadata::template_taints, operation::join::HostSeen, render::HostParams};
 
 /// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
@@ -44,8 +44,9 @@ pub(super) async fn look_and_stage(scope: &mut Scope, target: &Target, step: Ste
 
 pub(super) fn configs(scope: &Scope, target: &Target) -> Result<Vec<host::ConfigFile>, StepError> {
     let node_ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
-    let host = HostParams { node_name: scope.name(), node_ip, taints: scope.pool.spec.taints() };
-    target.rendered.configs(&scope.cx.hosts.release.cluster, &host).map_err(StepError::Render)
+    let taints = template_taints(&scope.pool, &scope.instance.spec.host);
+    let host = HostParams { node_name: scope.name(), node_ip, taints };
+    target.rendered.configs(&scope.cx.hosts.release.get().cluster, &host).map_err(StepError::Render)
 }
 
 /// Logs in, pins the host key, sends wicd, asks the host what it is, and checks that it can be a node.
@@ -197,7 +198,7 @@ pub(super) async fn configure(
     record_template(scope);
     pass_return(scope);
     scope.enter_step(Step::Configure, "placing files, writing configuration, making keys").await?;
-    let (release, rendered) = (&scope.cx.hosts.release, &target.rendered);
+    let (release, rendered) = (scope.cx.hosts.release.get(), &target.rendered);
     let ip = scope.status.facts.as_ref().map(|f| f.node_ip.clone()).unwrap_or_default();
     let apply = host::Apply {
         desired: host::Desired {
@@ -301,7 +302,7 @@ pub(super) async fn start(
     let restart = services_to_restart(asked, &seen.state, no_node);
     let body = host::Start {
         certificates: std::mem::take(&mut seen.issued),
-        wicd_sha256: scope.cx.hosts.release.wicd.sha256.clone(),
+        wicd_sha256: scope.cx.hosts.release.get().wicd.sha256.clone(),
         certificate_seconds: i32::try_from(scope.cx.process.args.wicd_certificate_lifetime.as_secs())
             .unwrap_or(i32::MAX),
         restart,

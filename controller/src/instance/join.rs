@@ -34,7 +34,7 @@ pub(super) async fn run(scope: &mut Scope, grant: &Grant) -> Result<Action, Step
 
 async fn joined(scope: &mut Scope, node: Option<&Node>, target: &Target) -> Result<Action, StepError> {
     take_over_cordon(scope).await?;
-    scope.status.wicd = Some(scope.cx.hosts.release.wicd.sha256.clone());
+    scope.status.wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     is_node(scope, node, target.version.clone()).await?;
     let note = format!("the host is a node and follows version {}", target.version);
     scope.cx.events.say(&scope.instance, EventReason::Joined, "Join", &note);

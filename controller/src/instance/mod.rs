@@ -165,7 +165,7 @@ async fn act(scope: &mut Scope) -> Result<Action, StepError> {
         None if scope.status.failures.is_some() => Ok(Action::await_change()),
         None => {
             let waiting = Waiting { lacks_policies: held.is_some(), ..waiting(scope) };
-            scope.set_conditions(&Situation::Waiting { leaving: false, why: waiting.message() });
+            scope.set_conditions(&Situation::Waiting { leaving: false, why: &waiting.message() });
             Ok(Action::await_change())
         }
     }
@@ -177,7 +177,7 @@ fn waiting(scope: &Scope) -> Waiting {
     Waiting {
         is_node: scope.status.current_version.is_some(),
         is_plan: scope.is_plan(),
-        paused: scope.pool.spec.rollout().paused(),
+        pause: scope.pool.spec.rollout().pause(Timestamp::now()),
         held: is_held(&scope.instance, node.as_deref()),
         ..Waiting::default()
     }
@@ -238,7 +238,7 @@ async fn leave(scope: &mut Scope, grant: Option<Grant>) -> Result<Action, StepEr
         }
     }
     let waiting = Waiting { leaves: true, has_machine: machine.is_some(), ..waiting(scope) };
-    scope.set_conditions(&Situation::Waiting { leaving: true, why: waiting.message() });
+    scope.set_conditions(&Situation::Waiting { leaving: true, why: &waiting.message() });
     // No watch reports the deletion of a Machine whose Node was deleted before.
     Ok(if machine.is_some() { Action::requeue(MACHINE_POLL) } else { Action::await_change() })
 }
@@ -339,10 +339,21 @@ async fn sync_idle_node(scope: &mut Scope) -> Result<Option<Duration>, StepError
     }
     report_host(scope, &node);
     report_lost_settings(scope).await;
-    if !scope.is_plan() {
-        register::sync_node_metadata(scope, &node).await?;
-    }
     let (ready, _, mut says) = node::ready(&node);
+    if !scope.is_plan()
+        && let Err(error) = register::sync_node_metadata(scope, &node).await
+    {
+        return match scope.same_failure(&error) {
+            Some(wait) => {
+                // That the Node is not Ready says more.
+                if !ready {
+                    report_node(scope, &Situation::Node { ready, says: &says, up_to_date: scope.up_to_date() });
+                }
+                Ok(Some(wait))
+            }
+            None => Err(error),
+        };
+    }
     if is_held(&scope.instance, Some(&node)) {
         says = format!("{says}; on hold: the annotation {}=true keeps it as it is", key::HOLD);
     }

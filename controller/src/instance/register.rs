@@ -20,6 +20,7 @@ use super::{
     scope::Scope,
     wanted::wanted_node,
 };
+use crate::errors::is_refused;
 use wnp_core::{
     node::{
         applied::Applied,
@@ -132,6 +133,11 @@ pub(super) async fn sync_node_metadata(scope: &mut Scope, node: &Node) -> Result
             Ok(_) => {}
             // Another client wrote it at the same time: its change brings us here again.
             Err(kube::Error::Api(status)) if status.is_conflict() || status.is_not_found() => return Ok(()),
+            // Neither the same request nor another operator changes what the API server says.
+            Err(kube::Error::Api(status)) if is_refused(&status) => {
+                let why = api::text::line(&status.message, 500);
+                return Err(StepError::NodeRefused { name: node.name_any(), why });
+            }
             Err(error) => return Err(StepError::api("change the Node")(error)),
         }
     }

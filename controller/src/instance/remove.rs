@@ -303,10 +303,12 @@ pub(super) async fn abandon(scope: &mut Scope) -> Result<Action, StepError> {
     let label = json!({"metadata": {"labels": {key::UNCLEAN: "true"}}});
     let instances: Api<WindowsInstance> = Api::all(scope.cx.cluster.client.clone());
     let params = PatchParams { field_manager: Some(MANAGER_INSTANCE.into()), ..PatchParams::default() };
-    instances
-        .patch(&scope.name(), &params, &Patch::Merge(label))
-        .await
-        .map_err(StepError::api("label the instance"))?;
+    match instances.patch(&scope.name(), &params, &Patch::Merge(label)).await {
+        Ok(_) => {}
+        // It was given up a moment ago, which the cache has not seen.
+        Err(kube::Error::Api(status)) if status.is_not_found() => return Err(StepError::Outdated),
+        Err(error) => return Err(StepError::api("label the instance")(error)),
+    }
     if scope.status.host_key.is_some() {
         note_unclean(scope).await?;
     }

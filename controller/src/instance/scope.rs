@@ -136,7 +136,7 @@ impl Scope {
     pub(super) fn up_to_date(&self) -> bool {
         let wanted = self.pool.status.as_ref().and_then(|s| s.desired_version.as_deref());
         let current = self.status.current_version.as_deref();
-        let wicd = self.status.wicd.as_ref() == Some(&self.cx.hosts.release.wicd.sha256);
+        let wicd = self.status.wicd.as_ref() == Some(&self.cx.hosts.release.get().wicd.sha256);
         wicd && (wanted.is_none() || wanted == current)
     }
 
@@ -403,6 +403,14 @@ impl Scope {
             (failures.host_digest, failures.next_retry_time) = (Some(now), None);
         }
         until(self.status.failures.as_ref()?, self.cx.process.args.backoff_max)
+    }
+
+    /// The wait for the next attempt, if the last one failed in the same way and nothing has asked for another since. It is reported already.
+    pub(super) fn same_failure(&mut self, error: &StepError) -> Option<std::time::Duration> {
+        let wait = self.retry_after()?;
+        let (reason, message) = (error.reason(), self.with_way_out(error));
+        let is_same = |f: &Failures| f.last_reason == reason && f.last_message == message;
+        self.status.failures.as_ref().is_some_and(is_same).then_some(wait)
     }
 
     /// Digest of how the host is reached.

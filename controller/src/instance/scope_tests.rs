@@ -100,3 +100,23 @@ async fn the_time_of_an_attempt_that_is_under_way_is_not_in_the_past() {
         assert!(stored.contains("\"count\":2") && !stored.contains("nextRetryTime"), "{stored}");
     }
 }
+
+/// Each status that is written wakes its own instance: a refusal that is counted again each time would never rest.
+#[tokio::test]
+async fn a_failure_is_counted_once_until_its_wait_is_over() {
+    let bed = Bed::new().await;
+    let refused = |why: &str| StepError::NodeRefused { name: "win-1".into(), why: why.into() };
+    let after = |failed: Option<&str>, seconds: i64| {
+        let mut scope = bed.scope(bed.instance(&json!({}), &json!({}), &json!({})));
+        scope.status.failures = failed.map(|why| {
+            let next = Timestamp::now() + SignedDuration::from_secs(seconds);
+            Failures { next_retry_time: Some(next.into()), ..scope.next_failure(None, &refused(why)).0 }
+        });
+        scope.same_failure(&refused("a")).is_some()
+    };
+    for (failed, seconds, is_same) in
+        [(None, 2, false), (Some("a"), 2, true), (Some("b"), 2, false), (Some("a"), -1, false)]
+    {
+        assert_eq!(after(failed, seconds), is_same, "{failed:?} {seconds}");
+    }
+}

@@ -239,7 +239,7 @@ async fn done(scope: &mut Scope, node: Option<Arc<Node>>, target: &Target) -> Re
         scope.status.failed_version = None;
     }
     scope.status.staged_version = None;
-    scope.status.wicd = Some(scope.cx.hosts.release.wicd.sha256.clone());
+    scope.status.wicd = Some(scope.cx.hosts.release.get().wicd.sha256.clone());
     if let Some(node) = &node {
         // Before the operation is forgotten: it knows whether a restart that was asked for in the Node has happened.
         sync_node_metadata(scope, node).await?;

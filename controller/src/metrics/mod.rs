@@ -3,6 +3,7 @@
 mod labels;
 mod pools;
 mod process;
+mod sources;
 
 use std::collections::HashSet;
 
@@ -24,8 +25,9 @@ use remote::Traffic;
 
 use labels::OfPool;
 pub use labels::{Build, KindLabel, Labels, PoolOperation, PoolReason, ReasonLabel, ResourceLabel, StepLabel};
-use pools::{GAUGES, Pools};
+use pools::{GAUGES, PoolCollector};
 use process::ThisProcess;
+use sources::Sources;
 
 const PREFIX: &str = "windows_node_pool";
 
@@ -156,6 +158,8 @@ pub struct Metrics {
     failures: PerPool<PoolReason>,
     /// Operations that are over.
     operations: PerPool<PoolOperation>,
+    /// Successes of sources.
+    sources: Sources,
     /// The pools that there are; `None` before they are watched.
     known: Mutex<Option<Store<WindowsNodePool>>>,
     /// Traffic with hosts.
@@ -213,6 +217,7 @@ impl Default for Metrics {
             step_seconds,
             failures: PerPool::new(failures),
             operations: PerPool::new(operations),
+            sources: Sources::default(),
             known: Mutex::default(),
             traffic,
             git_received,
@@ -243,10 +248,19 @@ impl Metrics {
         self.operations.inc(PoolOperation { pool: pool.into(), operation: operation.as_str(), result });
     }
 
+    /// Notes when the source of a pool's hosts last succeeded.
+    pub fn source_succeeded(&self, pool: &str, source: &'static str, at: jiff::Timestamp) {
+        self.sources.succeeded(pool, source, at);
+    }
+
     /// Shows the pools of these caches from now on.
     pub fn show(&self, pools: Store<WindowsNodePool>, instances: Store<WindowsInstance>) {
         *self.known.lock() = Some(pools.clone());
-        self.registry.lock().register_collector(Box::new(Pools { pools, instances }));
+        self.registry.lock().register_collector(Box::new(PoolCollector {
+            pools,
+            instances,
+            sources: self.sources.clone(),
+        }));
     }
 
     /// Drops the counts of pools that are gone.
@@ -255,6 +269,7 @@ impl Metrics {
         let names: HashSet<String> = pools.state().iter().map(|pool| pool.name_any()).collect();
         self.failures.keep(&names);
         self.operations.keep(&names);
+        self.sources.keep(&names);
     }
 
     /// All metrics, for the reference.
@@ -286,7 +301,11 @@ mod tests {
         let condition = json!({
             "type": "Degraded", "status": "True", "reason": "NodesFailed", "message": "", "lastTransitionTime": TIME,
         });
-        let mut pool = WindowsNodePool::new("p", api::WindowsNodePoolSpec::default());
+        let spec = json!({
+            "inventory": {"git": {"url": "https://git.example.com/hosts"}},
+            "rollout": {"maintenanceWindows": [{"name": "w", "schedule": "0 * * * *", "durationSeconds": 3600}]},
+        });
+        let mut pool = WindowsNodePool::new("p", serde_json::from_value(spec).unwrap());
         pool.status = serde_json::from_value(json!({"conditions": [condition], "readyNodes": 3})).unwrap();
         pool
     }
@@ -338,6 +357,7 @@ mod tests {
             "windows_node_pool_hosts{pool=\"p\",phase=\"Removing\"} 0",
             "windows_node_pool_nodes_ready{pool=\"p\"} 3",
             "windows_node_pool_hosts_refused{pool=\"p\"} 0",
+            "windows_node_pool_window_open{pool=\"p\"} 1",
             "windows_node_pool_drain_blocked_nodes{pool=\"p\"} 1",
             "windows_node_pool_condition{pool=\"p\",type=\"Degraded\",status=\"true\"} 1",
             "windows_node_pool_condition{pool=\"p\",type=\"Degraded\",status=\"unknown\"} 0",
@@ -366,6 +386,10 @@ mod tests {
         metrics.show(pools.as_reader(), caches(&[], &[]).1);
         metrics.failed("p", "ConnectTimeout");
         metrics.ended("p", GrantType::Update, true);
+        metrics.source_succeeded("p", "git", TIME.parse().unwrap());
+        assert!(
+            metrics.render().contains("source_last_success_timestamp_seconds{pool=\"p\",source=\"git\"} 1798761600")
+        );
         assert!(metrics.render().contains("pool=\"p\",operation=\"Update\",result=\"succeeded\"} 1"));
         assert!(metrics.render().contains("pool=\"p\",reason=\"ConnectTimeout\""));
         pools.apply_watcher_event(&Event::Delete(pool()));
@@ -380,6 +404,7 @@ mod tests {
         metrics.show(pools, instances);
         metrics.failed("p", "x");
         metrics.ended("p", GrantType::Update, false);
+        metrics.source_succeeded("p", "git", TIME.parse().unwrap());
         metrics.step_seconds.get_or_create(&StepLabel { step: "Upload" }).observe(1.0);
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));

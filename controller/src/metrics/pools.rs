@@ -3,6 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use api::{Phase, Time, WindowsInstance, WindowsInstanceStatus, WindowsNodePool, WindowsNodePoolStatus};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{ResourceExt, runtime::reflector::Store};
 use prometheus_client::{
@@ -11,6 +12,9 @@ use prometheus_client::{
     metrics::{MetricType, gauge::ConstGauge},
     registry::Unit,
 };
+use wnp_core::rollout::maintenance_window;
+
+use super::sources::Sources;
 
 /// A label, with its meaning in Markdown.
 type Label = (&'static str, &'static str);
@@ -20,6 +24,11 @@ type Sample = (Vec<String>, i64);
 const POOL: Label = ("pool", "Name of the pool.");
 const PHASE: Label = ("phase", "Phase of the instance, as in `status.phase`. A host is in one phase.");
 const CONDITION: Label = ("type", "Type of the condition, or of the operation, for example `Degraded` or `Update`.");
+const SOURCE: Label = (
+    "source",
+    "Field of `spec.inventory` that names the source: `configMapRef`, `git`, `machineSetRef` or `sourceRef`. A pool that lists its hosts itself \
+     has no source.",
+);
 const STATUS: Label =
     ("status", "`true`, `false` or `unknown`: the sample of the current status is 1, the others are 0.");
 
@@ -49,6 +58,12 @@ pub(super) static GAUGES: &[PoolGauge] = &[
     gauge("drain_blocked_nodes", &[POOL], "Nodes whose drain is blocked", |pool| {
         vec![(Vec::new(), count(pool.statuses().filter(|s| is_blocked(s)).count()))]
     }),
+    gauge(
+        "window_open",
+        &[POOL],
+        "1 while a maintenance window is open, 0 while changes wait for one; none if the pool has no windows",
+        Pool::window,
+    ),
     gauge("condition", &[POOL, CONDITION, STATUS], "Conditions of pools", Pool::conditions),
     seconds(
         "oldest_operation_start_timestamp",
@@ -61,6 +76,12 @@ pub(super) static GAUGES: &[PoolGauge] = &[
         &[POOL],
         "Unix time since when the host that has failed for the longest time fails",
         |pool| earliest(pool.statuses().filter_map(|s| s.failures.as_ref()?.first_time)),
+    ),
+    seconds(
+        "source_last_success_timestamp",
+        &[POOL, SOURCE],
+        "Unix time at which the operator last read the source of the pool's hosts and used what it read",
+        Pool::source_success,
     ),
     seconds(
         "host_certificate_earliest_expiry_timestamp",
@@ -88,19 +109,38 @@ const fn seconds(
     PoolGauge { name, unit: Some(Unit::Seconds), labels, help, samples }
 }
 
-/// A pool, and its instances.
+/// A pool, its instances, and what its samples depend on beside them.
 struct Pool {
-    pool: Arc<WindowsNodePool>,
+    object: Arc<WindowsNodePool>,
     instances: Vec<Arc<WindowsInstance>>,
+    /// When its source last succeeded.
+    source_success: Option<Timestamp>,
+    /// The present time.
+    now: Timestamp,
 }
 
 impl Pool {
+    /// A window that cannot be read opens never.
+    fn window(&self) -> Vec<Sample> {
+        let rollout = self.object.spec.rollout();
+        if rollout.windows().is_empty() {
+            return Vec::new();
+        }
+        let is_open = maintenance_window::look(rollout.windows(), self.now).is_ok_and(|w| w.open);
+        vec![(Vec::new(), is_open.into())]
+    }
+
+    fn source_success(&self) -> Vec<Sample> {
+        let source = self.object.spec.inventory.source().zip(self.source_success);
+        source.map(|(source, at)| (vec![source.to_owned()], at.as_second())).into_iter().collect()
+    }
+
     fn statuses(&self) -> impl Iterator<Item = &WindowsInstanceStatus> {
         self.instances.iter().filter_map(|i| i.status.as_ref())
     }
 
     fn number(&self, of: fn(&WindowsNodePoolStatus) -> i32) -> Vec<Sample> {
-        vec![(Vec::new(), self.pool.status.as_ref().map_or(0, of).into())]
+        vec![(Vec::new(), self.object.status.as_ref().map_or(0, of).into())]
     }
 
     fn phases(&self) -> Vec<Sample> {
@@ -110,7 +150,7 @@ impl Pool {
     }
 
     fn conditions(&self) -> Vec<Sample> {
-        let conditions = self.pool.status.iter().flat_map(|s| &s.conditions);
+        let conditions = self.object.status.iter().flat_map(|s| &s.conditions);
         let samples = |c: &Condition| {
             ["True", "False", "Unknown"].map(|s| (vec![c.type_.clone(), s.to_lowercase()], i64::from(c.status == s)))
         };
@@ -143,13 +183,14 @@ fn earliest(times: impl Iterator<Item = Time>) -> Vec<Sample> {
 }
 
 /// The caches.
-pub(super) struct Pools {
+pub(super) struct PoolCollector {
     pub(super) pools: Store<WindowsNodePool>,
     pub(super) instances: Store<WindowsInstance>,
+    pub(super) sources: Sources,
 }
 
-impl Pools {
-    fn read(&self) -> Vec<Pool> {
+impl PoolCollector {
+    fn read(&self, now: Timestamp) -> Vec<Pool> {
         let mut of_pools = std::collections::HashMap::<String, Vec<Arc<WindowsInstance>>>::new();
         for instance in self.instances.state() {
             of_pools.entry(instance.spec.pool_ref.name.clone()).or_default().push(instance);
@@ -157,29 +198,87 @@ impl Pools {
         let mut pools = self.pools.state();
         pools.sort_by_key(|pool| pool.name_any());
         let instances = |pool: &WindowsNodePool| of_pools.get(&pool.name_any()).cloned().unwrap_or_default();
-        pools.into_iter().map(|pool| Pool { instances: instances(&pool), pool }).collect()
+        let source_success = |pool: &WindowsNodePool| {
+            let source = pool.spec.inventory.source()?;
+            self.sources.last_success(&pool.name_any(), source)
+        };
+        pools
+            .into_iter()
+            .map(|pool| Pool { instances: instances(&pool), source_success: source_success(&pool), object: pool, now })
+            .collect()
     }
 }
 
-impl fmt::Debug for Pools {
+impl fmt::Debug for PoolCollector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pools").finish_non_exhaustive()
+        f.debug_struct("PoolCollector").finish_non_exhaustive()
     }
 }
 
-impl Collector for Pools {
+impl Collector for PoolCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let pools = self.read();
+        let pools = self.read(Timestamp::now());
         for PoolGauge { name, unit, labels, help, samples } in GAUGES {
             let mut family = encoder.encode_descriptor(name, &format!("{help}."), unit.as_ref(), MetricType::Gauge)?;
             for pool in &pools {
                 for (values, value) in samples(pool) {
-                    let values = std::iter::once(pool.pool.name_any()).chain(values);
+                    let values = std::iter::once(pool.object.name_any()).chain(values);
                     let set: Vec<(&str, String)> = labels.iter().map(|(label, _)| *label).zip(values).collect();
                     ConstGauge::new(value).encode(family.encode_family(&set)?)?;
                 }
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn pool(spec: serde_json::Value, source_success: Option<Timestamp>) -> Pool {
+        let pool = WindowsNodePool::new("p", serde_json::from_value(spec).unwrap());
+        let now = "2027-01-01T12:00:00Z".parse().unwrap();
+        Pool { object: Arc::new(pool), instances: Vec::new(), source_success, now }
+    }
+
+    #[test]
+    fn a_pool_with_windows_says_whether_one_is_open() {
+        let window = |schedule: &str| json!([{"name": "w", "schedule": schedule, "durationSeconds": 3600}]);
+        for (about, windows, expected) in [
+            ("no windows", json!(null), vec![]),
+            ("an empty list", json!([]), vec![]),
+            ("open", window("30 11 * * *"), vec![1]),
+            ("closed", window("0 3 * * *"), vec![0]),
+            ("not to be read", window("0 3 * *"), vec![0]),
+        ] {
+            let spec = json!({"inventory": {}, "rollout": {"maintenanceWindows": windows}});
+            let values: Vec<i64> = pool(spec, None).window().into_iter().map(|(_, value)| value).collect();
+            assert_eq!(values, expected, "{about}");
+        }
+    }
+
+    #[test]
+    fn a_source_has_the_time_of_its_own_last_success() {
+        let at = Timestamp::from_second(1_798_761_600).unwrap();
+        let sources = Sources::default();
+        sources.succeeded("p", "git", at);
+        let git = json!({"inventory": {"git": {"url": "https://git.example.com/hosts"}}});
+        let map = json!({"inventory": {"configMapRef": {"name": "hosts"}}});
+        let own = json!({"inventory": {"hosts": []}});
+        for (about, spec, expected) in [
+            ("the source that succeeded", git, vec![(vec!["git".to_owned()], 1_798_761_600)]),
+            ("another source since then", map, vec![]),
+            ("no source", own, vec![]),
+        ] {
+            let mut pool = pool(spec, None);
+            let source = pool.object.spec.inventory.source();
+            pool.source_success = source.and_then(|source| sources.last_success("p", source));
+            assert_eq!(pool.source_success(), expected, "{about}");
+        }
+        sources.keep(&std::collections::HashSet::new());
+        assert_eq!(sources.last_success("p", "git"), None, "a deleted pool");
     }
 }

@@ -53,7 +53,7 @@ struct Answer {
     hosts: Vec<PlannedHost>,
     /// What stands in the way, of the pool or of single hosts.
     problems: Vec<Told>,
-    /// What could not be checked.
+    /// What could not be checked, and what keeps the operator from beginning.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     notes: Vec<String>,
 }
@@ -177,7 +177,9 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) 
         }
     }
     let pool = merged(&document.pool, there.as_deref());
-    let planned = match pool::plan(&pool, others, cx, Timestamp::now()).await {
+    let now = Timestamp::now();
+    answer.notes.extend(note_of_pause(&pool, now));
+    let planned = match pool::plan(&pool, others, cx, now).await {
         Ok(planned) => planned,
         Err(error) => return refuse(answer, error.reason(), error.to_string()),
     };
@@ -193,6 +195,12 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) 
         .collect();
     others.extend(planned.hosts);
     Ok(answer)
+}
+
+/// What a reader of the plan must know of a pool that is paused.
+fn note_of_pause(pool: &WindowsNodePool, now: Timestamp) -> Option<String> {
+    let pause = pool.spec.rollout().pause(now)?;
+    Some(format!("the pool is {pause} ({}): no operation begins before the pause is over", pause.field()))
 }
 
 /// The pool as it would be: what it asks for is the file's, where it stands the cluster's.
@@ -309,6 +317,29 @@ mod tests {
         assert_eq!(uid.as_deref(), Some("u"));
         assert_eq!(annotations.unwrap().into_keys().collect::<Vec<_>>(), ["new", "old"]);
         assert_eq!(super::merged(&wanted, None), wanted);
+    }
+
+    #[test]
+    fn a_plan_notes_the_pause() {
+        let now = "2027-01-01T12:00:00Z".parse().unwrap();
+        for (rollout, expected) in [
+            ("{}", None),
+            (r#"{"pausedUntil": "2027-01-01T12:00:00Z"}"#, None),
+            (
+                r#"{"paused": true}"#,
+                Some("the pool is paused (rollout.paused): no operation begins before the pause is over"),
+            ),
+            (
+                r#"{"pausedUntil": "2027-01-01T13:00:00Z"}"#,
+                Some(
+                    "the pool is paused until 2027-01-01T13:00:00Z (rollout.pausedUntil): no operation begins before the pause is over",
+                ),
+            ),
+        ] {
+            let mut pool = WindowsNodePool::new("p", api::WindowsNodePoolSpec::default());
+            pool.spec.rollout = Some(serde_json::from_str(rollout).unwrap());
+            assert_eq!(note_of_pause(&pool, now).as_deref(), expected, "{rollout}");
+        }
     }
 
     #[test]

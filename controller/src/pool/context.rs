@@ -2,7 +2,7 @@
 
 use std::{ops::Deref, sync::Arc};
 
-use crate::{context::Context, disruption_budget::GlobalDisruptionBudget, inventory::Sources};
+use crate::{context::Context, disruption_budget::GlobalDisruptionBudget, inventory::Sources, release::Warning};
 
 /// What the pool controller uses beside what all controllers share, which it gives access to as if it were its own.
 pub(crate) struct PoolContext {
@@ -12,14 +12,19 @@ pub(crate) struct PoolContext {
     pub sources: Sources,
     /// Nodes that each pool disrupts, for the limit over all of them.
     pub disruptions: GlobalDisruptionBudget,
-    /// Reason and message that every pool reports, for example that the API server is older than supported.
-    pub warning: Option<(&'static str, String)>,
+    /// What every pool reports from the start, for example that the API server is older than supported.
+    at_start: Option<Warning>,
 }
 
 impl PoolContext {
     /// Begins with no source read.
-    pub(crate) fn new(shared: Arc<Context>, warning: Option<(&'static str, String)>) -> Self {
-        Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, warning }
+    pub(crate) fn new(shared: Arc<Context>, at_start: Option<Warning>) -> Self {
+        Self { sources: Sources::new(&shared), disruptions: GlobalDisruptionBudget::default(), shared, at_start }
+    }
+
+    /// What every pool reports beside its own state.
+    pub(crate) fn warning(&self) -> Option<Warning> {
+        self.hosts.release.fault().or_else(|| self.at_start.clone())
     }
 }
 

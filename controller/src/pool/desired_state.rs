@@ -18,6 +18,7 @@ use crate::{
     wmco_versions::{WmcoVersions, adopted_version},
 };
 use wnp_core::{
+    node::permitted::check_template,
     render::{Rendered, Stored, version_for},
     rollout::{
         grants::{Candidate, PendingChange, lost},
@@ -60,7 +61,8 @@ impl DesiredState {
             let wmco_versions = WmcoVersions::read(BTreeSet::new(), pool, cx).await;
             return Ok(Self::of_nothing(before, wmco_versions, cx));
         }
-        let fresh = Arc::new(cx.hosts.release.render(&pool.spec.template_spec())?);
+        check_template(&pool.spec)?;
+        let fresh = Arc::new(cx.hosts.release.get().render(&pool.spec.template_spec())?);
         let current = match before {
             Some(before) => stored(cx, &before.to_version).await?.map(|r| (before.to_version.clone(), r)),
             None => None,
@@ -126,7 +128,7 @@ impl DesiredState {
             };
             changes.insert(version, change);
         }
-        let wicd = cx.hosts.release.wicd.sha256.clone();
+        let wicd = cx.hosts.release.get().wicd.sha256.clone();
         Ok(Self {
             rendered,
             fresh: Some(fresh),
@@ -146,7 +148,7 @@ impl DesiredState {
         let rendered = before.map(|b| b.to_version.clone()).unwrap_or_default();
         let course =
             Progress { status: before.cloned(), target: rendered.clone(), gate: UpdateLimit::default(), next: None };
-        let wicd = cx.hosts.release.wicd.sha256.clone();
+        let wicd = cx.hosts.release.get().wicd.sha256.clone();
         let (changes, min_ready) = (HashMap::new(), Duration::ZERO);
         Self {
             rendered,
@@ -174,7 +176,8 @@ impl DesiredState {
     /// whether changes may begin now.
     pub(super) fn for_new_hosts(&self, open: bool, cx: &Context) -> String {
         let in_force = self.course.in_force(open);
-        let has = |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.hosts.release.has(r.files()));
+        let has =
+            |rendered: &Option<Arc<Rendered>>| rendered.as_ref().is_some_and(|r| cx.hosts.release.get().has(r.files()));
         if in_force != self.course.target && has(&self.from) {
             in_force.to_owned()
         } else if has(&self.target) {

@@ -34,7 +34,11 @@ pub(super) async fn list(
         return list;
     }
     let mut begun = cx.sources.owners().begin(&name);
-    let (list, reading) = match source::ask(pool, begun, cx).await {
+    let outcome = source::ask(pool, begun, cx).await;
+    if let (Some(source), Some(at)) = (pool.spec.inventory.source(), outcome.success()) {
+        cx.process.metrics.source_succeeded(&name, source, at);
+    }
+    let (list, reading) = match outcome {
         SourceOutcome::Unknown(trouble, next) => {
             let reading = ownership::unknown(trouble.reason);
             (List { next, ..List::unknown(pool, mine, &trouble) }, reading)
@@ -70,7 +74,7 @@ async fn listed(
     cx: &PoolContext,
 ) -> (List, Reading) {
     let (name, port) = (pool.name_any(), i32::from(pool.spec.ssh().port()));
-    let HostList { entries, problems, status, trouble, as_of: _, next, departures } = listing;
+    let HostList { entries, problems, status, trouble, as_of: _, read_at: _, next, departures } = listing;
     let is_empty = entries.is_empty();
     let naming = Naming::of(pool, entries, cx).await;
     let (named, owners) = (naming.named, naming.owners);

@@ -13,6 +13,7 @@ mod names;
 mod plan;
 mod snapshot;
 mod source;
+mod timers;
 pub(crate) mod unread;
 
 use std::{sync::Arc, time::Duration};
@@ -45,6 +46,7 @@ pub(crate) use snapshot::plan;
 
 use plan::Plan;
 use snapshot::Snapshot;
+use timers::Timers;
 
 /// Purpose of a reconcile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,14 +151,8 @@ async fn reconcile_pool(
     };
     let next = report(pool, &seen, &plan, &all, cx, now);
     store(pool, next, cx).await?;
-    Ok(requeue(now, seen.wakes(pool, cx, now).chain([plan.decision.next, applied.next_contact])))
-}
-
-/// When the pool is reconciled again without a change: at the first of these times that is to come.
-fn requeue(now: Timestamp, times: impl Iterator<Item = Option<Timestamp>>) -> Action {
-    times.flatten().filter(|at| *at > now).min().map_or_else(Action::await_change, |at| {
-        Action::requeue(Duration::try_from(at.duration_since(now)).unwrap_or_default().max(Duration::from_millis(200)))
-    })
+    let observed = seen.timers(pool, cx, now);
+    Ok(Timers { grant: plan.decision.next, contact: applied.next_contact, ..observed }.action(now))
 }
 
 /// Reports what would be done for a pool in mode Plan.
@@ -175,7 +171,7 @@ async fn report_plan(
     let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
     policies::describe(&mut next, missing.as_ref(), true, now);
     store(pool, next, cx).await?;
-    Ok(requeue(now, seen.wakes(pool, cx, now)))
+    Ok(seen.timers(pool, cx, now).action(now))
 }
 
 /// The status of a pool whose plan was applied.
@@ -198,7 +194,7 @@ fn report(
         deleting,
         keys: seen.keys.standing(&seen.members),
     };
-    let mut next = status::next(pool, &observed, cx.warning.as_ref(), now);
+    let mut next = status::next(pool, &observed, cx.warning().as_ref(), now);
     let missing = cx.wicd.rights.problem().map(|p| (p.reason(), p.to_string()));
     policies::describe(&mut next, missing.as_ref(), deleting, now);
     record_rollout_events(pool, &next, cx);

@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use api::{
-    GrantType, InstanceHost, PlannedHost, WindowsInstance, WindowsNodePool,
+    GrantType, InstanceHost, Pause, PlannedHost, WindowsInstance, WindowsNodePool,
     names::{UNKNOWN_VERSION, key},
 };
 use jiff::{SignedDuration, Timestamp};
@@ -16,6 +16,7 @@ use super::{
     keys,
     letting_go::going,
     list::list,
+    timers::{self, Timers},
 };
 use crate::wmco_versions::WmcoVersions;
 use wnp_core::{
@@ -82,7 +83,7 @@ impl Snapshot {
         let limits = Limits {
             max_concurrent: pool.spec.max_concurrent(),
             max_unavailable: rollout.max_unavailable(),
-            paused: rollout.paused(),
+            paused: rollout.pause(now).is_some(),
             orphan: letting_go::lets_all_go(pool, &mine, going),
             open: window.as_ref().is_ok_and(|w| w.open),
             order: rollout.order(),
@@ -112,27 +113,22 @@ impl Snapshot {
     }
 
     /// Times at which what was observed changes by itself.
-    pub(super) fn wakes(
-        &self,
-        pool: &WindowsNodePool,
-        cx: &PoolContext,
-        now: Timestamp,
-    ) -> impl Iterator<Item = Option<Timestamp>> {
-        let window = self.window.as_ref().ok().and_then(|w| w.closes.or_else(|| w.opens.as_ref().map(|o| o.1)));
+    pub(super) fn timers(&self, pool: &WindowsNodePool, cx: &PoolContext, now: Timestamp) -> Timers {
+        let rollout = pool.spec.rollout();
         // An instance that has gone over to another pool wakes that one, and not the pool that is only waiting to be rid of it.
         let is_deleted = pool.metadata.deletion_timestamp.is_some();
-        let handed_over = (is_deleted && !self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(1));
         let certificates = self.members.iter().filter_map(|m| wicd_certificate_end(&m.instance));
-        [
-            certificates.filter(|at| *at > now).min(),
-            self.keys.look_again().and_then(|wait| now.checked_add(wait).ok()),
-            self.desired.course.next,
-            window,
-            soonest_available(&self.members, pool.spec.rollout().min_ready(), now, |name| cx.node(name)),
-            self.list.next,
-            handed_over,
-        ]
-        .into_iter()
+        Timers {
+            certificate: certificates.filter(|at| *at > now).min(),
+            keys: self.keys.look_again().and_then(|wait| now.checked_add(wait).ok()),
+            rollout: self.desired.course.next,
+            window: self.window.as_ref().ok().and_then(timers::of_windows),
+            pause: rollout.pause(now).and_then(Pause::end),
+            available: soonest_available(&self.members, rollout.min_ready(), now, |name| cx.node(name)),
+            source: self.list.next,
+            handed_over: (is_deleted && !self.list.moves.is_empty()).then(|| now + SignedDuration::from_secs(1)),
+            ..Timers::default()
+        }
     }
 
     /// What would be done with each host that something would be done with.
@@ -151,8 +147,14 @@ impl Snapshot {
                 adoptable: &self.adoptable,
                 beside: &|m, host| {
                     let mut beside = on_node(m).map(|patch| metadata::changed_parts(&patch)).unwrap_or_default();
-                    let now = InstanceHost { labels: host.labels.clone(), ..m.instance.spec.host.clone() };
-                    if now != *host {
+                    let before = &m.instance.spec.host;
+                    let reached = InstanceHost {
+                        labels: host.labels.clone(),
+                        annotations: host.annotations.clone(),
+                        taints: host.taints.clone(),
+                        ..before.clone()
+                    };
+                    if reached != *host {
                         beside.push("how the host is reached".to_owned());
                     }
                     beside

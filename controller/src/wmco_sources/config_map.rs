@@ -46,7 +46,8 @@ pub(crate) async fn ask(name: &str, cx: &Context) -> SourceOutcome {
     match api.get_opt(name).await {
         Ok(Some(map)) => {
             let data = map.data.clone().unwrap_or_default();
-            SourceOutcome::Listed(Box::new(read(name, &data, map.resource_version().as_deref())))
+            let list = read(name, &data, map.resource_version().as_deref());
+            SourceOutcome::Listed(Box::new(HostList { read_at: Some(Timestamp::now()), ..list }))
         }
         Ok(None) => {
             let message = format!(

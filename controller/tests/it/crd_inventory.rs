@@ -90,6 +90,22 @@ async fn fields_of_a_host() -> Result<()> {
     let labels = |n: usize| (0..n).map(|i| (format!("l{i}"), json!(""))).collect::<serde_json::Map<_, _>>();
     add("labels", json!(labels(32)), Taken);
     add("labels", json!(labels(33)), Refused("must have at most 32 items"));
+    for key in ["example.com/hall", "node-role.kubernetes.io/factory"] {
+        add("labels", json!({key: "b"}), Taken);
+    }
+    for key in ["kubernetes.io/os", "windowsmachineconfig.openshift.io/pool"] {
+        add("labels", json!({key: "b"}), Refused("belong to others"));
+        add("annotations", json!({key: "b"}), Refused("belong to others"));
+    }
+    add("labels", json!({"node-role.kubernetes.io/master": ""}), Refused("no role of a control plane"));
+    add("labels", json!({"a": "b c"}), Refused("labels must have values"));
+    add("annotations", json!({"example.com/contact": "a b"}), Taken);
+    add("annotations", json!({"a": "x".repeat(1025)}), Refused("1024"));
+    let taint = |key: &str| json!([{"key": key, "effect": "NoExecute"}]);
+    add("taints", taint("hall"), Taken);
+    add("taints", taint("a b"), Refused("must be letters, digits"));
+    add("taints", taint("node.kubernetes.io/not-ready"), Refused("taints with a key under"));
+    add("taints", json!([{"key": "hall", "effect": "Never"}]), Refused("Unsupported value"));
     add("privateKeySecretRef", json!({"name": "s"}), Taken);
     add("privateKeySecretRef", json!({"name": ""}), Refused("should be at least 1 chars"));
     add("privateKeySecretRef", json!({}), Refused("Required value"));

@@ -103,7 +103,24 @@ async fn services_of_the_nodes() -> Result<()> {
     };
     let less =
         "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
+    let extra = |extra: Value| kubelet(json!({"extraConfig": extra}));
+    let soft = |signal: &str| {
+        extra(json!({"evictionSoft": {signal: "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "2m"}}))
+    };
+    let grace = "each signal of evictionSoft must have a grace period";
     let mut cases = specs(&[
+        ("a feature gate", extra(json!({"featureGates": {"GracefulNodeShutdown": true}})), Taken),
+        (
+            "a feature gate of the operator",
+            extra(json!({"featureGates": {"NodeLogQuery": false}})),
+            Refused("the operator sets"),
+        ),
+        ("a feature gate in words", extra(json!({"featureGates": {"A": "on"}})), Refused("must be of type boolean")),
+        ("a duration", extra(json!({"syncFrequency": "1m30s"})), Taken),
+        ("a duration without unit", extra(json!({"syncFrequency": "60"})), Refused("must be a duration with units")),
+        ("a soft threshold", soft("memory.available"), Taken),
+        ("a soft threshold without grace period", soft("nodefs.available"), Refused(grace)),
+        ("no pulls at once", extra(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
         ("low below high", gc(json!(79), json!(80)), Taken),
         ("low as high", gc(json!(80), json!(80)), Refused(less)),
         ("low above high", gc(json!(90), json!(80)), Refused(less)),

@@ -153,6 +153,10 @@ async fn a_repository_is_followed() -> Result<()> {
     scene.until_ready(2).await?;
     ensure!(scene.revision().await? == format!("main@sha1:{first}"), "{:?}", scene.revision().await?);
 
+    let metrics = world.operator.get("/metrics").await?;
+    let success = format!("windows_node_pool_source_last_success_timestamp_seconds{{pool=\"{POOL}\",source=\"git\"}} ");
+    ensure!(metrics.contains(&success), "{metrics}");
+
     // No test waits an hour: a person requests the fetch, or the server reports a push.
     let second = origin.commit(LIST, scene.list(3), "A third one");
     scene.annotate(key::RECONCILE_REQUESTED, "now").await?;

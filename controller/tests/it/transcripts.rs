@@ -24,13 +24,14 @@ use crate::{
 };
 
 /// Each transcript, and the document that shows it. Faults have a page of their own.
-const PAGES: [(&str, &str); 6] = [
+const PAGES: [(&str, &str); 7] = [
     ("first-pool", "docs/guide/quick-start.md"),
     ("two-pools", "README.md"),
     ("rollout", "docs/guide/rollouts.md"),
     ("blocked-drain", "docs/guide/rollouts.md"),
     ("failed-canary", "docs/guide/rollouts.md"),
     ("plan", "docs/guide/rollouts.md"),
+    ("status", "docs/guide/troubleshooting.md"),
 ];
 /// In the place of versions, in the order in which they come up.
 const VERSIONS: [&str; 3] = [
@@ -219,6 +220,7 @@ fn steady(text: &str) -> String {
     }
     let text = &without_prints;
     let mut known: Vec<String> = Vec::new();
+    let mut addresses: Vec<&str> = Vec::new();
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | ':');
     let mut steady = String::new();
     for piece in text.split_inclusive(|c: char| !is_part(c)) {
@@ -230,12 +232,17 @@ fn steady(text: &str) -> String {
             }
             let at = known.iter().position(|k| k == word).unwrap_or_default();
             steady += VERSIONS.get(at).copied().unwrap_or(word);
-        } else if word.split('.').count() == 4 && word.starts_with("127.") && !word.starts_with("127.9.9.9") {
-            // Each run has a network of its own for its hosts.
-            let host = word.splitn(3, '.').nth(2).unwrap_or_default();
-            let _ = write!(steady, "10.20.{host}");
+        } else if let Some(address) = host_address(word) {
+            // Each run has a network of its own for its hosts, and they share it with the hosts of other tests.
+            let at = addresses.iter().position(|a| *a == address).unwrap_or(addresses.len());
+            if at == addresses.len() {
+                addresses.push(address);
+            }
+            let _ = write!(steady, "10.20.0.{}{}", at + 11, &word[address.len()..]);
         } else if word.parse::<jiff::Timestamp>().is_ok() {
             steady += TIME;
+        } else if word.len() == "2027-01-15".len() && word.parse::<jiff::civil::Date>().is_ok() {
+            steady += &TIME[.."2027-01-15".len()];
         } else if word.strip_suffix('Z').is_some_and(|w| w.len() == 8 && w.parse::<jiff::civil::Time>().is_ok()) {
             steady += &TIME["2027-01-15T".len()..];
         } else {
@@ -244,6 +251,12 @@ fn steady(text: &str) -> String {
         steady += rest;
     }
     steady
+}
+
+/// The address of a host of the test bed in `127.20.0.1` or `127.20.0.1:22`. No host is at 127.9.9.9.
+fn host_address(word: &str) -> Option<&str> {
+    let address = word.split(':').next().filter(|a| a.starts_with("127.") && *a != "127.9.9.9")?;
+    address.parse::<std::net::Ipv4Addr>().is_ok().then_some(address)
 }
 
 /// As `0.1.0-` and 32 hex digits.
@@ -277,6 +290,10 @@ fn the_guides_show_the_transcripts() -> Result<()> {
 
 #[test]
 fn what_differs_from_run_to_run_is_left_out() {
+    assert_eq!(
+        steady("127.20.3.9 port 22, 127.20.0.1:22 and 127.20.3.9"),
+        "10.20.0.11 port 22, 10.20.0.12:22 and 10.20.0.11"
+    );
     let printed = "NAME    MIN STEP   SINCE   AGE    STATUS\nwin-1   Drain      71s     5m2s   a b\nwin-2                      12s    c\n";
     let expected = "NAME    MIN STEP   SINCE   AGE   STATUS\nwin-1   Drain      8s      3d    a b\nwin-2                      3d    c\n";
     assert_eq!(tidy_tables(printed), expected);
@@ -288,6 +305,7 @@ fn what_differs_from_run_to_run_is_left_out() {
         ),
         "at 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68, then 1.0.0-d27b44c3a8e6015f39b07ed2418fc65a: not 1.0.0-5c9a1f0e7b64d2380f1ac95be2370d68 since 2027-01-15T02:00:00Z\n"
     );
+    assert_eq!(steady("(since 2026-11-21 16:57:25Z)\n"), "(since 2027-01-15 02:00:00Z)\n");
     assert_eq!(steady("(failed once; next try 16:57:25Z)\n"), "(failed once; next try 02:00:00Z)\n");
 }
 

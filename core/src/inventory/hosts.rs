@@ -9,7 +9,7 @@ use super::{
     Entry, EntryError,
     address::{canonical, is_address},
 };
-use crate::{node::labels, operation::host_key_problem::HostKeyProblem};
+use crate::{node::permitted, operation::host_key_problem::HostKeyProblem};
 
 /// Another host that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -109,8 +109,8 @@ pub fn resolve(
             refuse("InvalidInventory", message);
             continue;
         }
-        if let Some(problem) = labels::problem(entry.labels.iter().flatten()) {
-            refuse("InvalidInventory", format!("host {}: labels: {problem}", entry.name));
+        if let Some((field, problem)) = permitted::host_problem(entry) {
+            refuse("InvalidInventory", format!("host {}: {field}: {problem}", entry.name));
             continue;
         }
         if is_strict && entry.host_key.is_none() && !(keys.is_known)(&entry.name) {
@@ -141,6 +141,8 @@ pub fn resolve(
                 host_key: entry.host_key.clone(),
                 private_keys: keys,
                 labels: entry.labels.clone().unwrap_or_default(),
+                annotations: entry.annotations.clone().unwrap_or_default(),
+                taints: entry.taints.clone().unwrap_or_default(),
             },
         );
     }

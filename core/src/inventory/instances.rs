@@ -170,10 +170,17 @@ fn replaced(old: &InstanceHost, new: &InstanceHost) -> serde_json::Value {
     if new.host_key.is_none() {
         value["hostKey"] = serde_json::Value::Null;
     }
-    let labels: BTreeMap<&String, Option<&String>> =
-        old.labels.keys().map(|k| (k, None)).chain(new.labels.iter().map(|(k, v)| (k, Some(v)))).collect();
-    value["labels"] = json!(labels);
+    value["labels"] = json!(replaced_pairs(&old.labels, &new.labels));
+    value["annotations"] = json!(replaced_pairs(&old.annotations, &new.annotations));
+    value["taints"] = json!(new.taints);
     value
+}
+
+fn replaced_pairs<'a>(
+    old: &'a BTreeMap<String, String>,
+    new: &'a BTreeMap<String, String>,
+) -> BTreeMap<&'a String, Option<&'a String>> {
+    old.keys().map(|k| (k, None)).chain(new.iter().map(|(k, v)| (k, Some(v)))).collect()
 }
 
 fn new_instance(

@@ -44,6 +44,8 @@ pub struct HostList {
     pub trouble: Option<SourceError>,
     /// Read of the source that it is from, if that was before this one: a repository is not fetched each time.
     pub as_of: Option<ownership::Begun>,
+    /// When the source was last read. `None` for the pool's own list, and of a list that was kept from before.
+    pub read_at: Option<Timestamp>,
     /// Time of the next read of the source. `None`: when it reports a change.
     pub next: Option<Timestamp>,
     /// For Machines: the hosts that leave with them. `None`: the removal of an entry is the sign.
@@ -88,6 +90,16 @@ pub enum SourceOutcome {
     Unknown(SourceError, Option<Timestamp>),
 }
 
+impl SourceOutcome {
+    /// When the source last gave what is in force. `None` while it does not, or if there is no source to read.
+    pub fn success(&self) -> Option<Timestamp> {
+        match self {
+            Self::Listed(list) if list.trouble.is_none() => list.read_at,
+            _ => None,
+        }
+    }
+}
+
 /// An entry that is not used, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EntryError {
@@ -97,4 +109,26 @@ pub struct EntryError {
     pub reason: &'static str,
     /// What is wrong and what to do.
     pub message: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_in_force_is_a_success() {
+        let at: Timestamp = "2027-01-01T08:00:00Z".parse().unwrap();
+        let error = SourceError { reason: "GitUnreachable", message: String::new(), stalls: false };
+        let listed =
+            |read_at, trouble| SourceOutcome::Listed(Box::new(HostList { trouble, read_at, ..HostList::default() }));
+        for (about, outcome, expected) in [
+            ("read", listed(Some(at), None), Some(at)),
+            ("the pool's own list, or one kept from before", listed(None, None), None),
+            ("an old list, because the source fails", listed(Some(at), Some(error.clone())), None),
+            ("no list", SourceOutcome::Missing(error.clone()), None),
+            ("nothing is known", SourceOutcome::Unknown(error, None), None),
+        ] {
+            assert_eq!(outcome.success(), expected, "{about}");
+        }
+    }
 }

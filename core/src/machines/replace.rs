@@ -97,8 +97,8 @@ pub fn stays(pool: &WindowsNodePool, held: bool, is_node: bool, now: Timestamp) 
         return None;
     }
     let rollout = pool.spec.rollout();
-    if rollout.paused() {
-        return Some("its pool is paused (rollout.paused)".into());
+    if let Some(pause) = rollout.pause(now) {
+        return Some(format!("its pool is {pause} ({})", pause.field()));
     }
     match maintenance_window::look(rollout.windows(), now) {
         Err(error) => Some(error.to_string()),

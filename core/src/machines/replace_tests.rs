@@ -148,6 +148,12 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
         WindowsNodePool::new("p", spec)
     };
     let (works, paused) = (pool(None, false, None), pool(None, true, None));
+    let until = |time: &str| {
+        let rollout = Rollout { paused_until: Some(time.parse().unwrap()), ..Rollout::default() };
+        let spec = WindowsNodePoolSpec { rollout: Some(rollout), ..WindowsNodePoolSpec::default() };
+        WindowsNodePool::new("p", spec)
+    };
+    let (later, before) = (until("2026-06-03T12:00:01Z"), until("2026-06-03T12:00:00Z"));
     let plan = pool(Some(Mode::Plan), false, None);
     let open = pool(None, false, Some(vec![window("30 11 * * *")]));
     let closed = pool(None, false, Some(vec![window("0 3 * * *")]));
@@ -158,6 +164,8 @@ fn a_node_is_not_touched_when_its_pool_or_a_person_says_so() {
         ("on hold", &works, true, Some("on hold"), Some("on hold")),
         ("mode Plan", &plan, false, Some("mode Plan"), Some("mode Plan")),
         ("paused", &paused, false, Some("rollout.paused"), None),
+        ("paused until later", &later, false, Some("paused until 2026-06-03T12:00:01Z (rollout.pausedUntil)"), None),
+        ("paused until now", &before, false, None, None),
         ("paused and on hold", &paused, true, Some("on hold"), Some("on hold")),
         ("a window is open", &open, false, None, None),
         ("none is open", &closed, false, Some("night opens at 2026-06-04T03:00Z"), None),

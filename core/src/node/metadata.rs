@@ -105,13 +105,22 @@ pub fn template(pool: &WindowsNodePool, host: &InstanceHost) -> DesiredNodeMetad
     } else {
         labels.extend([(key::BYOH.to_string(), "true".to_string()), (key::WORKER_ROLE.to_string(), String::new())]);
     }
+    let mut annotations = pool.spec.annotations();
+    annotations.extend(host.annotations.clone());
     DesiredNodeMetadata {
         labels,
-        annotations: pool.spec.annotations(),
-        taints: pool.spec.taints(),
+        annotations,
+        taints: template_taints(pool, host),
         stale,
         ..DesiredNodeMetadata::default()
     }
+}
+
+/// Taints of a host's Node: those of the template, and those of its entry, which win.
+pub fn template_taints(pool: &WindowsNodePool, host: &InstanceHost) -> Vec<Taint> {
+    let all = pool.spec.taints().into_iter().chain(host.taints.iter().cloned());
+    let by_id: BTreeMap<String, Taint> = all.map(|t| (taint_id(&t.key, t.effect.as_str()), t)).collect();
+    by_id.into_values().collect()
 }
 
 /// What a patch changes, in words.
@@ -257,6 +266,34 @@ mod tests {
         assert_eq!(left, ["theirs"]);
         let same = DesiredNodeMetadata { taints: vec![taint("os", "Windows")], ..DesiredNodeMetadata::default() };
         assert_eq!(patch(&legacy, &same, &Applied::on(&legacy, None)), None);
+    }
+
+    #[test]
+    fn what_an_entry_says_wins_over_the_template() {
+        let spec = serde_json::from_value(json!({"inventory": {"hosts": []}, "template": {
+            "metadata": {"labels": {"x": "1", "y": "1"}, "annotations": {"a": "1", "b": "1"}},
+            "spec": {"taints": [
+                {"key": "os", "value": "Windows", "effect": "NoSchedule"}, {"key": "hall", "value": "b", "effect": "NoSchedule"},
+            ]},
+        }}));
+        let host = InstanceHost {
+            labels: strings(&[("y", "2")]),
+            annotations: strings(&[("b", "2"), ("c", "2")]),
+            taints: vec![taint("hall", "c"), Taint { effect: TaintEffect::PreferNoSchedule, ..taint("hall", "d") }],
+            ..InstanceHost::default()
+        };
+        let wanted = template(&WindowsNodePool::new("p", spec.unwrap()), &host);
+        assert_eq!((&*wanted.labels["x"], &*wanted.labels["y"]), ("1", "2"));
+        assert_eq!(wanted.annotations, strings(&[("a", "1"), ("b", "2"), ("c", "2")]));
+        let taints: Vec<_> = wanted.taints.iter().map(|t| (&*t.key, t.value.as_deref(), t.effect.as_str())).collect();
+        assert_eq!(
+            taints,
+            [
+                ("hall", Some("c"), "NoSchedule"),
+                ("hall", Some("d"), "PreferNoSchedule"),
+                ("os", Some("Windows"), "NoSchedule"),
+            ]
+        );
     }
 
     #[test]

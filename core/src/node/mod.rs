@@ -2,14 +2,14 @@
 //!
 //! * [`owner`]: whose a Node is.
 //! * [`metadata`]: the labels, annotations and taints of a Node, and the patch that applies them.
-//! * [`labels`]: which labels people may give to a Node.
+//! * [`permitted`]: which labels, annotations and taints people may give to a Node.
 //! * [`applied`]: the record of what may be removed from a Node.
 
 pub mod applied;
 pub mod desired_metadata;
-pub mod labels;
 pub mod metadata;
 pub mod owner;
+pub mod permitted;
 
 use api::NodeRef;
 use k8s_openapi::api::core::v1::Node;

@@ -5,9 +5,21 @@
 pub enum RenderError {
     /// A program without which there is no node.
     #[error(
-        "the payload has no {0}, and a host cannot become a node without it; make the payload again with `cargo xtask payload`"
+        "the payload has no {0}, and a host of this cluster cannot become a node without it; add it as docs/guide/payload.md says"
     )]
     NoProgram(&'static str),
+    /// The API server does not support this kubelet.
+    #[error(
+        "the payload has kubelet {kubelet}, and the API server is version 1.{server}: {problem}. Use a payload for this version of Kubernetes"
+    )]
+    Skew {
+        /// Version of kubelet.
+        kubelet: String,
+        /// Minor version of the API server.
+        server: u32,
+        /// What is wrong.
+        problem: &'static str,
+    },
     /// A fact is unusable.
     #[error("the cluster's {what} is {value:?}: {problem}")]
     Fact {
@@ -28,6 +40,14 @@ pub enum RenderError {
         /// What is wrong with it, and what to do.
         problem: &'static str,
     },
+    /// The template puts something on Nodes that they must not have.
+    #[error("the pool's {field}: {problem}")]
+    Metadata {
+        /// Its path in the pool, as `template.metadata.labels`.
+        field: &'static str,
+        /// What is wrong with what, and what to do.
+        problem: String,
+    },
 }
 
 impl RenderError {
@@ -35,8 +55,9 @@ impl RenderError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::NoProgram(_) => "PayloadInvalid",
+            Self::Skew { .. } => "KubeletVersionSkew",
             Self::Fact { .. } => "ClusterFactsInvalid",
-            Self::Setting { .. } => "TemplateInvalid",
+            Self::Setting { .. } | Self::Metadata { .. } => "TemplateInvalid",
         }
     }
 }

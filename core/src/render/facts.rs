@@ -21,6 +21,8 @@ pub struct Cluster {
     pub cluster_dns: Vec<String>,
     /// Domain of the cluster, as `cluster.local`.
     pub cluster_domain: String,
+    /// Minor version of the API server, as 36 of `1.36`, if it reports one.
+    pub kubernetes_minor: Option<u32>,
     /// Where the cluster runs.
     pub platform: Platform,
     /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
@@ -34,6 +36,44 @@ pub struct Cluster {
     pub exporter_tls: Option<TlsPair>,
     /// PEM certificates that hosts must trust machine-wide.
     pub trusted_ca: Option<String>,
+}
+
+impl Cluster {
+    /// Names of the facts that differ, for people. Values stay out: some are secret.
+    pub fn differences(&self, other: &Self) -> Vec<&'static str> {
+        // A new fact must be named here, too.
+        let Self {
+            api_server,
+            api_ca,
+            kubelet_client_ca,
+            service_cidr,
+            cluster_dns,
+            cluster_domain,
+            kubernetes_minor,
+            platform,
+            external_cloud_provider,
+            network,
+            proxy,
+            exporter_tls,
+            trusted_ca,
+        } = self;
+        let facts = [
+            ("address of the API server", *api_server != other.api_server),
+            ("CA of the API server", *api_ca != other.api_ca),
+            ("CA of kubelet's clients", *kubelet_client_ca != other.kubelet_client_ca),
+            ("service network", *service_cidr != other.service_cidr),
+            ("addresses of DNS", *cluster_dns != other.cluster_dns),
+            ("domain", *cluster_domain != other.cluster_domain),
+            ("version of the API server", *kubernetes_minor != other.kubernetes_minor),
+            ("platform", *platform != other.platform),
+            ("cloud provider", *external_cloud_provider != other.external_cloud_provider),
+            ("pod network", *network != other.network),
+            ("proxy", *proxy != other.proxy),
+            ("certificate of windows_exporter", *exporter_tls != other.exporter_tls),
+            ("certificates to trust", *trusted_ca != other.trusted_ca),
+        ];
+        facts.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
+    }
 }
 
 /// Where a cluster runs.
@@ -134,4 +174,40 @@ pub struct Settings {
     pub logs: LogSettings,
     /// JSON merge patch (RFC 7386) over kubelet's configuration.
     pub kubelet_extra: serde_json::Map<String, serde_json::Value>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_fact_that_differs_is_named() {
+        type Change = fn(&mut Cluster);
+        let changes: [(&str, Change); 13] = [
+            ("address of the API server", |c| c.api_server = "https://other:6443".into()),
+            ("CA of the API server", |c| c.api_ca = "other".into()),
+            ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
+            ("service network", |c| c.service_cidr = "10.0.0.0/16".into()),
+            ("addresses of DNS", |c| c.cluster_dns.push("10.0.0.10".into())),
+            ("domain", |c| c.cluster_domain = "other".into()),
+            ("version of the API server", |c| c.kubernetes_minor = Some(36)),
+            ("platform", |c| c.platform = Platform::Aws),
+            ("cloud provider", |c| c.external_cloud_provider = true),
+            ("pod network", |c| c.network = Network::OvnHybrid { vxlan_port: None }),
+            ("proxy", |c| c.proxy.https = Some("http://hunter2".into())),
+            ("certificate of windows_exporter", |c| {
+                c.exporter_tls = Some(TlsPair { certificate: String::new(), key: "hunter2".into() });
+            }),
+            ("certificates to trust", |c| c.trusted_ca = Some("other".into())),
+        ];
+        let mut all = Cluster::default();
+        for (name, change) in changes {
+            let mut one = Cluster::default();
+            change(&mut one);
+            change(&mut all);
+            assert_eq!(Cluster::default().differences(&one), [name]);
+        }
+        assert_eq!(Cluster::default().differences(&all), changes.map(|(name, _)| name));
+        assert!(all.differences(&all).is_empty());
+    }
 }

@@ -5,7 +5,7 @@ use api::payload::{File, Manifest};
 use super::{Cluster, HostParams, program};
 
 /// Every program that the renderer knows.
-pub const PROGRAMS: [&str; 11] = [
+pub const PROGRAMS: [&str; 13] = [
     program::KUBELET,
     program::KUBE_PROXY,
     program::LOG_RUNNER,
@@ -15,6 +15,8 @@ pub const PROGRAMS: [&str; 11] = [
     program::WINDOWS_EXPORTER_CONFIG,
     program::CSI_PROXY,
     program::HYBRID_OVERLAY,
+    program::WIN_OVERLAY,
+    program::HOST_LOCAL,
     program::AZURE_NODE_MANAGER,
     program::ECR_CREDENTIAL_PROVIDER,
 ];

@@ -1,5 +1,7 @@
 //! kubelet's command line and configuration.
 
+use std::collections::BTreeMap;
+
 use api::{KubeletSettings, host::path, names::key};
 use serde_json::{Map, Value, json};
 
@@ -12,6 +14,9 @@ use super::{
 /// kubelet's own defaults.
 const IMAGE_GC_HIGH: i64 = 85;
 const IMAGE_GC_LOW: i64 = 80;
+
+/// Feature gates that the operator sets.
+const FEATURE_GATES: [&str; 2] = ["NodeLogQuery", "RotateKubeletServerCertificate"];
 
 /// The command line, with variables in it.
 pub(super) fn command(context: &Context<'_>) -> String {
@@ -44,6 +49,7 @@ pub(super) const TAINTS: &str = "registerWithTaints";
 /// The configuration file (kind `KubeletConfiguration`, `kubelet.config.k8s.io/v1beta1`) without [`TAINTS`]. The numbers are
 /// WMCO's. The operator's patch goes over them, and what the pool sets goes over both.
 pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSettings) -> Result<Value, RenderError> {
+    feature_gates(pool)?;
     let mut config = json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "kind": "KubeletConfiguration",
@@ -60,7 +66,7 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
         "enableSystemLogQuery": true,
         "enforceNodeAllocatable": ["none"],
         "evictionHard": {"nodefs.available": "10%", "imagefs.available": "15%"},
-        "featureGates": {"NodeLogQuery": true, "RotateKubeletServerCertificate": true},
+        "featureGates": FEATURE_GATES.map(|gate| (gate, true)).into_iter().collect::<BTreeMap<_, _>>(),
         "kubeAPIBurst": 100,
         "kubeAPIQPS": 50,
         "logging": {"flushFrequency": "5s"},
@@ -77,8 +83,11 @@ pub(super) fn config(cluster: &Cluster, settings: &Settings, pool: &KubeletSetti
     if let Value::Object(config) = &mut config {
         merge(config, &settings.kubelet_extra);
         // The names of the fields are kubelet's.
-        if let Ok(Value::Object(pool)) = serde_json::to_value(pool) {
-            merge(config, &pool);
+        if let Ok(Value::Object(mut pool)) = serde_json::to_value(pool) {
+            let extra = pool.remove("extraConfig");
+            for part in extra.iter().filter_map(Value::as_object).chain([&pool]) {
+                merge(config, part);
+            }
         }
         // Taints are kept true in place, so that a version must not have any.
         config.remove(TAINTS);
@@ -95,6 +104,19 @@ pub(super) fn with_taints(mut config: Value, taints: &[api::Taint]) -> Value {
         config.insert(TAINTS.to_owned(), taints.iter().map(taint).collect());
     }
     config
+}
+
+/// Feature gates without which there are no logs and no serving certificates. The CRD has the same rule.
+fn feature_gates(pool: &KubeletSettings) -> Result<(), RenderError> {
+    let gates = pool.extra_config.iter().filter_map(|extra| extra.feature_gates.as_ref()).flatten();
+    match gates.map(|(gate, _)| gate).find(|gate| FEATURE_GATES.contains(&gate.as_str())) {
+        Some(gate) => Err(RenderError::Setting {
+            field: "template.spec.kubelet.extraConfig.featureGates",
+            value: gate.clone(),
+            problem: "the operator sets it; remove it",
+        }),
+        None => Ok(()),
+    }
 }
 
 /// kubelet does not start if the lower threshold is not the lower one. The API server has compared what the pool sets, but it
@@ -175,6 +197,36 @@ mod tests {
                 assert!(error.to_string().contains("imageGC") && error.reason() == "TemplateInvalid", "{error}");
             }
         }
+    }
+
+    #[test]
+    fn extra_configuration() {
+        let of = |extra: Value| {
+            let pool = serde_json::from_value(json!({"maxPods": 100, "extraConfig": extra})).unwrap();
+            config(&Cluster::default(), &Settings::default(), &pool)
+        };
+        let set = of(json!({
+            "featureGates": {"GracefulNodeShutdown": true}, "kubeAPIQPS": 80, "imageMinimumGCAge": "5m",
+            "evictionSoft": {"memory.available": "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "2m"},
+        }))
+        .unwrap();
+        for (field, expected) in [
+            ("maxPods", json!(100)),
+            ("kubeAPIQPS", json!(80)),
+            ("kubeAPIBurst", json!(100)),
+            ("imageMinimumGCAge", json!("5m")),
+            ("evictionSoft", json!({"memory.available": "1Gi"})),
+            ("evictionSoftGracePeriod", json!({"memory.available": "2m"})),
+            (
+                "featureGates",
+                json!({"NodeLogQuery": true, "RotateKubeletServerCertificate": true, "GracefulNodeShutdown": true}),
+            ),
+            ("extraConfig", Value::Null),
+        ] {
+            assert_eq!(set.get(field).unwrap_or(&Value::Null), &expected, "{field}");
+        }
+        let refused = of(json!({"featureGates": {"NodeLogQuery": false}})).unwrap_err();
+        assert!(refused.to_string().contains("extraConfig.featureGates is \"NodeLogQuery\""), "{refused}");
     }
 
     #[test]

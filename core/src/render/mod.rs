@@ -17,6 +17,7 @@ mod facts;
 mod files;
 mod kubelet;
 mod log_settings;
+mod prerequisites;
 pub mod program;
 mod rendered;
 mod services;

@@ -34,6 +34,7 @@ fn full() -> TemplateSpec {
         image_gc_low_threshold_percent: Some(50),
         container_log_max_size: Some("10Mi".into()),
         container_log_max_files: Some(3),
+        extra_config: None,
     });
     TemplateSpec {
         containerd: Some(ContainerdSettings { sandbox_image: Some("x/pause:1".into()), ..Default::default() }),

@@ -11,7 +11,7 @@ use api::{
 use super::{
     Cluster, Network, Platform, RenderError, Settings, check,
     context::{Context, NODE_IP, NODE_NAME},
-    kubelet, program,
+    kubelet, prerequisites, program,
 };
 
 /// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
@@ -24,9 +24,7 @@ pub(super) fn services(
 ) -> Result<ServicesConfig, RenderError> {
     check::services(cluster)?;
     let context = Context { cluster, payload, settings };
-    if !context.has(program::KUBELET) {
-        return Err(RenderError::NoProgram(program::KUBELET));
-    }
+    prerequisites::check(&context)?;
     let all =
         [containerd, kubelet_service, csi_proxy, hybrid_overlay, windows_exporter, cloud_node_manager, kube_proxy];
     let mut services: Vec<Service> = all.iter().filter_map(|service| service(&context)).collect();

@@ -43,6 +43,8 @@ const OVN: Network = Network::OvnHybrid { vxlan_port: None };
 #[test]
 fn which_services() {
     let on = |platform, network| Cluster { platform, network, ..cluster() };
+    let overlay =
+        [program::KUBELET, program::KUBE_PROXY, program::HYBRID_OVERLAY, program::WIN_OVERLAY, program::HOST_LOCAL];
     let cases: [(&str, Cluster, &[&str], &[&str]); 6] = [
         (
             "own network",
@@ -62,9 +64,9 @@ fn which_services() {
             &PROGRAMS,
             &["containerd", "kubelet", "csi-proxy", "windows_exporter", "cloud-node-manager"],
         ),
-        ("least", on(Platform::Azure, OVN), &[program::KUBELET], &["kubelet"]),
+        ("least", on(Platform::Azure, Network::External), &[program::KUBELET], &["kubelet"]),
         ("no csi-proxy", cluster(), &[program::KUBELET, program::CONTAINERD], &["containerd", "kubelet"]),
-        ("no overlay", on(Platform::None, OVN), &[program::KUBELET, program::KUBE_PROXY], &["kubelet", "kube-proxy"]),
+        ("least with an overlay", on(Platform::None, OVN), &overlay, &["kubelet", "hybrid-overlay-node", "kube-proxy"]),
     ];
     for (name, cluster, destinations, expected) in cases {
         assert_eq!(names(&cluster, destinations), expected, "{name}");
@@ -362,7 +364,14 @@ proptest! {
         };
         let settings = Settings { debug, ..if rotate { Settings::default() } else { no_rotation() } };
         let manifest = payload(&destinations);
-        let config = services(&cluster, &manifest, &settings).unwrap();
+        let config = match services(&cluster, &manifest, &settings) {
+            Ok(config) => config,
+            Err(RenderError::NoProgram(missing)) => {
+                prop_assert!(!manifest.has(missing), "the payload has {missing}");
+                return Ok(());
+            }
+            Err(error) => return Err(TestCaseError::fail(error.to_string())),
+        };
         prop_assert!(config.validate().is_ok(), "{config:?}");
         prop_assert_eq!(&ServicesConfig::from_data(&config.to_data()).unwrap(), &config);
         let names: Vec<&str> = config.services.iter().map(|s| s.name.as_str()).collect();

@@ -19,7 +19,7 @@ fn base() -> Rendered {
         services: services.iter().map(ToString::to_string).collect(),
         ..File::default()
     };
-    let files: [(&str, &[&str]); 12] = [
+    let files: [(&str, &[&str]); 13] = [
         (program::KUBELET, &["kubelet"]),
         (program::KUBE_PROXY, &["kube-proxy"]),
         (program::LOG_RUNNER, &["kubelet", "kube-proxy"]),
@@ -31,6 +31,7 @@ fn base() -> Rendered {
         (program::HYBRID_OVERLAY, &["hybrid-overlay-node"]),
         (program::AZURE_NODE_MANAGER, &["cloud-node-manager"]),
         (program::WIN_OVERLAY, &[]),
+        (program::HOST_LOCAL, &[]),
         (r"C:\k\readme.txt", &[]),
     ];
     let manifest = Manifest { schema: 1, files: files.into_iter().map(file).collect() };

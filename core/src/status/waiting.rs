@@ -1,5 +1,9 @@
 //! What a host waits for, as its instance reports it. Pure.
 
+use std::borrow::Cow;
+
+use api::Pause;
+
 /// What decides it.
 #[expect(clippy::struct_excessive_bools, reason = "each field is an independent observation")]
 #[derive(Clone, Copy, Debug, Default)]
@@ -12,8 +16,8 @@ pub struct Waiting {
     pub has_machine: bool,
     /// Whether its pool is in mode Plan.
     pub is_plan: bool,
-    /// Whether its pool is paused.
-    pub paused: bool,
+    /// The pause of its pool.
+    pub pause: Option<Pause>,
     /// Whether a person holds it.
     pub held: bool,
     /// Whether the admission policies that hold the rights of the hosts' daemons are missing.
@@ -22,8 +26,8 @@ pub struct Waiting {
 
 impl Waiting {
     /// The first of all reasons, in words.
-    pub fn message(self) -> &'static str {
-        match self {
+    pub fn message(self) -> Cow<'static, str> {
+        let words = match self {
             Self { is_plan: true, .. } => "waits because its pool is in mode Plan: no operation begins",
             Self { lacks_policies: true, .. } => {
                 "waits until the admission policies for wicd are in force again; see the condition PoliciesInForce of its pool"
@@ -31,14 +35,17 @@ impl Waiting {
             Self { held: true, .. } => {
                 "waits because the annotation windowsmachineconfig.openshift.io/hold=true holds it"
             }
-            Self { paused: true, .. } => "waits because its pool is paused (rollout.paused)",
+            Self { pause: Some(pause), .. } => {
+                return format!("waits because its pool is {pause} ({})", pause.field()).into();
+            }
             Self { leaves: false, .. } => "waits for its turn to join (provisioning.maxConcurrent)",
             Self { has_machine: true, .. } => {
                 "waits until its Machine is deleted, or until its turn to be deconfigured (rollout.maxUnavailable)"
             }
             Self { is_node: true, .. } => "waits until another node may be disrupted (rollout.maxUnavailable)",
             _ => "waits for its turn to be deconfigured (provisioning.maxConcurrent)",
-        }
+        };
+        words.into()
     }
 }
 
@@ -50,15 +57,18 @@ mod tests {
     fn only_what_is_so_is_named() {
         let (join, leave) = (Waiting::default(), Waiting { leaves: true, ..Waiting::default() });
         let node = Waiting { is_node: true, ..leave };
+        let pause = Some(Pause::Indefinite);
+        let until = Some(Pause::Until("2027-01-01T08:00:00Z".parse().unwrap()));
         for (waiting, expected) in [
             (join, "its turn to join (provisioning.maxConcurrent)"),
             (leave, "its turn to be deconfigured (provisioning.maxConcurrent)"),
             (node, "another node may be disrupted (rollout.maxUnavailable)"),
             (Waiting { has_machine: true, ..node }, "until its Machine is deleted"),
-            (Waiting { paused: true, ..node }, "its pool is paused (rollout.paused)"),
-            (Waiting { paused: true, held: true, ..join }, "hold=true holds it"),
-            (Waiting { paused: true, lacks_policies: true, ..join }, "PoliciesInForce"),
-            (Waiting { paused: true, is_plan: true, ..join }, "mode Plan"),
+            (Waiting { pause, ..node }, "its pool is paused (rollout.paused)"),
+            (Waiting { pause: until, ..join }, "its pool is paused until 2027-01-01T08:00:00Z (rollout.pausedUntil)"),
+            (Waiting { pause, held: true, ..join }, "hold=true holds it"),
+            (Waiting { pause, lacks_policies: true, ..join }, "PoliciesInForce"),
+            (Waiting { pause, is_plan: true, ..join }, "mode Plan"),
         ] {
             assert!(waiting.message().contains(expected), "{waiting:?}: {}", waiting.message());
         }

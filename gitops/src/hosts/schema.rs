@@ -13,7 +13,7 @@ use super::{
     excerpt, field,
     tree::{Fault, Kind, Meaning, Node},
 };
-use wnp_core::{inventory::address::is_address, node::labels};
+use wnp_core::{inventory::address::is_address, node::permitted};
 
 /// API version of a host list.
 pub const API_VERSION: &str = "windowsmachineconfig.openshift.io/v1alpha1";
@@ -150,6 +150,13 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
     if let Some(labels) = node.get("labels") {
         check_labels(labels, faults);
     }
+    if let Some(annotations) = node.get("annotations") {
+        check_annotations(annotations, faults);
+    }
+    if let (Some(taints), Some(Kind::List(items))) = (&host.taints, node.get("taints").map(|n| &n.kind)) {
+        let problems = taints.iter().zip(items).filter_map(|(t, at)| Some((at.line, permitted::taint_problem(t)?)));
+        faults.extend(problems.map(|(line, problem)| (line, format!("`taints`: {problem}"))));
+    }
     (faults.len() == before).then_some(host)
 }
 
@@ -157,18 +164,28 @@ pub(super) fn host(node: &Node, faults: &mut Vec<Fault>) -> Option<Host> {
 fn check_labels(map: &Node, faults: &mut Vec<Fault>) {
     let Kind::Map(members) = &map.kind else { return };
     for member in members {
-        if let Some(mend) = labels::key_problem(&member.key) {
+        if let Some(mend) = permitted::key_problem(&member.key) {
             faults.push((
                 member.line,
                 format!("`labels`: {:?} is not a valid key of a label: {mend}", excerpt(&member.key)),
             ));
         }
         let value = member.value.text().unwrap_or_default();
-        if let Some(mend) = labels::value_problem(value) {
+        if let Some(mend) = permitted::value_problem(value) {
             faults.push((
                 member.value.line,
                 format!("`labels`: {:?} is not a valid value of a label: {mend}", excerpt(value)),
             ));
+        }
+    }
+}
+
+fn check_annotations(map: &Node, faults: &mut Vec<Fault>) {
+    let Kind::Map(members) = &map.kind else { return };
+    for member in members {
+        if let Some(mend) = permitted::annotation_problem(&member.key) {
+            let key = excerpt(&member.key);
+            faults.push((member.line, format!("`annotations`: {key:?} is not a valid key of an annotation: {mend}")));
         }
     }
 }
@@ -181,6 +198,22 @@ impl Rules {
         let types = types(schema);
         match (&node.kind, types.as_slice()) {
             (Kind::Map(_), ["object"]) => self.check_object(node, schema, path, faults),
+            (Kind::List(items), ["array"]) => {
+                let max = number_of(schema, "maxItems").unwrap_or(i64::MAX);
+                if count(items.len()) > max {
+                    wrong(format!("{about} has more than {max} entries"));
+                }
+                let of = schema.get("items").unwrap_or(&Value::Null);
+                let items = items.iter().enumerate();
+                Value::Array(items.map(|(n, item)| self.check(item, of, &format!("{path}[{n}]"), faults)).collect())
+            }
+            (Kind::Scalar { text, .. }, []) if !words(schema).is_empty() => {
+                let words = words(schema);
+                if !words.contains(&text.as_str()) {
+                    wrong(format!("{about}: {:?} must be one of {}", excerpt(text), words.join(", ")));
+                }
+                Value::String(text.clone())
+            }
             (Kind::Scalar { text, .. }, ["string"]) => {
                 if node.meaning() != Some(Meaning::Text) {
                     wrong(format!("{about}: {} is read as {}: put it in quotes", excerpt(text), node.what()));
@@ -206,6 +239,7 @@ impl Rules {
                     "object" => "an object",
                     "string" => "text",
                     "integer" => "a number",
+                    "array" => "a list",
                     other => other,
                 };
                 wrong(format!("{about} must be {wanted}, but is {}", node.what()));
@@ -278,6 +312,12 @@ fn types(schema: &Value) -> Vec<&str> {
         Some(Value::Array(many)) => many.iter().filter_map(Value::as_str).filter(|t| *t != "null").collect(),
         _ => Vec::new(),
     }
+}
+
+/// The words of which a value must be one.
+fn words(schema: &Value) -> Vec<&str> {
+    let each = schema.get("oneOf").and_then(Value::as_array).into_iter().flatten();
+    each.filter_map(|one| one.get("const").and_then(Value::as_str)).collect()
 }
 
 /// A limit; whole, whatever way the generator writes it.

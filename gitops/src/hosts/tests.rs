@@ -53,12 +53,17 @@ privateKeySecretRef: {name: key}
 labels:
   example.com/hall: b
   'line': '7'
+annotations: {example.com/owner: press}
+taints:
+- {key: hall, value: b, effect: NoExecute}
 ";
     let [entry] = read(&[file("a.yaml", text)]).unwrap().try_into().unwrap();
     let host = entry.host;
     assert_eq!((host.port, host.username.as_deref()), (Some(2222), Some(r"DOMAIN\core")));
     assert_eq!(host.private_key_secret_ref.unwrap().name, "key");
     assert_eq!(host.labels.unwrap()["line"], "7");
+    assert_eq!(host.annotations.unwrap()["example.com/owner"], "press");
+    assert_eq!(host.taints.unwrap()[0].effect, api::TaintEffect::NoExecute);
     assert!(host.host_key.unwrap().starts_with("ssh-ed25519 "));
 }
 
@@ -106,6 +111,24 @@ fn what_is_wrong_is_said_with_its_line_and_how_to_mend_it() {
         ("name: a\naddress: a\nlabels:\n  a b: c\n", 4, "is not a valid key of a label"),
         ("name: a\naddress: a\nlabels:\n  a: b c\n", 4, "is not a valid value of a label"),
         ("name: a\naddress: a\nlabels:\n  a: true\n", 4, "`labels.a`: true is read as a boolean: put it in quotes"),
+        (
+            "name: a\naddress: a\nlabels:\n  node-role.kubernetes.io/master: ''\n",
+            4,
+            "a Windows node has no control plane",
+        ),
+        ("name: a\naddress: a\nannotations:\n  x.k8s.io/b: c\n", 4, "is not a valid key of an annotation"),
+        ("name: a\naddress: a\ntaints: hall\n", 3, "`taints` must be a list, but is text"),
+        (
+            "name: a\naddress: a\ntaints:\n- key: hall\n  effect: Never\n",
+            5,
+            "`taints[0].effect`: \"Never\" must be one of NoSchedule",
+        ),
+        ("name: a\naddress: a\ntaints:\n- effect: NoExecute\n", 4, "needs `key`"),
+        (
+            "name: a\naddress: a\ntaints:\n- {key: hall, effect: NoExecute}\n- {key: node.kubernetes.io/x, effect: NoExecute}\n",
+            5,
+            "is not a valid key of a taint",
+        ),
         ("name: a\nname: b\naddress: a\n", 2, "duplicate `name`"),
         ("- name: a\n  address: a\n- name: a\n  address: b\n", 3, "duplicate name `a` (first defined at i.yaml:1)"),
         (

@@ -316,12 +316,11 @@ impl SimHost {
     /// Has its wicd do its work, if it runs, and returns what it changes in the annotations of the Node. It works without a Node too: what
     /// failed once is tried again.
     pub fn wicd_report(&self, node: Option<&PartialObjectMeta<Node>>) -> BTreeMap<&'static str, Option<String>> {
-        match node {
-            Some(node) => kubelet::report(&self.machine, node),
-            None => {
-                self.machine.windows().keep(None);
-                BTreeMap::new()
-            }
+        if let Some(node) = node {
+            kubelet::report(&self.machine, node)
+        } else {
+            self.machine.windows().keep(None);
+            BTreeMap::new()
         }
     }
 

@@ -52,8 +52,8 @@ impl Program {
     }
 }
 
-/// Builds a program, and says so. Go keeps what it has compiled: the second time takes seconds.
-pub(super) fn build(program: &Program, file_name: &str, step: &str) -> Result<PathBuf> {
+/// Builds a program, says so, and returns its path and version. Go keeps what it has compiled: the second time takes seconds.
+pub(super) fn build(program: &Program, file_name: &str, step: &str) -> Result<(PathBuf, String)> {
     let version = program.pinned()?;
     let folder = target_folder().join("payload");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -70,7 +70,7 @@ pub(super) fn build(program: &Program, file_name: &str, step: &str) -> Result<Pa
         .context("cannot run go; Go 1.26 or newer is needed to build the payload")?;
     ensure!(status.success(), "{} cannot be built; what go says is above", program.package);
     println!("{step}: built in {} s", start.elapsed().as_secs());
-    Ok(out)
+    Ok((out, version))
 }
 
 /// Fills a version into linker flags.

@@ -188,7 +188,7 @@ impl Kept {
             return SourceOutcome::Unknown(trouble.unwrap_or_else(nothing), next);
         };
         let mut listing = HostList::clone(&in_use.listing);
-        (listing.next, listing.trouble) = (next, trouble);
+        (listing.next, listing.trouble, listing.read_at) = (next, trouble, Some(Timestamp::now()));
         if let Some(status) = &mut listing.status {
             status.refused_revision = revision.flatten();
         }

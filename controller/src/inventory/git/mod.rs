@@ -129,11 +129,11 @@ impl GitSources {
                 looked.await;
             }
         }
-        let (looks, next, as_of) = {
+        let (looks, next, as_of, read_at) = {
             let state = remote.lock();
             // What is suspended goes on listing what it has.
             let is_followed = git.suspend != Some(true);
-            (state.looks, state.next.filter(|_| is_followed), state.began.filter(|_| is_followed))
+            (state.looks, state.next.filter(|_| is_followed), state.began.filter(|_| is_followed), state.looked)
         };
         let before = pool.status.as_ref().and_then(|s| s.inventory.clone());
         let before = before.filter(|b| b.source == source(git) && b.revision.is_some());
@@ -141,7 +141,7 @@ impl GitSources {
             Some(list) => list,
             None => self.evaluate(&name, &remote, git, before, looks).await,
         };
-        asked(list, git.suspend == Some(true), next, as_of)
+        asked(list, git.suspend == Some(true), next, as_of, read_at)
     }
 
     /// Fetches a repository at once, after a push. Returns the number of matching repositories.
@@ -261,8 +261,14 @@ impl GitSources {
     }
 }
 
-/// Report for a pool.
-fn asked(list: List, suspended: bool, next: Option<Timestamp>, as_of: Option<Begun>) -> SourceOutcome {
+/// Report for a pool. `read_at` is when the last fetch was over, whatever came of it.
+fn asked(
+    list: List,
+    suspended: bool,
+    next: Option<Timestamp>,
+    as_of: Option<Begun>,
+    read_at: Option<Timestamp>,
+) -> SourceOutcome {
     let List { in_force, trouble, refused, .. } = list;
     let Some(listing) = in_force else {
         let (reason, message) = if suspended {
@@ -275,7 +281,7 @@ fn asked(list: List, suspended: bool, next: Option<Timestamp>, as_of: Option<Beg
     };
     let mut listing = HostList::clone(&listing);
     listing.trouble = trouble;
-    (listing.next, listing.as_of) = (next, as_of);
+    (listing.next, listing.as_of, listing.read_at) = (next, as_of, read_at);
     if let Some(status) = &mut listing.status {
         status.refused_revision = refused;
     }
@@ -346,5 +352,27 @@ mod tests {
         (state.began, state.looking) = (Some(late), false);
         drop(state);
         assert!(!is_due(owners.begin("far")), "that fetch is the answer");
+    }
+
+    #[test]
+    fn a_fetch_that_fails_or_is_refused_is_no_success() {
+        let at = Timestamp::now();
+        let error = SourceError { reason: "GitUnreachable", message: "no answer".into(), stalls: false };
+        let list = |is_in_force: bool, trouble: Option<SourceError>| List {
+            looks: 1,
+            settings: GitSource::default(),
+            in_force: is_in_force.then(Arc::default),
+            trouble,
+            refused: None,
+        };
+        for (about, list, suspended, read_at, expected) in [
+            ("fetched", list(true, None), false, Some(at), Some(at)),
+            ("suspended after a fetch", list(true, None), true, Some(at), Some(at)),
+            ("suspended, and read from disk", list(true, None), true, None, None),
+            ("the fetch fails, or its revision is refused", list(true, Some(error)), false, Some(at), None),
+            ("not fetched yet", list(false, None), false, None, None),
+        ] {
+            assert_eq!(asked(list, suspended, None, None, read_at).success(), expected, "{about}");
+        }
     }
 }

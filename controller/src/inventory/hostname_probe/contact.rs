@@ -88,7 +88,7 @@ async fn try_contact(cx: &Arc<Context>, ask: &Ask) -> Result<FirstContact, StepE
         username: host.username.clone().unwrap_or_else(|| ssh.username().into()),
         host_key: host.host_key.clone(),
         private_keys: keys,
-        labels: host.labels.clone().unwrap_or_default(),
+        ..InstanceHost::default()
     };
     let spec = WindowsInstanceSpec { host: instance_host, ..WindowsInstanceSpec::default() };
     let instance = WindowsInstance::new("", spec);

@@ -59,12 +59,13 @@ pub(crate) async fn ask(pool: &WindowsNodePool, reference: &MachineSetRef, cx: &
     };
     let here: Vec<(String, String)> = mine.clone().filter(from_here).filter_map(|i| of_machine(i)).collect();
     let beside = Beside {
-        platform: cx.hosts.release.cluster.platform,
+        platform: cx.hosts.release.get().cluster.platform,
         pool_has_user: pool.spec.ssh().username.is_some(),
         instances: mine.filter_map(|i| of_machine(i)).collect(),
     };
     let departures = Some(departures(source.group, &machines, &here));
-    SourceOutcome::Listed(Box::new(HostList { departures, ..list(&source, &machines, &beside) }))
+    let read_at = Some(Timestamp::now());
+    SourceOutcome::Listed(Box::new(HostList { departures, read_at, ..list(&source, &machines, &beside) }))
 }
 
 async fn listed(client: &Client, source: &Source) -> kube::Result<Option<Vec<Machine>>> {

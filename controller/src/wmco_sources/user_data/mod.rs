@@ -107,7 +107,7 @@ async fn keep_in(cx: &Context, namespace: &str, public_key: &str) -> kube::Resul
         }
         return Ok(false);
     }
-    let text = render(cx.hosts.release.cluster.platform, public_key);
+    let text = render(cx.hosts.release.get().cluster.platform, public_key);
     let secret = json!({
         "apiVersion": "v1",
         "kind": "Secret",

@@ -3,10 +3,11 @@
 use std::fmt::Write as _;
 
 use api::{
-    Step, Verdict, WindowsNodePool,
+    Pause, Step, Time, Verdict, WindowsNodePool,
     conditions::{Status, reason},
     names::key,
 };
+use jiff::Timestamp;
 
 use super::{
     ObservedPool, blocked,
@@ -44,15 +45,20 @@ pub(super) struct View<'a> {
     pub trouble: Option<Trouble>,
     /// What is happening.
     pub act: String,
-    pub paused: bool,
+    pub pause: Option<Pause>,
 }
 
 impl<'a> View<'a> {
-    pub(super) fn of(pool: &'a WindowsNodePool, seen: &'a ObservedPool<'a>, groups: &'a Groups) -> Self {
-        let paused = pool.spec.rollout().paused();
-        let held = held(seen, paused);
+    pub(super) fn of(
+        pool: &'a WindowsNodePool,
+        seen: &'a ObservedPool<'a>,
+        groups: &'a Groups,
+        now: Timestamp,
+    ) -> Self {
+        let pause = pool.spec.rollout().pause(now);
+        let held = held(seen, pause);
         let act = act(seen, groups, &to_update(seen, held.as_ref()));
-        Self { pool, seen, groups, trouble: worst(pool, seen, groups), held, act, paused }
+        Self { pool, seen, groups, trouble: worst(pool, pause, seen, groups), held, act, pause }
     }
 
     /// Whether each entry of the list is used, and the list is what it must be.
@@ -85,9 +91,10 @@ impl<'a> View<'a> {
         set(is_so, why, format!("{revision} was signed by {signer}"))
     }
 
-    /// Whether a person has paused rollouts.
+    /// Whether a person has paused the pool.
     pub(super) fn paused(&self) -> Next {
-        set(self.paused.into(), if self.paused { reason::PAUSED } else { reason::NOT_PAUSED }, "")
+        let (status, why, message) = pause_in_words(self.pause);
+        set(status, why, message)
     }
 
     /// Whether something is wrong.
@@ -164,18 +171,19 @@ impl<'a> View<'a> {
         match (&self.trouble, &self.held, act.is_empty()) {
             (_, Some(held), _) if held.stalls => set(Status::False, held.reason, with(&held.message)),
             (None, Some(held), true) if held.waits => set(Status::Unknown, held.reason, with(&held.message)),
-            (None, None, true) => {
-                set(Status::True, if self.paused { reason::PAUSED } else { reason::SUCCEEDED }, with(""))
-            }
+            (None, None, true) => match self.pause {
+                Some(pause) => set(Status::True, reason::PAUSED, with(&pause.to_string())),
+                None => set(Status::True, reason::SUCCEEDED, with("")),
+            },
             (None, Some(held), true) => set(Status::True, held.reason, with(&held.message)),
             (Some(Trouble { reason, message }), ..) if !hopeful || act.is_empty() || has_problem => {
                 set(Status::False, reason, with(message))
             }
             (trouble, ..) => {
-                let paused = self.paused.then_some("paused");
-                let parts = trouble.iter().map(|t| t.message.as_str()).chain(paused).chain([act.as_str()]);
+                let pause = self.pause.map(|pause| pause.to_string());
+                let parts = trouble.iter().map(|t| t.message.as_str()).chain(pause.as_deref()).chain([act.as_str()]);
                 let message = with(&parts.collect::<Vec<_>>().join("; "));
-                if self.paused {
+                if pause.is_some() {
                     set(Status::True, reason::PAUSED, message)
                 } else {
                     set(Status::Unknown, reason::PROGRESSING, message)
@@ -187,12 +195,18 @@ impl<'a> View<'a> {
     /// What is done about hosts of a pool that is being deleted, or why nothing is.
     fn deletion(&self) -> String {
         let trouble = self.trouble.as_ref().map(|t| t.message.clone());
-        let waits = self.paused && !self.groups.leaving.is_empty();
-        let paused = waits.then(|| {
-            "rollout.paused keeps its nodes: set it to false, or spec.deletionPolicy to Orphan, so that they stay as they are".to_owned()
+        let pause = self.pause.filter(|_| !self.groups.leaving.is_empty()).map(|pause| {
+            let (until, off) = match pause.end() {
+                Some(end) => (format!(" until {}", Time::from(end)), "null"),
+                None => (String::new(), "false"),
+            };
+            let field = pause.field();
+            format!(
+                "{field} keeps its nodes{until}: set it to {off}, or spec.deletionPolicy to Orphan, so that they stay as they are"
+            )
         });
         let act = Some(self.act.clone()).filter(|act| !act.is_empty());
-        ["being deleted".to_owned()].into_iter().chain(trouble).chain(paused).chain(act).collect::<Vec<_>>().join("; ")
+        ["being deleted".to_owned()].into_iter().chain(trouble).chain(pause).chain(act).collect::<Vec<_>>().join("; ")
     }
 
     /// What a person must know whatever happens: nodes on hold, and keys that cannot be used. The nodes work all the same.
@@ -206,7 +220,7 @@ impl<'a> View<'a> {
     /// Why the SSH keys of hosts cannot be changed.
     fn keys_trouble(&self) -> Option<(&'static str, String)> {
         let keys = self.seen.keys.as_ref().filter(|keys| keys.problem.is_some() || !keys.failed.is_empty())?;
-        let (_, why, message) = keys_in_words(keys, self.paused);
+        let (_, why, message) = keys_in_words(keys, self.pause.is_some());
         Some((why, message))
     }
 
@@ -233,7 +247,7 @@ impl<'a> View<'a> {
         let list = self.seen.list;
         let asked_again = list.problems.first().filter(|p| p.host.is_empty() && list.mends_itself).map(|p| &p.message);
         let waits_for = self.held.as_ref().filter(|h| h.waits).map(|h| &h.message);
-        let act = (!self.act.is_empty()).then_some(&self.act).or(waits_for).filter(|_| !self.paused);
+        let act = (!self.act.is_empty()).then_some(&self.act).or(waits_for).filter(|_| self.pause.is_none());
         let Some(message) = asked_again.or(act) else { return Next::Remove };
         let is_first = self.groups.failed.is_empty() && asked_again.is_none();
         let why = if is_first { reason::PROGRESSING } else { reason::PROGRESSING_WITH_RETRY };
@@ -243,7 +257,7 @@ impl<'a> View<'a> {
     /// Whether every host accepts the first key of its list.
     pub(super) fn keys_current(&self) -> Next {
         let Some(keys) = &self.seen.keys else { return Next::Remove };
-        let (status, why, message) = keys_in_words(keys, self.paused);
+        let (status, why, message) = keys_in_words(keys, self.pause.is_some());
         set(status, why, message)
     }
 }
@@ -301,6 +315,14 @@ fn strays_in_words(strays: &[String]) -> String {
     }
 }
 
+/// Whether the operator begins nothing, and until when.
+pub(super) fn pause_in_words(pause: Option<Pause>) -> (Status, &'static str, String) {
+    match pause {
+        Some(pause) => (Status::True, reason::PAUSED, pause.to_string()),
+        None => (Status::False, reason::NOT_PAUSED, String::new()),
+    }
+}
+
 /// Hosts that still accept an old key, and the cause. It is independent of the other conditions: the nodes work with
 /// either key.
 fn keys_in_words(keys: &Standing, paused: bool) -> (Status, &'static str, String) {
@@ -333,7 +355,7 @@ pub(super) struct Held {
     pub waits: bool,
 }
 
-fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
+fn held(seen: &ObservedPool<'_>, pause: Option<Pause>) -> Option<Held> {
     let waiting = &seen.decision.waiting;
     let keeps = |reason, message| Held { reason, message, passes: false, stalls: false, waits: false };
     let waits = |reason, message| Some(Held { waits: true, ..keeps(reason, message) });
@@ -358,8 +380,8 @@ fn held(seen: &ObservedPool<'_>, paused: bool) -> Option<Held> {
         return withheld.or_else(|| blocked::on_hold(seen.members).map(|(reason, message)| keeps(reason, message)));
     }
     let n = waiting.len();
-    if paused {
-        return Some(keeps(reason::PAUSED, format!("paused; {n} to be updated: {}", first_names(waiting))));
+    if let Some(pause) = pause {
+        return Some(keeps(reason::PAUSED, format!("{pause}; {n} to be updated: {}", first_names(waiting))));
     }
     let n = format!("{n} to be updated {}", if n == 1 { "waits" } else { "wait" });
     if let Ok(window) = seen.window

@@ -107,7 +107,7 @@ pub fn next(
         effective: Some(pool.spec.effective()),
         conditions: before.conditions,
     };
-    let view = View::of(pool, seen, &groups);
+    let view = View::of(pool, seen, &groups, now);
     let warning = warning.map(|(why, message)| Next::Set(Status::True, (*why).to_owned(), message.clone()));
     for (type_, next) in [
         (kind::INVENTORY_SYNCED, view.inventory_synced()),
@@ -196,6 +196,9 @@ pub fn planned(
         }
     }
     put(kind::UPDATING, Status::False, reason::PLANNED, &message);
+    // The end of a pause is no change of the pool, so this must not wait for one.
+    let (paused, why, until) = conditions::pause_in_words(pool.spec.rollout().pause(now));
+    put(kind::PAUSED, paused, why, &until);
     remove(&mut status.conditions, kind::RECONCILING);
     remove(&mut status.conditions, kind::STALLED);
     status.plan = Some(plan);

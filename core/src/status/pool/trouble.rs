@@ -1,6 +1,6 @@
 //! What is wrong with a pool, the worst first: which host, since when, and what to do. Pure.
 
-use api::{RemediationType, WindowsNodePool, conditions::reason};
+use api::{Pause, RemediationType, WindowsNodePool, conditions::reason};
 use jiff::{SignedDuration, Timestamp};
 
 use super::{ObservedPool, failure, groups::Groups};
@@ -25,13 +25,18 @@ impl Trouble {
 }
 
 /// The worst kind, with the others in its message. `None` if nothing is wrong.
-pub(super) fn worst(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+pub(super) fn worst(
+    pool: &WindowsNodePool,
+    pause: Option<Pause>,
+    seen: &ObservedPool<'_>,
+    groups: &Groups,
+) -> Option<Trouble> {
     let all: Vec<Trouble> = [
         source(seen),
         too_many_unhealthy(seen, groups),
         failed(seen, groups),
         lost(seen),
-        not_ready(pool, seen, groups),
+        not_ready(pool, pause, seen, groups),
         drain_blocked(seen),
         refused(seen),
     ]
@@ -68,14 +73,19 @@ fn lost(seen: &ObservedPool<'_>) -> Option<Trouble> {
 }
 
 /// Nodes that are not Ready, with when the first of them is repaired, as far as that is known.
-fn not_ready(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -> Option<Trouble> {
+fn not_ready(
+    pool: &WindowsNodePool,
+    pause: Option<Pause>,
+    seen: &ObservedPool<'_>,
+    groups: &Groups,
+) -> Option<Trouble> {
     let others: Vec<String> = groups.not_ready.iter().filter(|n| !seen.decision.lost.contains(*n)).cloned().collect();
     if others.is_empty() || seen.decision.too_many_unhealthy {
         return None;
     }
     let first = others.first().and_then(|name| member(seen, name));
     let since = first.and_then(|m| m.candidate.down_since);
-    let since = since.map(|since| format!(" since {}{}", minute(since), repair(pool, since)));
+    let since = since.map(|since| format!(" since {}{}", minute(since), repair(pool, pause, since)));
     Some(Trouble::new(
         reason::NODES_NOT_READY,
         format!("not Ready: {}{}", first_names(&others), since.unwrap_or_default()),
@@ -83,13 +93,13 @@ fn not_ready(pool: &WindowsNodePool, seen: &ObservedPool<'_>, groups: &Groups) -
 }
 
 /// When the operator repairs a node that has not been Ready since then.
-fn repair(pool: &WindowsNodePool, since: Timestamp) -> String {
+fn repair(pool: &WindowsNodePool, pause: Option<Pause>, since: Timestamp) -> String {
     let remediation = pool.spec.remediation();
     if remediation.type_.unwrap_or_default() == RemediationType::None {
         return ", not repaired: remediation.type is None".into();
     }
-    if pool.spec.rollout().paused() {
-        return ", not repaired: rollout.paused".into();
+    if let Some(pause) = pause {
+        return format!(", not repaired: {pause} ({})", pause.field());
     }
     let wait = SignedDuration::try_from(remediation.not_ready_after()).ok();
     let at = wait.and_then(|wait| since.checked_add(wait).ok());

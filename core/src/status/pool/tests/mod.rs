@@ -255,6 +255,58 @@ fn paused_is_not_reconciling() {
 }
 
 #[test]
+fn a_pause_names_its_end_and_is_over_then() {
+    let until = |end: &str| {
+        let mut pool = pool(2);
+        pool.spec.rollout = Some(Rollout { paused_until: Some(end.parse().unwrap()), ..Rollout::default() });
+        pool
+    };
+    let said = "paused until 1970-01-12T13:46:41Z";
+    // The present is 1970-01-12T13:46:40Z.
+    for (about, end, phase, ready, paused) in [
+        (
+            "to come",
+            "1970-01-12T13:46:41Z",
+            Phase::Ready,
+            ("True", "Paused", format!("2 of 2 nodes Ready; {said}")),
+            ("True", "Paused", said),
+        ),
+        (
+            "to come, and a host is new",
+            "1970-01-12T13:46:41Z",
+            Phase::Pending,
+            ("True", "Paused", format!("1 of 2 nodes Ready; {said}; 1 waiting to join: h1")),
+            ("True", "Paused", said),
+        ),
+        (
+            "now",
+            "1970-01-12T13:46:40Z",
+            Phase::Ready,
+            ("True", "Succeeded", "2 of 2 nodes Ready".into()),
+            ("False", "NotPaused", ""),
+        ),
+        (
+            "past, and a host is new",
+            "1970-01-12T13:46:39Z",
+            Phase::Pending,
+            ("Unknown", "Progressing", "1 of 2 nodes Ready; 1 waiting to join: h1".into()),
+            ("False", "NotPaused", ""),
+        ),
+    ] {
+        let pool = until(end);
+        let status = described(&pool, &[member("h0", Phase::Ready), member("h1", phase)], &[]);
+        let of = |status: &WindowsNodePoolStatus, type_| {
+            let c = find(&status.conditions, type_).unwrap();
+            (c.status.clone(), c.reason.clone(), c.message.clone())
+        };
+        assert_eq!(of(&status, kind::READY), (ready.0.into(), ready.1.into(), ready.2), "{about}");
+        let paused: (String, String, String) = (paused.0.into(), paused.1.into(), paused.2.into());
+        assert_eq!(of(&status, kind::PAUSED), paused, "{about}");
+        assert_eq!(of(&planned(&pool, &[], 2, &[], &[], now()), kind::PAUSED), paused, "{about}, mode Plan");
+    }
+}
+
+#[test]
 fn what_takes_too_long_is_stalled_but_goes_on() {
     let mut pool = pool(1);
     pool.spec.rollout = Some(Rollout { progress_deadline_seconds: Some(60), ..Rollout::default() });

@@ -45,6 +45,11 @@ fn held(name: &str) -> Member {
     member
 }
 
+/// A pause until this second.
+fn until(second: i64) -> Rollout {
+    Rollout { paused_until: Some(Timestamp::from_second(second).unwrap().into()), ..Rollout::default() }
+}
+
 /// Reads the columns READY, DEGRADED and STATUS.
 fn columns(pool: &WindowsNodePool, members: &[Member], problems: &[EntryError], keys: Option<Standing>) -> String {
     let deleting = pool.metadata.deletion_timestamp.is_some();
@@ -130,7 +135,11 @@ fn a_node_that_is_not_repaired_reads_why() {
         (of(&|p| p.spec.remediation.clone_from(&none)), "not repaired: remediation.type is None"),
         (
             of(&|p| p.spec.rollout = Some(Rollout { paused: Some(true), ..Rollout::default() })),
-            "not repaired: rollout.paused",
+            "not repaired: paused (rollout.paused)",
+        ),
+        (
+            of(&|p| p.spec.rollout = Some(until(1_000_001))),
+            "not repaired: paused until 1970-01-12T13:46:41Z (rollout.pausedUntil)",
         ),
     ] {
         assert!(said.ends_with(expected), "{said}");
@@ -151,6 +160,14 @@ fn a_paused_pool_that_is_being_deleted_reads_why_it_stays() {
         "Unknown False: being deleted; rollout.paused keeps its nodes: set it to false, or spec.deletionPolicy to Orphan, so that they stay as \
          they are; 1 leaving: h0"
     );
+    pool.spec.rollout = Some(until(1_000_001));
+    assert_eq!(
+        said(&pool),
+        "Unknown False: being deleted; rollout.pausedUntil keeps its nodes until 1970-01-12T13:46:41Z: set it to null, or spec.deletionPolicy to \
+         Orphan, so that they stay as they are; 1 leaving: h0"
+    );
+    pool.spec.rollout = Some(until(1_000_000));
+    assert_eq!(said(&pool), "Unknown False: being deleted; 1 leaving: h0");
 }
 
 #[test]

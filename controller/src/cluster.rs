@@ -66,7 +66,6 @@ const OLDEST_MINOR: u32 = 33;
 
 /// A warning if the API server is older than what is tested. The operator works on.
 pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str, String)> {
-    let number = |text: &str| text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse::<u32>().ok();
     match (number(major), number(minor)) {
         (Some(1), Some(minor)) if minor < OLDEST_MINOR => Some((
             "ApiServerTooOld",
@@ -79,6 +78,25 @@ pub(crate) fn version_warning(major: &str, minor: &str) -> Option<(&'static str,
             "ApiServerVersionUnknown",
             format!("the API server reports the unreadable version {major:?}.{minor:?}"),
         )),
+    }
+}
+
+/// A part of a version, as 36 of `36+`.
+fn number(text: &str) -> Option<u32> {
+    text.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().ok()
+}
+
+/// Whether hosts get their pod network from OVN-Kubernetes, which gives it to Windows through its hybrid overlay alone.
+fn has_overlay(network_type: Option<&str>, is_hybrid: bool) -> Result<bool, ClusterError> {
+    match network_type {
+        Some("OVNKubernetes") if !is_hybrid => Err(ClusterError::Invalid {
+            what: "the network provider",
+            value: "OVNKubernetes".into(),
+            problem: "it has no hybrid overlay, without which pods on Windows have no network; set \
+                      spec.defaultNetwork.ovnKubernetesConfig.hybridOverlayConfig of the Network cluster of operator.openshift.io, or \
+                      --network external if another component provides the network",
+        }),
+        _ => Ok(is_hybrid),
     }
 }
 
@@ -95,6 +113,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let infrastructure = openshift(client, "config.openshift.io", "v1", "Infrastructure", "infrastructures").await?;
     let network = openshift(client, "config.openshift.io", "v1", "Network", "networks").await?;
     let operator = openshift(client, "operator.openshift.io", "v1", "Network", "networks").await?;
+    let proxies = openshift(client, "config.openshift.io", "v1", "Proxy", "proxies").await?;
     let text = |object: &Option<DynamicObject>, path: &str| {
         object.as_ref().and_then(|o| o.data.pointer(path)).and_then(Value::as_str).map(str::to_string)
     };
@@ -116,8 +135,9 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         .and_then(|p| u16::try_from(p).ok());
     let ovn = match args.network {
         Some(choice) => choice == NetworkArg::OvnHybrid,
-        None => hybrid.is_some(),
+        None => has_overlay(text(&network, "/status/networkType").as_deref(), hybrid.is_some())?,
     };
+    let version = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
     let platform =
         text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
     let exporter_tls = exporter_tls(client, &args.namespace).await;
@@ -141,14 +161,40 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         .await?,
         service_cidr,
         cluster_dns,
+        kubernetes_minor: number(&version.minor).filter(|_| number(&version.major) == Some(1)),
         cluster_domain: args.cluster_domain.clone(),
         platform,
-        external_cloud_provider: args.external_cloud_provider,
+        external_cloud_provider: args
+            .external_cloud_provider
+            .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data))),
         network: if ovn { Network::OvnHybrid { vxlan_port } } else { Network::External },
-        proxy: Proxy { http: args.http_proxy.clone(), https: args.https_proxy.clone(), no: args.no_proxy.clone() },
+        proxy: proxies.as_ref().and_then(|p| proxy(&p.data)).unwrap_or_else(|| Proxy {
+            http: args.http_proxy.clone(),
+            https: args.https_proxy.clone(),
+            no: args.no_proxy.clone(),
+        }),
         exporter_tls,
         trusted_ca: None,
     })
+}
+
+/// Whether a cloud controller manager initialises the nodes of an OpenShift cluster, from its `Infrastructure`: as
+/// <https://github.com/openshift/library-go/blob/master/pkg/cloudprovider/external.go> decides it for kubelet on Linux.
+fn has_cloud_controller(infrastructure: &Value) -> bool {
+    const CLOUDS: [&str; 10] =
+        ["AlibabaCloud", "AWS", "Azure", "GCP", "IBMCloud", "KubeVirt", "Nutanix", "OpenStack", "PowerVS", "VSphere"];
+    let platform = &infrastructure["status"]["platformStatus"];
+    match platform["type"].as_str() {
+        Some("External") => platform["external"]["cloudControllerManager"]["state"] == "External",
+        name => name.is_some_and(|name| CLOUDS.contains(&name)),
+    }
+}
+
+/// The proxy in an OpenShift cluster's `Proxy`, as its network operator has checked and completed it. `None` if it names none.
+fn proxy(object: &Value) -> Option<Proxy> {
+    let text = |field: &str| object["status"][field].as_str().filter(|v| !v.is_empty()).map(str::to_owned);
+    let proxy = Proxy { http: text("httpProxy"), https: text("httpsProxy"), no: text("noProxy") };
+    (proxy.http.is_some() || proxy.https.is_some()).then_some(proxy)
 }
 
 /// The address that the operator itself uses, if hosts can use it, too. A Service's name is known in pods only.
@@ -237,6 +283,8 @@ fn tenth_address(cidr: &str) -> Result<IpAddr, ClusterError> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]
@@ -264,6 +312,61 @@ mod tests {
             "https://kubernetes.default.svc.cluster.local",
         ] {
             assert!(as_hosts_reach_it(inside).unwrap_err().to_string().contains("--api-server"), "{inside}");
+        }
+    }
+
+    #[test]
+    fn ovn_without_its_hybrid_overlay_is_refused() {
+        for (network_type, is_hybrid, expected) in [
+            (None, false, Some(false)),
+            (None, true, Some(true)),
+            (Some("OVNKubernetes"), true, Some(true)),
+            (Some("OVNKubernetes"), false, None),
+            (Some("Calico"), false, Some(false)),
+        ] {
+            assert_eq!(has_overlay(network_type, is_hybrid).ok(), expected, "{network_type:?} {is_hybrid}");
+        }
+    }
+
+    #[test]
+    fn cloud_controllers_of_openshift() {
+        let of = |platform: Value| has_cloud_controller(&json!({"status": {"platformStatus": platform}}));
+        let external =
+            |state: &str| json!({"type": "External", "external": {"cloudControllerManager": {"state": state}}});
+        for (platform, expected) in [
+            (json!({"type": "AWS"}), true),
+            (json!({"type": "VSphere"}), true),
+            (json!({"type": "KubeVirt"}), true),
+            (json!({"type": "BareMetal"}), false),
+            (json!({"type": "None"}), false),
+            (external("External"), true),
+            (external("None"), false),
+            (json!({"type": "External"}), false),
+            (json!({}), false),
+            (json!("AWS"), false),
+        ] {
+            assert_eq!(of(platform.clone()), expected, "{platform}");
+        }
+    }
+
+    #[test]
+    fn the_proxy_of_openshift() {
+        let url = Some("http://proxy.example.com:3128".to_owned());
+        for (about, status, expected) in [
+            ("none", json!({}), None),
+            ("empty", json!({"httpProxy": "", "httpsProxy": "", "noProxy": ""}), None),
+            ("no proxy alone", json!({"noProxy": ".svc"}), None),
+            ("no text", json!({"httpProxy": 3128}), None),
+            ("HTTPS", json!({"httpsProxy": url}), Some(Proxy { https: url.clone(), ..Proxy::default() })),
+            (
+                "all",
+                json!({"httpProxy": url, "httpsProxy": url, "noProxy": ".svc"}),
+                Some(Proxy { http: url.clone(), https: url.clone(), no: Some(".svc".into()) }),
+            ),
+        ] {
+            assert_eq!(proxy(&json!({"status": status})), expected, "{about}");
+            // What a person has asked for is not what the cluster has.
+            assert_eq!(proxy(&json!({"spec": status})), None, "{about}");
         }
     }
 

@@ -1,0 +1,37 @@
+//! Reads the facts of the cluster again and again, so that a proxy or a CA that changes reaches hosts without a restart of the operator.
+//!
+//! They are read by name: a watch of each would need a right to list, and would tell the same a minute earlier.
+
+use std::sync::Arc;
+
+use kube::{Config, ResourceExt as _};
+
+use crate::{
+    cluster::{ClusterError, discover},
+    context::Context,
+};
+
+/// Reads in a row that may fail before pools report it: API servers restart.
+const TOLERATED: u32 = 1;
+
+/// Runs until the operator stops.
+pub(crate) async fn follow(cx: Arc<Context>, config: Config) {
+    let (stop, interval) = (&cx.process.stop, cx.process.args.cluster_facts_interval);
+    let mut failed = 0;
+    while stop.run_until_cancelled(tokio::time::sleep(interval)).await.is_some() {
+        let found = discover(&cx.cluster.client, &config, &cx.process.args).await;
+        if let Err(ClusterError::Api { .. }) = &found {
+            failed += 1;
+            if failed <= TOLERATED {
+                continue;
+            }
+        } else {
+            failed = 0;
+        }
+        if cx.hosts.release.follow(found) {
+            for pool in cx.caches.pools.state() {
+                cx.wake.pool(&pool.name_any());
+            }
+        }
+    }
+}

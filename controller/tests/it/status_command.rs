@@ -1,0 +1,69 @@
+//! The command `status` against the API server: its tree, and its exit status for scripts.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+use api::{Host, WindowsNodePoolSpec, conditions::kind};
+use serde_json::Value;
+use testbed::sim::SimOptions;
+
+use crate::{
+    fleet::{World, has, is_ready, pool_status, spec},
+    transcripts::Transcript,
+};
+
+/// Exit status, and what was printed on standard output and standard error.
+fn status(world: &World, args: &[&str]) -> Result<(Option<i32>, String, String)> {
+    let output = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        .arg("status")
+        .args(args)
+        .env("KUBECONFIG", world.control_plane.kubeconfig_as("a-person", &["system:masters"])?)
+        .env_remove("COLUMNS")
+        .output()?;
+    Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_tree_and_the_exit_status_name_what_is_wrong() -> Result<()> {
+    // A failed host fails once, so that what is printed does not depend on the time.
+    let world = World::new(SimOptions::default(), &["--backoff-base", "1h", "--backoff-max", "1h"]).await?;
+    ensure!(status(&world, &[])? == (Some(0), "There is no WindowsNodePool.\n".into(), String::new()));
+    let (code, out, error) = status(&world, &["factory"])?;
+    ensure!(code == Some(1) && out.is_empty(), "{code:?} {out}");
+    ensure!(error.contains("there is no WindowsNodePool factory"), "{error}");
+
+    // All is well.
+    world.join("factory", &spec(&world.hosts("win", 1).await?)).await?;
+    world.until("factory", "it is Ready", is_ready).await?;
+    let well = "factory  1 of 1 nodes Ready\n└─ win-0  Ready\n";
+    ensure!(status(&world, &[])? == (Some(0), well.into(), String::new()), "{:?}", status(&world, &[])?);
+
+    // Another pool has a host that does not answer.
+    let closed = Host { name: "gate-1".into(), address: "127.9.9.9".into(), port: Some(2299), ..Host::default() };
+    let mut yard: WindowsNodePoolSpec = spec(&[]);
+    yard.inventory.hosts = Some(vec![closed]);
+    world.apply("yard", &yard).await?;
+    world.until_failed("gate-1", "ConnectRefused").await?;
+    world
+        .until("yard", "it reports the failed host", |p| {
+            has(&pool_status(p).conditions, kind::READY, "False", "NodesFailed")
+        })
+        .await?;
+    let (code, out, error) = status(&world, &[])?;
+    ensure!(code == Some(1) && error.is_empty(), "{code:?} {error}");
+    ensure!(out.starts_with("yard  0 of 1 nodes Ready; 1 of 1 failed: gate-1: Connect: "), "{out}");
+    ensure!(out.contains("\n└─ gate-1  Failed     Connect: "), "{out}");
+    ensure!(out.ends_with(well), "the pool that is well is not the last: {out}");
+    let mut page = Transcript::default();
+    page.say("windows-node-pools status", &out);
+    page.check("status")?;
+
+    // A script may name the pools that it needs.
+    ensure!(status(&world, &["factory"])? == (Some(0), well.into(), String::new()));
+    let (code, out, _) = status(&world, &["-o", "json", "yard"])?;
+    let pools: Vec<Value> = serde_json::from_str(&out)?;
+    ensure!(code == Some(1) && pools.len() == 1 && pools[0]["name"] == "yard", "{code:?} {out}");
+    ensure!(pools[0]["ready"] == "False" && pools[0]["reason"] == "NodesFailed", "{out}");
+    ensure!(pools[0]["hosts"][0]["name"] == "gate-1" && pools[0]["hosts"][0]["phase"] == "Failed", "{out}");
+    Ok(())
+}

@@ -1,0 +1,240 @@
+//! Which labels, annotations and taints people may give to a Node, whatever they are written in. Pure.
+//!
+//! The CRD has the same rules; lists of other sources do not pass through it, nor does a pool that an older CRD has admitted.
+
+use std::collections::BTreeMap;
+
+use api::{Host, Taint, WindowsNodePoolSpec};
+
+use crate::render::RenderError;
+
+/// Groups whose labels belong to others, with all groups below them.
+const RESERVED: [&str; 3] = ["kubernetes.io", "k8s.io", api::names::GROUP];
+/// Groups of Kubernetes that a person may use for a Node.
+const FREE: [&str; 3] = ["node-role.kubernetes.io", "node.kubernetes.io", "topology.kubernetes.io"];
+/// Roles that pods and controllers take for a node of the control plane.
+const CONTROL_PLANE: [&str; 2] = ["node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master"];
+
+/// What is wrong with the key of a label, and what to do.
+pub fn key_problem(key: &str) -> Option<&'static str> {
+    let (group, is_key) = parts(key);
+    if !is_key {
+        return Some(NO_KEY);
+    }
+    if CONTROL_PLANE.contains(&key) {
+        return Some("a Windows node has no control plane");
+    }
+    let is_free = group.is_some_and(|g| FREE.contains(&g));
+    (!is_free && is_reserved(group)).then_some(
+        "labels under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io belong to others; only node-role.kubernetes.io, \
+         node.kubernetes.io and topology.kubernetes.io may be set",
+    )
+}
+
+/// What is wrong with the key of an annotation, and what to do.
+pub fn annotation_problem(key: &str) -> Option<&'static str> {
+    let (group, is_key) = parts(key);
+    if !is_key {
+        return Some(NO_KEY);
+    }
+    is_reserved(group)
+        .then_some("annotations under kubernetes.io, k8s.io and windowsmachineconfig.openshift.io belong to others")
+}
+
+/// What is wrong with a taint, and what to do.
+pub fn taint_problem(taint: &Taint) -> Option<String> {
+    let (group, is_key) = parts(&taint.key);
+    let of_others = ["node.kubernetes.io", api::names::GROUP];
+    if !is_key {
+        return Some(format!("{:?} is not a valid key of a taint: {NO_KEY}", taint.key));
+    }
+    if group.is_some_and(|g| of_others.contains(&g)) {
+        return Some(format!(
+            "{:?} is not a valid key of a taint: taints under node.kubernetes.io and windowsmachineconfig.openshift.io belong to others",
+            taint.key
+        ));
+    }
+    let value = taint.value.as_deref().unwrap_or_default();
+    value_problem(value).map(|todo| format!("{value:?} is not a valid value of the taint {}: {todo}", taint.key))
+}
+
+/// What is wrong with the value of a label, and what to do.
+pub fn value_problem(value: &str) -> Option<&'static str> {
+    (!value.is_empty() && !is_word(value)).then_some("use at most 63 letters, digits, `-`, `_` and `.`")
+}
+
+/// The field of a host's entry that its Node must not have, and why.
+pub fn host_problem(host: &Host) -> Option<(&'static str, String)> {
+    of(host.labels.as_ref(), host.annotations.as_ref(), host.taints.as_deref())
+}
+
+/// Checks what the template of a pool puts on each Node.
+///
+/// # Errors
+/// [`RenderError::Setting`] for the first label, annotation or taint that a Node must not have.
+pub fn check_template(spec: &WindowsNodePoolSpec) -> Result<(), RenderError> {
+    let metadata = spec.template.as_ref().and_then(|t| t.metadata.as_ref());
+    let (labels, annotations) =
+        (metadata.and_then(|m| m.labels.as_ref()), metadata.and_then(|m| m.annotations.as_ref()));
+    let Some((field, problem)) = of(labels, annotations, Some(&spec.taints())) else { return Ok(()) };
+    let field = match field {
+        "labels" => "template.metadata.labels",
+        "annotations" => "template.metadata.annotations",
+        _ => "template.spec.taints",
+    };
+    Err(RenderError::Metadata { field, problem })
+}
+
+type Pairs = BTreeMap<String, String>;
+
+fn of(labels: Option<&Pairs>, annotations: Option<&Pairs>, taints: Option<&[Taint]>) -> Option<(&'static str, String)> {
+    let label = |(key, value): (&String, &String)| {
+        let of_key = key_problem(key).map(|todo| format!("{key:?} is not a valid key of a label: {todo}"));
+        of_key.or_else(|| {
+            value_problem(value).map(|todo| format!("{value:?} is not a valid value of the label {key}: {todo}"))
+        })
+    };
+    let annotation = |key: &String| {
+        annotation_problem(key).map(|todo| format!("{key:?} is not a valid key of an annotation: {todo}"))
+    };
+    let labels = labels.into_iter().flatten().find_map(label).map(|p| ("labels", p));
+    let annotations = || annotations?.keys().find_map(annotation).map(|p| ("annotations", p));
+    let taints = || taints?.iter().find_map(taint_problem).map(|p| ("taints", p));
+    labels.or_else(annotations).or_else(taints)
+}
+
+const NO_KEY: &str = "use letters, digits, `-`, `_` and `.`, with a domain and `/` before them if it is not your own";
+
+/// The group of a key, and whether it is one.
+fn parts(key: &str) -> (Option<&str>, bool) {
+    let (group, name) = key.rsplit_once('/').map_or((None, key), |(group, name)| (Some(group), name));
+    (group, is_word(name) && group.is_none_or(is_domain))
+}
+
+fn is_reserved(group: Option<&str>) -> bool {
+    let is_in = |of: &str| group.is_some_and(|g| g == of || g.strip_suffix(of).is_some_and(|rest| rest.ends_with('.')));
+    RESERVED.iter().any(|of| is_in(of))
+}
+
+fn is_domain(text: &str) -> bool {
+    let is_lower = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    text.len() <= 253 && text.split('.').all(|part| is_word(part) && part.chars().all(is_lower))
+}
+
+fn is_word(text: &str) -> bool {
+    let is_end = |c: char| c.is_ascii_alphanumeric();
+    text.len() <= 63
+        && text.starts_with(is_end)
+        && text.ends_with(is_end)
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn keys() {
+        for (key, is_taken) in [
+            ("line", true),
+            ("example.com/line", true),
+            ("node-role.kubernetes.io/factory", true),
+            ("node.kubernetes.io/instance-type", true),
+            ("topology.kubernetes.io/zone", true),
+            ("mykubernetes.io/a", true),
+            ("", false),
+            ("a b", false),
+            ("-a", false),
+            ("example.com/", false),
+            ("/a", false),
+            ("a/b/c", false),
+            ("Example.com/a", false),
+            ("fd00::1/a", false),
+            ("a..b/c", false),
+            ("a-.b/c", false),
+            ("a_b/c", false),
+            ("kubernetes.io/os", false),
+            ("beta.kubernetes.io/os", false),
+            ("x.topology.kubernetes.io/zone", false),
+            ("x.k8s.io/a", false),
+            ("windowsmachineconfig.openshift.io/pool", false),
+            ("node-role.kubernetes.io/control-plane", false),
+            ("node-role.kubernetes.io/master", false),
+        ] {
+            assert_eq!(key_problem(key).is_none(), is_taken, "{key}: {:?}", key_problem(key));
+        }
+    }
+
+    #[test]
+    fn annotations() {
+        for (key, is_taken) in [
+            ("owner", true),
+            ("example.com/owner", true),
+            ("a b", false),
+            ("cluster-autoscaler.kubernetes.io/safe-to-evict", false),
+            ("node.kubernetes.io/x", false),
+            ("windowsmachineconfig.openshift.io/version", false),
+        ] {
+            assert_eq!(annotation_problem(key).is_none(), is_taken, "{key}");
+        }
+    }
+
+    #[test]
+    fn taints() {
+        let taint = |key: &str, value: &str| Taint {
+            key: key.into(),
+            value: Some(value.into()),
+            effect: api::TaintEffect::NoSchedule,
+        };
+        for (key, value, is_taken) in [
+            ("hall", "b", true),
+            ("example.com/hall", "", true),
+            ("os", "a b", false),
+            ("a b", "", false),
+            ("node.kubernetes.io/not-ready", "", false),
+            ("windowsmachineconfig.openshift.io/x", "", false),
+        ] {
+            assert_eq!(taint_problem(&taint(key, value)).is_none(), is_taken, "{key}={value}");
+        }
+    }
+
+    #[test]
+    fn a_template_that_an_older_crd_has_admitted() {
+        for (template, field) in [
+            (json!({"metadata": {"labels": {"example.com/a": "b"}}}), None),
+            (json!({"metadata": {"labels": {"node-role.kubernetes.io/master": ""}}}), Some("template.metadata.labels")),
+            (json!({"metadata": {"annotations": {"k8s.io/a": ""}}}), Some("template.metadata.annotations")),
+            (
+                json!({"spec": {"taints": [{"key": "node.kubernetes.io/a", "effect": "NoExecute"}]}}),
+                Some("template.spec.taints"),
+            ),
+        ] {
+            let spec = serde_json::from_value(json!({"inventory": {}, "template": template})).unwrap();
+            let found = check_template(&spec).err().map(|e| (e.reason(), e.to_string()));
+            match field {
+                None => assert_eq!(found, None, "{template}"),
+                Some(field) => {
+                    let (reason, message) = found.unwrap();
+                    assert!(reason == "TemplateInvalid" && message.contains(field), "{message}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn values() {
+        let long = |n| "a".repeat(n);
+        for (value, is_taken) in [
+            ("", true),
+            ("7", true),
+            ("a_b.C-d", true),
+            (&*long(63), true),
+            (&*long(64), false),
+            ("x y", false),
+            ("a-", false),
+        ] {
+            assert_eq!(value_problem(value).is_none(), is_taken, "{value}");
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! What the payload must have before a host can become a node of this cluster: programs, and a kubelet that the API server supports.
+
+use api::payload::Manifest;
+
+use super::{Cluster, Network, Platform, RenderError, context::Context, program};
+
+/// Minor versions that kubelet may be older than the API server
+/// (<https://kubernetes.io/releases/version-skew-policy/#kubelet>). It must not be newer.
+const OLDEST: u32 = 3;
+
+/// Programs without which a host of this cluster does not become a Ready node.
+fn programs(cluster: &Cluster) -> Vec<&'static str> {
+    let mut programs = vec![program::KUBELET];
+    if let Network::OvnHybrid { .. } = cluster.network {
+        programs.extend([program::HYBRID_OVERLAY, program::KUBE_PROXY, program::WIN_OVERLAY, program::HOST_LOCAL]);
+    }
+    if cluster.platform == Platform::Azure && cluster.external_cloud_provider {
+        programs.push(program::AZURE_NODE_MANAGER);
+    }
+    programs
+}
+
+/// Checks all of it.
+pub(super) fn check(context: &Context<'_>) -> Result<(), RenderError> {
+    let missing = programs(context.cluster).into_iter().find(|program| !context.has(program));
+    if let Some(program) = missing {
+        return Err(RenderError::NoProgram(program));
+    }
+    skew(context.cluster, context.payload)
+}
+
+fn skew(cluster: &Cluster, payload: &Manifest) -> Result<(), RenderError> {
+    let kubelet = payload.files.iter().find(|f| f.destination.eq_ignore_ascii_case(program::KUBELET));
+    let version = kubelet.and_then(|file| file.version.as_deref());
+    // A kubelet of one's own may have no version here.
+    let Some((version, minor, server)) = version.and_then(|v| Some((v, minor(v)?, cluster.kubernetes_minor?))) else {
+        return Ok(());
+    };
+    let problem = match server.checked_sub(minor) {
+        None => "it is newer than the API server, which Kubernetes does not support",
+        Some(older) if older > OLDEST => {
+            "it is more than three minor versions older than the API server, which Kubernetes does not support"
+        }
+        Some(_) => return Ok(()),
+    };
+    Err(RenderError::Skew { kubelet: version.to_owned(), server, problem })
+}
+
+/// The minor version in `1.36.3` or `v1.36.3`.
+fn minor(version: &str) -> Option<u32> {
+    let (major, rest) = version.trim_start_matches('v').split_once('.')?;
+    let digits = rest.split(|c: char| !c.is_ascii_digit()).next()?;
+    (major == "1").then(|| digits.parse().ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::fixtures;
+
+    #[test]
+    fn kubelet_is_at_most_as_new_as_the_api_server_and_at_most_three_minors_older() {
+        for (kubelet, server, is_supported) in [
+            (Some("1.36.3"), Some(36), true),
+            (Some("1.36.3"), Some(35), false),
+            (Some("v1.36.3"), Some(35), false),
+            (Some("1.33.9"), Some(36), true),
+            (Some("1.32.0"), Some(36), false),
+            (Some("1.37.0-rc.1"), Some(36), false),
+            (None, Some(30), true),
+            (Some("1.36.3"), None, true),
+            (Some("of our own"), Some(36), true),
+        ] {
+            let mut payload = fixtures::payload(&[program::KUBELET]);
+            payload.files[0].version = kubelet.map(Into::into);
+            let cluster = Cluster { kubernetes_minor: server, ..Cluster::default() };
+            let found = skew(&cluster, &payload);
+            assert_eq!(found.is_ok(), is_supported, "{kubelet:?} {server:?}: {found:?}");
+            if let Err(error) = found {
+                assert!(
+                    error.to_string().contains(kubelet.unwrap()) && error.reason() == "KubeletVersionSkew",
+                    "{error}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn programs_that_a_cluster_needs() {
+        let overlay = [program::HYBRID_OVERLAY, program::KUBE_PROXY, program::WIN_OVERLAY, program::HOST_LOCAL];
+        let ovn = Cluster { network: Network::OvnHybrid { vxlan_port: None }, ..Cluster::default() };
+        let azure = |external_cloud_provider| Cluster {
+            platform: Platform::Azure,
+            external_cloud_provider,
+            ..Cluster::default()
+        };
+        for (about, cluster, needed) in [
+            ("another network", Cluster::default(), &[][..]),
+            ("OVN with a hybrid overlay", ovn, &overlay[..]),
+            ("Azure", azure(false), &[][..]),
+            ("Azure with a cloud controller manager", azure(true), &[program::AZURE_NODE_MANAGER][..]),
+        ] {
+            let all: Vec<&str> = [program::KUBELET].into_iter().chain(needed.iter().copied()).collect();
+            assert_eq!(programs(&cluster), all, "{about}");
+            let settings = crate::render::Settings::default();
+            for without in 0..all.len() {
+                let mut there = all.clone();
+                let missing = there.remove(without);
+                let payload = fixtures::payload(&there);
+                let found = check(&Context { cluster: &cluster, payload: &payload, settings: &settings });
+                assert_eq!(found, Err(RenderError::NoProgram(missing)), "{about}");
+            }
+        }
+    }
+}
