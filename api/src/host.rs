@@ -53,9 +53,13 @@ pub mod path {
     pub const WICD_CERT: &str = r"C:\k\wicd-certs\wicd-client-current.pem";
     /// kubeconfig of wicd's service; names [`WICD_CERT`]. Legacy.
     pub const WICD_KUBECONFIG: &str = r"C:\k\wicd-kubeconfig";
-    /// kubelet's kubeconfig; names [`KUBELET_FIRST_CERT`]. Legacy name.
+    /// kubelet's kubeconfig. It holds kubelet's first certificate and key, so that wicd writes it, out of [`NODE_KUBECONFIG`].
+    /// Legacy name.
     pub const KUBELET_KUBECONFIG: &str = r"C:\k\kubeconfig";
-    /// kubelet's first certificate and key, in one PEM file. kubelet keeps the later ones in [`KUBELET_PKI`] by itself.
+    /// kubeconfig for what acts in the Node's name beside kubelet: it names [`KUBELET_CURRENT_CERT`].
+    pub const NODE_KUBECONFIG: &str = r"C:\k\node-kubeconfig";
+    /// kubelet's first certificate and key, in one PEM file. kubelet stores them in [`KUBELET_PKI`] at its start, and renews them
+    /// there.
     pub const KUBELET_FIRST_CERT: &str = r"C:\k\kubelet-first.pem";
     /// kubelet's configuration. Legacy.
     pub const KUBELET_CONFIG: &str = r"C:\k\kubelet.conf";
@@ -65,6 +69,8 @@ pub mod path {
     pub const API_CA: &str = r"C:\k\bootstrap-ca.crt";
     /// Where kubelet keeps its own certificates. Legacy.
     pub const KUBELET_PKI: &str = r"C:\var\lib\kubelet\pki";
+    /// kubelet's newest certificate and key: a link that kubelet makes at its start, and moves whenever it renews them.
+    pub const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
     /// Logs. Legacy.
     pub const LOGS: &str = r"C:\var\log";
 }

@@ -2,10 +2,16 @@
 //!
 //! A key waits in a file of its own ([`key_path`]) until its certificate is there; then both go into one PEM file, as
 //! kubelet and client-go like it.
+//!
+//! kubelet finds its first certificate in its own kubeconfig. Only from there it stores it in [`path::KUBELET_PKI`] at its start, under
+//! the name that it gives each later one too, and which [`path::NODE_KUBECONFIG`] names. One that a kubeconfig names as a file it
+//! leaves there, and a file that is put under that name it cannot replace: it expects a link of its own.
 
 use api::host::{CertificateKind, path};
 use api::names::user;
+use k8s_openapi::ByteString;
 use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, PublicKeyData};
+use serde_json::Value;
 use x509_parser::{certificate::X509Certificate, pem::Pem, prelude::FromDer};
 
 use crate::files::{self, Access};
@@ -15,8 +21,8 @@ use crate::host::{Host, HostError};
 pub const RENEW_BELOW: i64 = 3600;
 /// How many earlier certificates of wicd are kept.
 const KEEP: usize = 2;
-/// kubelet's own current certificate and key.
-pub const KUBELET_CURRENT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
+/// How the names of all files begin in which kubelet keeps its certificates as a client.
+const KUBELET_CLIENT: &str = "kubelet-client";
 const CERTIFICATE: &str = "CERTIFICATE";
 
 /// A certificate cannot be used.
@@ -48,6 +54,9 @@ pub enum CertificateError {
     /// Keys could not be made or read.
     #[error("cannot make a key or a certificate request")]
     Crypto(#[source] rcgen::Error),
+    /// kubelet's kubeconfig cannot be made.
+    #[error("{} is missing or is no kubeconfig of one user; apply again", path::NODE_KUBECONFIG)]
+    Kubeconfig,
     /// The host refused.
     #[error(transparent)]
     Host(#[from] HostError),
@@ -61,6 +70,7 @@ impl CertificateError {
             Self::Name { .. } | Self::Key | Self::NoKey => "CertificateMismatch",
             Self::Validity => "CertificateExpired",
             Self::Crypto(_) => "CryptoFailed",
+            Self::Kubeconfig => "NotApplied",
             Self::Host(e) => e.reason(),
         }
     }
@@ -85,7 +95,7 @@ pub fn key_path(kind: CertificateKind) -> &'static str {
 /// Where certificate and key are, the newest last.
 pub fn paths(kind: CertificateKind) -> &'static [&'static str] {
     match kind {
-        CertificateKind::Kubelet => &[path::KUBELET_FIRST_CERT, KUBELET_CURRENT],
+        CertificateKind::Kubelet => &[path::KUBELET_FIRST_CERT, path::KUBELET_CURRENT_CERT],
         CertificateKind::Wicd => &[path::WICD_CERT],
     }
 }
@@ -116,48 +126,104 @@ fn waiting_key(host: &dyn Host, kind: CertificateKind) -> Result<Option<KeyPair>
     Ok(content.and_then(|pem| String::from_utf8(pem).ok()).and_then(|pem| KeyPair::from_pem(&pem).ok()))
 }
 
-/// Puts a certificate chain (PEM, leaf first) and the key that waits for it in place, and forgets the waiting key. Doing so
-/// again with the same chain changes nothing.
+/// What [`install`] takes: a certificate chain (PEM, leaf first) with the key that waits for it. `None` if it is installed already.
 ///
 /// # Errors
 /// When `chain` is empty or damaged, or its first certificate is for another subject or is not valid at `now`. When the
-/// certificate is not installed yet, and the key that waits is missing or is another one. When a file cannot be read, written
-/// or removed.
-pub fn install(
+/// certificate is not installed yet, and the key that waits is missing or is another one. When a file cannot be read.
+pub fn with_key(
     host: &dyn Host,
     kind: CertificateKind,
     node: &str,
     chain: &str,
     now: i64,
-) -> Result<(), CertificateError> {
+) -> Result<Option<String>, CertificateError> {
     let ders = bundle(chain.as_bytes())?;
     let leaf = ders.first().ok_or(CertificateError::Empty)?;
     check(leaf, kind, node, now)?;
-    let place = paths(kind)[0];
-    let installed = files::read(host, place)?.unwrap_or_default();
+    let installed = files::read(host, paths(kind)[0])?.unwrap_or_default();
     if bundle(&installed).is_ok_and(|there| there.first() == Some(leaf)) {
-        files::remove(host, key_path(kind))?;
-        return Ok(());
+        return Ok(None);
     }
     let key = waiting_key(host, kind)?.ok_or(CertificateError::NoKey)?;
     let (_, parsed) = X509Certificate::from_der(leaf).map_err(|_| CertificateError::Pem(1))?;
     if parsed.public_key().raw != key.subject_public_key_info() {
         return Err(CertificateError::Key);
     }
-    let pem = format!("{}\n{}", chain.trim_end(), key.serialize_pem());
-    match kind {
-        CertificateKind::Kubelet => {
-            files::write(host, place, pem.as_bytes(), Access::Protected)?;
-            // kubelet prefers the one that it has rotated to, however bad it is.
-            let rotated = files::read(host, KUBELET_CURRENT)?.unwrap_or_default();
-            if !rotated.is_empty() && !is_good(&rotated, kind, node, now, 0) {
-                files::remove(host, KUBELET_CURRENT)?;
+    Ok(Some(format!("{}\n{}", chain.trim_end(), key.serialize_pem())))
+}
+
+/// Puts what [`with_key`] has returned in place, and forgets the waiting key. Doing so again changes nothing. kubelet must not run
+/// while it gets a certificate or another kubeconfig: it reads both only at its start, and would go on with what goes away here.
+///
+/// # Errors
+/// When a file cannot be read, written or removed. [`CertificateError::Kubeconfig`] for a certificate of kubelet on a host without
+/// [`path::NODE_KUBECONFIG`].
+pub fn install(host: &dyn Host, kind: CertificateKind, pem: Option<&str>, now: i64) -> Result<(), CertificateError> {
+    match (kind, pem) {
+        (CertificateKind::Kubelet, Some(pem)) => {
+            let kubeconfig = kubelet_kubeconfig(host, pem)?;
+            // kubelet prefers what it has stored to what it is given, be it damaged or of another cluster.
+            for name in files::list(host, path::KUBELET_PKI)?.iter().filter(|name| name.starts_with(KUBELET_CLIENT)) {
+                files::remove(host, &format!(r"{}\{name}", path::KUBELET_PKI))?;
             }
+            files::write(host, path::KUBELET_KUBECONFIG, &kubeconfig, Access::Protected)?;
+            // Last: what is there counts as installed.
+            files::write(host, path::KUBELET_FIRST_CERT, pem.as_bytes(), Access::Protected)?;
         }
-        CertificateKind::Wicd => install_wicd(host, pem.as_bytes(), now)?,
+        (CertificateKind::Wicd, Some(pem)) => install_wicd(host, pem.as_bytes(), now)?,
+        (_, None) => {}
     }
     files::remove(host, key_path(kind))?;
     Ok(())
+}
+
+/// Content of kubelet's kubeconfig, as the present [`path::NODE_KUBECONFIG`] and the installed first certificate say, if the file
+/// differs. Without such a certificate there is nothing to say.
+///
+/// # Errors
+/// [`CertificateError::Kubeconfig`] on a host without [`path::NODE_KUBECONFIG`]. Also when a file cannot be read.
+pub fn other_kubelet_kubeconfig(host: &dyn Host) -> Result<Option<Vec<u8>>, CertificateError> {
+    let Some(pem) = files::read(host, path::KUBELET_FIRST_CERT)? else { return Ok(None) };
+    let wanted = kubelet_kubeconfig(host, &String::from_utf8_lossy(&pem))?;
+    Ok((files::read(host, path::KUBELET_KUBECONFIG)?.as_ref() != Some(&wanted)).then_some(wanted))
+}
+
+/// kubelet's kubeconfig: that of all who act in the Node's name, with this certificate and key in it.
+fn kubelet_kubeconfig(host: &dyn Host, pem: &str) -> Result<Vec<u8>, CertificateError> {
+    let template = files::read(host, path::NODE_KUBECONFIG)?.and_then(|json| serde_json::from_slice(&json).ok());
+    let kubeconfig = template.zip(split(pem)).and_then(|(template, (chain, key))| inline(template, &chain, &key));
+    kubeconfig.and_then(|config| serde_json::to_vec_pretty(&config).ok()).ok_or(CertificateError::Kubeconfig)
+}
+
+/// A kubeconfig of one user, with these credentials in it.
+fn inline(mut kubeconfig: Value, chain: &str, key: &str) -> Option<Value> {
+    let [user] = kubeconfig.get_mut("users")?.as_array_mut()?.as_mut_slice() else { return None };
+    *user.get_mut("user")? = serde_json::json!({
+        "client-certificate-data": ByteString(chain.as_bytes().to_vec()),
+        "client-key-data": ByteString(key.as_bytes().to_vec()),
+    });
+    Some(kubeconfig)
+}
+
+/// Certificates and key of a PEM text that holds both.
+pub(crate) fn split(pem: &str) -> Option<(String, String)> {
+    let (mut chain, mut key) = (String::new(), String::new());
+    let mut inside: Option<bool> = None;
+    for line in pem.lines() {
+        if let Some(label) = line.strip_prefix("-----BEGIN ") {
+            inside = Some(label.starts_with(CERTIFICATE));
+        }
+        if let Some(is_certificate) = inside {
+            let part = if is_certificate { &mut chain } else { &mut key };
+            part.push_str(line);
+            part.push('\n');
+        }
+        if line.starts_with("-----END ") {
+            inside = None;
+        }
+    }
+    (!chain.is_empty() && !key.is_empty()).then_some((chain, key))
 }
 
 /// Puts a certificate of wicd (chain and key in one PEM text) in place: a file with the time in its name, as WMCO does it, and
@@ -187,7 +253,7 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
     for tree in [path::WICD_CERTS, path::KUBELET_PKI] {
         files::remove_tree(host, tree)?;
     }
-    for file in [path::KUBELET_FIRST_CERT, key_path(CertificateKind::Kubelet)] {
+    for file in [path::KUBELET_KUBECONFIG, path::KUBELET_FIRST_CERT, key_path(CertificateKind::Kubelet)] {
         files::remove(host, file)?;
     }
     Ok(())
@@ -198,7 +264,7 @@ pub fn forget(host: &dyn Host) -> Result<(), HostError> {
 /// # Errors
 /// When a file of a certificate cannot be inspected or read. A damaged one is no error, and is not good.
 pub fn has_good(host: &dyn Host, kind: CertificateKind, node: &str, now: i64) -> Result<bool, HostError> {
-    // kubelet's kubeconfig names the first one, so it has to be there even if kubelet has rotated to another.
+    // The first one is what says that the others are of this cluster.
     if !files::exists(host, paths(kind)[0])? {
         return Ok(false);
     }

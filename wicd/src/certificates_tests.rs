@@ -1,8 +1,9 @@
 use proptest::prelude::*;
+use serde_json::json;
 
 use super::*;
 use crate::fake::FakeHost;
-use crate::operation::tests::ca_pem;
+use crate::operation::tests::{NODE_KUBECONFIG, ca_pem};
 
 #[test]
 fn bundles() {
@@ -19,6 +20,15 @@ fn bundles() {
     ] {
         assert_eq!(bundle(text.as_bytes()).ok().map(|ders| ders.len()), expected, "{name}");
     }
+}
+
+#[test]
+fn certificate_and_key_are_distinguished() {
+    let pem = "junk\n-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\nBB\n-----END PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\nCC\n-----END CERTIFICATE-----\n";
+    let (chain, key) = split(pem).unwrap();
+    assert!(chain.contains("AA") && chain.contains("CC") && !chain.contains("BB") && !chain.contains("junk"));
+    assert!(key.contains("BB") && !key.contains("CERTIFICATE"));
+    assert_eq!(split(&chain), None);
 }
 
 /// Contract section 8, item 23: certificates that are over do not pile up.
@@ -39,17 +49,47 @@ fn only_the_newest_certificates_are_kept() {
     assert_eq!(files::read(&host, path::WICD_CERT).unwrap().unwrap(), b"4");
 }
 
-/// kubelet prefers the certificate that it has rotated to, so one of another name must not stay.
+/// kubelet prefers what it has stored to what it is given.
 #[test]
-fn a_rotated_certificate_of_another_node_goes() {
+fn what_kubelet_has_stored_goes_before_it_gets_another_certificate() {
     let bed = crate::operation::tests::Bed::new();
+    bed.write(path::NODE_KUBECONFIG, NODE_KUBECONFIG.as_bytes());
     let sign = |node: &str| bed.sign(&request(&bed.host, CertificateKind::Kubelet, node).unwrap(), 86_400);
     let now = jiff::Timestamp::now().as_second();
-    for (rotated_node, stays) in [("win-2", false), ("win-1", true)] {
-        bed.write(KUBELET_CURRENT, sign(rotated_node).as_bytes());
+    let put = |chain: &str| {
+        let pem = with_key(&bed.host, CertificateKind::Kubelet, "win-1", chain, now).unwrap();
+        install(&bed.host, CertificateKind::Kubelet, pem.as_deref(), now).unwrap();
+    };
+    // Of another Node; of another cluster with a Node of this name; a damaged one; what a rotation that was broken off leaves.
+    for stored in [sign("win-2"), sign("win-1"), "damaged".into()] {
+        for name in ["current", "updated", "2026-01-01-00-00-00"] {
+            bed.write(&format!(r"{}\kubelet-client-{name}.pem", path::KUBELET_PKI), stored.as_bytes());
+        }
+        bed.write(r"C:\var\lib\kubelet\pki\kubelet-server-current.pem", b"serving");
         let chain = sign("win-1");
-        install(&bed.host, CertificateKind::Kubelet, "win-1", &chain, now).unwrap();
-        assert_eq!(bed.exists(KUBELET_CURRENT), stays, "{rotated_node}");
+        put(&chain);
+        assert_eq!(files::list(&bed.host, path::KUBELET_PKI).unwrap(), ["kubelet-server-current.pem"]);
+        // Once it is installed, what kubelet stores is its own business.
+        bed.write(path::KUBELET_CURRENT_CERT, b"renewed");
+        put(&chain);
+        assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), "renewed");
+    }
+}
+
+#[test]
+fn credentials_are_put_into_a_kubeconfig_of_one_user_only() {
+    for (about, kubeconfig, expected) in [
+        ("one user", json!({"users": [{"name": "a", "user": {"client-key": "x"}}]}), true),
+        ("no user", json!({"users": []}), false),
+        ("two users", json!({"users": [{"name": "a", "user": {}}, {"name": "b", "user": {}}]}), false),
+        ("no kubeconfig", json!([]), false),
+    ] {
+        let inlined = inline(kubeconfig, "chain", "key");
+        assert_eq!(inlined.is_some(), expected, "{about}");
+        if let Some(config) = inlined {
+            let user = json!({"client-certificate-data": "Y2hhaW4=", "client-key-data": "a2V5"});
+            assert_eq!(config["users"], json!([{"name": "a", "user": user}]), "{about}");
+        }
     }
 }
 

@@ -17,6 +17,8 @@ pub mod certificates;
 pub mod daemon;
 #[cfg(any(test, feature = "fake"))]
 pub mod fake;
+#[cfg(any(test, feature = "fake"))]
+pub mod fake_kubelet;
 pub mod files;
 pub mod host;
 pub mod lock;

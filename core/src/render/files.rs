@@ -11,11 +11,6 @@ use sha2::{Digest, Sha256};
 
 use super::{Cluster, context::NODE_NAME, credential_provider};
 
-/// kubeconfig for what acts in the Node's name beside kubelet: it names the certificate that kubelet keeps new. kubelet's own
-/// kubeconfig names the first one, which is not renewed.
-pub const NODE_KUBECONFIG: &str = r"C:\k\node-kubeconfig";
-/// Where kubelet keeps its newest certificate and key.
-const KUBELET_CURRENT_CERT: &str = r"C:\var\lib\kubelet\pki\kubelet-client-current.pem";
 /// Certificates that are trusted machine-wide. Legacy.
 const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
 /// What windows_exporter serves with; its configuration in the payload names both. Legacy.
@@ -31,8 +26,8 @@ pub(super) fn of_cluster(cluster: &Cluster, credential_provider: bool, node_name
     let mut files = vec![
         file(path::API_CA, pem(&cluster.api_ca)),
         file(path::KUBELET_CA, pem(&cluster.kubelet_client_ca)),
-        file(path::KUBELET_KUBECONFIG, text(&kubeconfig(server, &node_user, path::KUBELET_FIRST_CERT))),
-        file(NODE_KUBECONFIG, text(&kubeconfig(server, &node_user, KUBELET_CURRENT_CERT))),
+        // wicd makes kubelet's own kubeconfig out of it, with kubelet's first certificate and key, which never leave the host.
+        file(path::NODE_KUBECONFIG, text(&kubeconfig(server, &node_user, path::KUBELET_CURRENT_CERT))),
         file(path::WICD_KUBECONFIG, text(&kubeconfig(server, &wicd_user, path::WICD_CERT))),
     ];
     if let Some(tls) = &cluster.exporter_tls {

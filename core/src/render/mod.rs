@@ -26,7 +26,6 @@ mod stored;
 pub(crate) use credential_provider::PATH as CREDENTIAL_PROVIDER_CONFIG;
 pub use error::RenderError;
 pub use facts::{Cluster, HostParams, Network, Platform, Proxy, Settings, TlsPair};
-pub use files::NODE_KUBECONFIG;
 pub use log_settings::{LogSettings, LogSettingsError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
 pub use stored::{Stored, StoredError, collectable, is_ours};

@@ -174,7 +174,7 @@ fn the_clusters_files_are_known_by_hash_and_secrets_not_at_all() {
     let text = serde_json::to_string(&rendered.shared).unwrap();
     assert!(!text.contains("BEGIN CERTIFICATE") && !text.contains("hunter2") && !text.contains("tls.key"), "{text}");
     let files = &rendered.shared.cluster_files;
-    assert_eq!(files.len(), 7, "two CAs, three kubeconfigs, a certificate, settings of passwords: {files:?}");
+    assert_eq!(files.len(), 6, "two CAs, two kubeconfigs, a certificate, settings of passwords: {files:?}");
 
     let key = TlsPair { certificate: "cert".into(), key: "other".into() };
     assert_eq!(render(&Cluster { exporter_tls: Some(key), ..with_tls.clone() }).hash(), rendered.hash());

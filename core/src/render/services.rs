@@ -9,7 +9,7 @@ use api::{
 };
 
 use super::{
-    Cluster, NODE_KUBECONFIG, Network, Platform, RenderError, Settings, check,
+    Cluster, Network, Platform, RenderError, Settings, check,
     context::{Context, NODE_IP, NODE_NAME},
     kubelet, prerequisites, program,
 };
@@ -112,7 +112,7 @@ fn hybrid_overlay(context: &Context<'_>) -> Option<Service> {
     let mut command = vec![
         program::HYBRID_OVERLAY.to_owned(),
         format!("--node {NODE_NAME}"),
-        format!("--bootstrap-kubeconfig={NODE_KUBECONFIG}"),
+        format!("--bootstrap-kubeconfig={}", path::NODE_KUBECONFIG),
         r"--cert-dir=C:\k\cni\config --cert-duration=24h --windows-service".to_owned(),
         format!(r"--logfile {}\hybrid-overlay\hybrid-overlay.log", path::LOGS),
         format!("--k8s-apiserver={} --k8s-cacert {}", context.cluster.api_server, path::API_CA),
@@ -133,7 +133,7 @@ fn kube_proxy(context: &Context<'_>) -> Option<Service> {
     let command = context.logged("kube-proxy", &command);
     let network = OvnHybridNetwork {
         service_cidr: context.cluster.service_cidr.clone(),
-        kubeconfig: NODE_KUBECONFIG.to_owned(),
+        kubeconfig: path::NODE_KUBECONFIG.to_owned(),
         verbosity: if context.settings.debug { 4 } else { 0 },
     };
     context.has(program::KUBE_PROXY).then(|| Service {

@@ -162,8 +162,11 @@ fn kube_proxy_is_prepared_by_the_host() {
     let ovn = Cluster { network: OVN, ..cluster() };
     for (debug, verbosity) in [(false, 0), (true, 4)] {
         let services = rendered(&ovn, &PROGRAMS, &Settings { debug, ..Settings::default() });
-        let network =
-            OvnHybridNetwork { service_cidr: "172.30.0.0/16".into(), kubeconfig: NODE_KUBECONFIG.into(), verbosity };
+        let network = OvnHybridNetwork {
+            service_cidr: "172.30.0.0/16".into(),
+            kubeconfig: path::NODE_KUBECONFIG.into(),
+            verbosity,
+        };
         assert_eq!(services["kube-proxy"].prepare, Some(Prepare::OvnHybridNetwork(network)));
         assert!(services.values().filter(|s| s.name != "kube-proxy").all(|s| s.prepare.is_none()));
     }
@@ -239,9 +242,8 @@ fn kubelet_configuration() {
 fn kubeconfigs_name_certificates_and_hold_no_token() {
     let files = files(&cluster(), &Settings::default());
     for (path, user, certificate) in [
-        (path::KUBELET_KUBECONFIG, "system:node:win-1", path::KUBELET_FIRST_CERT),
         (path::WICD_KUBECONFIG, "system:wicd-node:win-1", path::WICD_CERT),
-        (NODE_KUBECONFIG, "system:node:win-1", r"C:\var\lib\kubelet\pki\kubelet-client-current.pem"),
+        (path::NODE_KUBECONFIG, "system:node:win-1", path::KUBELET_CURRENT_CERT),
     ] {
         let content = &files[path].content;
         let config: kube::config::Kubeconfig = serde_json::from_str(content).unwrap();
@@ -258,14 +260,7 @@ fn kubeconfigs_name_certificates_and_hold_no_token() {
 
 #[test]
 fn which_files() {
-    let least = [
-        path::API_CA,
-        path::KUBELET_CA,
-        path::KUBELET_KUBECONFIG,
-        path::KUBELET_CONFIG,
-        NODE_KUBECONFIG,
-        path::WICD_KUBECONFIG,
-    ];
+    let least = [path::API_CA, path::KUBELET_CA, path::KUBELET_CONFIG, path::NODE_KUBECONFIG, path::WICD_KUBECONFIG];
     let plain = files(&cluster(), &Settings::default());
     assert_eq!(plain.len(), least.len());
     assert!(least.iter().all(|path| plain.contains_key(*path)));

@@ -59,7 +59,7 @@ pub(super) fn spell(place: &Place, windows: bool) -> String {
 }
 
 /// Finds `parts` below `root` without regard to case, as Windows does; parts that are not there are taken as they are
-/// written. Links are not followed out of `root`, because nothing here makes any.
+/// written. Links are not followed out of `root`: the only one here is kubelet's, to a file beside it.
 pub(super) fn find<S: AsRef<str>>(root: &Path, parts: &[S]) -> PathBuf {
     parts.iter().fold(root.to_path_buf(), |dir, part| {
         let part = part.as_ref();

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, io::Read as _, path::Path, sync::Arc};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Error, Result, ensure};
 use api::{
     host::{Desired, path},
     names::{key, user},
@@ -17,7 +17,10 @@ use rcgen::{CertificateParams, DnType, KeyPair, SanType};
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
-use wicd::daemon::{drift, reconciler::Report};
+use wicd::{
+    daemon::{drift, reconciler::Report},
+    fake_kubelet,
+};
 use x509_parser::pem::Pem;
 
 use super::{
@@ -182,9 +185,10 @@ fn is_broken(machine: &Machine) -> bool {
 /// What a kubelet reads before it starts: that its certificate is that of its Node.
 fn who_am_i(machine: &Machine) -> Result<Desired> {
     let desired: Desired = serde_json::from_slice(&read(machine.drive(), path::DESIRED)?)?;
-    let pem = read(machine.drive(), path::KUBELET_FIRST_CERT)?;
+    let pem = fake_kubelet::start(machine.windows().host()).map_err(Error::msg)?;
     let is_certificate = |pem: &Pem| pem.label == "CERTIFICATE";
-    let first = Pem::iter_from_buffer(&pem).flatten().find(is_certificate).context("no certificate for kubelet")?;
+    let first =
+        Pem::iter_from_buffer(pem.as_bytes()).flatten().find(is_certificate).context("no certificate for kubelet")?;
     let certificate = first.parse_x509()?;
     ensure!(certificate.validity().is_valid(), "kubelet's certificate is not valid now");
     let subject = certificate.subject();

@@ -16,6 +16,7 @@ use serde_json::Value;
 use wicd::{
     daemon::reconciler::{Reconciler, Report},
     fake::{FakeHost, ServiceEvent},
+    fake_kubelet,
     host::{Host as _, StartType},
     operation,
 };
@@ -60,6 +61,10 @@ impl Windows {
                 // A new process remembers nothing. While a verb runs, it keeps its hands off.
                 *lock(&started) = Reconciler::new(Arc::new(handle.clone()));
                 settle(&started, None);
+            }
+            if event == ServiceEvent::Started && service.name == KUBELET {
+                // Why it cannot start is said, again and again, where it is to register its Node.
+                let _unfit = fake_kubelet::start(&handle);
             }
             changed(event, &service.name);
         });

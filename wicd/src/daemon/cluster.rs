@@ -17,7 +17,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
-use crate::certificates::CertificateError;
+use crate::certificates::{CertificateError, split};
 use crate::files;
 use crate::host::{Host, HostError};
 
@@ -253,26 +253,6 @@ fn issue(request: &CertificateSigningRequest) -> Issue {
     }
 }
 
-/// Certificates and key of a PEM text that holds both.
-fn split(pem: &str) -> Option<(String, String)> {
-    let (mut chain, mut key) = (String::new(), String::new());
-    let mut inside: Option<bool> = None;
-    for line in pem.lines() {
-        if let Some(label) = line.strip_prefix("-----BEGIN ") {
-            inside = Some(label.starts_with("CERTIFICATE"));
-        }
-        if let Some(is_certificate) = inside {
-            let part = if is_certificate { &mut chain } else { &mut key };
-            part.push_str(line);
-            part.push('\n');
-        }
-        if line.starts_with("-----END ") {
-            inside = None;
-        }
-    }
-    (!chain.is_empty() && !key.is_empty()).then_some((chain, key))
-}
-
 /// As kubeconfigs have it.
 fn base64(text: &str) -> String {
     serde_json::to_value(ByteString(text.as_bytes().to_vec()))
@@ -286,15 +266,6 @@ mod tests {
     use super::*;
     use crate::fake::FakeHost;
     use crate::files::Access;
-
-    #[test]
-    fn certificate_and_key_are_distinguished() {
-        let pem = "junk\n-----BEGIN CERTIFICATE-----\nAA\n-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY-----\nBB\n-----END PRIVATE KEY-----\n-----BEGIN CERTIFICATE-----\nCC\n-----END CERTIFICATE-----\n";
-        let (chain, key) = split(pem).unwrap();
-        assert!(chain.contains("AA") && chain.contains("CC") && !chain.contains("BB") && !chain.contains("junk"));
-        assert!(key.contains("BB") && !key.contains("CERTIFICATE"));
-        assert_eq!(split(&chain), None);
-    }
 
     #[test]
     fn denied_wins() {

@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::host::{Desired, ServiceState, path};
-use api::services::Prepare;
 use serde_json::Value;
 use tracing::{error, info, warn};
 
@@ -20,10 +19,11 @@ use super::order::start_order;
 use super::plan::{Action, Plan, Prepared, Waiting, Wanted, plan};
 use super::variables::{self, HostFacts};
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
-use crate::network::{self, Progress};
 use crate::operation::{marker, pending_reboot};
 use crate::ownership::Ownership;
 use crate::{files, lock};
+
+mod preparation;
 
 /// Number of passes without a change after which all services are checked, not only those of the operator.
 const THOROUGH: u32 = 24;
@@ -298,44 +298,6 @@ impl Reconciler {
         }
         self.settled = settled.then_some((wanted, 0));
         Ok(settled)
-    }
-
-    /// Makes what a service needs on the host, as far as that can be done at once.
-    fn prepare(&mut self, service: &Wanted, all: &[ServiceInfo], desired: &Desired, node: Option<&Value>) -> Prepared {
-        let services = &desired.services.services;
-        let prepare = services.iter().find(|s| s.name == service.name).and_then(|s| s.prepare.as_ref());
-        let Some(Prepare::OvnHybridNetwork(config)) = prepare else { return Prepared::Ready };
-        let state = |name: &str| all.iter().find(|a| a.name.eq_ignore_ascii_case(name)).map(|a| a.state);
-        let ours = |name: &str| services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
-        // A service that it depends on makes the network. That it does not run is said already.
-        if service.dependencies.iter().any(|d| ours(d) && state(d) != Some(ServiceState::Running)) {
-            return Prepared::NotYet;
-        }
-        let wish = network::Wish { config, node_name: &desired.node_name, node_subnet: network::node_subnet(node) };
-        let running = matches!(state(&service.name), Some(ServiceState::Running | ServiceState::Pending));
-        let about = format!("network of {}", service.name);
-        match network::prepare(&*self.host, wish, running) {
-            Ok(Progress::Ready) => {
-                self.complaints.remove(&about);
-                Prepared::Ready
-            }
-            Ok(Progress::Stale) => Prepared::Stale,
-            Ok(Progress::Moving) => {
-                self.moving = true;
-                Prepared::NotYet
-            }
-            Ok(Progress::Waiting(missing)) => {
-                if self.complaints.get(&about) != Some(&missing) {
-                    info!(service = service.name, "waiting: {missing}");
-                    self.complaints.insert(about, missing);
-                }
-                Prepared::NotYet
-            }
-            Err(e) => {
-                self.complain(&about, &e);
-                Prepared::NotYet
-            }
-        }
     }
 
     fn tell_waiting(&mut self, plan: &Plan) {

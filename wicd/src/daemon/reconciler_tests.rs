@@ -2,7 +2,8 @@ use super::*;
 use crate::fake::{FakeHost, ServiceEvent};
 use crate::files::Access;
 use crate::host::Adapter;
-use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Service, ServicesConfig};
+use crate::network;
+use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Prepare, Service, ServicesConfig};
 use serde_json::json;
 
 pub(super) struct Bed {

@@ -111,13 +111,14 @@ fn quiet(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failu
     Ok(())
 }
 
-/// Where everything goes. Refuses configuration files at places where none may be.
+/// Where everything goes, and kubelet's kubeconfig, which `start` writes. Refuses configuration files at places where none may be.
 fn places(body: &Apply) -> Result<BTreeSet<String>, Failure> {
     if let Some(bad) = body.configs.iter().find(|c| !is_host_path(&c.path)) {
         return Err(Failure::new("PathRefused", format!("a configuration file cannot go to {:?}", bad.path)));
     }
     let files = body.files.iter().map(|f| &f.destination);
-    Ok(files.chain(body.configs.iter().map(|c| &c.path)).cloned().collect())
+    let placed = files.chain(body.configs.iter().map(|c| &c.path)).cloned();
+    Ok(placed.chain([path::KUBELET_KUBECONFIG.to_owned()]).collect())
 }
 
 /// What would make a host no node, seen before anything is changed.

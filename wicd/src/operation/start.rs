@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use api::host::{Desired, Outcome, SERVICE_DESCRIPTION_PREFIX, ServiceState, Start, WICD_SERVICE, path};
+use api::host::{
+    CertificateKind, Desired, Outcome, SERVICE_DESCRIPTION_PREFIX, ServiceState, Start, WICD_SERVICE, path,
+};
 use api::payload::is_sha256;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -19,6 +21,8 @@ pub const SETTINGS: &str = r"C:\k\wicd\settings.json";
 pub const SETTLED: &str = r"C:\k\wicd\settled.json";
 /// Name of the program of the service, in a directory of its own.
 const EXE: &str = "wicd.exe";
+/// Name of kubelet's service.
+const KUBELET: &str = "kubelet";
 /// WMCO's kubeconfig for a kubelet without a certificate.
 const LEGACY_BOOTSTRAP: &str = r"C:\k\bootstrap-kubeconfig";
 /// Time for the service to report that it runs. It does so first.
@@ -53,14 +57,22 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
         return Err(Failure::new("NotApplied", "the host has no desired state; apply it first"));
     };
     let now = host.machine()?.clock_ms / 1000;
+    let mut owned = Ownership::load_or_adopt(host)?;
     for (&kind, chain) in &body.certificates {
-        certificates::install(host, kind, &desired.node_name, chain, now)?;
+        let pem = certificates::with_key(host, kind, &desired.node_name, chain, now)?;
+        if kind == CertificateKind::Kubelet && pem.is_some() {
+            stop_ours(host, KUBELET, &owned, report)?;
+        }
+        certificates::install(host, kind, pem.as_deref(), now)?;
+    }
+    if let Some(kubeconfig) = certificates::other_kubelet_kubeconfig(host)? {
+        stop_ours(host, KUBELET, &owned, report)?;
+        files::write(host, path::KUBELET_KUBECONFIG, &kubeconfig, Access::Protected)?;
     }
     let settings = Settings { certificate_seconds: body.certificate_seconds };
     files::write_json(host, SETTINGS, &settings, Access::Inherited)?;
 
     let spec = service_spec(&body.wicd_sha256);
-    let mut owned = Ownership::load_or_adopt(host)?;
     owned.services.insert(spec.name.clone());
     owned.save(host)?;
     // It reads its command line, and checks which services to start, only at its start.
@@ -68,9 +80,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
         stop(host, WICD_SERVICE, report)?;
     }
     for name in &body.restart {
-        if host.service(name)?.is_some_and(|s| owned.is_ours(&s)) {
-            stop(host, name, report)?;
-        }
+        stop_ours(host, name, &owned, report)?;
     }
     host.put_service(&spec)?;
     host.start_service(WICD_SERVICE)?;
@@ -121,6 +131,11 @@ fn stop(host: &dyn Host, name: &str, report: &mut Report) -> Result<(), Failure>
         }
     }
     Ok(())
+}
+
+/// Stops a service if it is ours.
+fn stop_ours(host: &dyn Host, name: &str, owned: &Ownership, report: &mut Report) -> Result<(), Failure> {
+    if host.service(name)?.is_some_and(|s| owned.is_ours(&s)) { stop(host, name, report) } else { Ok(()) }
 }
 
 fn wait_until_running(host: &dyn Host, patience: Duration) -> Result<(), Failure> {

@@ -19,6 +19,9 @@ use crate::host::ServiceInfo;
 pub(crate) const KUBELET: &str = r"C:\k\kubelet.exe";
 pub(crate) const ARCHIVE: &str = "join-1.tar";
 
+/// The kubeconfig of those who act in the Node's name, as far as wicd reads it.
+pub(crate) const NODE_KUBECONFIG: &str = r#"{"users": [{"name": "system:node:win-1", "user": {}}]}"#;
+
 /// Id of the cluster that the host of these tests belongs to.
 pub(crate) const CLUSTER: &str = "8c5d9c5e-0000-4000-8000-000000000001";
 
@@ -114,6 +117,7 @@ pub(crate) fn wanted(v: &str) -> Apply {
         },
         files: payload_files(v).into_iter().map(|(f, _)| f).collect(),
         configs: vec![
+            config(path::NODE_KUBECONFIG, NODE_KUBECONFIG, false),
             config(r"C:\k\kubelet.conf", &format!("{{}} {v}"), false),
             config(r"C:\k\tls\certs\tls.key", "hunter2", true),
         ],

@@ -1,0 +1,86 @@
+//! What a service needs on the host before it starts.
+
+use api::host::{Desired, ServiceState, path};
+use api::services::{Prepare, Service};
+use serde_json::Value;
+use tracing::info;
+
+use super::{Prepared, Reconciler, Wanted};
+use crate::files;
+use crate::host::{HostError, ServiceInfo};
+use crate::network::{self, Progress};
+
+/// Name of the service that stores the certificate of those who act in the Node's name.
+const KUBELET: &str = "kubelet";
+
+impl Reconciler {
+    /// Makes what a service needs on the host, as far as that can be done at once.
+    pub(super) fn prepare(
+        &mut self,
+        wanted: &Wanted,
+        all: &[ServiceInfo],
+        desired: &Desired,
+        node: Option<&Value>,
+    ) -> Prepared {
+        let services = &desired.services.services;
+        let Some(service) = services.iter().find(|s| s.name == wanted.name) else { return Prepared::Ready };
+        let state = |name: &str| all.iter().find(|a| a.name.eq_ignore_ascii_case(name)).map(|a| a.state);
+        let runs = |name: &str| state(name) == Some(ServiceState::Running);
+        let running = matches!(state(&service.name), Some(ServiceState::Running | ServiceState::Pending));
+        let ours = |name: &str| services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
+        // One that runs has found its certificate.
+        if acts_as_node(service) && !running {
+            let is_there = self.has_certificate();
+            let found = self.told(service, "certificate", is_there);
+            // kubelet stores it right after its start.
+            self.moving |= !found && runs(KUBELET);
+            if !found {
+                return Prepared::NotYet;
+            }
+        }
+        let Some(Prepare::OvnHybridNetwork(config)) = &service.prepare else { return Prepared::Ready };
+        // A service that it depends on makes the network. That it does not run is said already.
+        if service.dependencies.iter().any(|d| ours(d) && !runs(d)) {
+            return Prepared::NotYet;
+        }
+        let wish = network::Wish { config, node_name: &desired.node_name, node_subnet: network::node_subnet(node) };
+        let progress = network::prepare(&*self.host, wish, running);
+        if matches!(progress, Ok(Progress::Stale)) {
+            return Prepared::Stale;
+        }
+        self.moving |= matches!(progress, Ok(Progress::Moving));
+        if self.told(service, "network", progress) { Prepared::Ready } else { Prepared::NotYet }
+    }
+
+    fn has_certificate(&self) -> Result<Progress, HostError> {
+        let is_there = files::size(&*self.host, path::KUBELET_CURRENT_CERT)?.is_some();
+        let missing = || Progress::Waiting(format!("kubelet has not stored {} yet", path::KUBELET_CURRENT_CERT));
+        Ok(if is_there { Progress::Ready } else { missing() })
+    }
+
+    /// Reports once what is still missing, and returns whether nothing is.
+    fn told(&mut self, service: &Service, part: &str, progress: Result<Progress, HostError>) -> bool {
+        let about = format!("{part} of {}", service.name);
+        match progress {
+            Ok(Progress::Ready) => {
+                self.complaints.remove(&about);
+                return true;
+            }
+            Ok(Progress::Waiting(missing)) => {
+                if self.complaints.get(&about) != Some(&missing) {
+                    info!(service = service.name, "waiting: {missing}");
+                    self.complaints.insert(about, missing);
+                }
+            }
+            Ok(Progress::Moving | Progress::Stale) => {}
+            Err(e) => self.complain(&about, &e),
+        }
+        false
+    }
+}
+
+/// Whether a service goes to the API server in the Node's name, with kubelet's certificate.
+fn acts_as_node(service: &Service) -> bool {
+    let prepared = service.prepare.as_ref().map(|Prepare::OvnHybridNetwork(network)| network.kubeconfig.as_str());
+    service.path.contains(path::NODE_KUBECONFIG) || prepared == Some(path::NODE_KUBECONFIG)
+}

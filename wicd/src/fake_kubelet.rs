@@ -1,0 +1,126 @@
+//! What kubelet does at its start with the credentials that it is given: as client-go's `certificate_store.go` and
+//! `certificate_manager.go` do it, with all that they refuse.
+
+use std::fs;
+use std::path::Path;
+
+use api::host::path;
+use kube::config::{AuthInfo, Kubeconfig};
+use serde_json::Value;
+use x509_parser::pem::Pem;
+
+use crate::certificates::split;
+use crate::fake::FakeHost;
+use crate::files;
+use crate::host::Host as _;
+
+const UPDATED: &str = r"C:\var\lib\kubelet\pki\kubelet-client-updated.pem";
+
+/// Starts with the kubeconfig that is there. Returns certificates and key (PEM) with which kubelet goes to the API server, and leaves
+/// in [`path::KUBELET_PKI`] what kubelet leaves there.
+///
+/// # Errors
+/// Why kubelet ends right after its start.
+pub fn start(host: &FakeHost) -> Result<String, String> {
+    let given = given(host)?;
+    if !files::exists(host, path::KUBELET_CURRENT_CERT).map_err(text)? && is_link(host, UPDATED)? {
+        let (updated, current) = (real(host, UPDATED)?, real(host, path::KUBELET_CURRENT_CERT)?);
+        fs::rename(updated, current).map_err(text)?;
+    }
+    if let Some(pem) = read(host, path::KUBELET_CURRENT_CERT)? {
+        split(&pem).ok_or_else(|| format!("could not convert data from {}", path::KUBELET_CURRENT_CERT))?;
+        if is_valid(&pem) {
+            return Ok(pem);
+        }
+    } else if let Given::Files(pem) = given {
+        // What it is given as files stays there: nothing is stored.
+        return Ok(pem);
+    }
+    match given {
+        Given::Inline(pem) => {
+            // That it cannot be stored is only logged, and nothing is renewed any more.
+            let _logged = store(host, &pem);
+            Ok(pem)
+        }
+        Given::Files(_) => Err("no valid client certificate is found".into()),
+    }
+}
+
+/// Where the user of the kubeconfig has certificate and key.
+enum Given {
+    Inline(String),
+    Files(String),
+}
+
+fn given(host: &FakeHost) -> Result<Given, String> {
+    let kubeconfig = read(host, path::KUBELET_KUBECONFIG)?.ok_or("there is no kubeconfig")?;
+    let kubeconfig = Kubeconfig::from_yaml(&kubeconfig).map_err(text)?;
+    let user = kubeconfig.auth_infos.into_iter().find_map(|named| named.auth_info).ok_or("it has no user")?;
+    let whole = |pem: String| split(&pem).map(|_| pem).ok_or("certificate and key are no PEM");
+    let json = serde_json::to_value(&user).map_err(text)?;
+    if let (Some(chain), Some(key)) = (data(&json, "client-certificate-data"), data(&json, "client-key-data")) {
+        return Ok(Given::Inline(whole(chain + &key)?));
+    }
+    let AuthInfo { client_certificate: Some(chain), client_key: Some(key), .. } = user else {
+        return Err("the kubeconfig has no credentials".into());
+    };
+    let named = |file: &str| read(host, file)?.ok_or_else(|| format!("{file} does not exist"));
+    Ok(Given::Files(whole(if chain == key { named(&key)? } else { named(&chain)? + &named(&key)? })?))
+}
+
+fn data(user: &Value, field: &str) -> Option<String> {
+    let encoded = user.get(field).filter(|value| value.is_string())?;
+    let bytes: k8s_openapi::ByteString = serde_json::from_value(encoded.clone()).ok()?;
+    String::from_utf8(bytes.0).ok()
+}
+
+/// Stores a certificate with its key in a file of its own, and moves the link to it.
+fn store(host: &FakeHost, pem: &str) -> Result<(), String> {
+    const NAME: &str = "kubelet-client-2026-01-01-00-00-00.pem";
+    let current = real(host, path::KUBELET_CURRENT_CERT)?;
+    fs::create_dir_all(real(host, path::KUBELET_PKI)?).map_err(text)?;
+    fs::write(current.with_file_name(NAME), pem).map_err(text)?;
+    for link in [path::KUBELET_CURRENT_CERT, UPDATED] {
+        if files::exists(host, link).map_err(text)? && !is_link(host, link)? {
+            return Err(format!("expected {link} to be a symlink but it is a file"));
+        }
+        let _missing = fs::remove_file(real(host, link)?);
+    }
+    link(Path::new(NAME), &current).map_err(text)
+}
+
+#[cfg(unix)]
+fn link(target: &Path, link: &Path) -> std::io::Result<()> {
+    std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(windows)]
+fn link(target: &Path, link: &Path) -> std::io::Result<()> {
+    std::os::windows::fs::symlink_file(target, link)
+}
+
+fn is_valid(pem: &str) -> bool {
+    let leaf = Pem::iter_from_buffer(pem.as_bytes()).flatten().find(|block| block.label == "CERTIFICATE");
+    leaf.is_some_and(|leaf| leaf.parse_x509().is_ok_and(|leaf| leaf.validity().is_valid()))
+}
+
+fn read(host: &FakeHost, path: &str) -> Result<Option<String>, String> {
+    let content = files::read(host, path).map_err(text)?;
+    Ok(content.map(|content| String::from_utf8_lossy(&content).into_owned()))
+}
+
+fn is_link(host: &FakeHost, path: &str) -> Result<bool, String> {
+    Ok(real(host, path)?.symlink_metadata().is_ok_and(|meta| meta.is_symlink()))
+}
+
+fn real(host: &FakeHost, path: &str) -> Result<std::path::PathBuf, String> {
+    host.path(path).map_err(text)
+}
+
+fn text(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+#[path = "fake_kubelet_tests.rs"]
+mod tests;

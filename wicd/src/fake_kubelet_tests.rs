@@ -1,0 +1,296 @@
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::TemplateSpec;
+use api::host::{Apply, Body, CertificateKind, Cleanup, Desired, Outcome, ServiceState, Start};
+use k8s_openapi::ByteString;
+use serde_json::json;
+use wnp_core::render::{
+    Cluster, Network, Platform, Settings, TlsPair,
+    fixtures::{PROGRAMS, cluster, host, payload},
+    render,
+};
+
+use super::*;
+use crate::access::{self, Guard};
+use crate::certificates;
+use crate::daemon::reconciler::Reconciler;
+use crate::fake::ServiceEvent;
+use crate::host::Adapter;
+use crate::network;
+use crate::operation::tests::{Bed, CLUSTER, archive, exe, frame, service, wanted};
+
+/// Programs make what they write to.
+const OUTPUT: [&str; 3] = [path::LOGS, path::KUBELET_PKI, r"C:\k\cni\config"];
+
+/// What a service cannot read of the files that its command line names, and of those that these name.
+fn unreadable(host: &FakeHost, command: &str) -> Vec<String> {
+    let is_file = |word: &&str| word.starts_with(r"C:\") && !OUTPUT.iter().any(|output| is_below(word, output));
+    let mut left: Vec<String> = command.split([' ', '=', '"']).filter(is_file).map(String::from).collect();
+    let (mut seen, mut missing) = (BTreeSet::new(), Vec::new());
+    while let Some(path) = left.pop() {
+        if !seen.insert(path.clone()) {
+            continue;
+        }
+        // All services run as SYSTEM.
+        let place = host.place(&host.path(&path).unwrap()).unwrap();
+        let may_read = place.is_some_and(|place| place.access.entries.iter().any(|entry| entry.sid == access::SYSTEM));
+        match files::size(host, &path).unwrap() {
+            _ if !may_read => missing.push(path),
+            Some(_) => {
+                let config: Value = files::read_json(host, &path).ok().flatten().unwrap_or_default();
+                strings(&config, &mut |text| left.extend(is_file(&text).then(|| text.to_owned())));
+            }
+            // A directory with programs.
+            None if path == path::ROOT => {}
+            None => missing.push(path),
+        }
+    }
+    missing
+}
+
+fn is_below(file: &str, directory: &str) -> bool {
+    file.strip_prefix(directory).is_some_and(|rest| rest.is_empty() || rest.starts_with('\\'))
+        && file != path::KUBELET_CURRENT_CERT
+}
+
+fn strings(value: &Value, each: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => each(text),
+        Value::Array(items) => items.iter().for_each(|item| strings(item, each)),
+        Value::Object(fields) => fields.values().for_each(|item| strings(item, each)),
+        _ => {}
+    }
+}
+
+/// What hybrid-overlay-node makes of the network, and HNS of the endpoint.
+fn make_network(host: &FakeHost) {
+    let id = "8A6CE3D1-0F3B-4B7E-9C7E-1D2A3B4C5D6E";
+    let network = json!([{"ID": id, "Name": network::HNS_NETWORK, "ManagementIP": "10.0.0.1",
+        "Subnets": [{"AddressPrefix": "10.132.1.0/24"}]}]);
+    let endpoint = json!([{"ID": "ab-1", "Name": network::ENDPOINT, "VirtualNetwork": id,
+        "MacAddress": "00-15-5D-00-00-09", "State": 2}]);
+    let mut state = host.state();
+    state.hns.extend([("/networks".to_owned(), network), ("/endpoints".to_owned(), endpoint)]);
+    state.adapters = vec![Adapter { mac: vec![0, 0x15, 0x5d, 0, 0, 9], ipv4: vec![[10, 132, 1, 2].into()] }];
+}
+
+/// Brings a host of this cluster to where wicd's service takes over.
+fn join(bed: &Bed, cluster: &Cluster) -> Desired {
+    let mut manifest = payload(&PROGRAMS);
+    let contents: Vec<Vec<u8>> = manifest.files.iter().map(|file| file.destination.clone().into_bytes()).collect();
+    for (file, content) in manifest.files.iter_mut().zip(&contents) {
+        *file = api::payload::File {
+            platforms: file.platforms.clone(),
+            ..crate::operation::tests::file(&file.destination, content)
+        };
+    }
+    let rendered = render(cluster, &manifest, &Settings::default(), &TemplateSpec::default()).unwrap();
+    let files = rendered.files().to_vec();
+    let frames: Vec<_> = files.iter().map(|f| (f.sha256.clone(), frame(f.destination.as_bytes()))).collect();
+    let entries: Vec<_> = frames.iter().map(|(sha256, frame)| (sha256.as_str(), frame.as_slice())).collect();
+    assert_eq!(bed.stage(&files, &archive(&entries)).outcome, Outcome::Done);
+    let desired = Desired {
+        cluster_id: CLUSTER.into(),
+        node_name: host().node_name,
+        node_ip: host().node_ip,
+        version: "1".into(),
+        services: rendered.services.clone(),
+        ..Desired::default()
+    };
+    let configs = rendered.configs(cluster, &host()).unwrap();
+    let certificates = vec![CertificateKind::Kubelet, CertificateKind::Wicd];
+    let apply = Apply { desired: desired.clone(), files, configs, certificates, wicd_sha256: exe("1") };
+    let applied = bed.apply(apply);
+    assert_eq!(applied.outcome, Outcome::Done);
+    assert_eq!(bed.run(Body::Start(bed.start_body("1", &applied))).outcome, Outcome::Done);
+    desired
+}
+
+#[test]
+fn every_file_that_a_service_is_told_of_is_there_when_it_starts() {
+    let tls = TlsPair { certificate: "cert".into(), key: "key".into() };
+    for network in
+        [Network::External, Network::OvnHybrid { vxlan_port: None }, Network::OvnHybrid { vxlan_port: Some(9898) }]
+    {
+        for platform in [Platform::None, Platform::Aws, Platform::Azure] {
+            let about = format!("{network:?} {platform:?}");
+            let cluster = Cluster { network, platform, exporter_tls: Some(tls.clone()), ..cluster() };
+            let bed = Bed::new();
+            let desired = join(&bed, &cluster);
+            make_network(&bed.host);
+            let (missing, host) = (Arc::new(Mutex::new(Vec::new())), bed.host.clone());
+            let seen = missing.clone();
+            // kubelet takes a moment to its first certificate; what depends on it is started meanwhile if wicd does not wait.
+            bed.host.on_service(move |event, service| {
+                if event == ServiceEvent::Started {
+                    seen.lock()
+                        .unwrap()
+                        .extend(unreadable(&host, &service.command).into_iter().map(|f| (service.name.clone(), f)));
+                }
+            });
+            let mut reconciler = Reconciler::new(Arc::new(bed.host.clone()));
+            for second in 0..20 {
+                if second == 10 {
+                    start(&bed.host).unwrap();
+                }
+                reconciler.reconcile_once(None, Duration::from_secs(second));
+            }
+            let state = |name: &str| bed.host.state().services[name].state;
+            for service in &desired.services.services {
+                assert_eq!(state(&service.name), ServiceState::Running, "{about}: {}", service.name);
+            }
+            assert_eq!(*missing.lock().unwrap(), [], "{about}");
+        }
+    }
+}
+
+#[test]
+fn kubelet_stores_only_what_is_in_its_kubeconfig() {
+    let bed = Bed::new();
+    let valid = |seconds| {
+        let request = certificates::request(&bed.host, CertificateKind::Kubelet, "win-1").unwrap();
+        let key = bed.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
+        bed.sign(&request, seconds) + &key
+    };
+    let (first, stored, over) = (valid(86_400), valid(7200), expired(&bed));
+    let (chain, key) = split(&first).unwrap();
+    let inline = json!({"client-certificate-data": data(&chain), "client-key-data": data(&key)});
+    let file = json!({"client-certificate": path::KUBELET_FIRST_CERT, "client-key": path::KUBELET_FIRST_CERT});
+    enum Stored<'a> {
+        Nothing,
+        Link(&'a str),
+        Plain(&'a str),
+    }
+    use Stored::{Link, Nothing, Plain};
+    // What it goes with to the API server, and what is stored then.
+    for (about, user, before, expected) in [
+        ("inline", &inline, Nothing, Ok((&first, Some(&first)))),
+        ("as a file", &file, Nothing, Ok((&first, None))),
+        ("restart", &inline, Link(&stored), Ok((&stored, Some(&stored)))),
+        ("restart after the stored one is over", &inline, Link(&over), Ok((&first, Some(&first)))),
+        ("a plain file is never replaced", &inline, Plain(&over), Ok((&first, Some(&over)))),
+        ("as a file, the stored one is over", &file, Link(&over), Err("no valid client certificate")),
+        ("damaged", &inline, Link("?"), Err("could not convert data")),
+        ("no credentials", &json!({}), Nothing, Err("no credentials")),
+    ] {
+        files::remove_tree(&bed.host, path::KUBELET_PKI).unwrap();
+        bed.write(path::KUBELET_FIRST_CERT, first.as_bytes());
+        let kubeconfig = json!({"users": [{"name": "system:node:win-1", "user": user}]});
+        bed.write(path::KUBELET_KUBECONFIG, kubeconfig.to_string().as_bytes());
+        match before {
+            Nothing => {}
+            Link(pem) => store(&bed.host, pem).unwrap(),
+            Plain(pem) => bed.write(path::KUBELET_CURRENT_CERT, pem.as_bytes()),
+        }
+        match (start(&bed.host), expected) {
+            (Ok(used), Ok((expected, left))) => {
+                assert_eq!(&used, expected, "{about}");
+                assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).as_ref(), left, "{about}");
+            }
+            (Err(error), Err(part)) => assert!(error.contains(part), "{about}: {error}"),
+            (got, _) => panic!("{about}: {got:?}"),
+        }
+    }
+}
+
+/// A host that was a node before, be it of WMCO's or of another cluster, with a kubelet that runs and a Node of the same name.
+fn node_of_before() -> (Bed, Start) {
+    let bed = Bed::new();
+    let other_ca = Bed::new();
+    let request = certificates::request(&bed.host, CertificateKind::Kubelet, "win-1").unwrap();
+    let key = bed.read(certificates::key_path(CertificateKind::Kubelet)).unwrap();
+    files::remove(&bed.host, certificates::key_path(CertificateKind::Kubelet)).unwrap();
+    let user =
+        json!({"client-certificate-data": data(&other_ca.sign(&request, 86_400)), "client-key-data": data(&key)});
+    let kubeconfig = json!({"users": [{"name": "default-auth", "user": user}]});
+    bed.write(path::KUBELET_KUBECONFIG, kubeconfig.to_string().as_bytes());
+    super::start(&bed.host).unwrap();
+    bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
+    assert_eq!(bed.stage_version("1").outcome, Outcome::Done);
+    let applied = bed.apply(wanted("1"));
+    let body = bed.start_body("1", &applied);
+    (bed, body)
+}
+
+fn data(text: &str) -> ByteString {
+    ByteString(text.as_bytes().to_vec())
+}
+
+/// Whatever kubelet does meanwhile, as wicd's service may start it whenever no operation is going on.
+#[test]
+fn a_node_of_before_gets_its_new_certificate_wherever_start_is_broken_off() {
+    let (straight, body) = node_of_before();
+    straight.host.fail_after(None);
+    assert_eq!(straight.run(Body::Start(body)).outcome, Outcome::Done);
+    let calls = straight.host.state().calls;
+    assert!(calls > 30, "{calls}");
+
+    for n in 0..calls {
+        let (bed, body) = node_of_before();
+        bed.host.fail_after(Some(n));
+        let broken_off = bed.run(Body::Start(body.clone()));
+        bed.host.fail_after(None);
+        let mut goes_with = super::start(&bed.host);
+        bed.host.start_service("kubelet").unwrap();
+        let answer = bed.run(Body::Start(body.clone()));
+        assert_eq!(answer.outcome, Outcome::Done, "after call {n}");
+        if bed.host.state().services["kubelet"].state == ServiceState::Stopped {
+            goes_with = super::start(&bed.host);
+        }
+        let goes_with = goes_with.unwrap();
+        assert!(goes_with.starts_with(body.certificates[&CertificateKind::Kubelet].trim_end()), "after call {n}");
+        assert_eq!(bed.read(path::KUBELET_CURRENT_CERT).unwrap(), goes_with, "after call {n}");
+        for path in [path::KUBELET_KUBECONFIG, path::KUBELET_FIRST_CERT] {
+            // Both keep the access list of the file that they are written to first.
+            let written = bed.host.path(&format!("{path}.new")).unwrap();
+            assert!(bed.host.state().access[&written].is(Guard::Private), "{path} after call {n}");
+        }
+        let (_, key) = split(&goes_with).unwrap();
+        let secrets = [serde_json::to_string(&data(&key)).unwrap(), key.lines().nth(1).unwrap().to_owned()];
+        for answer in [broken_off, answer] {
+            let told = serde_json::to_string(&answer).unwrap();
+            assert!(secrets.iter().all(|secret| !told.contains(secret.as_str())), "after call {n}");
+        }
+    }
+}
+
+#[test]
+fn kubelet_starts_again_where_its_kubeconfig_changes_and_only_there() {
+    let (bed, body) = node_of_before();
+    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
+    let again = || {
+        bed.host.start_service("kubelet").unwrap();
+        assert_eq!(bed.run(Body::Start(bed.start_body("1", &bed.apply(wanted("1"))))).outcome, Outcome::Done);
+        bed.host.state().services["kubelet"].state
+    };
+    assert_eq!(again(), ServiceState::Running, "nothing has changed");
+    let named = json!({"users": [{"user": {"client-certificate": path::KUBELET_FIRST_CERT}}]});
+    for other in [&b"{}"[..], named.to_string().as_bytes()] {
+        let right = bed.read(path::KUBELET_KUBECONFIG).unwrap();
+        bed.write(path::KUBELET_KUBECONFIG, other);
+        assert_eq!(again(), ServiceState::Stopped, "wicd's service starts it with the right one");
+        assert_eq!(bed.read(path::KUBELET_KUBECONFIG).unwrap(), right);
+    }
+}
+
+#[test]
+fn nothing_of_kubelets_credentials_stays_after_a_cleanup() {
+    let (bed, body) = node_of_before();
+    assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
+    super::start(&bed.host).unwrap();
+    assert_eq!(bed.run(Body::Cleanup(Cleanup {})).outcome, Outcome::Done);
+    for path in [path::KUBELET_KUBECONFIG, path::KUBELET_FIRST_CERT, path::KUBELET_PKI, path::NODE_KUBECONFIG] {
+        assert!(!bed.exists(path), "{path}");
+    }
+}
+
+/// A certificate whose time is over, with its key.
+fn expired(bed: &Bed) -> String {
+    let key = rcgen::KeyPair::generate().unwrap();
+    let mut params = rcgen::CertificateParams::default();
+    params.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2020, 1, 2);
+    params.signed_by(&key, &bed.ca).unwrap().pem() + &key.serialize_pem()
+}
