@@ -60,7 +60,7 @@ fn which_services() {
         ),
         (
             "Azure",
-            on(Platform::Azure, Network::External),
+            Cluster { external_cloud_provider: true, ..on(Platform::Azure, Network::External) },
             &PROGRAMS,
             &["containerd", "kubelet", "csi-proxy", "windows_exporter", "cloud-node-manager"],
         ),
@@ -82,6 +82,7 @@ fn command_lines() {
     let tls = Some(TlsPair { certificate: "cert".into(), key: "key".into() });
     let cluster = Cluster {
         platform: Platform::Azure,
+        external_cloud_provider: true,
         network: Network::OvnHybrid { vxlan_port: Some(9898) },
         exporter_tls: tls,
         ..cluster()
@@ -94,7 +95,7 @@ fn command_lines() {
         ),
         (
             "kubelet",
-            r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe --config=C:\k\kubelet.conf --kubeconfig=C:\k\kubeconfig --cert-dir=C:\var\lib\kubelet\pki --windows-service --node-labels=node.openshift.io/os_id=Windows --windows-priorityclass=ABOVE_NORMAL_PRIORITY_CLASS --v=2 --hostname-override=NODE_NAME --node-ip=NODE_IP",
+            r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe --config=C:\k\kubelet.conf --kubeconfig=C:\k\kubeconfig --cert-dir=C:\var\lib\kubelet\pki --windows-service --node-labels=node.openshift.io/os_id=Windows --windows-priorityclass=ABOVE_NORMAL_PRIORITY_CLASS --v=2 --cloud-provider=external --hostname-override=NODE_NAME --node-ip=NODE_IP",
         ),
         (
             "windows_exporter",
