@@ -56,7 +56,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
         return Err(Failure::new("NotApplied", "the host has no desired state; apply it first"));
     };
-    let now = host.machine()?.clock_ms / 1000;
+    let now = host.now()?;
     let mut owned = Ownership::load_or_adopt(host)?;
     for (&kind, chain) in &body.certificates {
         let pem = certificates::with_key(host, kind, &desired.node_name, chain, now)?;

@@ -49,6 +49,26 @@ impl Host for WindowsHost {
         machine::machine()
     }
 
+    fn boot_id(&self) -> Result<String, HostError> {
+        machine::boot_id()
+    }
+
+    fn machine_id(&self) -> Result<String, HostError> {
+        machine::machine_id()
+    }
+
+    fn disk_free(&self) -> Result<u64, HostError> {
+        machine::disk_free()
+    }
+
+    fn is_admin(&self) -> Result<bool, HostError> {
+        machine::is_admin()
+    }
+
+    fn now(&self) -> Result<i64, HostError> {
+        Ok(jiff::Timestamp::now().as_second())
+    }
+
     fn services(&self) -> Result<Vec<ServiceInfo>, HostError> {
         scm::services()
     }
