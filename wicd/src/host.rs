@@ -175,7 +175,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// Ends processes that outlive the services, as containerd's shims.
+    /// Ends processes of ours that outlive the services, as containerd's shims.
     ///
     /// # Errors
     /// When the processes cannot be listed, or one of them does not end.

@@ -33,8 +33,8 @@ use api::host::{Machine, ServiceState};
 use crate::access::{AccessList, Guard};
 use crate::host::{Adapter, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
-/// containerd's shims go on when containerd stops.
-const LEFTOVER: &str = "containerd-shim-runhcs-v1.exe";
+/// containerd's shims go on when containerd stops. Those of another containerd on the host are not ours.
+const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
 
 /// This host.
 #[derive(Clone, Copy, Debug, Default)]
