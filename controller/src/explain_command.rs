@@ -9,7 +9,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::args::{Explain, Output};
+use crate::{
+    api_server,
+    args::{Explain, Output},
+};
 
 /// Prints the chain from a node to the commit.
 ///
@@ -17,8 +20,7 @@ use crate::args::{Explain, Output};
 /// When there is no configuration for the API server, the API server refuses a request or does not answer, or no pool has a
 /// host of this name.
 pub async fn run(args: Explain) -> anyhow::Result<()> {
-    let client =
-        Client::try_default().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
+    let client = Client::try_from(api_server::config().await?).context("cannot make a client for the API server")?;
     let name = args.host.to_ascii_lowercase();
     let instance: Option<WindowsInstance> =
         Api::all(client.clone()).get_opt(&name).await.context("failed to get the WindowsInstance")?;

@@ -8,6 +8,7 @@
 //! * [`wmco`], [`wmco_sources`], [`wmco_versions`]: what only a cluster of the Windows Machine Config Operator has.
 //! * [`run()`](run::run): the process: Lease, caches, controllers.
 
+mod api_server;
 pub mod args;
 mod cluster;
 mod cluster_facts;

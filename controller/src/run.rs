@@ -18,7 +18,7 @@ use k8s_openapi::{
     apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition,
 };
 use kube::{
-    Api, Client, Config, ResourceExt,
+    Api, Client, ResourceExt,
     api::ListParams,
     runtime::{
         Controller,
@@ -30,6 +30,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api_server,
     args::Run,
     cluster, cluster_facts,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
@@ -74,8 +75,7 @@ pub async fn run(args: Run) -> anyhow::Result<()> {
     let health = Health { ready: ready.clone(), metrics: metrics.clone() };
     http::serve(args.listen, args.admin_listen, health, level, stop.clone()).await.context("cannot listen")?;
 
-    let config =
-        Config::infer().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
+    let config = api_server::config().await?;
     // The Lease never waits for other requests.
     let mut for_lease = config.clone();
     for_lease.default_retry = false;

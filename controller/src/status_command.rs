@@ -12,7 +12,10 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::{Api, Client, ResourceExt, api::ListParams};
 use serde::Serialize;
 
-use crate::args::{Output, Status};
+use crate::{
+    api_server,
+    args::{Output, Status},
+};
 
 /// Ready hosts of a pool that are shown one by one.
 const FEW: usize = 10;
@@ -22,8 +25,7 @@ const FEW: usize = 10;
 /// # Errors
 /// When there is no configuration for the API server, it refuses a request or does not answer, or there is no pool of a name.
 pub async fn run(args: Status) -> anyhow::Result<ExitCode> {
-    let client =
-        Client::try_default().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
+    let client = Client::try_from(api_server::config().await?).context("cannot make a client for the API server")?;
     let all = ListParams::default();
     let pools: Api<WindowsNodePool> = Api::all(client.clone());
     let mut pools = pools.list(&all).await.context("failed to list the WindowsNodePools")?.items;

@@ -68,6 +68,8 @@ pub struct State {
     pub calls_left: Option<u32>,
     /// Calls so far.
     pub calls: u32,
+    /// How often each call was made.
+    pub counts: BTreeMap<&'static str, u32>,
     /// SIDs of owners of files and directories, by real path. Administrators where there is none.
     pub owners: BTreeMap<PathBuf, String>,
     /// Access lists of files and directories, by real path. What is usual on `C:` where there is none.
@@ -144,6 +146,7 @@ impl FakeHost {
     fn call(&self, name: &'static str, object: &str) -> Result<MutexGuard<'_, State>, HostError> {
         let mut state = self.state();
         state.calls += 1;
+        *state.counts.entry(name).or_default() += 1;
         let gone = match &mut state.calls_left {
             Some(0) => true,
             Some(left) => {
@@ -175,6 +178,26 @@ impl Host for FakeHost {
     fn machine(&self) -> Result<Machine, HostError> {
         let machine = self.call("machine", "")?.machine.clone();
         Ok(Machine { clock_ms: jiff::Timestamp::now().as_millisecond() + machine.clock_ms, ..machine })
+    }
+
+    fn boot_id(&self) -> Result<String, HostError> {
+        Ok(self.call("boot_id", "")?.machine.boot_id.clone())
+    }
+
+    fn machine_id(&self) -> Result<String, HostError> {
+        Ok(self.call("machine_id", "")?.machine.machine_id.clone())
+    }
+
+    fn disk_free(&self) -> Result<u64, HostError> {
+        Ok(self.call("disk_free", "")?.machine.disk_free)
+    }
+
+    fn is_admin(&self) -> Result<bool, HostError> {
+        Ok(self.call("is_admin", "")?.machine.is_admin)
+    }
+
+    fn now(&self) -> Result<i64, HostError> {
+        Ok(jiff::Timestamp::now().as_second() + self.call("now", "")?.machine.clock_ms / 1000)
     }
 
     fn services(&self) -> Result<Vec<ServiceInfo>, HostError> {

@@ -257,9 +257,10 @@ fn a_node_of_before_gets_its_new_certificate_wherever_start_is_broken_off() {
 }
 
 #[test]
-fn kubelet_starts_again_where_its_kubeconfig_changes_and_only_there() {
+fn kubelet_starts_again_only_where_it_has_stored_nothing() {
     let (bed, body) = node_of_before();
     assert_eq!(bed.run(Body::Start(body)).outcome, Outcome::Done);
+    super::start(&bed.host).unwrap();
     let again = || {
         bed.host.start_service("kubelet").unwrap();
         assert_eq!(bed.run(Body::Start(bed.start_body("1", &bed.apply(wanted("1"))))).outcome, Outcome::Done);
@@ -267,10 +268,13 @@ fn kubelet_starts_again_where_its_kubeconfig_changes_and_only_there() {
     };
     assert_eq!(again(), ServiceState::Running, "nothing has changed");
     let named = json!({"users": [{"user": {"client-certificate": path::KUBELET_FIRST_CERT}}]});
-    for other in [&b"{}"[..], named.to_string().as_bytes()] {
-        let right = bed.read(path::KUBELET_KUBECONFIG).unwrap();
-        bed.write(path::KUBELET_KUBECONFIG, other);
-        assert_eq!(again(), ServiceState::Stopped, "wicd's service starts it with the right one");
+    let right = bed.read(path::KUBELET_KUBECONFIG).unwrap();
+    for (stores, expected) in [(true, ServiceState::Running), (false, ServiceState::Stopped)] {
+        bed.write(path::KUBELET_KUBECONFIG, named.to_string().as_bytes());
+        if !stores {
+            files::remove(&bed.host, path::KUBELET_CURRENT_CERT).unwrap();
+        }
+        assert_eq!(again(), expected, "stored: {stores}");
         assert_eq!(bed.read(path::KUBELET_KUBECONFIG).unwrap(), right);
     }
 }

@@ -22,11 +22,37 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// [`HostError::Path`] for a path that is refused.
     fn path(&self, windows_path: &str) -> Result<PathBuf, HostError>;
-    /// The host itself.
+    /// All facts of the host itself, for an answer to the operator. That takes seconds, because Windows opens a session with the
+    /// servicing of its features: who needs one fact asks for that one.
     ///
     /// # Errors
     /// When a fact cannot be read, for example the host name or the free space of `C:`.
     fn machine(&self) -> Result<Machine, HostError>;
+    /// Which run of the host this is. Another one after each restart.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    fn boot_id(&self) -> Result<String, HostError>;
+    /// Which installation of Windows this is.
+    ///
+    /// # Errors
+    /// When the registry cannot be read.
+    fn machine_id(&self) -> Result<String, HostError>;
+    /// Free bytes on `C:`.
+    ///
+    /// # Errors
+    /// When Windows does not say.
+    fn disk_free(&self) -> Result<u64, HostError>;
+    /// Whether this process has an administrator's rights.
+    ///
+    /// # Errors
+    /// When Windows does not say.
+    fn is_admin(&self) -> Result<bool, HostError>;
+    /// The clock of the host, in Unix seconds.
+    ///
+    /// # Errors
+    /// When the clock cannot be read.
+    fn now(&self) -> Result<i64, HostError>;
 
     /// All Win32 services.
     ///
@@ -150,7 +176,7 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the antivirus cannot be queried, or the exclusion cannot be written.
     fn exclude_from_antivirus(&self, windows_path: &str) -> Result<(), HostError>;
-    /// Ends processes that outlive the services, as containerd's shims.
+    /// Ends processes of ours that outlive the services, as containerd's shims.
     ///
     /// # Errors
     /// When the processes cannot be listed, or one of them does not end.

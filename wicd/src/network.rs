@@ -292,7 +292,8 @@ fn cni_conf(network: &Network, wish: Wish<'_>) -> Result<String, String> {
     Ok(format!("{conf:#}\n"))
 }
 
-/// Kind `KubeProxyConfiguration`, `kubeproxy.config.k8s.io/v1alpha1`, in JSON, which is YAML. What is not in it has its default.
+/// Kind `KubeProxyConfiguration`, `kubeproxy.config.k8s.io/v1alpha1`, in JSON, which is YAML. What is not in it has its default. The
+/// feature gates WinDSR and WinOverlay are on since Kubernetes 1.33 and may go once they are stable for long enough.
 fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: Wish<'_>) -> Result<String, String> {
     let subnet = match wish.node_subnet {
         Some(text) => Ipv4Network::expect(text, &format!("annotation {NODE_SUBNET} of the Node"))?,
@@ -301,7 +302,6 @@ fn kube_proxy_conf(network: &Network, source_vip: Ipv4Addr, wish: Wish<'_>) -> R
     let conf = json!({
         "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
         "kind": "KubeProxyConfiguration",
-        "featureGates": {"WinDSR": true, "WinOverlay": true},
         "clientConnection": {"kubeconfig": wish.config.kubeconfig},
         "logging": {"verbosity": wish.config.verbosity},
         "hostnameOverride": wish.node_name,

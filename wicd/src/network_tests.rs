@@ -70,7 +70,6 @@ fn both_files() {
         json!({
             "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
             "kind": "KubeProxyConfiguration",
-            "featureGates": {"WinDSR": true, "WinOverlay": true},
             "clientConnection": {"kubeconfig": r"C:\k\node-kubeconfig"},
             "logging": {"verbosity": 0},
             "hostnameOverride": "win-1",

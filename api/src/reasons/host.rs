@@ -213,8 +213,8 @@ pub(super) const REFUSED: Section = Section {
         row("HostBusy", "Another operation, or the service, holds the host for more than 30 s.", RETRIED),
         row(
             "AccessDenied",
-            "Windows denied access to the object that the message names.",
-            "Check the antivirus and the policies of the host.",
+            "Windows denied access to the object that the message names. That a program has a file open shows like this, too.",
+            "Close what uses the file (`handle.exe` of Sysinternals shows it); check the antivirus and the policies of the host.",
         ),
         row("HostCallFailed", "A call of Windows failed.", "Correct the cause that the message names."),
         row("HostCallTimeout", "A call of Windows takes too long.", "Check the service that the message names."),

@@ -6,12 +6,13 @@ use std::{io::Read, path::Path, process::ExitCode, sync::Arc};
 use anyhow::Context as _;
 use api::{PlannedHost, WindowsNodePool};
 use jiff::Timestamp;
-use kube::{Client, Config, Resource, ResourceExt, api::ListParams, runtime::reflector::ObjectRef};
+use kube::{Client, Resource, ResourceExt, api::ListParams, runtime::reflector::ObjectRef};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    api_server,
     args::{LogFormat, Output, Plan, Run},
     cluster,
     context::{Caches, Cluster, Context, Process, WINDOWS_NODES},
@@ -128,8 +129,7 @@ fn read(file: &Path) -> std::io::Result<String> {
 
 /// What the controllers would have, as it is now.
 async fn context(args: Run) -> anyhow::Result<PoolContext> {
-    let config =
-        Config::infer().await.context("no configuration for the API server: run in a pod, or set KUBECONFIG")?;
+    let config = api_server::config().await?;
     let cluster = Cluster::new(config, &Arc::default()).context("cannot make a client for the API server")?;
     let client = cluster.client.clone();
     let all = ListParams::default();

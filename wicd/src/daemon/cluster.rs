@@ -117,6 +117,9 @@ pub trait Connect: Send + Sync {
     fn connect(&self) -> BoxFuture<'_, Result<Arc<dyn Cluster>, ClusterError>>;
 }
 
+/// Stands in a kubeconfig where kube would otherwise read variables, of which a damaged one were an error. Nothing connects to it.
+const NO_PROXY: &str = "http://none.invalid";
+
 /// The real API server, by the kubeconfig on the host.
 pub struct Kube {
     host: Arc<dyn Host>,
@@ -128,7 +131,7 @@ impl Kube {
         Self { host }
     }
 
-    async fn client(&self) -> Result<kube::Client, ClusterError> {
+    async fn config(&self) -> Result<kube::Config, ClusterError> {
         let text = files::read(&*self.host, path::WICD_KUBECONFIG)?
             .and_then(|t| String::from_utf8(t).ok())
             .ok_or(ClusterError::Missing(path::WICD_KUBECONFIG))?;
@@ -148,12 +151,19 @@ impl Kube {
                 let pem = files::read(&*self.host, &ca)?.ok_or(ClusterError::Missing(path::API_CA))?;
                 cluster.certificate_authority_data = Some(base64(&String::from_utf8_lossy(&pem)));
             }
+            // The proxy in the variables of the machine is for containerd. kube would take it, and does not read NO_PROXY.
+            cluster.proxy_url = Some(NO_PROXY.to_owned());
         }
         let mut config =
             kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.map_err(unusable)?;
         config.connect_timeout = Some(Duration::from_secs(10));
         config.read_timeout = Some(READ_TIMEOUT);
-        kube::Client::try_from(config).map_err(call("make a client for the API server"))
+        config.proxy_url = None;
+        Ok(config)
+    }
+
+    async fn client(&self) -> Result<kube::Client, ClusterError> {
+        kube::Client::try_from(self.config().await?).map_err(call("make a client for the API server"))
     }
 }
 
@@ -302,5 +312,19 @@ mod tests {
         let pem = format!("{}{}", pair.cert.pem(), pair.signing_key.serialize_pem());
         files::write(&host, path::WICD_CERT, pem.as_bytes(), Access::Protected).unwrap();
         kube.client().await.unwrap();
+        assert_eq!(kube.config().await.unwrap().proxy_url, None);
+    }
+
+    /// The operator sets one machine-wide. A process of its own, because variables belong to the whole process.
+    #[test]
+    fn a_client_is_made_on_a_machine_with_a_proxy() {
+        let test = "daemon::cluster::tests::a_client_is_made_from_the_files_on_the_host";
+        for proxy in ["http://user:hunter2@proxy.example.com:3128", "no URL"] {
+            let mut again = std::process::Command::new(std::env::current_exe().unwrap());
+            let output =
+                again.args(["--exact", test]).env("HTTPS_PROXY", proxy).env("https_proxy", proxy).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stdout);
+            assert!(output.status.success() && text.contains("1 passed"), "{proxy}: {text}");
+        }
     }
 }

@@ -200,7 +200,7 @@ fn copy_truncate(host: &dyn Host, from: &str, to: &str) -> Result<(), HostError>
         let why = "its service does not append to it, so truncating it frees nothing; stop the service, delete the log";
         return Err(failed(io::Error::new(ErrorKind::Unsupported, why)));
     }
-    let free = host.machine()?.disk_free;
+    let free = host.disk_free()?;
     let copied = if free < size.saturating_add(RESERVE) {
         Err(ErrorKind::StorageFull.into())
     } else {

@@ -19,7 +19,7 @@ use super::order::start_order;
 use super::plan::{Action, Plan, Prepared, Waiting, Wanted, plan};
 use super::variables::{self, HostFacts};
 use crate::host::{Host, HostError, ServiceInfo, ServiceSpec};
-use crate::operation::{marker, pending_reboot};
+use crate::operation::{marker, settle_reboot};
 use crate::ownership::Ownership;
 use crate::{files, lock};
 
@@ -128,7 +128,7 @@ impl Reconciler {
         };
         self.integrity.check(&*self.host, &desired.services.files, heals, THOROUGH, &mut self.drift, now);
         self.drift.save(&*self.host)?;
-        let reboot = pending_reboot(&*self.host)?;
+        let reboot = settle_reboot(&*self.host)?;
         self.complaints.remove("pass");
         Ok(Report { settled, reboot, ..self.report(now) })
     }

@@ -3,8 +3,27 @@ use crate::fake::{FakeHost, ServiceEvent};
 use crate::files::Access;
 use crate::host::Adapter;
 use crate::network;
+use crate::operation::require_reboot;
 use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Prepare, Service, ServicesConfig};
 use serde_json::json;
+
+#[test]
+fn a_restart_that_has_happened_is_forgotten_and_quiet_passes_ask_for_no_facts() {
+    let mut bed = Bed::new();
+    bed.desire("1", Vec::new());
+    require_reboot(&bed.host, "a test").unwrap();
+    assert_eq!(bed.settle().reboot.as_deref(), Some("a test"));
+    bed.host.set_boot_id("2");
+    assert_eq!(bed.pass().reboot, None);
+    bed.host.state().counts.clear();
+    for _ in 0..20 {
+        assert_eq!(bed.pass().reboot, None);
+    }
+    let counts = bed.host.state().counts.clone();
+    for name in ["machine", "boot_id", "enable_containers"] {
+        assert_eq!(counts.get(name), None, "{name}: {counts:?}");
+    }
+}
 
 pub(super) struct Bed {
     _dir: tempfile::TempDir,

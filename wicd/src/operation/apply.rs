@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use api::host::{Apply, Desired, Feature, Marker, Outcome, Request, ServiceState, WICD_SERVICE, configs_digest, path};
+use api::host::{Apply, Desired, Marker, Outcome, Request, ServiceState, WICD_SERVICE, configs_digest, path};
 use api::payload::{self, is_host_path};
 use api::services::ServicesConfig;
 
@@ -182,7 +182,7 @@ fn place(host: &dyn Host, file: &payload::File) -> Result<(), Failure> {
 
 fn enable_containers(host: &dyn Host) -> Result<(), HostError> {
     const WHY: &str = "the Windows feature Containers has been enabled";
-    if host.machine()?.containers_feature != Feature::Enabled && host.enable_containers()? {
+    if host.enable_containers()? {
         require_reboot(host, WHY)?;
     }
     Ok(())
@@ -249,7 +249,7 @@ fn trust(host: &dyn Host, wanted: &[Vec<u8>], owned: &mut Ownership) -> Result<(
 }
 
 fn make_requests(host: &dyn Host, body: &Apply, report: &mut Report) -> Result<(), Failure> {
-    let now = host.machine()?.clock_ms / 1000;
+    let now = host.now()?;
     for &kind in &body.certificates {
         if !certificates::has_good(host, kind, &body.desired.node_name, now)? {
             report.requests.insert(kind, certificates::request(host, kind, &body.desired.node_name)?);

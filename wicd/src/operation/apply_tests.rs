@@ -1,4 +1,4 @@
-use api::host::{Body, CertificateKind, ConfigFile, Owner};
+use api::host::{Body, CertificateKind, ConfigFile, Feature, Owner};
 use api::services::Service;
 
 use super::*;

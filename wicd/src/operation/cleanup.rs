@@ -45,13 +45,16 @@ pub(super) fn cleanup(host: &dyn Host, report: &mut Report) -> Result<Outcome, F
         owned.save(host)?;
         remove_services(host, &owned, report, &mut failures);
         failures.note(host.kill_leftovers());
-        failures.note(host.remove_networks());
         restore(host, &owned, &mut failures);
         remove_files(host, &owned, report, &mut failures);
     }
     failures.note(files::remove_tree(host, path::BLOBS));
     for file in pending::own_files() {
         failures.note(files::remove(host, file));
+    }
+    if owned != Ownership::default() {
+        // Last: it cuts the connection through which this was asked for, and then needs only itself to be done again.
+        failures.note(host.remove_networks());
     }
     if !failures.0.is_empty() {
         let message = format!(

@@ -23,7 +23,7 @@ use crate::lock;
 use crate::secure;
 
 pub use apply::untrusted;
-pub use pending::{pending_reboot, require_reboot};
+pub use pending::{pending_reboot, require_reboot, settle_reboot};
 pub use start::{SETTINGS, SETTLED, Settings, service_spec};
 pub use state::{blob, marker, observe};
 
@@ -154,7 +154,7 @@ fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Ou
         secure::check_root(host)?;
         return Ok(Outcome::Done);
     }
-    if !host.machine()?.is_admin {
+    if !host.is_admin()? {
         return Err(Failure::new(
             "NotAdministrator",
             "the SSH user has no administrator's rights; use an administrator",

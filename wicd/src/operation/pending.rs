@@ -20,19 +20,37 @@ struct Pending {
 /// Why the host must be restarted, if it must and has not been yet.
 ///
 /// # Errors
-/// When a restart is on record and the facts of the host cannot be read. A record that cannot be read is as good as none.
+/// When a restart is on record and the boot id cannot be read. A record that cannot be read is as good as none.
 pub fn pending_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
-    let pending: Option<Pending> = files::read_json(host, PENDING).unwrap_or_default();
-    let Some(pending) = pending else { return Ok(None) };
-    Ok((pending.boot_id == host.machine()?.boot_id).then_some(pending.why))
+    let Some((pending, is_over)) = record(host)? else { return Ok(None) };
+    Ok((!is_over).then_some(pending.why))
+}
+
+/// As [`pending_reboot`], and forgets one that has happened.
+///
+/// # Errors
+/// As [`pending_reboot`]. A record that cannot be removed now is no error.
+pub fn settle_reboot(host: &dyn Host) -> Result<Option<String>, HostError> {
+    let Some((pending, is_over)) = record(host)? else { return Ok(None) };
+    if is_over {
+        files::remove_if_unused(host, PENDING)?;
+    }
+    Ok((!is_over).then_some(pending.why))
+}
+
+/// The record, and whether the restart has happened.
+fn record(host: &dyn Host) -> Result<Option<(Pending, bool)>, HostError> {
+    let Some(pending) = files::read_json::<Pending>(host, PENDING).unwrap_or_default() else { return Ok(None) };
+    let is_over = pending.boot_id != host.boot_id()?;
+    Ok(Some((pending, is_over)))
 }
 
 /// Remembers that the host must be restarted.
 ///
 /// # Errors
-/// When the facts of the host cannot be read, or the record cannot be written.
+/// When the boot id cannot be read, or the record cannot be written.
 pub fn require_reboot(host: &dyn Host, why: &str) -> Result<(), HostError> {
-    let pending = Pending { boot_id: host.machine()?.boot_id, why: why.to_string() };
+    let pending = Pending { boot_id: host.boot_id()?, why: why.to_string() };
     files::write_json(host, PENDING, &pending, Access::Inherited).map(drop)
 }
 

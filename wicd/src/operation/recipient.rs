@@ -8,7 +8,7 @@ use crate::host::{Host, HostError};
 
 /// Refuses a request that is meant for another host.
 pub(super) fn check(host: &dyn Host, request: &Request) -> Result<(), Failure> {
-    let machine_id = host.machine()?.machine_id;
+    let machine_id = host.machine_id()?;
     verdict(request, &machine_id, owner(host)?.as_ref())
 }
 

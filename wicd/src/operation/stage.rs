@@ -86,7 +86,7 @@ fn take_missing(host: &dyn Host, body: &Stage, archive: &str) -> Result<(), Fail
     }
     let size_of = |sha256: &String| body.files.iter().find(|f| f.sha256 == *sha256).map_or(0, |f| f.size);
     let needed: u64 = missing_before.iter().map(size_of).fold(0, u64::saturating_add);
-    let free = host.machine()?.disk_free;
+    let free = host.disk_free()?;
     if free < needed.saturating_add(RESERVE) {
         return Err(disk_full(needed, free));
     }
@@ -95,7 +95,7 @@ fn take_missing(host: &dyn Host, body: &Stage, archive: &str) -> Result<(), Fail
     let file = file.map_err(|e| invalid(format!("the archive cannot be opened: {e}")))?;
     unpack(host, io::BufReader::new(file), &wanted).map_err(|failure| match failure {
         Unpack::Refused(failure) => failure,
-        Unpack::DiskFull => disk_full(needed, host.machine().map_or(0, |m| m.disk_free)),
+        Unpack::DiskFull => disk_full(needed, host.disk_free().unwrap_or(0)),
     })?;
     match missing(host, &body.files)?.as_slice() {
         [] => Ok(()),

@@ -56,7 +56,7 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else {
         return Err(Failure::new("NotApplied", "the host has no desired state; apply it first"));
     };
-    let now = host.machine()?.clock_ms / 1000;
+    let now = host.now()?;
     let mut owned = Ownership::load_or_adopt(host)?;
     for (&kind, chain) in &body.certificates {
         let pem = certificates::with_key(host, kind, &desired.node_name, chain, now)?;
@@ -66,7 +66,10 @@ pub(super) fn start(host: &dyn Host, body: &Start, report: &mut Report) -> Resul
         certificates::install(host, kind, pem.as_deref(), now)?;
     }
     if let Some(kubeconfig) = certificates::other_kubelet_kubeconfig(host)? {
-        stop_ours(host, KUBELET, &owned, report)?;
+        // One that was given its certificate as a file stores it only when it starts with this one.
+        if !files::exists(host, path::KUBELET_CURRENT_CERT)? {
+            stop_ours(host, KUBELET, &owned, report)?;
+        }
         files::write(host, path::KUBELET_KUBECONFIG, &kubeconfig, Access::Protected)?;
     }
     let settings = Settings { certificate_seconds: body.certificate_seconds };

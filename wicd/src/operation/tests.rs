@@ -309,6 +309,28 @@ fn requests_and_answers_are_files() {
     assert!(matches!(serve(&bed.host, Verb::Apply, "join-1"), Err(ServeError::Request { .. })));
 }
 
+/// All facts together take seconds.
+#[test]
+fn no_verb_asks_for_all_facts_but_for_its_answer() {
+    let bed = Bed::new();
+    let counted = |body: Body| {
+        let verb = body.verb();
+        bed.host.state().counts.clear();
+        let answer = bed.run(body);
+        assert_ne!(reason(&answer), "HostBusy");
+        assert_eq!(bed.host.state().counts.get("machine"), Some(&1), "{verb:?}");
+        answer
+    };
+    counted(Body::Facts(Facts::default()));
+    bed.stage_version("1");
+    counted(Body::Stage(Stage { files: Vec::new(), archive: ARCHIVE.into() }));
+    let applied = counted(Body::Apply(Box::new(wanted("1"))));
+    require_reboot(&bed.host, "test").unwrap();
+    counted(Body::Start(bed.start_body("1", &applied)));
+    counted(Body::Reboot(Reboot { boot_id: "1".into() }));
+    counted(Body::Cleanup(Cleanup {}));
+}
+
 /// Contract section 8, item 10: a restart is known by the boot id, and asking again does not restart again.
 #[test]
 fn a_host_is_restarted_once() {

@@ -53,31 +53,55 @@ type EnableFeature = unsafe extern "system" fn(
 ) -> i32;
 type Delete = unsafe extern "system" fn(*mut c_void) -> i32;
 
-/// An open session on the running system.
+/// The library, initialized.
+struct Dism(Library);
+
+/// An open session on the running system. It is closed before the library is shut down.
 struct Session {
-    library: Library,
     session: u32,
+    dism: Dism,
 }
 
 fn checked(result: i32) -> io::Result<()> {
     if result < 0 { Err(io::Error::other(format!("HRESULT 0x{result:08x}"))) } else { Ok(()) }
 }
 
+impl Dism {
+    /// `None`: this host has no such library.
+    fn load() -> io::Result<Option<Self>> {
+        let Ok(library) = Library::load("dismapi.dll") else { return Ok(None) };
+        // SAFETY: the types are those of the library's documentation. Null stands for: default log, default scratch directory.
+        unsafe {
+            let initialize: Initialize = library.function(c"DismInitialize")?;
+            checked(initialize(0, null(), null()))?;
+        }
+        Ok(Some(Self(library)))
+    }
+}
+
+impl Drop for Dism {
+    fn drop(&mut self) {
+        // SAFETY: the type is that of the library's documentation; no session is open any more.
+        unsafe {
+            if let Ok(shutdown) = self.0.function::<Shutdown>(c"DismShutdown") {
+                shutdown();
+            }
+        }
+    }
+}
+
 impl Session {
     /// `None`: this host has no such library.
     fn open() -> io::Result<Option<Self>> {
-        let Ok(library) = Library::load("dismapi.dll") else { return Ok(None) };
+        let Some(dism) = Dism::load()? else { return Ok(None) };
         let image = wide(ONLINE)?;
         let mut session = 0;
-        // SAFETY: the types are those of the library's documentation. Null stands for: default log, default scratch
-        // directory, Windows and system drive of the image.
+        // SAFETY: the types are those of the library's documentation. Null stands for: Windows and system drive of the image.
         unsafe {
-            let initialize: Initialize = library.function(c"DismInitialize")?;
-            let open: OpenSession = library.function(c"DismOpenSession")?;
-            checked(initialize(0, null(), null()))?;
+            let open: OpenSession = dism.0.function(c"DismOpenSession")?;
             checked(open(image.as_ptr(), null(), null(), &raw mut session))?;
         }
-        Ok(Some(Self { library, session }))
+        Ok(Some(Self { session, dism }))
     }
 
     fn state(&self, feature: &str) -> io::Result<i32> {
@@ -86,8 +110,8 @@ impl Session {
         // SAFETY: the types are those of the library's documentation; the session is open; the struct that we get is read
         // without an assumption on its alignment, and given back.
         unsafe {
-            let get: GetFeatureInfo = self.library.function(c"DismGetFeatureInfo")?;
-            let delete: Delete = self.library.function(c"DismDelete")?;
+            let get: GetFeatureInfo = self.dism.0.function(c"DismGetFeatureInfo")?;
+            let delete: Delete = self.dism.0.function(c"DismDelete")?;
             checked(get(self.session, feature.as_ptr(), null(), 0, &raw mut info))?;
             let state = (&raw const (*info).state).read_unaligned();
             delete(info.cast());
@@ -100,7 +124,7 @@ impl Session {
         let feature = wide(feature)?;
         // SAFETY: as in `state`. Null stands for: no package, no other sources, not to be cancelled, no progress.
         let result = unsafe {
-            let enable: EnableFeature = self.library.function(c"DismEnableFeature")?;
+            let enable: EnableFeature = self.dism.0.function(c"DismEnableFeature")?;
             enable(self.session, feature.as_ptr(), null(), 0, 0, null(), 0, 1, null_mut(), null(), null_mut())
         };
         if REBOOT_REQUIRED.contains(&result) {
@@ -115,11 +139,8 @@ impl Drop for Session {
     fn drop(&mut self) {
         // SAFETY: the types are those of the library's documentation; the session is not used afterwards.
         unsafe {
-            if let Ok(close) = self.library.function::<CloseSession>(c"DismCloseSession") {
+            if let Ok(close) = self.dism.0.function::<CloseSession>(c"DismCloseSession") {
                 close(self.session);
-            }
-            if let Ok(shutdown) = self.library.function::<Shutdown>(c"DismShutdown") {
-                shutdown();
             }
         }
     }

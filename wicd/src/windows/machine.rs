@@ -33,8 +33,8 @@ const PREFETCH: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Memory
 pub(super) fn machine() -> Result<Machine, HostError> {
     Ok(Machine {
         hostname: hostname().map_err(HostError::system("read", "the host name"))?,
-        machine_id: text(CRYPTOGRAPHY, "MachineGuid")?,
-        boot_id: number(PREFETCH, "BootId")?.to_string(),
+        machine_id: machine_id()?,
+        boot_id: boot_id()?,
         os_build: os_build()?,
         os_name: text(CURRENT_VERSION, "ProductName")?,
         clock_ms: jiff::Timestamp::now().as_millisecond(),
@@ -45,10 +45,26 @@ pub(super) fn machine() -> Result<Machine, HostError> {
             .map(ToString::to_string)
             .collect(),
         default_address: default_address().map(|a| a.to_string()),
-        disk_free: disk_free().map_err(HostError::system("read", "the free space of C:"))?,
-        is_admin: is_admin().map_err(HostError::system("read", "our own rights"))?,
+        disk_free: disk_free()?,
+        is_admin: is_admin()?,
         containers_feature: dism::containers(),
     })
+}
+
+pub(super) fn machine_id() -> Result<String, HostError> {
+    text(CRYPTOGRAPHY, "MachineGuid")
+}
+
+pub(super) fn boot_id() -> Result<String, HostError> {
+    Ok(number(PREFETCH, "BootId")?.to_string())
+}
+
+pub(super) fn disk_free() -> Result<u64, HostError> {
+    free_bytes().map_err(HostError::system("read", "the free space of C:"))
+}
+
+pub(super) fn is_admin() -> Result<bool, HostError> {
+    is_elevated().map_err(HostError::system("read", "our own rights"))
 }
 
 fn text(key: &str, value: &str) -> Result<String, HostError> {
@@ -90,7 +106,7 @@ fn uptime_ms() -> i64 {
     i64::try_from(unsafe { GetTickCount64() }).unwrap_or(i64::MAX)
 }
 
-fn disk_free() -> io::Result<u64> {
+fn free_bytes() -> io::Result<u64> {
     let root = wide(r"C:\")?;
     let mut free = 0;
     // SAFETY: the path ends with a zero; null stands for: not asked for.
@@ -98,7 +114,7 @@ fn disk_free() -> io::Result<u64> {
     Ok(free)
 }
 
-fn is_admin() -> io::Result<bool> {
+fn is_elevated() -> io::Result<bool> {
     let mut token: HANDLE = null_mut();
     let mut elevation = TOKEN_ELEVATION::default();
     let size = u32::try_from(size_of_val(&elevation)).unwrap_or(0);

@@ -34,8 +34,8 @@ use api::host::{Machine, ServiceState};
 use crate::access::{AccessList, Guard};
 use crate::host::{Adapter, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
 
-/// containerd's shims go on when containerd stops.
-const LEFTOVER: &str = "containerd-shim-runhcs-v1.exe";
+/// containerd's shims go on when containerd stops. Those of another containerd on the host are not ours.
+const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
 
 /// This host.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +48,26 @@ impl Host for WindowsHost {
 
     fn machine(&self) -> Result<Machine, HostError> {
         machine::machine()
+    }
+
+    fn boot_id(&self) -> Result<String, HostError> {
+        machine::boot_id()
+    }
+
+    fn machine_id(&self) -> Result<String, HostError> {
+        machine::machine_id()
+    }
+
+    fn disk_free(&self) -> Result<u64, HostError> {
+        machine::disk_free()
+    }
+
+    fn is_admin(&self) -> Result<bool, HostError> {
+        machine::is_admin()
+    }
+
+    fn now(&self) -> Result<i64, HostError> {
+        Ok(jiff::Timestamp::now().as_second())
     }
 
     fn services(&self) -> Result<Vec<ServiceInfo>, HostError> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::ptr::null;
 
-use windows_sys::Win32::Foundation::ERROR_SHUTDOWN_IN_PROGRESS;
+use windows_sys::Win32::Foundation::{ERROR_SHUTDOWN_IN_PROGRESS, ERROR_SHUTDOWN_IS_SCHEDULED};
 use windows_sys::Win32::Security::SE_SHUTDOWN_NAME;
 use windows_sys::Win32::System::Shutdown::{
     InitiateSystemShutdownExW, SHTDN_REASON_FLAG_PLANNED, SHTDN_REASON_MAJOR_OPERATINGSYSTEM,
@@ -17,10 +17,12 @@ use crate::host::HostError;
 /// Seconds between the call and the restart: time to send the answer.
 const DELAY: u32 = 5;
 
-/// Begins a restart and returns. One that has begun already is success. (Wine ends its processes instead of restarting.)
+/// Begins a restart and returns. One that has begun or is scheduled already is success. (Wine ends its processes instead of restarting.)
 pub(super) fn reboot() -> Result<(), HostError> {
     match try_reboot() {
-        Err(e) if !is(&e, ERROR_SHUTDOWN_IN_PROGRESS) => Err(HostError::system("restart", "the host")(e)),
+        Err(e) if !is(&e, ERROR_SHUTDOWN_IN_PROGRESS) && !is(&e, ERROR_SHUTDOWN_IS_SCHEDULED) => {
+            Err(HostError::system("restart", "the host")(e))
+        }
         _ => Ok(()),
     }
 }

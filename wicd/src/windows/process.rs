@@ -8,7 +8,8 @@ use windows_sys::Win32::System::Diagnostics::ToolHelp::{
     CreateToolhelp32Snapshot, PROCESSENTRY32W, Process32FirstW, Process32NextW, TH32CS_SNAPPROCESS,
 };
 use windows_sys::Win32::System::Threading::{
-    OpenProcess, PROCESS_SYNCHRONIZE, PROCESS_TERMINATE, TerminateProcess, WaitForSingleObject,
+    OpenProcess, PROCESS_NAME_WIN32, PROCESS_QUERY_LIMITED_INFORMATION, PROCESS_SYNCHRONIZE, PROCESS_TERMINATE,
+    QueryFullProcessImageNameW, TerminateProcess, WaitForSingleObject,
 };
 
 use super::wide::{check, text_in};
@@ -27,9 +28,19 @@ impl Drop for Process {
 impl Process {
     /// Opens a process by its id.
     pub(super) fn open(id: u32) -> io::Result<Self> {
+        let access = PROCESS_SYNCHRONIZE | PROCESS_TERMINATE | PROCESS_QUERY_LIMITED_INFORMATION;
         // SAFETY: no pointers.
-        let handle = unsafe { OpenProcess(PROCESS_SYNCHRONIZE | PROCESS_TERMINATE, 0, id) };
+        let handle = unsafe { OpenProcess(access, 0, id) };
         if handle.is_null() { Err(io::Error::last_os_error()) } else { Ok(Self(handle)) }
+    }
+
+    /// Path of its program.
+    fn program(&self) -> io::Result<String> {
+        let mut buffer = [0_u16; 1024];
+        let mut length = 1024;
+        // SAFETY: the handle is open and has the right to query; the buffer is as long as we say.
+        check(unsafe { QueryFullProcessImageNameW(self.0, PROCESS_NAME_WIN32, buffer.as_mut_ptr(), &raw mut length) })?;
+        Ok(text_in(&buffer))
     }
 
     /// Waits until it has ended. `false`: it has not within `limit`.
@@ -52,18 +63,21 @@ impl Process {
     }
 }
 
-/// Ends all processes whose program has this name, as `x.exe`.
+/// Ends all processes whose program has this path.
 pub(super) fn end_all(program: &str) -> Result<(), HostError> {
-    for id in ids(program).map_err(HostError::system("list", "the processes"))? {
-        // One that cannot be opened has ended meanwhile.
-        if let Ok(process) = Process::open(id) {
+    let name = program.rsplit('\\').next().unwrap_or(program);
+    for id in ids(name).map_err(HostError::system("list", "the processes"))? {
+        // One that cannot be opened or has no program has ended meanwhile.
+        if let Ok(process) = Process::open(id)
+            && process.program().is_ok_and(|path| path.eq_ignore_ascii_case(program))
+        {
             process.end().map_err(HostError::system("end process", program))?;
         }
     }
     Ok(())
 }
 
-fn ids(program: &str) -> io::Result<Vec<u32>> {
+fn ids(name: &str) -> io::Result<Vec<u32>> {
     // SAFETY: no pointers.
     let snapshot = unsafe { CreateToolhelp32Snapshot(TH32CS_SNAPPROCESS, 0) };
     if snapshot == INVALID_HANDLE_VALUE {
@@ -78,7 +92,7 @@ fn ids(program: &str) -> io::Result<Vec<u32>> {
     // SAFETY: the handle is open and the struct says its size.
     let mut more = unsafe { Process32FirstW(snapshot.0, &raw mut entry) };
     while more != 0 {
-        if text_in(&entry.szExeFile).eq_ignore_ascii_case(program) {
+        if text_in(&entry.szExeFile).eq_ignore_ascii_case(name) {
             ids.push(entry.th32ProcessID);
         }
         // SAFETY: as above.

@@ -8,7 +8,7 @@ use api::host::ServiceState;
 use windows_sys::Win32::Foundation::{
     ERROR_INSUFFICIENT_BUFFER, ERROR_INVALID_LEVEL, ERROR_MORE_DATA, ERROR_SERVICE_ALREADY_RUNNING,
     ERROR_SERVICE_CANNOT_ACCEPT_CTRL, ERROR_SERVICE_DOES_NOT_EXIST, ERROR_SERVICE_MARKED_FOR_DELETE,
-    ERROR_SERVICE_NOT_ACTIVE,
+    ERROR_SERVICE_NOT_ACTIVE, ERROR_SERVICE_REQUEST_TIMEOUT,
 };
 use windows_sys::Win32::System::Services as win;
 
@@ -401,6 +401,8 @@ pub(super) fn stop_service(name: &str) -> Result<(), HostError> {
                 // It is on its way up or down: ask again, or find it stopped.
                 Err(e) if is(&e, ERROR_SERVICE_CANNOT_ACCEPT_CTRL) => {}
                 Err(e) if is(&e, ERROR_SERVICE_NOT_ACTIVE) => {}
+                // It does not answer: it may stop all the same, and is ended by force otherwise.
+                Err(e) if is(&e, ERROR_SERVICE_REQUEST_TIMEOUT) => asked = true,
                 Err(e) => return Err(failed()(e)),
             }
         }

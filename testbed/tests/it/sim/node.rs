@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
 use api::{
-    host::{Apply, Body, CertificateKind, Desired, Outcome, Start, WICD_SERVICE},
+    host::{Apply, Body, CertificateKind, ConfigFile, Desired, Outcome, Start, WICD_SERVICE, path},
     names::key,
     services::{Service, ServicesConfig},
 };
@@ -113,7 +113,9 @@ impl World {
             ..Desired::default()
         };
         let certificates = vec![CertificateKind::Kubelet, CertificateKind::Wicd];
-        let apply = Apply { desired, certificates, wicd_sha256: exe.clone(), ..Apply::default() };
+        let kubeconfig = json!({"users": [{"name": "node", "user": {}}]}).to_string();
+        let configs = vec![ConfigFile { path: path::NODE_KUBECONFIG.into(), content: kubeconfig, secret: false }];
+        let apply = Apply { desired, configs, certificates, wicd_sha256: exe.clone(), ..Apply::default() };
         let answer = connection.verb(&exe, "join", Body::Apply(Box::new(apply))).await?;
         assert_eq!(answer.outcome, Outcome::Done);
         let mut certificates = BTreeMap::new();

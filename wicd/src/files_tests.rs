@@ -1,0 +1,170 @@
+use super::*;
+use crate::fake::FakeHost;
+
+const FILE: &str = r"C:\k\x\y.txt";
+
+fn host() -> (tempfile::TempDir, FakeHost) {
+    let dir = tempfile::tempdir().unwrap();
+    let host = FakeHost::new(dir.path());
+    (dir, host)
+}
+
+#[test]
+fn only_differences_are_written() {
+    let (_dir, host) = host();
+    assert_eq!(read(&host, FILE).unwrap(), None);
+    assert!(write(&host, FILE, b"1", Access::Inherited).unwrap());
+    assert!(!write(&host, FILE, b"1", Access::Inherited).unwrap());
+    assert!(write(&host, FILE, b"2", Access::Protected).unwrap());
+    assert_eq!(read(&host, FILE).unwrap().unwrap(), b"2");
+    assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
+}
+
+#[test]
+fn a_secret_is_protected_before_it_is_written() {
+    let (_dir, host) = host();
+    let seen = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let inner = seen.clone();
+    host.on_protect(move |path| inner.lock().unwrap().push(fs::read(path).unwrap()));
+    write(&host, FILE, b"secret", Access::Protected).unwrap();
+    assert_eq!(*seen.lock().unwrap(), [Vec::<u8>::new()]);
+}
+
+/// Windows refuses to replace a program that runs, and lets it be renamed.
+#[test]
+fn a_file_in_use_is_moved_out_of_the_way() {
+    let (_dir, host) = host();
+    write(&host, FILE, b"old", Access::Inherited).unwrap();
+    write(&host, r"C:\k\x\new", b"new", Access::Inherited).unwrap();
+    let rename = |from: &Path, to: &Path| {
+        if to.exists() { Err(io::Error::from(ErrorKind::PermissionDenied)) } else { fs::rename(from, to) }
+    };
+    replace(&host.path(r"C:\k\x\new").unwrap(), &host.path(FILE).unwrap(), rename, || false).unwrap();
+    assert_eq!(read(&host, FILE).unwrap().unwrap(), b"new");
+    assert_eq!(read(&host, r"C:\k\x\y.txt.old-0").unwrap().unwrap(), b"old");
+    assert!(remove_old(&host, FILE).unwrap());
+    assert_eq!(list(&host, r"C:\k\x").unwrap(), ["y.txt"]);
+}
+
+/// As an antivirus that scans new files.
+#[test]
+fn a_file_that_another_program_holds_costs_neither_the_new_nor_the_old_one() {
+    for (about, held_for, code, expected) in [
+        ("once", 1, 32, true),
+        ("twice", 2, 5, true),
+        ("for a moment", 3, 32, true),
+        ("locked", 3, 33, true),
+        ("for ever", 1000, 5, false),
+        ("another error", 3, 9, false),
+    ] {
+        let (_dir, host) = host();
+        write(&host, FILE, b"old", Access::Inherited).unwrap();
+        write(&host, r"C:\k\x\new", b"new", Access::Inherited).unwrap();
+        let (new, path) = (host.path(r"C:\k\x\new").unwrap(), host.path(FILE).unwrap());
+        let attempts = std::cell::Cell::new(0);
+        let rename = |from: &Path, to: &Path| {
+            attempts.set(attempts.get() + usize::from(from == new));
+            // The new one is held, the old one can be moved.
+            if from == new && attempts.get() <= held_for {
+                return Err(io::Error::from_raw_os_error(code));
+            }
+            fs::rename(from, to)
+        };
+        let mut pauses = 0;
+        let pause = || {
+            pauses += 1;
+            assert_eq!(fs::read(&path).unwrap(), b"old", "{about}: the old file is there all the time");
+            pauses < 10
+        };
+        assert_eq!(replace(&new, &path, rename, pause).is_ok(), expected, "{about}");
+        let there = fs::read(&path).unwrap();
+        assert_eq!(there, if expected { &b"new"[..] } else { b"old" }, "{about}");
+    }
+}
+
+#[test]
+fn a_file_that_another_program_holds_is_removed_when_it_lets_go() {
+    for (about, held_for, code, expected) in [
+        ("not", 0, 32, true),
+        ("once", 1, 32, true),
+        ("for a moment", 3, 33, true),
+        ("for ever", 1000, 5, false),
+        ("another error", 1, 9, false),
+    ] {
+        let (_dir, host) = host();
+        write(&host, FILE, b"old", Access::Inherited).unwrap();
+        let attempts = std::cell::Cell::new(0);
+        let refuse = || if attempts.get() <= held_for { Err(io::Error::from_raw_os_error(code)) } else { Ok(()) };
+        let remove = |path: &Path| {
+            attempts.set(attempts.get() + 1);
+            refuse().and_then(|()| fs::remove_file(path))
+        };
+        let rename = |from: &Path, to: &Path| refuse().and_then(|()| fs::rename(from, to));
+        let mut pauses = 0;
+        let mut pause = || {
+            pauses += 1;
+            pauses < 10
+        };
+        let real = host.path(FILE).unwrap();
+        let gone = while_held(|| remove_or_move(&real, remove, rename), &mut pause);
+        assert_eq!((gone.is_ok(), exists(&host, FILE).unwrap()), (expected, !expected), "{about}");
+        assert_eq!(list(&host, r"C:\k\x").unwrap().len(), usize::from(!expected), "{about}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn nothing_is_written_or_removed_behind_a_link() {
+    let (_dir, host) = host();
+    write(&host, r"C:\theirs\a\b", b"1", Access::Inherited).unwrap();
+    std::os::unix::fs::symlink(host.path(r"C:\theirs").unwrap(), host.path(r"C:\link").unwrap()).unwrap();
+    type Act = fn(&FakeHost) -> Result<(), HostError>;
+    let acts: [(&str, Act); 8] = [
+        ("remove", |h| remove(h, r"C:\link\a\b")),
+        ("remove_tree", |h| remove_tree(h, r"C:\link\a")),
+        ("remove_empty", |h| remove_empty(h, r"C:\link\a").map(drop)),
+        ("remove_if_unused", |h| remove_if_unused(h, r"C:\link\a\b")),
+        ("remove_old", |h| remove_old(h, r"C:\link\a\b").map(drop)),
+        ("write", |h| write(h, r"C:\link\a\b", b"2", Access::Inherited).map(drop)),
+        ("place", |h| place(h, r"C:\theirs\a\b", r"C:\link\a\c")),
+        ("make_directory", |h| make_directory(h, r"C:\link")),
+    ];
+    for (about, act) in acts {
+        let error = act(&host).unwrap_err();
+        assert!(
+            error.reason() == "LinkRefused" && error.to_string().contains(r"C:\link is a link"),
+            "{about}: {error}"
+        );
+        assert_eq!(list(&host, r"C:\theirs\a").unwrap(), ["b"], "{about}");
+        assert_eq!(read(&host, r"C:\theirs\a\b").unwrap().unwrap(), b"1", "{about}");
+    }
+    // The link itself is an entry like any other.
+    remove_tree(&host, r"C:\link").unwrap();
+    assert!(!exists(&host, r"C:\link").unwrap() && exists(&host, r"C:\theirs\a\b").unwrap());
+}
+
+#[test]
+fn a_directory_in_the_way_is_an_error() {
+    let (_dir, host) = host();
+    make_directory(&host, FILE).unwrap();
+    assert!(write(&host, FILE, b"1", Access::Inherited).is_err());
+}
+
+#[cfg(unix)]
+#[test]
+fn trees_are_removed_without_following_links() {
+    let (_dir, host) = host();
+    write(&host, r"C:\user\precious", b"1", Access::Inherited).unwrap();
+    make_directory(&host, r"C:\k\t\sub").unwrap();
+    std::os::unix::fs::symlink(host.path(r"C:\user").unwrap(), host.path(r"C:\k\t\sub\link").unwrap()).unwrap();
+    remove_tree(&host, r"C:\k\t").unwrap();
+    remove_tree(&host, r"C:\k\t").unwrap();
+    assert!(!exists(&host, r"C:\k\t").unwrap());
+    assert!(exists(&host, r"C:\user\precious").unwrap());
+}
+
+#[test]
+fn parents() {
+    assert_eq!(parent(r"C:\k\x\y"), Some(r"C:\k\x"));
+    assert_eq!(parent(r"C:\k"), None);
+}
