@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy, GitRef,
-    GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig,
-    KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule,
-    Provisioning, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef, SecretRef,
-    SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
-    WindowsNodePoolSpec,
+    CloudProvider, ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy,
+    GitRef, GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost, KubeletDuration,
+    KubeletExtraConfig, KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order,
+    PodBehavior, PodRule, Provisioning, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep,
+    SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec,
+    WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -175,6 +175,7 @@ pub fn examples() -> Vec<Example> {
                                 image_gc_low_threshold_percent: Some(70),
                                 container_log_max_size: Some("20Mi".into()),
                                 container_log_max_files: Some(3),
+                                cloud_provider: Some(CloudProvider::None),
                                 extra_config: Some(KubeletExtraConfig {
                                     max_parallel_image_pulls: Some(2),
                                     image_maximum_gc_age: Some(KubeletDuration("336h".into())),

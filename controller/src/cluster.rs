@@ -61,6 +61,9 @@ fn failed(what: &'static str) -> impl FnOnce(kube::Error) -> ClusterError {
     move |source| ClusterError::Api { what, source: Box::new(source) }
 }
 
+/// ConfigMap with certificates to trust. The name is WMCO's.
+const TRUSTED_CA: &str = "trusted-ca";
+
 /// Oldest minor version of Kubernetes that is tested.
 const OLDEST_MINOR: u32 = 33;
 
@@ -174,7 +177,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
             no: args.no_proxy.clone(),
         }),
         exporter_tls,
-        trusted_ca: None,
+        trusted_ca: trusted_ca(client, &args.namespace).await?,
     })
 }
 
@@ -253,6 +256,13 @@ async fn config_map_key(
     let problem = "the key is missing or empty";
     let value = found.data.and_then(|mut d| d.remove(key)).filter(|v| !v.trim().is_empty());
     value.ok_or_else(|| ClusterError::Invalid { what, value: key.into(), problem })
+}
+
+/// What hosts must trust machine-wide, if there is such a ConfigMap. OpenShift fills the one that has its label.
+async fn trusted_ca(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
+    let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
+    Ok(map.and_then(|map| map.data?.remove("ca-bundle.crt")).filter(|pem| !pem.trim().is_empty()))
 }
 
 /// What OpenShift's service CA has made for windows_exporter, if it has.

@@ -1,6 +1,6 @@
 //! Reads the facts of the cluster again and again, so that a proxy or a CA that changes reaches hosts without a restart of the operator.
 //!
-//! They are read by name: a watch of each would need a right to list, and would bring the same a minute earlier.
+//! They are read by name: a watch of each would need a right to list, for a change that comes once in months.
 
 use std::sync::Arc;
 

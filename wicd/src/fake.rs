@@ -293,8 +293,8 @@ impl Host for FakeHost {
         Ok(())
     }
 
-    fn trusted(&self, der: &[u8]) -> Result<bool, HostError> {
-        Ok(self.call("trusted", "")?.trusted.contains(der))
+    fn trusted(&self) -> Result<BTreeSet<Vec<u8>>, HostError> {
+        Ok(self.call("trusted", "")?.trusted.clone())
     }
 
     fn trust(&self, der: &[u8]) -> Result<(), HostError> {

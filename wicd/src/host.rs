@@ -3,6 +3,7 @@
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -100,11 +101,11 @@ pub trait Host: Send + Sync {
     /// When the registry cannot be written.
     fn set_env_var(&self, name: &str, value: Option<&str>) -> Result<(), HostError>;
 
-    /// Whether exactly this certificate (DER) is in the machine's ROOT store.
+    /// All certificates (DER) in the machine's ROOT store.
     ///
     /// # Errors
     /// When the store cannot be opened.
-    fn trusted(&self, der: &[u8]) -> Result<bool, HostError>;
+    fn trusted(&self) -> Result<BTreeSet<Vec<u8>>, HostError>;
     /// Adds a certificate to the machine's ROOT store.
     ///
     /// # Errors

@@ -199,15 +199,11 @@ impl Ownership {
         Ok(())
     }
 
-    /// Claims a certificate that is about to be trusted, unless it is already.
-    ///
-    /// # Errors
-    /// When the certificate store cannot be opened.
-    pub fn claim_trust(&mut self, host: &dyn Host, der: &[u8]) -> Result<(), HostError> {
-        if !host.trusted(der)? && !self.adopted_trust.contains(&hex::encode(der)) {
+    /// Claims a certificate that is not trusted yet and is about to be.
+    pub fn claim_trust(&mut self, der: &[u8]) {
+        if !self.adopted_trust.contains(&hex::encode(der)) {
             self.trusted.insert(hex::encode(der));
         }
-        Ok(())
     }
 
     /// Whether a service of a name of ours is ours. One that is on record but has no description yet was left behind by a

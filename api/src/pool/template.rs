@@ -125,10 +125,24 @@ pub struct KubeletSettings {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 2, max = 100))]
     pub container_log_max_files: Option<i32>,
+    /// Whether a cloud controller manager initialises the nodes of this pool, if that differs from the cluster: `None` for hosts
+    /// that the cloud does not know, for example in a factory. Their nodes would stay uninitialised otherwise, and a cloud
+    /// controller deletes a Node that is NotReady and whose machine it does not find. As in the cluster if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cloud_provider: Option<CloudProvider>,
     /// Fields of `KubeletConfiguration` that few pools need, with its names and units. What the operator itself needs of kubelet (ports,
     /// certificates, authentication, paths, the runtime) cannot be set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extra_config: Option<KubeletExtraConfig>,
+}
+
+/// Who initialises nodes. External: a cloud controller manager. None: kubelet itself.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CloudProvider {
+    /// A cloud controller manager.
+    External,
+    /// kubelet itself.
+    None,
 }
 
 /// Reserved resources, each a Kubernetes quantity.

@@ -3,7 +3,10 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
-use api::conditions::{self, kind};
+use api::{
+    WindowsNodePool,
+    conditions::{self, kind},
+};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::{
     Api,
@@ -22,6 +25,19 @@ async fn set_proxy(world: &World, url: &str) -> Result<()> {
     let status = json!({"httpProxy": url, "httpsProxy": url, "noProxy": ".cluster.local,.svc"});
     let proxy: Value = json!({"apiVersion": "config.openshift.io/v1", "kind": "Proxy", "metadata": {"name": "cluster"}, "status": status});
     world.control_plane.apply_yaml(&proxy.to_string()).await
+}
+
+/// Certificates that hosts must trust, or none.
+async fn trust(world: &World, pem: Option<&str>) -> Result<()> {
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
+    let data = pem.map(|pem| json!({"ca-bundle.crt": pem}));
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "trusted-ca"}, "data": data});
+    maps.patch("trusted-ca", &PatchParams::apply("a-person").force(), &Patch::Apply(map)).await?;
+    Ok(())
+}
+
+fn is_reported(pool: &WindowsNodePool) -> bool {
+    has(&pool_status(pool).conditions, kind::WARNING, "True", "ClusterFactsInvalid")
 }
 
 async fn version(world: &World) -> Result<String> {
@@ -61,6 +77,23 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     ensure!(trusted.replace("\r\n", "\n").contains(next.trim()), "{trusted}");
     ensure!((host.kubelet_starts(), host.boots()) == (starts, boots), "a new CA disturbed the node");
 
+    // A certificate to trust comes and goes without a restart.
+    let before = version(&world).await?;
+    let key = rcgen::KeyPair::generate()?;
+    let registry = rcgen::CertificateParams::new(Vec::new())?.self_signed(&key)?;
+    trust(&world, Some(&registry.pem())).await?;
+    until_followed(&world, &before).await?;
+    let is_trusted = || host.windows().state().trusted.contains(&registry.der().to_vec());
+    ensure!(is_trusted(), "the host does not trust the certificate");
+    let with_registry = version(&world).await?;
+    trust(&world, Some("-----BEGIN CERTIFICATE-----\njunk")).await?;
+    world.until(POOL, "it reports the junk", is_reported).await?;
+    ensure!(version(&world).await? == with_registry && is_trusted(), "junk reached the host");
+    trust(&world, None).await?;
+    until_followed(&world, &with_registry).await?;
+    ensure!(!is_trusted(), "the host still trusts the certificate");
+    ensure!((host.kubelet_starts(), host.boots()) == (starts, boots), "a certificate to trust disturbed the node");
+
     // Variables of the machine reach services when the host starts.
     let before = version(&world).await?;
     set_proxy(&world, "http://proxy.example.com:3128").await?;
@@ -77,8 +110,6 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
     // What cannot be used is reported, without what is secret in it, and changes nothing.
     let (before, boots) = (version(&world).await?, host.boots());
     set_proxy(&world, "http://user:hunter2@proxy.example.com:3128").await?;
-    let is_reported =
-        |p: &api::WindowsNodePool| has(&pool_status(p).conditions, kind::WARNING, "True", "ClusterFactsInvalid");
     world.until(POOL, "it reports the proxy", is_reported).await?;
     let reported = pool_status(&world.pool(POOL).await?);
     let message = conditions::find(&reported.conditions, kind::WARNING).map(|c| c.message.clone()).unwrap_or_default();

@@ -2,6 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use x509_parser::pem::Pem;
+
 use super::{Cluster, HostParams, Network, RenderError};
 
 type Checked = Result<(), RenderError>;
@@ -49,10 +51,28 @@ pub(super) fn files(cluster: &Cluster) -> Checked {
         let problem = "it must be certificates in PEM; check the object from which the operator reads it";
         require(pem.contains("-----BEGIN CERTIFICATE-----"), what, "(not shown)", problem)?;
     }
+    if let Some(pem) = &cluster.trusted_ca {
+        trusted(pem.as_bytes())?;
+    }
     for address in &cluster.cluster_dns {
         require(address.parse::<IpAddr>().is_ok(), "DNS address", address, "it must be an IP address")?;
     }
     Ok(())
+}
+
+/// Each certificate must be readable: a host refuses all of them because of one that is damaged.
+fn trusted(pem: &[u8]) -> Checked {
+    const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+    let wanted = pem.windows(BEGIN.len()).filter(|window| *window == BEGIN).count();
+    let blocks = Pem::iter_from_buffer(pem).map_while(Result::ok);
+    let good =
+        blocks.filter(|block| block.label == "CERTIFICATE").take_while(|block| block.parse_x509().is_ok()).count();
+    require(
+        good == wanted,
+        "trusted certificates",
+        &format!("certificate {}", good + 1),
+        "it is damaged; correct the ConfigMap trusted-ca in the operator's namespace",
+    )
 }
 
 /// Facts that go into the files of one host.

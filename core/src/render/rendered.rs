@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use api::{
-    TemplateSpec,
+    CloudProvider, TemplateSpec,
     host::{ConfigFile, LogRotation, path},
     payload::{self, File, Manifest},
     services::ServicesConfig,
@@ -62,6 +62,7 @@ pub fn render(
     template: &TemplateSpec,
 ) -> Result<Rendered, RenderError> {
     check::files(cluster)?;
+    let cluster = &of_pool(cluster, template);
     let logs = settings.logs.of_pool(template.logs.as_ref())?;
     let settings = &Settings { logs, ..settings.clone() };
     let context = Context { cluster, payload, settings };
@@ -76,6 +77,13 @@ pub fn render(
         cluster_files: files::hashes(cluster, context.has(program::ECR_CREDENTIAL_PROVIDER)),
     };
     Ok(Rendered { services: services(cluster, payload, settings)?, shared })
+}
+
+/// The cluster as a pool has it: its hosts may be where the cloud does not know them.
+fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Cluster {
+    let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
+    let external_cloud_provider = chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External);
+    Cluster { external_cloud_provider, ..cluster.clone() }
 }
 
 impl Rendered {

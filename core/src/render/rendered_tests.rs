@@ -1,6 +1,6 @@
 use api::{
-    ContainerdSettings, EvictionThresholds, KubeletSettings, LogRotation as PoolLogs, Reserved, TaintEffect,
-    services::HostVariable,
+    CloudProvider, ContainerdSettings, EvictionThresholds, KubeletSettings, LogRotation as PoolLogs, Reserved,
+    TaintEffect, services::HostVariable,
 };
 use serde_json::json;
 
@@ -34,12 +34,34 @@ fn full() -> TemplateSpec {
         image_gc_low_threshold_percent: Some(50),
         container_log_max_size: Some("10Mi".into()),
         container_log_max_files: Some(3),
+        cloud_provider: Some(CloudProvider::External),
         extra_config: None,
     });
     TemplateSpec {
         containerd: Some(ContainerdSettings { sandbox_image: Some("x/pause:1".into()), ..Default::default() }),
         logs: Some(PoolLogs { max_size: Some("10Mi".into()), max_age_seconds: Some(7200) }),
         ..template
+    }
+}
+
+#[test]
+fn a_pool_may_be_where_the_cloud_is_not() {
+    use CloudProvider::{External, None as Nobody};
+    for (in_cluster, of_pool, expected) in [
+        (false, None, false),
+        (true, None, true),
+        (true, Some(Nobody), false),
+        (true, Some(External), true),
+        (false, Some(External), true),
+        (false, Some(Nobody), false),
+    ] {
+        let cluster = Cluster { platform: Platform::Azure, external_cloud_provider: in_cluster, ..cluster() };
+        let template = kubelet_of(KubeletSettings { cloud_provider: of_pool, ..KubeletSettings::default() });
+        let services =
+            render(&cluster, &payload(&PROGRAMS), &Settings::default(), &template).unwrap().services.services;
+        let has_flag = services.iter().any(|s| s.name == "kubelet" && s.path.contains("--cloud-provider=external"));
+        let has_manager = services.iter().any(|s| s.name == "cloud-node-manager");
+        assert_eq!((has_flag, has_manager), (expected, expected), "{in_cluster} {of_pool:?}");
     }
 }
 

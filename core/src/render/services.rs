@@ -148,6 +148,6 @@ fn cloud_node_manager(context: &Context<'_>) -> Option<Service> {
         program::AZURE_NODE_MANAGER,
         path::WICD_KUBECONFIG,
     );
-    (context.cluster.platform == Platform::Azure && context.has(program::AZURE_NODE_MANAGER))
-        .then(|| service("cloud-node-manager", 3, command, &[]))
+    let is_on_azure = context.cluster.platform == Platform::Azure && context.cluster.external_cloud_provider;
+    (is_on_azure && context.has(program::AZURE_NODE_MANAGER)).then(|| service("cloud-node-manager", 3, command, &[]))
 }

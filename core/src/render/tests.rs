@@ -60,7 +60,7 @@ fn which_services() {
         ),
         (
             "Azure",
-            on(Platform::Azure, Network::External),
+            Cluster { external_cloud_provider: true, ..on(Platform::Azure, Network::External) },
             &PROGRAMS,
             &["containerd", "kubelet", "csi-proxy", "windows_exporter", "cloud-node-manager"],
         ),
@@ -82,6 +82,7 @@ fn command_lines() {
     let tls = Some(TlsPair { certificate: "cert".into(), key: "key".into() });
     let cluster = Cluster {
         platform: Platform::Azure,
+        external_cloud_provider: true,
         network: Network::OvnHybrid { vxlan_port: Some(9898) },
         exporter_tls: tls,
         ..cluster()
@@ -94,7 +95,7 @@ fn command_lines() {
         ),
         (
             "kubelet",
-            r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe --config=C:\k\kubelet.conf --kubeconfig=C:\k\kubeconfig --cert-dir=C:\var\lib\kubelet\pki --windows-service --node-labels=node.openshift.io/os_id=Windows --windows-priorityclass=ABOVE_NORMAL_PRIORITY_CLASS --v=2 --hostname-override=NODE_NAME --node-ip=NODE_IP",
+            r"C:\k\kube-log-runner.exe -log-file=C:\var\log\kubelet\kubelet.log C:\k\kubelet.exe --config=C:\k\kubelet.conf --kubeconfig=C:\k\kubeconfig --cert-dir=C:\var\lib\kubelet\pki --windows-service --node-labels=node.openshift.io/os_id=Windows --windows-priorityclass=ABOVE_NORMAL_PRIORITY_CLASS --v=2 --cloud-provider=external --hostname-override=NODE_NAME --node-ip=NODE_IP",
         ),
         (
             "windows_exporter",
@@ -267,12 +268,7 @@ fn which_files() {
     assert!(plain[path::API_CA].content.contains("\napi\n") && plain[path::KUBELET_CA].content.contains("\nkubelet\n"));
 
     let tls = TlsPair { certificate: "cert".into(), key: "hunter2".into() };
-    let full = Cluster {
-        platform: Platform::Aws,
-        trusted_ca: Some("-----BEGIN CERTIFICATE-----".into()),
-        exporter_tls: Some(tls),
-        ..cluster()
-    };
+    let full = Cluster { platform: Platform::Aws, trusted_ca: Some(ca_pem()), exporter_tls: Some(tls), ..cluster() };
     assert!(!format!("{full:?}").contains("hunter2"));
     let full = files(&full, &Settings::default());
     assert_eq!(full.len(), least.len() + 4);
@@ -281,6 +277,33 @@ fn which_files() {
     let provider: Value = serde_json::from_str(&full[r"C:\k\credential-provider-config.yaml"].content).unwrap();
     assert_eq!(provider["providers"][0]["name"], "ecr-credential-provider.exe");
     assert!(full.keys().all(|path| api::payload::is_host_path(path)));
+}
+
+fn ca_pem() -> String {
+    rcgen::generate_simple_self_signed(["ca.example.com".to_owned()]).unwrap().cert.pem()
+}
+
+#[test]
+fn certificates_to_trust_are_readable() {
+    let (one, other) = (ca_pem(), ca_pem());
+    let damaged = one.replacen("MII", "AAA", 1);
+    for (about, pem, bad) in [
+        ("nothing", String::new(), None),
+        ("one", one.clone(), None),
+        ("several, with comments", format!("# a.example.com..5000\n{one}\n# b\n{other}"), None),
+        ("damaged", format!("{one}{damaged}"), Some("certificate 2")),
+        ("cut", format!("{one}{}", &other[..90]), Some("certificate 2")),
+        ("no PEM", "-----BEGIN CERTIFICATE-----".to_owned(), Some("certificate 1")),
+    ] {
+        let cluster = Cluster { trusted_ca: Some(pem), ..cluster() };
+        match (configs(&cluster, &Settings::default(), &host()), bad) {
+            (Ok(_), None) => {}
+            (Err(error), Some(bad)) => {
+                assert!(error.to_string().contains(bad) && error.reason() == "ClusterFactsInvalid", "{about}: {error}");
+            }
+            (result, _) => panic!("{about}: {result:?}"),
+        }
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Loss {
                 _ => "the operator sets no such variable",
             },
             Self::Flag(name, value) if name == "cloud-provider" && value == "external" => {
-                "run the operator with --external-cloud-provider"
+                "set template.spec.kubelet.cloudProvider of the pool to External, or run the operator with --external-cloud-provider"
             }
             Self::Flag(name, _) if name.starts_with("image-credential") => "add the credential provider to the payload",
             Self::Flag(..) => "the operator sets no such flag",

@@ -7,12 +7,12 @@ use tracing::info;
 
 use crate::certificates;
 use crate::host::{Host, HostError};
-use crate::operation::require_reboot;
+use crate::operation::{require_reboot, untrusted};
 use crate::ownership::Ownership;
 
-/// Makes variables and trusted certificates so if `heal`, and returns what was not so. Where something had to be changed, a
-/// restart of the host is asked for: Windows hands variables to services only when it starts, and programs read the
-/// certificates only when they start.
+/// Makes variables and trusted certificates so if `heal`, and returns what was not so. Where a variable had to be changed, a restart of
+/// the host is asked for: Windows hands them to services only when it starts. Certificates need none: programs ask Windows for them at
+/// each verification.
 ///
 /// The caller holds the [`crate::lock`].
 ///
@@ -43,14 +43,13 @@ pub fn keep(host: &dyn Host, desired: &Desired, heal: bool) -> Result<BTreeSet<S
     // What the operator gave has been checked by `apply`; damaged text is an error there, and nothing is dropped here.
     let wanted = certificates::bundle(desired.trusted_ca.as_bytes())
         .map_err(|e| HostError::system("read", "the certificates to trust")(std::io::Error::other(e)))?;
-    for der in &wanted {
-        if host.trusted(der)? {
-            continue;
-        }
+    for der in untrusted(host, &wanted)? {
         found.insert("trusted certificates".to_owned());
         if heal {
-            claim(host, |owned| owned.claim_trust(host, der))?;
-            require_reboot(host, "trusted certificates have changed")?;
+            claim(host, |owned| {
+                owned.claim_trust(der);
+                Ok(())
+            })?;
             info!("adding a trusted certificate");
             host.trust(der)?;
         }
@@ -98,7 +97,7 @@ mod tests {
         assert_eq!(host.env_var("HTTP_PROXY").unwrap().as_deref(), Some("http://proxy"));
         assert_eq!(host.env_var("NO_PROXY").unwrap(), None);
         assert_eq!(host.env_var("PATH").unwrap().as_deref(), Some("y"));
-        assert!(host.trusted(certified.cert.der()).unwrap());
+        assert!(host.trusted().unwrap().contains(&certified.cert.der().to_vec()));
         assert!(pending_reboot(&host).unwrap().is_some());
         let owned = Ownership::load(&host).unwrap().unwrap();
         assert_eq!(owned.env_vars["HTTP_PROXY"].as_deref(), Some("mine"), "what was there before is remembered");
@@ -107,5 +106,9 @@ mod tests {
         host.set_boot_id("2");
         assert_eq!(keep(&host, &desired, true).unwrap(), BTreeSet::new());
         assert_eq!(pending_reboot(&host).unwrap(), None);
+
+        host.state().trusted.clear();
+        assert_eq!(keep(&host, &desired, true).unwrap(), BTreeSet::from(["trusted certificates".to_owned()]));
+        assert_eq!(pending_reboot(&host).unwrap(), None, "programs see a certificate at once");
     }
 }

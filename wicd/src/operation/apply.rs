@@ -46,8 +46,9 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     for (name, value) in &variables {
         owned.claim_env_var(host, name, value.as_deref())?;
     }
-    for der in &trusted {
-        owned.claim_trust(host, der)?;
+    let untrusted = untrusted(host, &trusted)?;
+    for der in &untrusted {
+        owned.claim_trust(der);
     }
     owned.save(host)?;
     secure::state(host, &log_directories(&body.desired))?;
@@ -222,12 +223,22 @@ fn set_variables(
     Ok(())
 }
 
+/// Those of these certificates that the host does not trust. The store is listed once: a cluster may want more than a hundred.
+///
+/// # Errors
+/// When the store cannot be opened.
+pub fn untrusted<'a>(host: &dyn Host, wanted: &'a [Vec<u8>]) -> Result<Vec<&'a Vec<u8>>, HostError> {
+    if wanted.is_empty() {
+        return Ok(Vec::new());
+    }
+    let there = host.trusted()?;
+    Ok(wanted.iter().filter(|der| !there.contains(*der)).collect())
+}
+
 /// Trusts these certificates, and no longer those that we made trusted earlier.
 fn trust(host: &dyn Host, wanted: &[Vec<u8>], owned: &mut Ownership) -> Result<(), HostError> {
-    for der in wanted {
-        if !host.trusted(der)? {
-            host.trust(der)?;
-        }
+    for der in untrusted(host, wanted)? {
+        host.trust(der)?;
     }
     let wanted: BTreeSet<String> = wanted.iter().map(hex::encode).collect();
     for stale in owned.trusted.difference(&wanted) {

@@ -22,6 +22,7 @@ use crate::host::{Host, HostError};
 use crate::lock;
 use crate::secure;
 
+pub use apply::untrusted;
 pub use pending::{pending_reboot, require_reboot, settle_reboot};
 pub use start::{SETTINGS, SETTLED, Settings, service_spec};
 pub use state::{blob, marker, observe};

@@ -26,6 +26,7 @@ mod trust;
 #[expect(unsafe_code, reason = "reads the texts that Windows gives")]
 mod wide;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use api::host::{Machine, ServiceState};
@@ -109,8 +110,8 @@ impl Host for WindowsHost {
         registry::set_env_var(name, value)
     }
 
-    fn trusted(&self, der: &[u8]) -> Result<bool, HostError> {
-        trust::trusted(der)
+    fn trusted(&self) -> Result<BTreeSet<Vec<u8>>, HostError> {
+        trust::trusted()
     }
 
     fn trust(&self, der: &[u8]) -> Result<(), HostError> {

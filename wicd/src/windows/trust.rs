@@ -1,5 +1,6 @@
 //! The machine's store of trusted root certificates.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::ptr::null;
 
@@ -17,9 +18,9 @@ fn store() -> Result<CertStore, HostError> {
     CertStore::open_local_machine("Root").map_err(HostError::system("open", STORE))
 }
 
-/// Whether exactly this certificate is there.
-pub(super) fn trusted(der: &[u8]) -> Result<bool, HostError> {
-    Ok(store()?.certs().any(|c| c.to_der() == der))
+/// All certificates.
+pub(super) fn trusted() -> Result<BTreeSet<Vec<u8>>, HostError> {
+    Ok(store()?.certs().map(|c| c.to_der().to_vec()).collect())
 }
 
 /// Adds a certificate.

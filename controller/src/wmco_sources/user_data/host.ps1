@@ -47,10 +47,16 @@ for ($try = 1; $try -le 10 -and -not (Test-Path -Path $config); $try++) { Start-
 $others = @(Get-Content -Path $config | Where-Object { $_ -notmatch '^\s*#?\s*(PubkeyAuthentication|PasswordAuthentication)\s' })
 Set-Content -Path $config -Encoding Ascii -Value (@('PubkeyAuthentication yes', 'PasswordAuthentication no') + $others)
 
-# The key, in the file that sshd reads for administrators, and which it trusts only if nobody else may write it.
+# The key, in the file that sshd reads for administrators, and which it trusts only if nobody else may write it. Once for each machine: the
+# operator may have replaced the key since, and this text is as old as the machine. Of an image, the file may be another machine's.
 $authorized = Join-Path $ssh 'administrators_authorized_keys'
-Remove-Item -Path $authorized -Force -ErrorAction SilentlyContinue
-Set-Content -Path $authorized -Encoding Ascii -Value $publicKey
-icacls.exe $authorized /inheritance:r /grant '*S-1-5-32-544:F' '*S-1-5-18:F' | Out-Null
-if ($LASTEXITCODE -ne 0) { throw "icacls.exe has failed with $LASTEXITCODE" }
+$record = Join-Path $ssh 'windows-node-pools-machine.txt'
+$machine = (Get-CimInstance -ClassName Win32_ComputerSystemProduct).UUID
+if ((Get-Content -Path $record -ErrorAction SilentlyContinue) -ne $machine) {
+    Remove-Item -Path $authorized -Force -ErrorAction SilentlyContinue
+    Set-Content -Path $authorized -Encoding Ascii -Value $publicKey
+    icacls.exe $authorized /inheritance:r /grant '*S-1-5-32-544:F' '*S-1-5-18:F' | Out-Null
+    if ($LASTEXITCODE -ne 0) { throw "icacls.exe has failed with $LASTEXITCODE" }
+    Set-Content -Path $record -Encoding Ascii -Value $machine
+}
 Restart-Service -Name 'sshd'
