@@ -31,7 +31,7 @@ impl Reconciler {
         // One that runs has found its certificate.
         if acts_as_node(service) && !running {
             let is_there = self.has_certificate();
-            let found = self.report(service, "certificate", is_there);
+            let found = self.is_done(service, "certificate", is_there);
             // kubelet stores it right after its start.
             self.moving |= !found && runs(KUBELET);
             if !found {
@@ -49,7 +49,7 @@ impl Reconciler {
             return Prepared::Stale;
         }
         self.moving |= matches!(progress, Ok(Progress::Moving));
-        if self.report(service, "network", progress) { Prepared::Ready } else { Prepared::NotYet }
+        if self.is_done(service, "network", progress) { Prepared::Ready } else { Prepared::NotYet }
     }
 
     fn has_certificate(&self) -> Result<Progress, HostError> {
@@ -59,7 +59,7 @@ impl Reconciler {
     }
 
     /// Reports once what is still missing, and returns whether nothing is.
-    fn report(&mut self, service: &Service, part: &str, progress: Result<Progress, HostError>) -> bool {
+    fn is_done(&mut self, service: &Service, part: &str, progress: Result<Progress, HostError>) -> bool {
         let about = format!("{part} of {}", service.name);
         match progress {
             Ok(Progress::Ready) => {
