@@ -160,6 +160,8 @@ fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> 
         ("--api-server", control_plane.server()),
         ("--kubelet-config-patch", dir.join("kubelet.json").display().to_string()),
         ("--no-proxy", VARIABLE.1.to_owned()),
+        // Nothing answers there. kubelet reads --no-proxy, and wicd goes to the API server directly in any case.
+        ("--https-proxy", "http://proxy.example:3128".to_owned()),
         ("--backoff-base", "1s".to_owned()),
     ];
     Ok(OperatorOptions {
@@ -261,6 +263,12 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
     assert_eq!(host.boots(), 2);
     let variable = cmd(host, &format!(r#"reg query "{ENVIRONMENT}" /v {}"#, VARIABLE.0)).await?;
     ensure!(variable.contains(VARIABLE.1), "{variable}");
+    // Those who act in the Node's name have kubelet's certificate from the start.
+    let stored = fs::read_to_string(host.drive_c().join("var/lib/kubelet/pki/kubelet-client-current.pem"))?;
+    ensure!(
+        stored.contains("BEGIN CERTIFICATE") && stored.contains("PRIVATE KEY"),
+        "kubelet has stored no certificate"
+    );
     Ok(())
 }
 
