@@ -397,8 +397,8 @@ mod tests {
         assert!(!text.contains("pool=\"p\""), "{text}");
     }
 
-    #[test]
-    fn each_description_is_that_of_the_text() {
+    /// With a sample of each metric.
+    fn full() -> Metrics {
         let metrics = Metrics::default();
         let (pools, instances) = caches(&[pool()], &[instance("a", &everything())]);
         metrics.show(pools, instances);
@@ -409,6 +409,60 @@ mod tests {
         metrics.csr_verdicts.get_or_create(&ReasonLabel { reason: "x".into() }).inc();
         metrics.wrote(("x", None));
         metrics.reconcile_errors.get_or_create(&KindLabel { kind: "x" }).inc();
+        metrics
+    }
+
+    /// What `promtool check metrics` reports of a name, after <https://prometheus.io/docs/practices/naming/>.
+    fn faults(Description { name, type_, unit, labels, help }: &Description) -> Vec<String> {
+        const UNITS: [&str; 9] = ["ms", "milliseconds", "minutes", "hours", "days", "kb", "mb", "kilobytes", "percent"];
+        let is_name = |text: &str| text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'_');
+        let words: Vec<&str> = name.split('_').collect();
+        let mut faults = Vec::new();
+        let mut require = |good: bool, fault: &str| faults.extend((!good).then(|| format!("{name}: {fault}")));
+        require(!help.is_empty(), "has no help");
+        require(is_name(name) && labels.iter().all(|(label, _)| is_name(label)), "is not in snake_case");
+        require((*type_ == "counter") == name.ends_with("_total"), "only counters end with _total, and all do");
+        require(!words.iter().any(|w| ["gauge", "counter", "histogram", "summary"].contains(w)), "names its type");
+        require(!words.iter().any(|w| UNITS.contains(w)), "has no base unit");
+        require(
+            unit.is_empty() || name.trim_end_matches("_total").ends_with(unit.as_str()),
+            "does not end with its unit",
+        );
+        require(
+            !labels.iter().any(|(label, _)| ["le", "quantile", "job", "instance"].contains(label)),
+            "takes a label",
+        );
+        faults
+    }
+
+    #[test]
+    fn names_follow_the_conventions() {
+        let found: Vec<String> = full().descriptions().iter().flat_map(faults).collect();
+        assert!(found.is_empty(), "{found:#?}");
+        let bad = Description {
+            name: "jobCounter_ms".into(),
+            type_: "counter",
+            unit: "seconds".into(),
+            labels: &[("instance", "")],
+            help: "",
+        };
+        assert_eq!(faults(&bad).len(), 6, "{:?}", faults(&bad));
+    }
+
+    #[test]
+    fn a_strict_parser_reads_the_text() {
+        let metrics = full();
+        // This parser takes no unit of a histogram, which OpenMetrics allows.
+        let text = metrics.render().replace("# UNIT windows_node_pool_step_duration_seconds seconds\n", "");
+        let parsed = openmetrics_parser::openmetrics::parse_openmetrics(&text).unwrap();
+        assert_eq!(parsed.families.len(), metrics.descriptions().len());
+        let cut = text.trim_end_matches("# EOF\n");
+        assert!(openmetrics_parser::openmetrics::parse_openmetrics(cut).is_err(), "the parser takes everything");
+    }
+
+    #[test]
+    fn each_description_is_that_of_the_text() {
+        let metrics = full();
         let text = metrics.render();
         assert_eq!(text.lines().filter(|line| line.starts_with("# TYPE ")).count(), metrics.descriptions().len());
         for Description { name, type_, unit, labels, help } in metrics.descriptions() {

@@ -51,7 +51,9 @@ pub(super) fn services(
             Some(((*name).to_owned(), value.clone()))
         })
         .collect();
-    let watched_environment_vars = proxy.iter().map(|(name, _)| (*name).to_owned()).collect();
+    // Without a proxy of the cluster they are the owner's: containerd may need them to reach a registry.
+    let names = if environment_vars.is_empty() { &[][..] } else { &proxy };
+    let watched_environment_vars = names.iter().map(|(name, _)| (*name).to_owned()).collect();
     Ok(ServicesConfig { services, files, environment_vars, watched_environment_vars })
 }
 

@@ -194,6 +194,8 @@ fn files_and_variables_are_listed() {
     let config = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap();
     assert_eq!(config.environment_vars, BTreeMap::from([("HTTP_PROXY".into(), "http://proxy:3128".into())]));
     assert_eq!(config.watched_environment_vars, ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"]);
+    let without = services(&super::fixtures::cluster(), &payload(&PROGRAMS), &Settings::default()).unwrap();
+    assert!(without.watched_environment_vars.is_empty(), "those of the owner stay where the cluster has no proxy");
     assert_eq!(config.files.len(), PROGRAMS.len() - 2, "those for other clouds are left out");
     assert!(config.files.is_sorted_by_key(|f| f.path.clone()));
 }

@@ -17,6 +17,7 @@
 //! | containerd's settings | Drain | containerd |
 //! | a new or removed service | Drain if bootstrap, otherwise Restart | |
 //! | machine-wide environment variables | Reboot | |
+//! | which of them wicd keeps as they are | None | |
 //!
 //! As the service: Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for what
 //! is not known here; Restart for the others. Services that depend on a restarted one are restarted with it, because Windows
@@ -161,12 +162,18 @@ impl Differences {
 
     /// Names only: a value may hold a password.
     fn variables(&mut self, from: &ServicesConfig, to: &ServicesConfig) {
-        let watched = |c: &ServicesConfig| c.watched_environment_vars.iter().cloned().collect::<BTreeSet<_>>();
-        let mut differ: BTreeSet<String> = watched(from).symmetric_difference(&watched(to)).cloned().collect();
         let names = from.environment_vars.keys().chain(to.environment_vars.keys());
-        differ.extend(names.filter(|n| from.environment_vars.get(*n) != to.environment_vars.get(*n)).cloned());
-        if !differ.is_empty() {
-            self.add(Disruption::Reboot, [], format!("environment variables ({})", list(&differ)));
+        let values = names.filter(|n| from.environment_vars.get(*n) != to.environment_vars.get(*n));
+        let values: BTreeSet<String> = values.cloned().collect();
+        if !values.is_empty() {
+            self.add(Disruption::Reboot, [], format!("environment variables ({})", list(&values)));
+        }
+        // Whether a host has one of these is not known here. If so, the change of its value makes wicd ask for a restart.
+        let watched = |c: &ServicesConfig| c.watched_environment_vars.iter().cloned().collect::<BTreeSet<_>>();
+        let names: BTreeSet<String> =
+            watched(from).symmetric_difference(&watched(to)).filter(|n| !values.contains(*n)).cloned().collect();
+        if !names.is_empty() {
+            self.add(Disruption::None, [], format!("environment variables that wicd keeps ({})", list(&names)));
         }
     }
 

@@ -205,10 +205,10 @@ const CASES: &[Case] = &[
     ),
     (
         "a watched variable",
-        |r| r.services.watched_environment_vars.retain(|v| v != "NO_PROXY"),
-        Reboot,
+        |r| r.services.watched_environment_vars.push("NO_PROXY".into()),
+        Nothing,
         &[],
-        "environment variables (NO_PROXY)",
+        "environment variables that wicd keeps (NO_PROXY)",
     ),
 ];
 
