@@ -25,6 +25,16 @@ pub struct Entry {
 }
 
 impl Connection {
+    /// One request over SFTP, for as long as there is a connection.
+    async fn request<T>(
+        &self,
+        doing: Doing<'_>,
+        ask: impl AsyncFnOnce(&Sftp) -> Result<T, Error>,
+    ) -> Result<T, SshError> {
+        let work = async { ask(self.sftp().await?).await.map_err(|error| self.failed(&error, doing)) };
+        self.while_open(work).await
+    }
+
     /// The bytes of a file; `None` if there is none. A file of more than `limit` bytes is an error.
     ///
     /// # Errors
@@ -32,8 +42,10 @@ impl Connection {
     /// more than `limit` bytes. [`SshError::TransferFailed`] when the host refuses the request or does not answer in time.
     /// [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn read(&self, path: &str, limit: usize) -> Result<Option<Vec<u8>>, SshError> {
-        let doing = Doing { action: "read", path };
-        let remote = path::checked(path)?;
+        self.while_open(self.read_whole(path::checked(path)?, limit, Doing { action: "read", path })).await
+    }
+
+    async fn read_whole(&self, remote: String, limit: usize, doing: Doing<'_>) -> Result<Option<Vec<u8>>, SshError> {
         let sftp = self.sftp().await?;
         let opened = sftp::found(sftp.raw.open(remote, OpenFlags::READ, FileAttributes::empty()).await);
         let Some(handle) = opened.map_err(|error| self.failed(&error, doing))? else { return Ok(None) };
@@ -157,7 +169,7 @@ impl Connection {
     /// [`SshError::NotASftpServer`] when the host offers no SFTP. [`SshError::Disconnected`] when the connection breaks.
     pub async fn home(&self) -> Result<Option<String>, SshError> {
         let doing = Doing { action: "look up", path: "." };
-        let found = self.sftp().await?.raw.realpath(".").await.map_err(|error| self.failed(&error, doing))?;
+        let found = self.request(doing, async |sftp| sftp.raw.realpath(".").await).await?;
         Ok(found.files.first().and_then(|home| path::windows_path(&home.filename)))
     }
 
@@ -170,8 +182,8 @@ impl Connection {
     pub async fn size(&self, path: &str) -> Result<Option<u64>, SshError> {
         let doing = Doing { action: "look up", path };
         let remote = path::checked(path)?;
-        let attributes = sftp::found(self.sftp().await?.raw.stat(remote).await);
-        Ok(attributes.map_err(|error| self.failed(&error, doing))?.map(|a| a.attrs.size.unwrap_or_default()))
+        let found = self.request(doing, async |sftp| sftp::found(sftp.raw.stat(remote).await)).await?;
+        Ok(found.map(|a| a.attrs.size.unwrap_or_default()))
     }
 
     /// Makes a directory and those above it; one that exists is fine.
@@ -183,7 +195,8 @@ impl Connection {
     /// the connection breaks.
     pub async fn mkdir_all(&self, path: &str) -> Result<(), SshError> {
         let remote = path::checked(path)?;
-        self.make_directories(self.sftp().await?, &remote, Doing { action: "make the directory", path }).await
+        let doing = Doing { action: "make the directory", path };
+        self.while_open(async { self.make_directories(self.sftp().await?, &remote, doing).await }).await
     }
 
     /// Removes a file; one that is missing is fine.
@@ -195,8 +208,7 @@ impl Connection {
     pub async fn remove(&self, path: &str) -> Result<(), SshError> {
         let doing = Doing { action: "remove", path };
         let remote = path::checked(path)?;
-        sftp::found(self.sftp().await?.raw.remove(remote).await).map_err(|error| self.failed(&error, doing))?;
-        Ok(())
+        self.request(doing, async |sftp| sftp::found(sftp.raw.remove(remote).await)).await.map(drop)
     }
 
     /// Removes a directory if it is empty. Says whether it is gone; one that is missing is.
@@ -208,12 +220,13 @@ impl Connection {
     pub async fn remove_dir(&self, path: &str) -> Result<bool, SshError> {
         let doing = Doing { action: "remove the directory", path };
         let remote = path::checked(path)?;
-        match sftp::found(self.sftp().await?.raw.rmdir(remote).await) {
+        let remove = async |sftp: &Sftp| match sftp::found(sftp.raw.rmdir(remote).await) {
             Ok(_) => Ok(true),
             // The protocol has no code of its own for a directory that is not empty.
-            Err(russh_sftp::client::error::Error::Status(_)) => Ok(false),
-            Err(error) => Err(self.failed(&error, doing)),
-        }
+            Err(Error::Status(_)) => Ok(false),
+            Err(error) => Err(error),
+        };
+        self.request(doing, remove).await
     }
 
     /// Renames a file, in the place of the one at `to` if there is one.
@@ -225,7 +238,7 @@ impl Connection {
     pub async fn rename(&self, from: &str, to: &str) -> Result<(), SshError> {
         let doing = Doing { action: "rename", path: from };
         let (from, to) = (path::checked(from)?, path::checked(to)?);
-        self.sftp().await?.replace(&from, &to).await.map_err(|error| self.failed(&error, doing))
+        self.request(doing, async |sftp| sftp.replace(&from, &to).await).await
     }
 
     /// The entries of a directory, in no order; none if it is missing. Names that are not printable ASCII are left out.
@@ -237,7 +250,10 @@ impl Connection {
     /// connection breaks.
     pub async fn list(&self, path: &str) -> Result<Vec<Entry>, SshError> {
         let doing = Doing { action: "list", path };
-        let remote = path::checked(path)?;
+        self.while_open(self.list_whole(path::checked(path)?, doing)).await
+    }
+
+    async fn list_whole(&self, remote: String, doing: Doing<'_>) -> Result<Vec<Entry>, SshError> {
         let sftp = self.sftp().await?;
         let opened = sftp::found(sftp.raw.opendir(remote).await).map_err(|error| self.failed(&error, doing))?;
         let Some(handle) = opened else { return Ok(Vec::new()) };

@@ -324,6 +324,33 @@ async fn who_waits_for_an_answer_hears_that_the_connection_is_gone() {
     assert_eq!(error.reason(), "Disconnected", "{error}");
 }
 
+/// A request that is made in the very moment in which the connection breaks gets no answer of any kind.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_request_outlives_its_connection() {
+    let running = Host::default().start().await;
+    for round in 0..150_u64 {
+        let connection = connected(&running).await;
+        connection.write(r"C:\k\x", b"1").await.unwrap();
+        let asks = async {
+            loop {
+                let asked = match round % 4 {
+                    0 => connection.read(r"C:\k\x", 10).await.map(drop),
+                    1 => connection.size(r"C:\k\x").await.map(drop),
+                    2 => connection.remove(r"C:\k\y").await,
+                    _ => connection.list(r"C:\k").await.map(drop),
+                };
+                if let Err(error) = asked {
+                    return error;
+                }
+            }
+        };
+        let ends = async { tokio::join!(asks, connection.exec("reboot", Duration::from_secs(20))).0 };
+        // Far less than a request waits for its answer.
+        let error = tokio::time::timeout(Duration::from_secs(15), ends).await;
+        assert!(error.is_ok(), "round {round}: a request waits although the connection is gone");
+    }
+}
+
 #[tokio::test]
 async fn a_failed_write_is_reported_and_leaves_the_old_file() {
     // Without statvfs, a full disk is but a failure.
