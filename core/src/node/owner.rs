@@ -176,8 +176,10 @@ fn is_marked(node: &Node) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use api::HostFacts;
     use serde_json::json;
+
+    use super::*;
 
     fn node(os: &str, address: &str, mark: bool) -> Node {
         let addresses =
@@ -188,6 +190,43 @@ mod tests {
             "status": {"addresses": addresses},
         }))
         .unwrap()
+    }
+
+    /// What a certificate may name: a host that lies about its addresses must not get one for them.
+    #[test]
+    fn an_address_that_a_host_only_reports_is_not_proven() {
+        let machine = |name: &str| match name {
+            "openshift-machine-api/m" => {
+                [("InternalIP", "10.0.0.7"), ("InternalDNS", "m.example.com"), ("InternalIP", "::ffff:10.0.0.1")]
+                    .map(|(kind, address)| (kind.to_owned(), address.to_owned()))
+                    .into()
+            }
+            _ => Vec::new(),
+        };
+        let of = |machine: &str| Some(Origin { machine: Some(machine.into()), ..Origin::default() });
+        for (about, origin, reached, expected) in [
+            ("never reached", None, None, &[][..]),
+            ("a Machine that was never reached", of("openshift-machine-api/m"), None, &[]),
+            ("reached", None, Some("10.0.0.1"), &["10.0.0.1"]),
+            ("in another form", None, Some("::ffff:10.0.0.1"), &["10.0.0.1"]),
+            ("no address", None, Some("kubernetes.default.svc"), &[]),
+            ("its Machine has another", of("openshift-machine-api/m"), Some("10.0.0.1"), &["10.0.0.1", "10.0.0.7"]),
+            ("its Machine is not known", of("openshift-machine-api/x"), Some("10.0.0.1"), &["10.0.0.1"]),
+        ] {
+            let status = WindowsInstanceStatus {
+                proven_address: reached.map(Into::into),
+                facts: Some(HostFacts {
+                    hostname: "kubernetes.default.svc".into(),
+                    addresses: vec!["10.96.0.1".into(), "10.0.0.9".into()],
+                    node_ip: "10.96.0.1".into(),
+                    ..HostFacts::default()
+                }),
+                ..WindowsInstanceStatus::default()
+            };
+            let proven: Vec<String> =
+                proven_addresses(origin.as_ref(), &status, &machine).iter().map(ToString::to_string).collect();
+            assert_eq!(proven, expected, "{about}");
+        }
     }
 
     #[test]
