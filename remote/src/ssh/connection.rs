@@ -107,6 +107,8 @@ impl Connection {
     /// Does something over the connection for as long as there is one. A request over SFTP that is made in the moment in which
     /// the connection breaks would wait until it times out.
     pub(super) async fn while_open<T>(&self, work: impl Future<Output = Result<T, SshError>>) -> Result<T, SshError> {
+        // In a box: it is large, and with it every future that works on a host.
+        let work = Box::pin(work);
         tokio::select! {
             biased;
             result = work => result,
