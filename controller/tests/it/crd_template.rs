@@ -121,6 +121,8 @@ async fn services_of_the_nodes() -> Result<()> {
         ("a soft threshold", soft("memory.available"), Taken),
         ("a soft threshold without grace period", soft("nodefs.available"), Refused(grace)),
         ("no pulls at once", extra(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
+        ("nodes that the cloud does not know", kubelet(json!({"cloudProvider": "None"})), Taken),
+        ("another cloud provider", kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
         ("low below high", gc(json!(79), json!(80)), Taken),
         ("low as high", gc(json!(80), json!(80)), Refused(less)),
         ("low above high", gc(json!(90), json!(80)), Refused(less)),
