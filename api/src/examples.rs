@@ -1,12 +1,12 @@
 use std::collections::BTreeMap;
 
 use crate::{
-    CloudProvider, ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds, FailureAction, FailurePolicy,
-    GitRef, GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost, KubeletDuration,
-    KubeletExtraConfig, KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate, OnTimeout, Order,
-    PodBehavior, PodRule, Provisioning, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep,
-    SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec,
-    WindowsNodePool, WindowsNodePoolSpec,
+    CloudProvider, ClusterPullSecret, ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds,
+    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost,
+    KubeletDuration, KubeletExtraConfig, KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate,
+    OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation, RemediationType, Removal, Reserved, Rollout,
+    RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata,
+    TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -187,6 +187,10 @@ pub fn examples() -> Vec<Example> {
                                 max_concurrent_downloads: Some(6),
                             }),
                             logs: Some(LogRotation { max_size: Some("50Mi".into()), max_age_seconds: Some(259_200) }),
+                            cluster_pull_secret: Some(ClusterPullSecret {
+                                mode: None,
+                                registries: Some(vec!["quay.io".into(), "registry.example.com:5000".into()]),
+                            }),
                         }),
                     }),
                     provisioning: Some(Provisioning { max_concurrent: Some(20) }),

@@ -3,6 +3,8 @@
 //! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
 //! address is the one that the operator uses itself, unless another is configured.
 
+mod images;
+
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
@@ -144,6 +146,8 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let platform =
         text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
     let exporter_tls = exporter_tls(client, &args.namespace).await;
+    let images = Box::pin(images::discover(client, &args.namespace, infrastructure.is_some())).await?;
+    let trusted_ca = trusted_ca(client, &args.namespace).await?.unwrap_or_default() + &images.trusted;
     Ok(Cluster {
         api_server,
         api_ca: config_map_key(
@@ -177,7 +181,10 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
             no: args.no_proxy.clone(),
         }),
         exporter_tls,
-        trusted_ca: trusted_ca(client, &args.namespace).await?,
+        trusted_ca: Some(trusted_ca).filter(|pem| !pem.is_empty()),
+        mirrors: images.mirrors,
+        pull_secret: images.pull_secret,
+        unusable: images.unusable,
     })
 }
 
@@ -262,7 +269,7 @@ async fn config_map_key(
 async fn trusted_ca(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
-    Ok(map.and_then(|map| map.data?.remove("ca-bundle.crt")).filter(|pem| !pem.trim().is_empty()))
+    Ok(map.and_then(|map| map.data?.remove("ca-bundle.crt")).filter(|pem| !pem.trim().is_empty()).map(|pem| pem + "\n"))
 }
 
 /// What OpenShift's service CA has made for windows_exporter, if it has.

@@ -89,6 +89,9 @@ impl Release {
     }
 }
 
+/// A message of a condition is read in a terminal.
+const SHOWN_PROBLEMS: usize = 5;
+
 /// Reason and message of what every pool reports.
 pub(crate) type Warning = (&'static str, String);
 
@@ -101,6 +104,7 @@ pub(crate) struct CurrentRelease {
 impl CurrentRelease {
     /// Begins with this one.
     pub(crate) fn new(release: Release) -> Self {
+        log_problems(&release.cluster);
         Self { release: RwLock::new(Arc::new(release)), fault: RwLock::default() }
     }
 
@@ -112,6 +116,15 @@ impl CurrentRelease {
     /// Why the facts that were read last are not in force.
     pub(crate) fn fault(&self) -> Option<Warning> {
         self.fault.read().clone()
+    }
+
+    /// What of the facts in force does not reach hosts as it is meant.
+    pub(crate) fn problems(&self) -> Option<Warning> {
+        let problems = self.get().cluster.problems();
+        let shown = problems.iter().take(SHOWN_PROBLEMS).cloned().collect::<Vec<_>>().join("; ");
+        let more = problems.len().saturating_sub(SHOWN_PROBLEMS);
+        let more = if more > 0 { format!("; and {more} more, which the operator's log has") } else { String::new() };
+        (!problems.is_empty()).then(|| ("ClusterFactsPartlyUsed", format!("{shown}{more}")))
     }
 
     /// Takes over facts that were read again. Those that cannot be used leave the earlier ones in force, so that nodes keep what they
@@ -127,6 +140,7 @@ impl CurrentRelease {
             Ok((None, _)) => (false, None),
             Ok((Some(release), differences)) => {
                 tracing::info!(changed = differences.join(", "), "facts of the cluster have changed");
+                log_problems(&release.cluster);
                 *self.release.write() = Arc::new(release);
                 (true, None)
             }
@@ -146,6 +160,12 @@ impl CurrentRelease {
         }
         *shown = fault;
         true
+    }
+}
+
+fn log_problems(cluster: &Cluster) {
+    for problem in cluster.problems() {
+        tracing::warn!(reason = "ClusterFactsPartlyUsed", "{problem}");
     }
 }
 

@@ -93,14 +93,26 @@ pub async fn install_machines(control_plane: &ControlPlane, api: MachineApi) -> 
     Ok(())
 }
 
-/// Installs the CRDs of OpenShift's kinds that hold facts of the cluster.
+/// Installs the CRDs of OpenShift's kinds that hold facts of the cluster, and the operator's rights in `openshift-config`.
 ///
 /// # Errors
 /// When the API server refuses something, or it is not in force within a minute.
 pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "openshift-config"}});
+    control_plane.apply_yaml(&namespace.to_string()).await?;
+    apply(control_plane, "openshift-config").await?;
     control_plane.apply_file(&crate::source_dir().join("crds").join("openshift.yaml")).await?;
     let client = control_plane.client().await?;
-    for name in ["infrastructures.config", "networks.config", "proxies.config", "networks.operator"] {
+    for name in [
+        "infrastructures.config",
+        "networks.config",
+        "proxies.config",
+        "networks.operator",
+        "imagedigestmirrorsets.config",
+        "imagetagmirrorsets.config",
+        "imagecontentsourcepolicies.operator",
+        "controllerconfigs.machineconfiguration",
+    ] {
         served(&client, &format!("{name}.openshift.io")).await?;
     }
     Ok(())

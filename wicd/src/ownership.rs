@@ -27,6 +27,8 @@ pub const SERVICE_NAMES: [&str; 8] = [
 const LEGACY_VARIABLES: [&str; 3] = ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// Copies of certificates that WMCO has made trusted (contract section 4.6).
 const LEGACY_IMPORTED_CERTS: &str = r"C:\k\imported-certs.pem";
+/// Mirrors of image registries, as WMCO writes them (contract section 7.4).
+const LEGACY_REGISTRIES: &str = r"C:\k\containerd\registries";
 /// Files of WMCO in a directory that is not its own (contract section 2.2). The directory itself is never touched.
 const LEGACY_FILES: [&str; 4] = [
     r"C:\Temp\gcp-get-hostname.ps1",
@@ -149,6 +151,13 @@ impl Ownership {
             let child = format!(r"{}\{name}", path::ROOT);
             if child != path::WICD && api::payload::is_host_path(&child) {
                 owned.trees.insert(child);
+            }
+        }
+        // A mirror that the cluster no longer has must go, and containerd reads all that is there.
+        for registry in files::list(host, LEGACY_REGISTRIES)? {
+            let file = format!(r"{LEGACY_REGISTRIES}\{registry}\hosts.toml");
+            if api::payload::is_host_path(&file) && files::exists(host, &file)? {
+                owned.placed.insert(file);
             }
         }
         let imported = files::read(host, LEGACY_IMPORTED_CERTS)?.unwrap_or_default();

@@ -52,7 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             Bench::Rollout(args) => rollout::run(args).await,
             Bench::Upload(args) => upload::run(args).await,
             Bench::Idle(args) => idle::run(args).await,
-            Bench::Inventory(args) => inventory::run(args).await,
+            Bench::Inventory(args) => Box::pin(inventory::run(args)).await,
         }
     })
 }

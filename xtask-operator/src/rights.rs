@@ -15,8 +15,12 @@ use serde_json::Value;
 use testbed::deployment::{OPERATOR, PROBES};
 
 /// The operator's roles. Those for its hosts' daemons are not the operator's.
-const ROLES: [&str; 3] =
-    ["deploy/base/operator.yaml", "deploy/machine-api/user-data.yaml", "deploy/cluster-api/user-data.yaml"];
+const ROLES: [&str; 4] = [
+    "deploy/base/operator.yaml",
+    "deploy/machine-api/user-data.yaml",
+    "deploy/cluster-api/user-data.yaml",
+    "deploy/openshift-config/pull-secret.yaml",
+];
 
 /// Rights that no request shows, and why there are there.
 const UNSEEN: &[(&str, &str)] = &[

@@ -84,6 +84,41 @@ pub struct TemplateSpec {
     /// Rotation of the logs of all services on the nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
+    /// Use of the cluster's pull secret on the nodes, with which kubelet and containerd log in to image registries. All of it if
+    /// not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_pull_secret: Option<ClusterPullSecret>,
+}
+
+/// Use of the cluster's pull secret. Every program on a host that runs as an administrator can read what the host gets of it.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+#[x_kube(
+    validation = ("!(has(self.mode) && self.mode == 'Ignore' && has(self.registries))", "registries has no meaning with mode Ignore")
+)]
+pub struct ClusterPullSecret {
+    /// Use: hosts get logins. Ignore: hosts get none, for pulls or for mirrors. Use if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mode: Option<PullSecretMode>,
+    /// Registries whose logins hosts get, each with a port or a path if it has one. All if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 64), inner(length(min = 1, max = 255)))]
+    #[x_kube(merge_strategy = ListMerge::Set)]
+    #[x_kube(validation = (
+        "self.all(r, r.matches('^[A-Za-z0-9][A-Za-z0-9._:/-]*$'))",
+        "must be registries, for example registry.example.com:5000"
+    ))]
+    pub registries: Option<Vec<String>>,
+}
+
+/// Whether hosts get logins of registries. Use: they do. Ignore: they do not.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PullSecretMode {
+    /// Hosts get logins.
+    #[default]
+    Use,
+    /// Hosts get none.
+    Ignore,
 }
 
 /// Settings of kubelet, with the names of `KubeletConfiguration`. A setting that is absent has the operator's default

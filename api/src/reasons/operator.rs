@@ -28,6 +28,11 @@ pub(super) const OPERATOR: Section = Section {
             "Correct what the message names, or set the flag for it.",
         ),
         row(
+            "ClusterFactsPartlyUsed",
+            "A part of a [fact of the cluster](../guide/cluster-facts.md#images) cannot be used on Windows, or has a wider effect there. The rest is used.",
+            "Correct what the message names, if Windows nodes need it.",
+        ),
+        row(
             "SettingsInvalid",
             "A [setting](settings.md) of the operator cannot be used.",
             "Correct its argument or environment variable.",

@@ -179,6 +179,7 @@ async fn answer(document: &Document, others: &mut Vec<Known>, cx: &PoolContext) 
     let pool = merged(&document.pool, there.as_deref());
     let now = Timestamp::now();
     answer.notes.extend(note_of_pause(&pool, now));
+    answer.notes.extend(cx.warning().map(|(_, message)| message));
     let planned = match pool::plan(&pool, others, cx, now).await {
         Ok(planned) => planned,
         Err(error) => return refuse(answer, error.reason(), error.to_string()),

@@ -24,7 +24,7 @@ impl PoolContext {
 
     /// What every pool reports beside its own state.
     pub(crate) fn warning(&self) -> Option<Warning> {
-        self.hosts.release.fault().or_else(|| self.at_start.clone())
+        self.hosts.release.fault().or_else(|| self.hosts.release.problems()).or_else(|| self.at_start.clone())
     }
 }
 

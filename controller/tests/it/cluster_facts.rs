@@ -1,21 +1,25 @@
 //! The facts of the cluster are followed while nodes run: what changes reaches them, with no more than it has to disturb.
 
-use std::fs;
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use api::{
     WindowsNodePool,
     conditions::{self, kind},
 };
-use k8s_openapi::api::core::v1::ConfigMap;
+use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
+use k8s_openapi::{
+    ByteString,
+    api::core::v1::{ConfigMap, Secret},
+};
 use kube::{
     Api,
-    api::{Patch, PatchParams},
+    api::{ListParams, Patch, PatchParams},
 };
 use serde_json::{Value, json};
 use testbed::{deployment, sim::SimOptions};
 
-use crate::fleet::{World, has, is_ready, pool_status, spec, status};
+use crate::fleet::{World, has, is_ready, pool_status, spec, spec_with, status};
 
 const POOL: &str = "factory";
 const KEY: &str = "client-ca-file";
@@ -122,5 +126,117 @@ async fn what_changes_in_the_cluster_reaches_nodes_that_run() -> Result<()> {
         .until(POOL, "it reports it no more", |p| conditions::find(&pool_status(p).conditions, kind::WARNING).is_none())
         .await?;
     ensure!((version(&world).await?, host.boots()) == (before, boots), "a fact that cannot be used reached the node");
+    Ok(())
+}
+
+/// Writes the pull secret of an OpenShift cluster.
+async fn set_pull_secret(world: &World, login: &str) -> Result<()> {
+    let config = json!({"auths": {
+        "mirror.example.com:5000": {"username": "robot", "password": login},
+        "quay.io": {"username": "robot", "password": "of-quay"},
+        "cloud.openshift.com": {"username": "cluster", "password": "of-telemetry"},
+    }});
+    let secret = Secret {
+        metadata: kube::api::ObjectMeta { name: Some("pull-secret".into()), ..Default::default() },
+        type_: Some("kubernetes.io/dockerconfigjson".into()),
+        data: Some([(".dockerconfigjson".to_owned(), ByteString(config.to_string().into_bytes()))].into()),
+        ..Secret::default()
+    };
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), "openshift-config");
+    secrets.patch("pull-secret", &PatchParams::apply("a-person").force(), &Patch::Apply(&secret)).await?;
+    Ok(())
+}
+
+/// Writes an object of OpenShift.
+async fn openshift(world: &World, version: &str, kind: &str, name: &str, fields: Value) -> Result<()> {
+    let mut object = json!({"apiVersion": version, "kind": kind, "metadata": {"name": name}});
+    object.as_object_mut().context("it is an object")?.extend(fields.as_object().context("they are fields")?.clone());
+    world.control_plane.apply_yaml(&object.to_string()).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
+    let world = World::new(SimOptions::default(), &["--cluster-facts-interval", "500ms"]).await?;
+    deployment::install_openshift(&world.control_plane).await?;
+    let config = "config.openshift.io/v1";
+    openshift(&world, config, "Infrastructure", "cluster", json!({"status": {"platformStatus": {"type": "None"}}}))
+        .await?;
+    let hosts = world.hosts("win", 1).await?;
+    let host = &hosts[0];
+    world.join(POOL, &spec(&hosts)).await?;
+    world.until(POOL, "it is Ready", is_ready).await?;
+    let (starts, boots) = (host.kubelet_starts(), host.boots());
+    let read = |path: &Path| fs::read_to_string(host.drive_c().join(path)).unwrap_or_default();
+    let toml = |registry: &str| read(&Path::new("k/containerd/registries").join(registry).join("hosts.toml"));
+    let config_json = || read(Path::new("var/lib/kubelet/config.json"));
+
+    // Mirrors, what cannot be a mirror on Windows, and logins, in one go.
+    let before = version(&world).await?;
+    set_pull_secret(&world, "first-login").await?;
+    world.eventually("kubelet has the login", || async { config_json().contains("quay.io") }).await?;
+    until_followed(&world, &before).await?;
+    ensure!(!config_json().contains("cloud.openshift.com"), "kubelet got the login of what is no registry");
+    let before = version(&world).await?;
+    let mirrors = json!({"spec": {"imageDigestMirrors": [
+        {"source": "registry.example.com:5000/org", "mirrors": ["mirror.example.com:5000/org"]},
+        {"source": "quay.io/a/b", "mirrors": ["mirror.example.com:5000/c"]},
+    ]}});
+    openshift(&world, config, "ImageDigestMirrorSet", "factory", mirrors).await?;
+    until_followed(&world, &before).await?;
+    let login = || toml("registry.example.com_5000_");
+    let mirror = "[host.\"https://mirror.example.com:5000/v2\"]";
+    ensure!(login().contains(mirror) && login().contains("authorization = \"Basic "), "{}", login());
+    let named = |pool: &WindowsNodePool| {
+        let found = conditions::find(&pool_status(pool).conditions, kind::WARNING).cloned();
+        found.filter(|c| c.reason == "ClusterFactsPartlyUsed").map(|c| c.message).unwrap_or_default()
+    };
+    let parts = ["ImageDigestMirrorSet/factory", "quay.io/a/b", "mirror.example.com:5000/c"];
+    world.until(POOL, "it names the mirror", |p| parts.iter().all(|part| named(p).contains(part))).await?;
+    ensure!(toml("quay.io").is_empty(), "a mirror that leads nowhere was written");
+
+    // Another password changes the files, and says nothing of itself anywhere else.
+    let (before, first) = (version(&world).await?, login());
+    set_pull_secret(&world, "hunter2").await?;
+    until_followed(&world, &before).await?;
+    ensure!(login() != first, "containerd has the login of before");
+    let maps: Api<ConfigMap> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
+    let seen = serde_json::to_string(&maps.list(&ListParams::default()).await?.items)?
+        + &serde_json::to_string(&pool_status(&world.pool(POOL).await?))?
+        + &serde_json::to_string(&world.instance("win-0").await?)?
+        + &world.operator.log();
+    for secret in ["hunter2", "first-login", "of-quay", "of-telemetry"]
+        .map(|login| [login.to_owned(), BASE64.encode(format!("robot:{login}"))])
+    {
+        ensure!(!secret.iter().any(|form| seen.contains(form)), "a login is shown");
+    }
+
+    // A pool that wants no logins has none, and the mirror stays.
+    let before = version(&world).await?;
+    world
+        .join(POOL, &spec_with(&hosts, json!({"template": {"spec": {"clusterPullSecret": {"mode": "Ignore"}}}})))
+        .await?;
+    until_followed(&world, &before).await?;
+    ensure!(config_json().is_empty() && login().contains(mirror) && !login().contains("authorization"), "{}", login());
+
+    // What the cluster drops goes from hosts.
+    let before = version(&world).await?;
+    openshift(&world, config, "ImageDigestMirrorSet", "factory", json!({"spec": {"imageDigestMirrors": []}})).await?;
+    until_followed(&world, &before).await?;
+    ensure!(login().is_empty(), "the mirror is still there");
+
+    // Certificates of registries, of which one is damaged.
+    let before = version(&world).await?;
+    let key = rcgen::KeyPair::generate()?;
+    let registry = rcgen::CertificateParams::new(Vec::new())?.self_signed(&key)?;
+    let bundle = |file: &str, text: &str| json!({"file": file, "data": BASE64.encode(text)});
+    let bundles =
+        [bundle("good.example.com", &registry.pem()), bundle("bad.example.com..5000", "-----BEGIN CERTIFICATE-----\n")];
+    let fields = json!({"spec": {"imageRegistryBundleUserData": bundles}});
+    openshift(&world, "machineconfiguration.openshift.io/v1", "ControllerConfig", "machine-config-controller", fields)
+        .await?;
+    until_followed(&world, &before).await?;
+    ensure!(host.windows().state().trusted.contains(&registry.der().to_vec()), "the host does not trust the registry");
+    world.until(POOL, "it names the damaged ones", |p| named(p).contains("bad.example.com:5000")).await?;
+    ensure!((host.kubelet_starts(), host.boots()) == (starts, boots), "the node was disturbed");
     Ok(())
 }

@@ -104,6 +104,7 @@ async fn services_of_the_nodes() -> Result<()> {
     let less =
         "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
     let extra = |extra: Value| kubelet(json!({"extraConfig": extra}));
+    let pulls = |pulls: Value| spec(json!({"clusterPullSecret": pulls}));
     let soft = |signal: &str| {
         extra(json!({"evictionSoft": {signal: "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "2m"}}))
     };
@@ -123,6 +124,15 @@ async fn services_of_the_nodes() -> Result<()> {
         ("no pulls at once", extra(json!({"maxParallelImagePulls": 0})), Refused("greater than or equal to 1")),
         ("nodes that the cloud does not know", kubelet(json!({"cloudProvider": "None"})), Taken),
         ("another cloud provider", kubelet(json!({"cloudProvider": "aws"})), Refused("Unsupported value: \"aws\"")),
+        ("no logins", pulls(json!({"mode": "Ignore"})), Taken),
+        ("some logins", pulls(json!({"registries": ["quay.io/org", "mirror.example.com:5000"]})), Taken),
+        (
+            "none of some",
+            pulls(json!({"mode": "Ignore", "registries": ["quay.io"]})),
+            Refused("registries has no meaning"),
+        ),
+        ("no registries", pulls(json!({"registries": []})), Refused("at least 1 items")),
+        ("what is no registry", pulls(json!({"registries": ["*.io"]})), Refused("must be registries")),
         ("low below high", gc(json!(79), json!(80)), Taken),
         ("low as high", gc(json!(80), json!(80)), Refused(less)),
         ("low above high", gc(json!(90), json!(80)), Refused(less)),

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use x509_parser::pem::Pem;
 
 use super::{Cluster, HostParams, Network, RenderError};
@@ -62,17 +63,31 @@ pub(super) fn files(cluster: &Cluster) -> Checked {
 
 /// Each certificate must be readable: a host refuses all of them because of one that is damaged.
 fn trusted(pem: &[u8]) -> Checked {
+    let Err(damaged) = certificates(pem) else { return Ok(()) };
+    let problem = "it is damaged; correct the ConfigMap trusted-ca in the operator's namespace";
+    require(false, "trusted certificates", &format!("certificate {damaged}"), problem)
+}
+
+/// The certificates alone, without the comments between them.
+///
+/// # Errors
+/// The number of the first one that is damaged.
+pub fn certificates(pem: &[u8]) -> Result<String, usize> {
     const BEGIN: &[u8] = b"-----BEGIN CERTIFICATE-----";
+    const WIDTH: usize = 64;
     let wanted = pem.windows(BEGIN.len()).filter(|window| *window == BEGIN).count();
-    let blocks = Pem::iter_from_buffer(pem).map_while(Result::ok);
-    let good =
-        blocks.filter(|block| block.label == "CERTIFICATE").take_while(|block| block.parse_x509().is_ok()).count();
-    require(
-        good == wanted,
-        "trusted certificates",
-        &format!("certificate {}", good + 1),
-        "it is damaged; correct the ConfigMap trusted-ca in the operator's namespace",
-    )
+    let blocks = Pem::iter_from_buffer(pem).map_while(Result::ok).filter(|block| block.label == "CERTIFICATE");
+    let good: Vec<Pem> = blocks.take_while(|block| block.parse_x509().is_ok()).collect();
+    if good.len() != wanted {
+        return Err(good.len() + 1);
+    }
+    let text = |block: &Pem| {
+        let base64 = STANDARD.encode(&block.contents);
+        let lines: Vec<&str> =
+            (0..base64.len()).step_by(WIDTH).map(|at| &base64[at..base64.len().min(at + WIDTH)]).collect();
+        format!("-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n", lines.join("\n"))
+    };
+    Ok(good.iter().map(text).collect())
 }
 
 /// Facts that go into the files of one host.

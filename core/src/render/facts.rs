@@ -4,7 +4,7 @@ use std::fmt;
 
 use api::Taint;
 
-use super::LogSettings;
+use super::{LogSettings, MirrorRule, PullSecret, mirrors};
 
 /// Facts about the cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,9 +36,20 @@ pub struct Cluster {
     pub exporter_tls: Option<TlsPair>,
     /// PEM certificates that hosts must trust machine-wide.
     pub trusted_ca: Option<String>,
+    /// Mirrors of image registries, the first one first.
+    pub mirrors: Vec<MirrorRule>,
+    /// Logins of image registries.
+    pub pull_secret: PullSecret,
+    /// What was found and cannot be used, and leaves the rest as it is. Nothing secret.
+    pub unusable: Vec<String>,
 }
 
 impl Cluster {
+    /// What of the facts does not reach hosts, or reaches them otherwise than it is meant, and why.
+    pub fn problems(&self) -> Vec<String> {
+        self.unusable.iter().cloned().chain(mirrors::problems(&self.mirrors)).collect()
+    }
+
     /// Names of the facts that differ, for people. Values stay out: some are secret.
     pub fn differences(&self, other: &Self) -> Vec<&'static str> {
         // A new fact must be named here, too.
@@ -56,6 +67,9 @@ impl Cluster {
             proxy,
             exporter_tls,
             trusted_ca,
+            mirrors,
+            pull_secret,
+            unusable,
         } = self;
         let facts = [
             ("address of the API server", *api_server != other.api_server),
@@ -71,6 +85,9 @@ impl Cluster {
             ("proxy", *proxy != other.proxy),
             ("certificate of windows_exporter", *exporter_tls != other.exporter_tls),
             ("certificates to trust", *trusted_ca != other.trusted_ca),
+            ("mirrors of registries", *mirrors != other.mirrors),
+            ("pull secret", *pull_secret != other.pull_secret),
+            ("what cannot be used", *unusable != other.unusable),
         ];
         facts.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
     }
@@ -183,7 +200,7 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 13] = [
+        let changes: [(&str, Change); 16] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
@@ -199,6 +216,9 @@ mod tests {
                 c.exporter_tls = Some(TlsPair { certificate: String::new(), key: "hunter2".into() });
             }),
             ("certificates to trust", |c| c.trusted_ca = Some("other".into())),
+            ("mirrors of registries", |c| c.mirrors.push(MirrorRule::default())),
+            ("pull secret", |c| c.pull_secret = PullSecret::parse(br#"{"auths": {}}"#, "1").unwrap().0),
+            ("what cannot be used", |c| c.unusable.push("other".into())),
         ];
         let mut all = Cluster::default();
         for (name, change) in changes {

@@ -9,7 +9,7 @@ use api::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Cluster, context::NODE_NAME, credential_provider};
+use super::{Cluster, PullSecret, context::NODE_NAME, credential_provider, mirrors, pull_secret};
 
 /// Certificates that are trusted machine-wide. Legacy.
 const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
@@ -43,9 +43,17 @@ pub(super) fn of_cluster(cluster: &Cluster, credential_provider: bool, node_name
     files
 }
 
-/// Hashes of [`of_cluster`] for no node in particular, without secrets: a hash must not allow a guess of a key.
-pub(super) fn hashes(cluster: &Cluster, credential_provider: bool) -> BTreeMap<String, String> {
+/// The files that images are pulled with. The logins are those that the pool may have.
+pub(super) fn of_registries(cluster: &Cluster, logins: &PullSecret) -> Vec<ConfigFile> {
+    let mirrors = mirrors::files(&cluster.mirrors, logins);
+    let kubelet = logins.file().map(|logins| (pull_secret::PATH.to_owned(), text(&logins)));
+    mirrors.into_iter().chain(kubelet).map(|(path, text)| ConfigFile { secret: true, ..file(&path, text) }).collect()
+}
+
+/// Hashes of all these files for no node in particular, without secrets: a hash must not allow a guess of a key or a password.
+pub(super) fn hashes(cluster: &Cluster, credential_provider: bool, logins: &PullSecret) -> BTreeMap<String, String> {
     let files = of_cluster(cluster, credential_provider, NODE_NAME).into_iter().filter(|f| !f.secret);
+    let files = files.chain(of_registries(cluster, &logins.redacted()));
     files.map(|f| (f.path, hex::encode(Sha256::digest(&f.content)))).collect()
 }
 

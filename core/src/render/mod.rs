@@ -17,16 +17,21 @@ mod facts;
 mod files;
 mod kubelet;
 mod log_settings;
+mod mirrors;
 mod prerequisites;
 pub mod program;
+mod pull_secret;
 mod rendered;
 mod services;
 mod stored;
 
+pub use check::certificates;
 pub(crate) use credential_provider::PATH as CREDENTIAL_PROVIDER_CONFIG;
 pub use error::RenderError;
 pub use facts::{Cluster, HostParams, Network, Platform, Proxy, Settings, TlsPair};
 pub use log_settings::{LogSettings, LogSettingsError};
+pub use mirrors::MirrorRule;
+pub use pull_secret::{PullSecret, PullSecretError};
 pub use rendered::{HASH_VERSION, Rendered, Shared, render, version_for};
 pub use stored::{Stored, StoredError, collectable, is_ours};
 

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _};
 
 use api::{
-    CloudProvider, TemplateSpec,
+    CloudProvider, ClusterPullSecret, TemplateSpec,
     host::{ConfigFile, LogRotation, path},
     payload::{self, File, Manifest},
     services::ServicesConfig,
@@ -14,8 +14,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Cluster, HostParams, RenderError, Settings, check, containerd, context::Context, files, kubelet, program,
-    services::services,
+    Cluster, HostParams, PullSecret, RenderError, Settings, check, containerd, context::Context, files, kubelet,
+    program, services::services,
 };
 
 /// The way of [`Rendered::hash`]. Raised whenever it changes, so that an old hash never equals a new one.
@@ -46,6 +46,9 @@ pub struct Shared {
     /// Rotation of logs that wicd rotates. None if log rotation is disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
+    /// Which logins of registries hosts get. None if the pool sets nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_pull_secret: Option<ClusterPullSecret>,
     /// Path and SHA-256 of the files that follow from the cluster alone. Never a content, and nothing of a secret.
     pub cluster_files: BTreeMap<String, String>,
 }
@@ -74,7 +77,12 @@ pub fn render(
         kubelet: kubelet::config(cluster, settings, &template.kubelet.clone().unwrap_or_default())?,
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),
-        cluster_files: files::hashes(cluster, context.has(program::ECR_CREDENTIAL_PROVIDER)),
+        cluster_files: files::hashes(
+            cluster,
+            context.has(program::ECR_CREDENTIAL_PROVIDER),
+            &logins(cluster, template.cluster_pull_secret.as_ref()),
+        ),
+        cluster_pull_secret: template.cluster_pull_secret.clone(),
     };
     Ok(Rendered { services: services(cluster, payload, settings)?, shared })
 }
@@ -86,12 +94,18 @@ fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Cluster {
     Cluster { external_cloud_provider, ..cluster.clone() }
 }
 
+/// Logins of registries that the hosts of a pool get.
+fn logins(cluster: &Cluster, pool: Option<&ClusterPullSecret>) -> PullSecret {
+    pool.map_or_else(|| cluster.pull_secret.clone(), |pool| cluster.pull_secret.of_pool(pool))
+}
+
 impl Rendered {
     /// Hash of what it means to a host, in 64 hex digits: not of how it is written down, and not of what stays with the
     /// operator. Comparable only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one
     /// is hashed again.
     pub fn hash(&self) -> String {
-        let Shared { hash_version: _, files, kubelet, containerd, logs, cluster_files } = &self.shared;
+        let Shared { hash_version: _, files, kubelet, containerd, logs, cluster_pull_secret, cluster_files } =
+            &self.shared;
         let mut hash = Sha256::new();
         // Lengths keep one text from running over into the next.
         let mut add = |key: &str, text: &str| hash.update(format!("{key} {}\n{text}\n", text.len()));
@@ -105,6 +119,10 @@ impl Rendered {
         }
         if let Some(LogRotation { max_bytes, max_age_seconds }) = logs {
             add("logs", &format!("{max_bytes} {max_age_seconds}"));
+        }
+        // The same logins today: tomorrow the secret has others.
+        if let Some(ClusterPullSecret { mode, registries }) = cluster_pull_secret {
+            add("pull secret", &format!("{mode:?} {registries:?}"));
         }
         for (path, sha256) in cluster_files {
             add(path, sha256);
@@ -150,6 +168,8 @@ impl Rendered {
         let mut configs = files::of_cluster(cluster, has(program::ECR_CREDENTIAL_PROVIDER), &host.node_name);
         let kubelet = kubelet::with_taints(self.shared.kubelet.clone(), &host.taints);
         configs.push(files::file(path::KUBELET_CONFIG, files::text(&kubelet)));
+        let logins = logins(cluster, self.shared.cluster_pull_secret.as_ref());
+        configs.extend(files::of_registries(cluster, &logins));
         configs.extend(self.shared.containerd.clone().map(|text| files::file(program::CONTAINERD_DROP_IN, text)));
         configs.sort_by(|a, b| a.path.cmp(&b.path));
         Ok(configs)

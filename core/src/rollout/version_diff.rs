@@ -218,6 +218,9 @@ impl Differences {
         if from.logs != to.logs {
             self.add(Disruption::None, [], "the rotation of logs".to_owned());
         }
+        if from.cluster_pull_secret != to.cluster_pull_secret {
+            self.add(Disruption::None, [], "the use of the pull secret".to_owned());
+        }
         let paths: BTreeSet<&String> = from.cluster_files.keys().chain(to.cluster_files.keys()).collect();
         for path in paths.into_iter().filter(|p| from.cluster_files.get(*p) != to.cluster_files.get(*p)) {
             let why = path.rsplit('\\').next().unwrap_or(path).to_owned();

@@ -276,6 +276,22 @@ fn certificates_that_wmco_has_imported_stay_until_the_host_leaves() {
     assert_eq!(bed.rest(), (std::collections::BTreeMap::new(), std::collections::BTreeMap::new(), 1));
 }
 
+/// containerd reads all mirrors that are there: those that the cluster no longer has must go.
+#[test]
+fn mirrors_of_wmco_go_when_the_cluster_does_not_name_them() {
+    let bed = host_of_wmco();
+    let mirrors = |registry: &str| format!(r"C:\k\containerd\registries\{registry}\hosts.toml");
+    let (kept, gone) = (mirrors("quay.io"), mirrors("old.example.com"));
+    bed.write(&kept, b"wmco");
+    bed.write(&gone, b"wmco");
+    bed.stage_version("1");
+    let mut body = wanted("1");
+    body.configs.push(api::host::ConfigFile { path: kept.clone(), content: "ours".into(), secret: true });
+    bed.apply(body);
+    assert_eq!(files::read(&bed.host, &kept).unwrap().as_deref(), Some(&b"ours"[..]));
+    assert!(!bed.exists(&gone));
+}
+
 /// A host that was taken over from WMCO in place: what WMCO had put there goes with ours.
 #[test]
 fn a_host_taken_over_from_wmco_is_cleaned_too() {

@@ -1,0 +1,271 @@
+//! What hosts pull images with: mirrors, logins, and the certificates of registries.
+
+use std::collections::BTreeMap;
+
+use base64::{Engine as _, engine::general_purpose::STANDARD};
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ApiResource, DynamicObject, GroupVersionKind, ListParams},
+};
+use serde::Deserialize;
+use serde_json::Value;
+use wnp_core::render::{MirrorRule, PullSecret};
+
+use super::{ClusterError, failed};
+
+/// ConfigMap with mirrors in the operator's namespace: the only ones on plain Kubernetes.
+const MIRRORS: &str = "image-mirrors";
+const MIRRORS_KEY: &str = "mirrors.yaml";
+/// Secret with logins, there and in [`OPENSHIFT_CONFIG`].
+const PULL_SECRET: &str = "pull-secret";
+const OPENSHIFT_CONFIG: &str = "openshift-config";
+
+/// What was found, and sentences on what of it cannot be used.
+#[derive(Debug, Default, PartialEq)]
+pub(super) struct Images {
+    pub mirrors: Vec<MirrorRule>,
+    pub pull_secret: PullSecret,
+    /// PEM certificates of registries.
+    pub trusted: String,
+    pub unusable: Vec<String>,
+}
+
+/// Finds everything.
+pub(super) async fn discover(client: &Client, namespace: &str, is_openshift: bool) -> Result<Images, ClusterError> {
+    let mut images = Images::default();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+    if let Some(map) = maps.get_opt(MIRRORS).await.map_err(failed("the ConfigMap image-mirrors"))? {
+        let text = map.data.and_then(|mut data| data.remove(MIRRORS_KEY)).unwrap_or_default();
+        images.add_config_map(&text);
+    }
+    let own = secret(client, namespace).await?;
+    if is_openshift {
+        // Tags last: a digest is found in whatever mirror has it.
+        for (group, version, kind) in [
+            ("config.openshift.io", "v1", "ImageDigestMirrorSet"),
+            ("operator.openshift.io", "v1alpha1", "ImageContentSourcePolicy"),
+            ("config.openshift.io", "v1", "ImageTagMirrorSet"),
+        ] {
+            for object in list(client, group, version, kind).await? {
+                images.add_mirror_set(kind, &object.name_any(), &object.data["spec"]);
+            }
+        }
+        images.trusted = images.certificates(&controller_config(client).await?);
+    }
+    let found = match own {
+        None if is_openshift => secret(client, OPENSHIFT_CONFIG).await?.map(|s| (s, OPENSHIFT_CONFIG)),
+        own => own.map(|s| (s, namespace)),
+    };
+    if let Some((secret, namespace)) = found {
+        images.add_pull_secret(&secret, namespace);
+    }
+    Ok(images)
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+struct MirrorLists {
+    image_digest_mirrors: Vec<Entry>,
+    image_tag_mirrors: Vec<Entry>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Entry {
+    source: String,
+    #[serde(default)]
+    mirrors: Vec<String>,
+    #[serde(default)]
+    mirror_source_policy: String,
+}
+
+impl Entry {
+    fn rule(self, origin: &str, tags: bool) -> MirrorRule {
+        let never_source = self.mirror_source_policy == "NeverContactSource";
+        MirrorRule { origin: origin.to_owned(), source: self.source, mirrors: self.mirrors, tags, never_source }
+    }
+}
+
+impl Images {
+    fn add_config_map(&mut self, text: &str) {
+        let origin = format!("ConfigMap/{MIRRORS}");
+        match serde_yaml::from_str::<MirrorLists>(text) {
+            Ok(MirrorLists { image_digest_mirrors: digests, image_tag_mirrors: tags }) => {
+                let rules = digests.into_iter().map(|m| (m, false)).chain(tags.into_iter().map(|m| (m, true)));
+                self.mirrors.extend(rules.map(|(entry, tags)| entry.rule(&origin, tags)));
+            }
+            Err(error) => self.unusable.push(format!(
+                "{origin}: the key {MIRRORS_KEY} must have the lists imageDigestMirrors and imageTagMirrors of source and mirrors: {error}"
+            )),
+        }
+    }
+
+    fn add_mirror_set(&mut self, kind: &str, name: &str, spec: &Value) {
+        let origin = format!("{kind}/{name}");
+        for (field, tags) in
+            [("imageDigestMirrors", false), ("repositoryDigestMirrors", false), ("imageTagMirrors", true)]
+        {
+            for entry in spec[field].as_array().into_iter().flatten() {
+                match Entry::deserialize(entry) {
+                    Ok(read) => self.mirrors.push(read.rule(&origin, tags)),
+                    Err(error) => self.unusable.push(format!("{origin}: an entry of {field} cannot be read: {error}")),
+                }
+            }
+        }
+    }
+
+    fn add_pull_secret(&mut self, secret: &Secret, namespace: &str) {
+        let name = format!("Secret {namespace}/{PULL_SECRET}");
+        let revision = secret.resource_version().unwrap_or_default();
+        let text = secret.data.as_ref().and_then(|data| data.get(".dockerconfigjson")).map(|bytes| bytes.0.as_slice());
+        match PullSecret::parse(text.unwrap_or_default(), &revision) {
+            Ok((pull_secret, unusable)) => {
+                self.pull_secret = pull_secret;
+                let sentence = |r: String| format!("{name}: the entry {r:?} is no login of a registry and is left out");
+                self.unusable.extend(unusable.into_iter().map(sentence));
+            }
+            Err(error) => self.unusable.push(format!("{name}: {error}")),
+        }
+    }
+
+    /// The certificates of a `ControllerConfig` that can be read.
+    fn certificates(&mut self, config: &Value) -> String {
+        let mut trusted = String::new();
+        for field in ["imageRegistryBundleUserData", "imageRegistryBundleData"] {
+            for entry in config["spec"][field].as_array().into_iter().flatten() {
+                let pem = entry["data"].as_str().and_then(|data| STANDARD.decode(data).ok());
+                if let Some(Ok(pem)) = pem.as_deref().map(wnp_core::render::certificates) {
+                    trusted.push_str(&pem);
+                    continue;
+                }
+                // A file is named after its registry, with two dots for a colon.
+                let name = entry["file"].as_str().unwrap_or_default().replace("..", ":");
+                self.unusable.push(format!(
+                    "ControllerConfig/{CONTROLLER_CONFIG}: the certificates of the registry {name:?} are damaged and left out"
+                ));
+            }
+        }
+        trusted
+    }
+}
+
+const CONTROLLER_CONFIG: &str = "machine-config-controller";
+
+/// What Linux nodes trust for registries: `Image/cluster` and the cluster's own registry, as the machine config operator has put it together.
+async fn controller_config(client: &Client) -> Result<Value, ClusterError> {
+    let kind = GroupVersionKind::gvk("machineconfiguration.openshift.io", "v1", "ControllerConfig");
+    let api: Api<DynamicObject> =
+        Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "controllerconfigs"));
+    match api.get(CONTROLLER_CONFIG).await {
+        Ok(object) => Ok(object.data),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Value::Null),
+        Err(error) => Err(failed("the ControllerConfig")(error)),
+    }
+}
+
+async fn secret(client: &Client, namespace: &str) -> Result<Option<Secret>, ClusterError> {
+    let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+    api.get_opt(PULL_SECRET).await.map_err(failed("the pull secret"))
+}
+
+/// All objects of a kind, by name. Old clusters lack some kinds, and new ones have dropped some.
+async fn list(client: &Client, group: &str, version: &str, kind: &str) -> Result<Vec<DynamicObject>, ClusterError> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+    let api: Api<DynamicObject> = Api::all_with(client.clone(), &resource);
+    match api.list(&ListParams::default()).await {
+        Ok(list) => {
+            let sorted: BTreeMap<String, DynamicObject> = list.into_iter().map(|o| (o.name_any(), o)).collect();
+            Ok(sorted.into_values().collect())
+        }
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        Err(error) => Err(failed("the mirrors of image registries")(error)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn mirrors_of_each_kind() {
+        let mut images = Images::default();
+        images.add_config_map(
+            "imageDigestMirrors:\n- source: quay.io\n  mirrors: [m]\nimageTagMirrors:\n- source: docker.io\n  mirrors: [n]\n",
+        );
+        let entry = json!({"source": "a/b", "mirrors": ["m/b"], "mirrorSourcePolicy": "NeverContactSource", "more": 1});
+        images.add_mirror_set("ImageDigestMirrorSet", "x", &json!({"imageDigestMirrors": [entry]}));
+        images.add_mirror_set("ImageTagMirrorSet", "y", &json!({"imageTagMirrors": [{"source": "c"}]}));
+        images.add_mirror_set(
+            "ImageContentSourcePolicy",
+            "z",
+            &json!({"repositoryDigestMirrors": [{"source": "d", "mirrors": ["e"]}]}),
+        );
+        let seen: Vec<_> =
+            images.mirrors.iter().map(|m| (m.origin.as_str(), m.source.as_str(), m.tags, m.never_source)).collect();
+        assert_eq!(
+            seen,
+            [
+                ("ConfigMap/image-mirrors", "quay.io", false, false),
+                ("ConfigMap/image-mirrors", "docker.io", true, false),
+                ("ImageDigestMirrorSet/x", "a/b", false, true),
+                ("ImageTagMirrorSet/y", "c", true, false),
+                ("ImageContentSourcePolicy/z", "d", false, false),
+            ]
+        );
+        assert_eq!(images.unusable, [""; 0]);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_leaves_the_rest() {
+        let mut images = Images::default();
+        images.add_config_map("imageDigestMirror: []");
+        images.add_config_map("]");
+        images.add_mirror_set(
+            "ImageDigestMirrorSet",
+            "x",
+            &json!({"imageDigestMirrors": [{"mirrors": 1}, {"source": "a"}]}),
+        );
+        let secret = |text: &str| Secret {
+            data: Some([(".dockerconfigjson".to_owned(), k8s_openapi::ByteString(text.as_bytes().to_vec()))].into()),
+            ..Secret::default()
+        };
+        images.add_pull_secret(&secret(r#"{"auths": {"a": {"auth": "YTpi"}, "b": {"auth": "hunter2"}}}"#), "ns");
+        let kept = images.pull_secret.clone();
+        images.add_pull_secret(&secret("hunter2"), "ns");
+        assert_eq!(images.pull_secret, kept);
+        assert_eq!(images.mirrors.len(), 1);
+        let expected = [
+            "imageDigestMirrors and imageTagMirrors",
+            "ConfigMap/image-mirrors",
+            "ImageDigestMirrorSet/x",
+            "\"b\"",
+            "Secret ns/pull-secret",
+        ];
+        assert_eq!(images.unusable.len(), expected.len(), "{:?}", images.unusable);
+        for (found, expected) in images.unusable.iter().zip(expected) {
+            assert!(found.contains(expected) && !found.contains("hunter2"), "{found}");
+        }
+    }
+
+    #[test]
+    fn damaged_certificates_of_a_registry_leave_the_others() {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let pem = rcgen::CertificateParams::new(Vec::new()).unwrap().self_signed(&key).unwrap().pem();
+        let entry = |file: &str, pem: &str| json!({"file": file, "data": STANDARD.encode(pem)});
+        let junk = format!("{pem}-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        let config = json!({"spec": {
+            "imageRegistryBundleUserData": [entry("good.example.com", &format!("# a comment\n{pem}")), entry("bad.example.com..5000", &junk)],
+            "imageRegistryBundleData": [entry("inner", &pem), {"file": "odd", "data": "%"}],
+        }});
+        let mut images = Images::default();
+        let trusted = images.certificates(&config);
+        assert_eq!(trusted.matches("BEGIN CERTIFICATE").count(), 2);
+        assert!(!trusted.contains('#'), "{trusted}");
+        assert_eq!(images.unusable.len(), 2, "{:?}", images.unusable);
+        assert!(images.unusable[0].contains("bad.example.com:5000"), "{:?}", images.unusable);
+        assert_eq!(images.certificates(&Value::Null), "");
+    }
+}

@@ -1,0 +1,246 @@
+//! Mirrors of image registries, as `hosts.toml` of containerd.
+//!
+//! The kinds of OpenShift name a mirror for each repository; containerd knows mirrors for each registry. What that cannot express is left
+//! out, and what it extends to other repositories is named, see [`problems`]. The format:
+//! <https://github.com/containerd/containerd/blob/main/docs/hosts.md>.
+
+use std::collections::BTreeMap;
+
+use serde::{Serialize, Serializer};
+
+use super::PullSecret;
+
+/// containerd looks here at each pull; its configuration in the payload names the directory. Legacy.
+const DIRECTORY: &str = r"C:\k\containerd\registries";
+/// Where images of `docker.io` really are.
+const DOCKER_HUB: (&str, &str) = ("docker.io", "registry-1.docker.io");
+/// A name that never resolves (RFC 2606): nothing is pulled where the source is not to be asked and there is no mirror.
+const NOWHERE: &str = "never-contact-source.invalid";
+
+/// Where else images of a source are.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MirrorRule {
+    /// The object that says so, as `ImageDigestMirrorSet/factory`.
+    pub origin: String,
+    /// Registry, perhaps with the path of an organisation or a repository.
+    pub source: String,
+    /// The same of each mirror, the first one first.
+    pub mirrors: Vec<String>,
+    /// Whether for images that are named by tag, too.
+    pub tags: bool,
+    /// Whether the source must never be asked.
+    pub never_source: bool,
+}
+
+/// A registry with a path, as `mirror.example.com:5000/openshift/release`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Location<'a> {
+    registry: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Location<'a> {
+    fn parse(text: &'a str) -> Result<Self, &'static str> {
+        let (registry, path) = text.split_once('/').unwrap_or((text, ""));
+        if registry.starts_with("*.") {
+            return Err("containerd has no mirrors for all registries of a domain; name each registry");
+        }
+        let (name, port) = registry.split_once(':').map_or((registry, None), |(name, port)| (name, Some(port)));
+        let label = |label: &str| {
+            label.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && label.ends_with(|c: char| c.is_ascii_alphanumeric())
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+        };
+        let part = |part: &str| {
+            part.starts_with(|c: char| c.is_ascii_alphanumeric())
+                && part.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b))
+        };
+        let is_port = port.is_none_or(|p| p.parse::<u16>().is_ok_and(|p| p > 0) && !p.starts_with(['+', '0']));
+        let is_path = text.len() == registry.len() || path.split('/').all(part);
+        if name.len() > 100 || !name.split('.').all(label) || !is_port || !is_path {
+            return Err("it must be a registry such as registry.example.com:5000, perhaps with a path");
+        }
+        Ok(Self { registry, path })
+    }
+}
+
+/// Where containerd asks: a registry, and what comes before the path of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Endpoint {
+    registry: String,
+    prefix: String,
+}
+
+impl Endpoint {
+    fn url(&self) -> String {
+        let separator = if self.prefix.is_empty() { "" } else { "/" };
+        format!("https://{}/v2{separator}{}", self.registry, self.prefix)
+    }
+}
+
+/// The endpoint of a mirror, if the path of every image of the source is there at the same place.
+fn endpoint(source: Location<'_>, mirror: Location<'_>) -> Option<Endpoint> {
+    let before = mirror.path.strip_suffix(source.path)?;
+    let prefix = if source.path.is_empty() || before.is_empty() { before } else { before.strip_suffix('/')? };
+    let registry = if mirror.registry == DOCKER_HUB.0 { DOCKER_HUB.1 } else { mirror.registry };
+    Some(Endpoint { registry: registry.to_owned(), prefix: prefix.to_owned() })
+}
+
+/// What containerd can follow of the rules, by registry, and what it cannot or only with more than was meant.
+#[derive(Debug, Default)]
+struct Merged<'a> {
+    registries: BTreeMap<&'a str, Registry<'a>>,
+    problems: Vec<String>,
+}
+
+#[derive(Debug, Default)]
+struct Registry<'a> {
+    mirrors: Vec<(Endpoint, bool)>,
+    never_source: bool,
+    /// What it follows: the rule, and its mirrors.
+    rules: Vec<(&'a MirrorRule, Vec<Endpoint>)>,
+}
+
+fn merge(rules: &[MirrorRule]) -> Merged<'_> {
+    let mut merged = Merged::default();
+    for rule in rules {
+        let MirrorRule { origin, source, mirrors, .. } = rule;
+        let place = match Location::parse(source) {
+            Ok(place) => place,
+            Err(problem) => {
+                merged.problems.push(format!("{origin}: the source {source:?} is left out: {problem}"));
+                continue;
+            }
+        };
+        let mut endpoints = Vec::new();
+        for mirror in mirrors {
+            match Location::parse(mirror).map(|m| endpoint(place, m)) {
+                Ok(Some(endpoint)) => endpoints.push(endpoint),
+                Ok(None) => merged.problems.push(format!(
+                    "{origin}: the mirror {mirror:?} of {source:?} is left out: its path must end with {:?}, the source's, because containerd \
+                     adds the whole path of an image",
+                    place.path
+                )),
+                Err(problem) => {
+                    merged.problems.push(format!("{origin}: the mirror {mirror:?} of {source:?} is left out: {problem}"));
+                }
+            }
+        }
+        if endpoints.is_empty() && !(rule.never_source && mirrors.is_empty()) {
+            // Without its mirrors the registry would be cut off from its images.
+            if rule.never_source {
+                merged.problems.push(format!(
+                    "{origin}: NeverContactSource of {source:?} is left out with its mirrors: hosts ask {source:?}"
+                ));
+            }
+            continue;
+        }
+        let registry = merged.registries.entry(place.registry).or_default();
+        registry.never_source |= rule.never_source;
+        for endpoint in &endpoints {
+            match registry.mirrors.iter_mut().find(|(known, _)| known == endpoint) {
+                Some((_, tags)) => *tags |= rule.tags,
+                None => registry.mirrors.push((endpoint.clone(), rule.tags)),
+            }
+        }
+        registry.rules.push((rule, endpoints));
+    }
+    merged
+}
+
+/// What a person must know: rules that are left out, and those that extend to repositories that they do not name.
+pub(super) fn problems(rules: &[MirrorRule]) -> Vec<String> {
+    let Merged { registries, mut problems } = merge(rules);
+    for (name, registry) in registries {
+        // A rule for all of a registry extends to nothing else.
+        let in_part = |(rule, _): &&(&MirrorRule, Vec<Endpoint>)| rule.source != name;
+        for (rule, _) in registry.rules.iter().filter(in_part) {
+            let MirrorRule { origin, source, mirrors, .. } = rule;
+            let mirrors = mirrors.join(", ");
+            if rule.never_source {
+                problems.push(format!(
+                    "{origin}: NeverContactSource of {source:?} holds on Windows for all of {name}, because containerd has mirrors of whole \
+                     registries only"
+                ));
+            }
+            if rule.tags {
+                problems.push(format!(
+                    "{origin}: tags of all images of {name} are asked from the mirrors of {source:?} ({mirrors}) first, because containerd \
+                     has mirrors of whole registries only"
+                ));
+            }
+        }
+        let mut parts = registry.rules.iter().filter(in_part).filter(|(rule, _)| !rule.tags);
+        if let Some((first, endpoints)) = parts.next() {
+            for (rule, others) in parts.filter(|(_, others)| others != endpoints) {
+                let shown: Vec<String> = others.iter().map(Endpoint::url).collect();
+                problems.push(format!(
+                    "{}: images of {:?} are asked from the mirrors of {:?} ({}), too, because containerd has mirrors of whole registries only",
+                    rule.origin,
+                    first.source,
+                    rule.source,
+                    shown.join(", ")
+                ));
+            }
+        }
+    }
+    problems
+}
+
+/// Path and content of each file.
+pub(super) fn files(rules: &[MirrorRule], secret: &PullSecret) -> Vec<(String, String)> {
+    let merged = merge(rules);
+    merged.registries.iter().map(|(name, registry)| (path(name), hosts_toml(registry, secret))).collect()
+}
+
+/// The directory of a registry: Windows has no colons in names, and containerd knows that.
+fn path(registry: &str) -> String {
+    let name = registry.split_once(':').map_or_else(|| registry.to_owned(), |(name, port)| format!("{name}_{port}_"));
+    format!(r"{DIRECTORY}\{name}\hosts.toml")
+}
+
+#[derive(Serialize)]
+struct HostsToml {
+    /// Asked last. containerd asks the source if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    server: Option<String>,
+    #[serde(flatten)]
+    last: Option<Host>,
+    #[serde(serialize_with = "in_order", skip_serializing_if = "Vec::is_empty")]
+    host: Vec<(String, Host)>,
+}
+
+#[derive(Clone, Serialize)]
+struct Host {
+    capabilities: &'static [&'static str],
+    /// The URL is whole.
+    override_path: bool,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    header: BTreeMap<&'static str, String>,
+}
+
+/// containerd asks mirrors in the order of the file.
+fn in_order<S: Serializer>(hosts: &[(String, Host)], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(hosts.iter().map(|(url, host)| (url, host)))
+}
+
+fn hosts_toml(registry: &Registry<'_>, secret: &PullSecret) -> String {
+    let host = |(endpoint, tags): &(Endpoint, bool)| {
+        let basic = secret.of(&endpoint.registry, &endpoint.prefix).map(|basic| format!("Basic {basic}"));
+        let header = basic.map(|value| ("authorization", value)).into_iter().collect();
+        let capabilities: &[&str] = if *tags { &["pull", "resolve"] } else { &["pull"] };
+        Host { capabilities, override_path: true, header }
+    };
+    let hosts: Vec<(String, Host)> = registry.mirrors.iter().map(|m| (m.0.url(), host(m))).collect();
+    let (server, last) = match hosts.first() {
+        _ if !registry.never_source => (None, None),
+        Some((url, host)) => (Some(url.clone()), Some(host.clone())),
+        None => (Some(format!("https://{NOWHERE}/v2")), None),
+    };
+    // Nothing in it is of a kind that TOML lacks.
+    toml::to_string(&HostsToml { server, last, host: hosts }).unwrap_or_default()
+}
+
+#[cfg(test)]
+#[path = "mirrors_tests.rs"]
+mod tests;

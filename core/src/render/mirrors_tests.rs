@@ -1,0 +1,173 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn rule(source: &str, mirrors: &[&str]) -> MirrorRule {
+    MirrorRule {
+        origin: "ImageDigestMirrorSet/factory".into(),
+        source: source.into(),
+        mirrors: mirrors.iter().map(ToString::to_string).collect(),
+        ..MirrorRule::default()
+    }
+}
+
+fn tags(rule: MirrorRule) -> MirrorRule {
+    MirrorRule { tags: true, ..rule }
+}
+
+fn never(rule: MirrorRule) -> MirrorRule {
+    MirrorRule { never_source: true, ..rule }
+}
+
+fn secret() -> PullSecret {
+    // One login for the mirror, and one for an organisation of it.
+    let text = br#"{"auths": {"mirror:5000": {"auth": "YTpi"}, "mirror:5000/own": {"auth": "Yzpk"}}}"#;
+    PullSecret::parse(text, "1").unwrap().0
+}
+
+fn written(rules: &[MirrorRule]) -> Vec<(String, String)> {
+    files(rules, &secret())
+}
+
+#[test]
+fn endpoints() {
+    for (source, mirror, expected) in [
+        ("quay.io", "mirror", Some("https://mirror/v2")),
+        ("quay.io", "mirror:5000/all", Some("https://mirror:5000/v2/all")),
+        ("quay.io/org", "mirror/org", Some("https://mirror/v2")),
+        ("quay.io/org/repo", "mirror/a/b/org/repo", Some("https://mirror/v2/a/b")),
+        ("quay.io/org", "docker.io/org", Some("https://registry-1.docker.io/v2")),
+        ("quay.io/org/repo", "mirror/a/repo", None),
+        ("quay.io/org", "mirror/myorg", None),
+        ("quay.io/org", "mirror", None),
+    ] {
+        let found = endpoint(Location::parse(source).unwrap(), Location::parse(mirror).unwrap());
+        assert_eq!(found.map(|e| e.url()).as_deref(), expected, "{source} {mirror}");
+    }
+}
+
+#[test]
+fn locations() {
+    for good in ["quay.io", "localhost:5000", "a.b-c.d/x_y/z.1", "10.0.0.1:443/a"] {
+        assert!(Location::parse(good).is_ok(), "{good}");
+    }
+    for bad in [
+        "",
+        "/",
+        "quay.io/",
+        "quay.io//a",
+        "https://quay.io",
+        "quay.io:",
+        "quay.io:0",
+        "quay.io:x",
+        "quay.io:+1",
+        "*.io",
+        "a/../b",
+        "a b",
+        "..",
+        ".a",
+        "-a",
+        "a/\"]\n[host]",
+        "[::1]:5000",
+        "a:1:2",
+    ] {
+        assert!(Location::parse(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn one_file_for_each_registry() {
+    let rules = [
+        rule("registry.example.com:5000/org", &["mirror:5000/own/org", "second/org", "mirror:5000/own/org"]),
+        tags(rule("registry.example.com:5000", &["second", "zebra", "alpha"])),
+        never(rule("docker.io", &["mirror:5000/hub"])),
+        never(rule("nowhere.example.com", &[])),
+    ];
+    let expected = [
+        (
+            r"C:\k\containerd\registries\docker.io\hosts.toml",
+            "server = \"https://mirror:5000/v2/hub\"\ncapabilities = [\"pull\"]\noverride_path = true\n\n[header]\n\
+             authorization = \"Basic YTpi\"\n\n[host.\"https://mirror:5000/v2/hub\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
+             [host.\"https://mirror:5000/v2/hub\".header]\nauthorization = \"Basic YTpi\"\n",
+        ),
+        (
+            r"C:\k\containerd\registries\nowhere.example.com\hosts.toml",
+            "server = \"https://never-contact-source.invalid/v2\"\n",
+        ),
+        (
+            r"C:\k\containerd\registries\registry.example.com_5000_\hosts.toml",
+            "[host.\"https://mirror:5000/v2/own\"]\ncapabilities = [\"pull\"]\noverride_path = true\n\n\
+             [host.\"https://mirror:5000/v2/own\".header]\nauthorization = \"Basic Yzpk\"\n\n\
+             [host.\"https://second/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n\n\
+             [host.\"https://zebra/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n\n\
+             [host.\"https://alpha/v2\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n",
+        ),
+    ];
+    let files = written(&rules);
+    for ((path, text), (expected_path, expected)) in files.iter().zip(expected) {
+        assert_eq!((path.as_str(), text.as_str()), (expected_path, expected));
+        assert!(api::payload::is_host_path(path), "{path}");
+    }
+    assert_eq!(files.len(), expected.len());
+}
+
+#[test]
+fn what_cannot_be_followed_as_it_is_meant_is_named() {
+    let none: [&[&str]; 0] = [];
+    for (about, rules, expected) in [
+        ("a whole registry", vec![tags(never(rule("quay.io", &["mirror", "other"])))], none.to_vec()),
+        ("one organisation", vec![rule("quay.io/org", &["mirror/org"])], none.to_vec()),
+        ("several of one mirror", vec![rule("quay.io/a", &["m/x/a"]), rule("quay.io/b", &["m/x/b"])], none.to_vec()),
+        (
+            "several of several mirrors",
+            vec![rule("quay.io/a", &["m/a"]), rule("quay.io/b", &["n/b"])],
+            vec![&["quay.io/a", "quay.io/b", "https://n/v2"]],
+        ),
+        ("tags of one", vec![tags(rule("quay.io/a", &["m/a"]))], vec![&["tags", "quay.io/a", "m/a"]]),
+        (
+            "a source that is forbidden in part",
+            vec![never(rule("quay.io/a", &["m/a"]))],
+            vec![&["Never", "quay.io/a", "all of quay.io"]],
+        ),
+        ("another path", vec![rule("quay.io/a", &["m/b"])], vec![&["factory", "m/b", "quay.io/a", "must end with"]]),
+        (
+            "a forbidden source without mirrors",
+            vec![never(rule("quay.io/a", &["m/b"]))],
+            vec![&["m/b"], &["NeverContactSource", "quay.io/a"]],
+        ),
+        ("a wildcard", vec![rule("*.example.com", &["m"])], vec![&["*.example.com", "name each registry"]]),
+        ("a mirror that is none", vec![rule("quay.io", &["https://m", "n"])], vec![&["https://m", "quay.io"]]),
+    ] {
+        let found = problems(&rules);
+        assert_eq!(found.len(), expected.len(), "{about}: {found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(expected.iter().all(|part| found.contains(part)), "{about}: {found}");
+        }
+    }
+    let left_out = [never(rule("quay.io/a", &["m/b"])), rule("*.example.com", &["m"]), rule("x/y", &["m/z"])];
+    assert_eq!(written(&left_out), []);
+}
+
+#[test]
+fn a_mirror_without_a_login_has_none() {
+    let (_, text) = files(&[rule("quay.io", &["mirror:5000"])], &PullSecret::default()).remove(0);
+    assert!(!text.contains("authorization"), "{text}");
+}
+
+proptest! {
+    #[test]
+    fn any_rule_gives_files_that_can_be_read(
+        source in "[a-z*.:/0-9\"\\]\n_-]{0,20}",
+        mirrors in proptest::collection::vec("[a-z.:/0-9\"\\]\n_-]{0,20}", 0..4),
+        tags: bool,
+        never_source: bool,
+    ) {
+        let rules = [MirrorRule { origin: "o".into(), source, mirrors, tags, never_source }];
+        for (path, text) in written(&rules) {
+            prop_assert!(api::payload::is_host_path(&path), "{}", path);
+            let read: toml::Value = toml::from_str(&text).unwrap();
+            prop_assert!(read.as_table().unwrap().keys().all(|k| ["server", "capabilities", "override_path", "header", "host"].contains(&k.as_str())));
+        }
+        problems(&rules);
+    }
+}
