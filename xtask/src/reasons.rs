@@ -41,8 +41,12 @@ const OTHERS: &[(&str, &[&str])] = &[
             "ClusterRole",
             "ConfigFile",
             "ConfigMap",
+            "ControllerConfig",
             "CredentialProviderConfig",
             "DaemonSet",
+            "ImageContentSourcePolicy",
+            "ImageDigestMirrorSet",
+            "ImageTagMirrorSet",
             "IntOrPercent",
             "MachineSet",
             "WindowsHostInventory",
@@ -55,7 +59,8 @@ const OTHERS: &[(&str, &[&str])] = &[
         &["AdaptSource", "KeepUserData", "ReadInventory", "ReadSecret", "ReplaceMachine", "RotateKey"],
     ),
     ("platforms of OpenShift", &["AlibabaCloud", "KubeVirt", "OpenStack", "PowerVS"]),
-    ("types and schemas", &["KubeletDuration", "PoolCollector"]),
+    ("types and schemas", &["KubeletDuration", "PoolCollector", "PullSecret"]),
+    ("values of OpenShift", &["NeverContactSource"]),
     (
         "values of Kubernetes",
         &[

@@ -152,7 +152,7 @@ fn merge(rules: &[MirrorRule]) -> Merged<'_> {
 pub(super) fn problems(rules: &[MirrorRule]) -> Vec<String> {
     let Merged { registries, mut problems } = merge(rules);
     for (name, registry) in registries {
-        // A rule for all of a registry extends to nothing else.
+        // A rule for a whole registry is meant for all of its images.
         let in_part = |(rule, _): &&(&MirrorRule, Vec<Endpoint>)| rule.source != name;
         for (rule, _) in registry.rules.iter().filter(in_part) {
             let MirrorRule { origin, source, mirrors, .. } = rule;
