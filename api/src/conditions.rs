@@ -44,6 +44,9 @@ pub mod kind {
         PAUSED = "Paused";
         /// Instance: the host answered over SSH at the last attempt.
         REACHABLE = "Reachable";
+        /// Instance: the host had all that a node needs when the operator last began to change it: rights, Windows, disk, clock, ports, a way
+        /// to the API server. Nothing on a host is changed while it lacks one of them; the message has all that it lacks.
+        PREFLIGHT_PASSED = "PreflightPassed";
         /// Instance: its Node is Ready.
         NODE_HEALTHY = "NodeHealthy";
         /// Instance: the host follows the version that the pool wants.

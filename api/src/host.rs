@@ -234,6 +234,12 @@ impl Body {
 pub struct Facts {
     /// The files that the host must have: the answer reports which blobs are missing.
     pub files: Vec<payload::File>,
+    /// URL of the API server, to which the host opens and closes a connection.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_server: Option<String>,
+    /// TCP ports that are to be free.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<u16>,
 }
 
 /// Unpack and verify payload files.

@@ -228,10 +228,15 @@ impl Session {
     /// # Errors
     /// When [`Session::ask`] fails. [`RemoteError::BadAnswer`] also when the answer has no state.
     pub async fn look(&self, files: &[File]) -> Result<HostState, RemoteError> {
-        self.ask(Body::Facts(host::Facts { files: files.to_vec() }))
-            .await?
-            .state
-            .ok_or(RemoteError::BadAnswer { verb: "facts" })
+        self.facts(host::Facts { files: files.to_vec(), ..host::Facts::default() }).await
+    }
+
+    /// As [`Session::look`], and what only a host that is to be changed is asked.
+    ///
+    /// # Errors
+    /// As [`Session::look`].
+    pub async fn facts(&self, body: host::Facts) -> Result<HostState, RemoteError> {
+        self.ask(Body::Facts(body)).await?.state.ok_or(RemoteError::BadAnswer { verb: "facts" })
     }
 
     /// Sends the payload files that are missing, as one stream, and has them unpacked and verified. What was sent before

@@ -58,6 +58,10 @@ pub struct State {
     pub adapters: Vec<Adapter>,
     /// Programs that the antivirus leaves alone.
     pub excluded: BTreeSet<String>,
+    /// Why the API server cannot be reached, if it cannot.
+    pub unreachable: Option<String>,
+    /// Ports on which a program listens.
+    pub ports_in_use: BTreeSet<u16>,
     /// How often each service was started.
     pub starts: BTreeMap<String, u32>,
     /// What a started service's state is; [`ServiceState::Running`] unless a test says otherwise.
@@ -173,6 +177,14 @@ impl Host for FakeHost {
     fn path(&self, windows_path: &str) -> Result<PathBuf, HostError> {
         drop(self.call("path", windows_path)?);
         Ok(path_parts(windows_path)?.fold(self.dir.clone(), |path, part| path.join(part)))
+    }
+
+    fn unreachable(&self, _: &str) -> Option<String> {
+        self.state().unreachable.clone()
+    }
+
+    fn is_in_use(&self, port: u16) -> bool {
+        self.state().ports_in_use.contains(&port)
     }
 
     fn machine(&self) -> Result<Machine, HostError> {

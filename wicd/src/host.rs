@@ -13,6 +13,7 @@ use api::host::{Machine, ServiceState};
 use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
+use crate::reach;
 
 /// A Windows host. Every call is idempotent: what is there already is success.
 pub trait Host: Send + Sync {
@@ -161,6 +162,14 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When the host has no HNS, or the answer is a refusal or is not JSON.
     fn hns(&self, request: &HnsRequest) -> Result<Value, HostError>;
+    /// Why no connection to the API server at this URL can be made, if none can.
+    fn unreachable(&self, url: &str) -> Option<String> {
+        reach::unreachable(url)
+    }
+    /// Whether a program listens on a TCP port.
+    fn is_in_use(&self, port: u16) -> bool {
+        reach::is_in_use(port)
+    }
     /// The network adapters in the host's own compartment.
     ///
     /// # Errors

@@ -25,6 +25,7 @@ pub mod lock;
 pub mod network;
 pub mod operation;
 pub mod ownership;
+pub mod reach;
 pub mod secure;
 #[cfg(windows)]
 pub mod windows;

@@ -87,6 +87,12 @@ pub struct HostState {
     /// installer.
     #[serde(default)]
     pub foreign_services: Vec<String>,
+    /// Why the host cannot reach the API server of the request. Absent if it can.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub api_server: Option<String>,
+    /// Ports of the request on which a program listens.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ports_in_use: Vec<u16>,
 }
 
 /// Facts about a host.

@@ -131,6 +131,22 @@ pub(super) const UNFIT: Section = Section {
             "The user has no administrator's rights in an SSH session.",
             "Log in as a user that has them.",
         ),
+        row(
+            "WindowsNotSupported",
+            "The host runs another Windows than Windows Server 2019, 2022 or 2025.",
+            "Install one of them; containers need a base image of the same version.",
+        ),
+        row(
+            "ApiServerUnreachable",
+            "The host cannot resolve the name of the API server, or cannot connect to it. Nothing on the host was changed.",
+            "Check DNS, routes and firewalls between the host and the API server that the message names.",
+        ),
+        row(
+            "PortInUse",
+            "Another program listens on the port of kubelet.",
+            "Stop the program, or move it to another port.",
+        ),
+        row("PreflightFailed", "The host lacks something that a node needs.", "Follow the message."),
         row("ClockSkew", "The clock of the host is more than 5 minutes off.", "Correct the time service of the host."),
         row(
             "HostConflict",

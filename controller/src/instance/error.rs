@@ -12,7 +12,7 @@ use remote::{
 };
 use wnp_core::{
     node::owner::Mismatch,
-    operation::{host_key_problem::HostKeyProblem, identity::Refusal, update::Blame},
+    operation::{host_key_problem::HostKeyProblem, identity::Refusal, preflight::Faults, update::Blame},
     render::RenderError,
 };
 
@@ -82,16 +82,9 @@ pub(crate) enum StepError {
     /// The instance has changed since it was read.
     #[error("the instance has changed since it was read")]
     Outdated,
-    /// The clock of the host is far off.
-    #[error(
-        "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
-    )]
-    ClockSkew {
-        /// By how much.
-        seconds: u64,
-        /// `ahead` or `behind`.
-        direction: &'static str,
-    },
+    /// The host cannot be a node.
+    #[error("{0}")]
+    Unfit(#[from] Faults),
     /// It is not the host that is meant.
     #[error("{0}")]
     Identity(#[from] Refusal),
@@ -114,20 +107,6 @@ pub(crate) enum StepError {
         name: String,
         /// Why it cannot, and what to do.
         why: Mismatch,
-    },
-    /// The disk is too full.
-    #[error("the host has {free_mib} MiB free on C: and needs {needed_mib} MiB; make room")]
-    DiskFull {
-        /// What there is.
-        free_mib: u64,
-        /// What it takes.
-        needed_mib: u64,
-    },
-    /// Services of the same names are there already.
-    #[error("the host runs services that this operator did not install: {names}; remove them first")]
-    ForeignServices {
-        /// Their names.
-        names: String,
     },
     /// The Node did not come.
     #[error("{0}")]
@@ -218,11 +197,9 @@ impl StepError {
             Self::DrainSelector { .. } => "InvalidDrainRule",
             Self::Api { .. } => "ApiError",
             Self::Outdated => "Outdated",
-            Self::ClockSkew { .. } => "ClockSkew",
             Self::Identity(refusal) => refusal.reason(),
             Self::NodeNameTaken { .. } | Self::NodeUnproven { .. } => "HostConflict",
-            Self::DiskFull { .. } => "DiskFull",
-            Self::ForeignServices { .. } => "ForeignServices",
+            Self::Unfit(faults) => faults.reason(),
             Self::KeyLineNotFound { .. } => "KeyLineNotFound",
             Self::KeyNotTaken { .. } => "KeyNotTaken",
             Self::NotRegistered(_) => "NotRegistered",
@@ -243,13 +220,11 @@ impl StepError {
             _ if self.is_of_jump_host() => Blame::Cluster,
             Self::Remote(_)
             | Self::Csr(CsrError::Refused { .. })
-            | Self::ClockSkew { .. }
+            | Self::Unfit(_)
             | Self::HostKey(_)
             | Self::Identity(_)
             | Self::NodeNameTaken { .. }
             | Self::NodeUnproven { .. }
-            | Self::DiskFull { .. }
-            | Self::ForeignServices { .. }
             | Self::KeyLineNotFound { .. }
             | Self::KeyNotTaken { .. }
             | Self::NotRestarted { .. } => Blame::Host,
@@ -309,7 +284,7 @@ impl StepError {
 mod tests {
     use super::*;
     use remote::{payload::PayloadError, ssh::HostKeyCheck};
-    use wnp_core::render::StoredError;
+    use wnp_core::{operation::preflight::Fault, render::StoredError};
 
     fn ssh(error: SshError) -> StepError {
         error.into()
@@ -363,14 +338,12 @@ mod tests {
             (ssh(SshError::BadCommand { command: text(), problem: "" }), Cluster),
             (ssh(SshError::Source { path: text(), source: std::io::Error::other("") }), Cluster),
             (RemoteError::NotWindows { address: address() }.into(), Host),
-            (StepError::ClockSkew { seconds: 600, direction: "ahead" }, Host),
+            (Faults::from(Fault::ClockSkew { seconds: 600, direction: "ahead" }).into(), Host),
             (StepError::HostKey(HostKeyProblem::NotDeclared { address: address() }), Host),
             (StepError::Identity(Refusal::NotThisNode { address: address(), name: text(), other: text() }), Host),
             (StepError::NodeNameTaken { name: text(), why: Mismatch::Unmarked }, Host),
             (StepError::NodeUnproven { name: text(), why: Mismatch::Unmarked }, Host),
             (RemoteError::NotAdministrator { user: text() }.into(), Host),
-            (StepError::DiskFull { free_mib: 0, needed_mib: 1 }, Host),
-            (StepError::ForeignServices { names: text() }, Host),
             (RemoteError::NoAddress.into(), Host),
             (RemoteError::NoAnswer { verb: "apply", status: text(), log: text() }.into(), Host),
             (RemoteError::BadAnswer { verb: "apply" }.into(), Host),

@@ -603,3 +603,30 @@ async fn what_the_api_server_refuses_on_a_node_is_a_failure_of_its_host() {
     let has_label = |w: &World| w.node().is_some_and(|n| n["metadata"]["labels"]["example.com/hall"] == "c");
     world.works_until("its Node has the label", |w| has_label(w) && failures(w).is_null() && w.follows(&version)).await;
 }
+
+/// All that it lacks is named at once, before anything on it is changed.
+#[tokio::test]
+async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
+    let mut world = World::new().await;
+    let version = world.publish(110);
+    world.bed.host.fault(Fault::ClockBehind(Duration::from_hours(1)));
+    world.bed.host.windows().state().unreachable = Some("timed out".to_owned());
+    world.grant("join-1", GrantType::Provision, &version, &json!({}));
+    let fails = |w: &World| w.instance().is_some_and(|i| i["status"]["failures"]["count"].is_number());
+    world.works_until("it fails", fails).await;
+    let passed = |w: &World| {
+        let conditions = w.instance().unwrap()["status"]["conditions"].as_array().cloned().unwrap_or_default();
+        conditions.into_iter().find(|c| c["type"] == "PreflightPassed").unwrap()
+    };
+    let condition = passed(&world);
+    let message = condition["message"].as_str().unwrap_or_default();
+    assert_eq!((condition["status"].as_str(), condition["reason"].as_str()), (Some("False"), Some("ClockSkew")));
+    assert!(message.contains("s behind") && message.contains("timed out") && message.contains("https://"), "{message}");
+    assert!(world.bed.host.services().is_empty() && world.node().is_none(), "the host was changed");
+
+    world.bed.host.mend();
+    world.bed.host.windows().state().unreachable = None;
+    world.edit(|i| i["status"]["failures"]["nextRetryTime"] = json!(jiff::Timestamp::now()));
+    world.works_until("it joins", |w| w.follows(&version)).await;
+    assert_eq!(passed(&world)["status"], "True");
+}

@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use api::{
     Step,
+    conditions::{self, Status, kind, reason},
     host::{self, Body, CertificateKind, HostState, Outcome, ServiceState, Verb},
     payload,
 };
@@ -20,10 +21,17 @@ use super::{
 };
 use crate::{csr, events::EventReason};
 use remote::{RemoteError, Session, facts};
-use wnp_core::{node::metadata::template_taints, operation::join::HostSeen, render::HostParams};
+use wnp_core::{
+    node::metadata::template_taints,
+    operation::{
+        join::HostSeen,
+        preflight::{self, Preflight},
+    },
+    render::HostParams,
+};
 
-/// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
-const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
+/// Where the API server reaches kubelet.
+const KUBELET_PORT: u16 = 10250;
 /// A host that restarts is asked this often whether it is back.
 const REBOOT_POLL: Duration = Duration::from_secs(5);
 /// A host that still answers after this time, not restarted, is asked again.
@@ -70,8 +78,15 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
         scope.save().await?;
     }
     session.prepare().await?;
-    let state = session.look(target.rendered.files()).await?;
+    let api_server = scope.cx.hosts.release.get().cluster.api_server.clone();
+    let asked = host::Facts {
+        files: target.rendered.files().to_vec(),
+        api_server: Some(api_server.clone()),
+        ports: vec![KUBELET_PORT],
+    };
+    let state = session.facts(asked).await?;
     check(scope, &mut session, &state)?;
+    preflight(scope, target, &api_server, &state)?;
     scope.record_identity(session.connection());
     note_wicd_certificate(scope, &state);
     note_boot(scope, &state);
@@ -119,18 +134,6 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
     let purpose = identity::purpose(scope);
     identity::prove(scope, session, state, purpose)?;
     let name = scope.name();
-    if !machine.is_admin {
-        return Err(RemoteError::NotAdministrator { user: host.username.clone() }.into());
-    }
-    let skew_ms = facts::clock_skew_ms(machine, now);
-    if skew_ms.unsigned_abs() > u64::try_from(MAX_CLOCK_SKEW.as_millis()).unwrap_or(u64::MAX) {
-        let direction = if skew_ms > 0 { "ahead" } else { "behind" };
-        return Err(StepError::ClockSkew { seconds: skew_ms.unsigned_abs() / 1000, direction });
-    }
-    if !state.foreign_services.is_empty() {
-        let names = facts::short(&state.foreign_services.join(", "), 200);
-        return Err(StepError::ForeignServices { names });
-    }
     if facts.hostname.eq_ignore_ascii_case(&name) || name.len() <= 15 {
         // Nothing to report.
     } else if name.to_ascii_uppercase().starts_with(&facts.hostname.to_ascii_uppercase()) {
@@ -142,6 +145,26 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
     }
     scope.status.facts = Some(facts);
     Ok(())
+}
+
+/// Checks whether the host can be a node, and says so in its condition.
+fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostState) -> Result<(), StepError> {
+    let user = scope.instance.spec.host.username.clone();
+    let (now, needed) = (Timestamp::now(), space(target.rendered.files(), state));
+    let found = preflight::check(&Preflight { user: &user, api_server, needed, now }, state);
+    let (status, why, message) = match &found {
+        Ok(()) => (Status::True, reason::SUCCEEDED, String::new()),
+        Err(faults) => (Status::False, faults.reason(), faults.to_string()),
+    };
+    let generation = scope.instance.metadata.generation;
+    conditions::set(&mut scope.status.conditions, kind::PREFLIGHT_PASSED, status, why, &message, generation, now);
+    Ok(found?)
+}
+
+/// Bytes that missing files take on the host: what is sent, and what it is unpacked to.
+fn space(files: &[payload::File], state: &HostState) -> u64 {
+    let missing = files.iter().filter(|f| state.missing.contains(&f.sha256));
+    missing.map(|f| f.compressed_size + f.size).sum()
 }
 
 /// An error while a host restarts on our behalf is expected; only taking too long is one.
@@ -171,11 +194,7 @@ pub(super) async fn upload(
 ) -> Result<HostState, StepError> {
     let files = target.rendered.files();
     let missing: Vec<&payload::File> = files.iter().filter(|f| state.missing.contains(&f.sha256)).collect();
-    let (sent, unpacked) = missing.iter().fold((0, 0), |(s, u), f| (s + f.compressed_size, u + f.size));
-    let needed = sent + unpacked;
-    if state.machine.disk_free < needed {
-        return Err(StepError::DiskFull { free_mib: state.machine.disk_free >> 20, needed_mib: (needed >> 20) + 1 });
-    }
+    let sent: u64 = missing.iter().map(|f| f.compressed_size).sum();
     let what = format!("sending {} of {} files, {} MiB", missing.len(), files.len(), sent.div_ceil(1 << 20));
     scope.enter_step(step, &what).await?;
     Ok(session.upload(files, &state.missing).await?)

@@ -6,6 +6,8 @@ pub mod identity;
 pub mod join;
 pub mod key_refusal;
 pub mod node_ip;
+pub mod preflight;
 pub mod remove;
 pub mod times;
 pub mod update;
+pub mod windows_versions;

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::error::Error;
 use std::time::Duration;
 
-use api::host::{Answer, Body, CertificateKind, Outcome, PROTOCOL, Request, Verb, path};
+use api::host::{Answer, Body, CertificateKind, HostState, Outcome, PROTOCOL, Request, Verb, path};
 
 use crate::files::{self, Access};
 use crate::host::{Host, HostError};
@@ -126,7 +126,7 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
         Body::Start(_) | Body::Reboot(_) | Body::Cleanup(_) => &[],
     };
     let state = match observe(host, files) {
-        Ok(state) => Some(state),
+        Ok(state) => Some(further(host, &request.body, state)),
         Err(e) => {
             report.warn(format!("failed to get the state of the host: {}", chain(&e)));
             None
@@ -140,6 +140,14 @@ pub fn run(host: &dyn Host, request: &Request) -> Answer {
         requests: report.requests,
         warnings: report.warnings,
     }
+}
+
+/// What only a request for facts asks, because it takes time.
+fn further(host: &dyn Host, body: &Body, state: HostState) -> HostState {
+    let Body::Facts(asked) = body else { return state };
+    let api_server = asked.api_server.as_deref().and_then(|url| host.unreachable(url));
+    let ports_in_use = asked.ports.iter().copied().filter(|port| host.is_in_use(*port)).collect();
+    HostState { api_server, ports_in_use, ..state }
 }
 
 fn attempt(host: &dyn Host, request: &Request, report: &mut Report) -> Result<Outcome, Failure> {

@@ -36,6 +36,7 @@ pub fn observe(host: &dyn Host, files: &[payload::File]) -> Result<HostState, Ho
         certificates,
         reboot_required: pending_reboot(host)?,
         foreign_services: foreign(&services, &owned, SERVICE_NAMES),
+        ..HostState::default()
     })
 }
 

@@ -250,8 +250,12 @@ fn facts_change_nothing() {
     let bed = Bed::new();
     bed.host.state().services.insert("containerd".into(), service("containerd", "Container runtime", &[]));
     let files = payload_files("1").into_iter().map(|(f, _)| f).collect::<Vec<_>>();
-    let answer = bed.run(Body::Facts(Facts { files: files.clone() }));
+    bed.host.state().unreachable = Some("timed out".into());
+    bed.host.state().ports_in_use = [10250, 9999].into();
+    let asked = Facts { files: files.clone(), api_server: Some("https://api:6443".into()), ports: vec![80, 10250] };
+    let answer = bed.run(Body::Facts(asked));
     let state = answer.state.unwrap();
+    assert_eq!((state.api_server.as_deref(), state.ports_in_use), (Some("timed out"), vec![10250]));
     assert_eq!((answer.outcome, bed.tree().len()), (Outcome::Done, 0));
     assert_eq!(state.missing, files.iter().map(|f| f.sha256.clone()).collect::<Vec<_>>());
     assert_eq!(state.foreign_services, ["containerd"]);
@@ -264,7 +268,7 @@ fn facts_tell_how_a_joined_host_stands() {
     bed.join("1");
     bed.host.state().services.insert("kubelet".into(), service("kubelet", "OpenShift managed kubelet", &[]));
     let files = payload_files("1").into_iter().map(|(f, _)| f).collect();
-    let state = bed.run(Body::Facts(Facts { files })).state.unwrap();
+    let state = bed.run(Body::Facts(Facts { files, ..Facts::default() })).state.unwrap();
     assert_eq!(state.marker.unwrap().version, "1");
     assert_eq!(state.missing, Vec::<String>::new());
     assert_eq!((state.wicd, state.wicd_sha256), (ServiceState::Running, Some(exe("1"))));

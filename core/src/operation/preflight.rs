@@ -1,0 +1,246 @@
+//! Whether a host can become a node, checked before anything on it is changed. All faults are found at once, so that a person mends them in one
+//! go. What a host says of itself is believed only against it: a lie costs it nothing but its own join.
+
+use std::{fmt, time::Duration};
+
+use api::{
+    host::{HostState, ServiceState},
+    text,
+};
+use jiff::Timestamp;
+
+use super::windows_versions;
+
+/// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
+const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
+/// Most characters of a host's words in a sentence.
+const WORDS: usize = 200;
+
+/// A reason why a host cannot become a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
+    /// The user has too few rights.
+    #[error("user {user} is not an administrator of the host; log in as an administrator")]
+    NotAdministrator {
+        /// The user.
+        user: String,
+    },
+    /// Nodes cannot have this Windows.
+    #[error("the host runs {name:?} with version {build:?}, and nodes run one of: {}", windows_versions::list())]
+    WindowsNotSupported {
+        /// What Windows calls itself.
+        name: String,
+        /// Its version.
+        build: String,
+    },
+    /// The clock of the host is far off.
+    #[error(
+        "the clock of the host is {seconds} s {direction}; certificates would not be valid: correct the host's time service"
+    )]
+    ClockSkew {
+        /// By how much.
+        seconds: u64,
+        /// `ahead` or `behind`.
+        direction: &'static str,
+    },
+    /// Services of the same names are there already.
+    #[error("the host runs services that this operator did not install: {names}; remove them first")]
+    ForeignServices {
+        /// Their names.
+        names: String,
+    },
+    /// The disk is too full.
+    #[error("the host has {free_mib} MiB free on C: and needs {needed_mib} MiB; make room")]
+    DiskFull {
+        /// What there is.
+        free_mib: u64,
+        /// What it takes.
+        needed_mib: u64,
+    },
+    /// kubelet could not reach the API server.
+    #[error("the host cannot reach the API server {server}: {why}; check DNS, routes and firewalls between them")]
+    ApiServerUnreachable {
+        /// The API server as hosts reach it.
+        server: String,
+        /// What Windows says.
+        why: String,
+    },
+    /// Another program has kubelet's port.
+    #[error("another program on the host listens on port {ports}, which kubelet needs; stop it")]
+    PortInUse {
+        /// The ports.
+        ports: String,
+    },
+}
+
+impl Fault {
+    /// Reason for conditions and events.
+    pub fn reason(&self) -> &'static str {
+        match self {
+            Self::NotAdministrator { .. } => "NotAdministrator",
+            Self::WindowsNotSupported { .. } => "WindowsNotSupported",
+            Self::ClockSkew { .. } => "ClockSkew",
+            Self::ForeignServices { .. } => "ForeignServices",
+            Self::DiskFull { .. } => "DiskFull",
+            Self::ApiServerUnreachable { .. } => "ApiServerUnreachable",
+            Self::PortInUse { .. } => "PortInUse",
+        }
+    }
+}
+
+/// At least one reason why a host cannot become a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Faults(Vec<Fault>);
+
+impl Faults {
+    /// Reason for conditions and events: that of the first one.
+    pub fn reason(&self) -> &'static str {
+        self.0.first().map_or("PreflightFailed", Fault::reason)
+    }
+}
+
+impl fmt::Display for Faults {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        f.write_str(&all.join("; "))
+    }
+}
+
+impl std::error::Error for Faults {}
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Self(vec![fault])
+    }
+}
+
+/// What the host is checked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Preflight<'a> {
+    /// The user that the operator logs in as.
+    pub user: &'a str,
+    /// The API server as hosts reach it.
+    pub api_server: &'a str,
+    /// Bytes that will be written to the disk.
+    pub needed: u64,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// Checks a host.
+///
+/// # Errors
+/// All faults, the most basic one first.
+pub fn check(asked: &Preflight<'_>, state: &HostState) -> Result<(), Faults> {
+    let machine = &state.machine;
+    let mut faults = Vec::new();
+    if !machine.is_admin {
+        faults.push(Fault::NotAdministrator { user: asked.user.to_owned() });
+    }
+    if windows_versions::find(&machine.os_name, &machine.os_build).is_none() {
+        let (name, build) = (text::line(&machine.os_name, 64), text::line(&machine.os_build, 32));
+        faults.push(Fault::WindowsNotSupported { name, build });
+    }
+    let skew = machine.clock_ms.saturating_sub(asked.now.as_millisecond());
+    if u128::from(skew.unsigned_abs()) > MAX_CLOCK_SKEW.as_millis() {
+        let direction = if skew > 0 { "ahead" } else { "behind" };
+        faults.push(Fault::ClockSkew { seconds: skew.unsigned_abs() / 1000, direction });
+    }
+    if !state.foreign_services.is_empty() {
+        faults.push(Fault::ForeignServices { names: text::line(&state.foreign_services.join(", "), WORDS) });
+    }
+    if machine.disk_free < asked.needed {
+        faults.push(Fault::DiskFull { free_mib: machine.disk_free >> 20, needed_mib: (asked.needed >> 20) + 1 });
+    }
+    if let Some(why) = &state.api_server {
+        faults.push(Fault::ApiServerUnreachable { server: asked.api_server.to_owned(), why: text::line(why, WORDS) });
+    }
+    // kubelet itself listens there on a host that is a node.
+    let runs = state.services.get("kubelet").is_some_and(|s| *s != ServiceState::Stopped);
+    if !runs && !state.ports_in_use.is_empty() {
+        let ports: Vec<String> = state.ports_in_use.iter().take(8).map(ToString::to_string).collect();
+        faults.push(Fault::PortInUse { ports: ports.join(", ") });
+    }
+    if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::host::Machine;
+
+    use super::*;
+
+    fn asked() -> Preflight<'static> {
+        let now = Timestamp::from_second(1_000_000).unwrap();
+        Preflight { user: "Administrator", api_server: "https://api:6443", needed: 1 << 30, now }
+    }
+
+    fn good() -> HostState {
+        let machine = Machine {
+            is_admin: true,
+            os_name: "Windows Server 2022 Datacenter".into(),
+            os_build: "10.0.20348.2527".into(),
+            clock_ms: 1_000_000_000,
+            disk_free: 2 << 30,
+            ..Machine::default()
+        };
+        HostState { machine, ..HostState::default() }
+    }
+
+    #[test]
+    fn each_fault_is_found_with_its_remedy() {
+        type Change = fn(&mut HostState);
+        let node: Change = |s| {
+            s.ports_in_use.push(10250);
+            s.services.insert("kubelet".into(), ServiceState::Running);
+        };
+        let cases: [(&str, Change, Option<&str>, &str); 12] = [
+            ("a good host", |_| (), None, ""),
+            ("no rights", |s| s.machine.is_admin = false, Some("NotAdministrator"), "Administrator"),
+            ("another Windows", |s| s.machine.os_build = "10.0.25398.1".into(), Some("WindowsNotSupported"), "20348"),
+            (
+                "a desktop",
+                |s| s.machine.os_name = "Windows 10 Pro".into(),
+                Some("WindowsNotSupported"),
+                "Windows 10 Pro",
+            ),
+            ("a clock ahead", |s| s.machine.clock_ms += 301_000, Some("ClockSkew"), "301 s ahead"),
+            ("a clock behind", |s| s.machine.clock_ms -= 301_000, Some("ClockSkew"), "301 s behind"),
+            ("a clock a little off", |s| s.machine.clock_ms += 299_000, None, ""),
+            ("foreign services", |s| s.foreign_services.push("kubelet".into()), Some("ForeignServices"), "kubelet"),
+            ("a full disk", |s| s.machine.disk_free = 1 << 29, Some("DiskFull"), "512 MiB free"),
+            (
+                "no way to the API server",
+                |s| s.api_server = Some("timed out".into()),
+                Some("ApiServerUnreachable"),
+                "timed out",
+            ),
+            ("a port in use", |s| s.ports_in_use.push(10250), Some("PortInUse"), "10250"),
+            ("a node", node, None, ""),
+        ];
+        let mut bad = good();
+        for (about, change, expected, part) in cases {
+            let mut state = good();
+            change(&mut state);
+            let found = check(&asked(), &state);
+            assert_eq!(found.as_ref().err().map(Faults::reason), expected, "{about}: {found:?}");
+            assert!(found.err().is_none_or(|e| e.to_string().contains(part)), "{about}");
+            if expected.is_some() {
+                change(&mut bad);
+            }
+        }
+        let all = check(&asked(), &bad).unwrap_err();
+        // The two clocks make a right one, and one sentence names both of Windows.
+        assert_eq!((all.reason(), all.0.len()), ("NotAdministrator", 6), "{all}");
+    }
+
+    #[test]
+    fn words_of_a_host_are_made_fit_to_be_shown() {
+        let mut state = good();
+        state.machine.os_name = "\u{202e}\n".repeat(1000);
+        state.api_server = Some("x".repeat(10_000));
+        state.foreign_services = vec!["\u{1b}[2J".to_owned(); 1000];
+        let text = check(&asked(), &state).unwrap_err().to_string();
+        assert!(text.len() < 1500 && text.chars().all(|c| c == ' ' || c.is_ascii_graphic()), "{text}");
+    }
+}

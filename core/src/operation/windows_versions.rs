@@ -1,0 +1,56 @@
+//! Versions of Windows that nodes can have.
+
+/// A version of Windows Server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WindowsVersion {
+    /// Its name, with which Windows begins its own.
+    pub name: &'static str,
+    /// Its build: the third part of `10.0.20348.2527`.
+    pub build: u32,
+    /// Year in which Microsoft's extended support ends (<https://learn.microsoft.com/lifecycle/products/>).
+    pub support_ends: u16,
+    /// Tag of base images whose containers it runs without Hyper-V.
+    pub image: &'static str,
+}
+
+/// The long-term servicing channel alone: containers run with process isolation, which wants a base image of the same version.
+pub const VERSIONS: [WindowsVersion; 3] = [
+    WindowsVersion { name: "Windows Server 2019", build: 17763, support_ends: 2029, image: "ltsc2019" },
+    WindowsVersion { name: "Windows Server 2022", build: 20348, support_ends: 2031, image: "ltsc2022" },
+    WindowsVersion { name: "Windows Server 2025", build: 26100, support_ends: 2034, image: "ltsc2025" },
+];
+
+/// The version of a host that reports this name and build. Windows 11 has builds of Windows Server.
+pub fn find(os_name: &str, os_build: &str) -> Option<&'static WindowsVersion> {
+    let build: u32 = os_build.strip_prefix("10.0.")?.split('.').next()?.parse().ok()?;
+    VERSIONS.iter().find(|v| v.build == build).filter(|_| os_name.starts_with("Windows Server"))
+}
+
+/// All of them, for a sentence.
+pub fn list() -> String {
+    VERSIONS.map(|v| format!("{} (build {})", v.name, v.build)).join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_of_hosts() {
+        for (name, build, expected) in [
+            ("Windows Server 2019 Standard", "10.0.17763.6414", Some("Windows Server 2019")),
+            ("Windows Server 2022 Datacenter Azure Edition", "10.0.20348.2527", Some("Windows Server 2022")),
+            ("Windows Server 2025 Datacenter", "10.0.26100", Some("Windows Server 2025")),
+            ("Windows 10 Enterprise", "10.0.26100.1", None),
+            ("Windows Server 2022 Datacenter", "10.0.25398.1", None),
+            ("Windows Server 2016 Standard", "10.0.14393.0", None),
+            ("Windows Server 2012 R2", "6.3.9600", None),
+            ("", "", None),
+            ("Windows Server", "10.0.", None),
+            ("Windows Server", "10.0.99999999999.1", None),
+        ] {
+            assert_eq!(find(name, build).map(|v| v.name), expected, "{name} {build}");
+        }
+        assert!(VERSIONS.iter().all(|v| list().contains(v.name) && list().contains(&v.build.to_string())));
+    }
+}

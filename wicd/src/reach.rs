@@ -1,0 +1,84 @@
+//! What the network of the host allows.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, ToSocketAddrs as _};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+/// How long Windows may take to find the addresses of a name.
+const RESOLVE: Duration = Duration::from_secs(10);
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(3);
+/// Addresses of a name that are tried.
+const ADDRESSES: usize = 4;
+
+/// Why no connection to `https://host:port` can be made, if none can. Nothing is sent.
+pub fn unreachable(url: &str) -> Option<String> {
+    let Some((host, port)) = host_and_port(url) else { return Some(format!("{url} has no host and port")) };
+    let (send, found) = mpsc::channel();
+    let name = host.clone();
+    // The system's own wait for DNS has no end that a caller can choose.
+    thread::spawn(move || send.send((name.as_str(), port).to_socket_addrs().map(Iterator::collect::<Vec<_>>)));
+    let addresses = match found.recv_timeout(RESOLVE) {
+        Ok(Ok(addresses)) if !addresses.is_empty() => addresses,
+        Ok(Ok(_)) => return Some(format!("{host} has no address")),
+        Ok(Err(error)) => return Some(format!("{host} cannot be resolved: {error}")),
+        Err(_) => return Some(format!("{host} cannot be resolved: DNS does not answer")),
+    };
+    let mut last = None;
+    for address in addresses.into_iter().take(ADDRESSES) {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(_) => return None,
+            Err(error) => last = Some(format!("{address}: {error}")),
+        }
+    }
+    last
+}
+
+/// Whether another program listens on a port.
+pub fn is_in_use(port: u16) -> bool {
+    TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, port))).is_err()
+}
+
+fn host_and_port(url: &str) -> Option<(String, u16)> {
+    let authority = url.strip_prefix("https://")?.split('/').next()?;
+    let (host, port) = match authority.rsplit_once(':') {
+        Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
+        _ => (authority, 443),
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    (!host.is_empty()).then(|| (host.to_owned(), port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        for (url, expected) in [
+            ("https://api:6443", Some(("api", 6443))),
+            ("https://api.example.com/", Some(("api.example.com", 443))),
+            ("https://[fd00::1]:6443", Some(("fd00::1", 6443))),
+            ("https://[fd00::1]", Some(("fd00::1", 443))),
+            ("https://", None),
+            ("http://api", None),
+            ("https://api:x", None),
+        ] {
+            assert_eq!(host_and_port(url), expected.map(|(host, port)| (host.to_owned(), port)), "{url}");
+        }
+    }
+
+    #[test]
+    fn a_port_with_and_without_a_listener() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(unreachable(&format!("https://{address}")), None);
+        assert!(is_in_use(address.port()));
+        drop(listener);
+        let why = unreachable(&format!("https://{address}")).unwrap();
+        assert!(why.contains(&address.to_string()), "{why}");
+        let why = unreachable("https://no-such-name.invalid:6443").unwrap();
+        assert!(why.contains("no-such-name.invalid cannot be resolved"), "{why}");
+    }
+}
