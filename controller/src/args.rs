@@ -34,6 +34,12 @@ pub enum Command {
     /// and line. Needs no cluster.
     #[command(after_help = "Exit status:\n  0  no error\n  1  an error in a file, or a file that cannot be read")]
     Lint(Lint),
+    /// Check what the operator needs, without a change.
+    Check {
+        /// What is checked.
+        #[command(subcommand)]
+        what: Check,
+    },
     /// Show pools and their hosts as a tree, the worst first.
     #[command(
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, or a pool that is Degraded or not Ready\n  2  work is in progress"
@@ -253,6 +259,45 @@ pub struct Plan {
 pub struct Explain {
     /// Name of the host, of its Node and of its WindowsInstance.
     pub host: String,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+}
+
+/// What is checked.
+#[derive(Subcommand, Debug)]
+pub enum Check {
+    /// Check whether a host can become a node. Needs no cluster, and leaves the host as it is.
+    #[command(after_help = "Exit status:\n  0  the host can become a node\n  1  an error, or a host that cannot")]
+    Host(CheckHost),
+}
+
+/// Arguments of `check host`.
+#[derive(Parser, Clone, Debug)]
+pub struct CheckHost {
+    /// IP address or DNS name.
+    pub address: String,
+    /// File with the private key, in OpenSSH or PEM form and without a passphrase.
+    #[arg(short, long, value_name = "FILE")]
+    pub identity: PathBuf,
+    /// SSH port.
+    #[arg(long, default_value_t = 22)]
+    pub port: u16,
+    /// User, an administrator of the host.
+    #[arg(long, default_value = "Administrator")]
+    pub user: String,
+    /// Fingerprint of the host key, as `SHA256:...`. Any if not set, and the result names it.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub host_key: Option<String>,
+    /// URL of the API server, to which the host opens a connection. Not checked if not set.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER", value_name = "URL")]
+    pub api_server: Option<String>,
+    /// Room on C: that the host needs, in MiB.
+    #[arg(long, default_value_t = 2048, value_name = "MIB")]
+    pub needed_mib: u64,
+    /// The `wicd.exe` that asks the host.
+    #[arg(long, env = "WICD_EXE", default_value = "/payload/wicd.exe", value_name = "FILE")]
+    pub wicd: PathBuf,
     /// Output format.
     #[arg(short, long, value_enum, default_value_t = Output::Table)]
     pub output: Output,

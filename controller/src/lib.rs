@@ -10,6 +10,7 @@
 
 mod api_server;
 pub mod args;
+pub mod check_command;
 mod cluster;
 mod cluster_facts;
 mod context;

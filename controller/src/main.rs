@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use controller::args::{self, Command};
+use controller::args::{self, Check, Command};
 
 /// What did not work, also a command line that is wrong: 2 is an answer of the command `plan`.
 const FAILED: u8 = 1;
@@ -23,6 +23,7 @@ async fn main() -> ExitCode {
         Command::Run(args) => Box::pin(controller::run::run(*args)).await.map(|()| ExitCode::SUCCESS),
         Command::Plan(args) => Box::pin(controller::plan_command::run(*args)).await,
         Command::Explain(args) => controller::explain_command::run(args).await.map(|()| ExitCode::SUCCESS),
+        Command::Check { what: Check::Host(args) } => Box::pin(controller::check_command::host(args)).await,
         Command::Lint(args) => controller::lint_command::run(&args),
         Command::Status(args) => controller::status_command::run(args).await,
         Command::Crds => crds().map(|()| ExitCode::SUCCESS),

@@ -30,8 +30,6 @@ use wnp_core::{
     render::HostParams,
 };
 
-/// Where the API server reaches kubelet.
-const KUBELET_PORT: u16 = 10250;
 /// A host that restarts is asked this often whether it is back.
 const REBOOT_POLL: Duration = Duration::from_secs(5);
 /// A host that still answers after this time, not restarted, is asked again.
@@ -82,7 +80,7 @@ pub(super) async fn connect(scope: &mut Scope, target: &Target, step: Step) -> R
     let asked = host::Facts {
         files: target.rendered.files().to_vec(),
         api_server: Some(api_server.clone()),
-        ports: vec![KUBELET_PORT],
+        ports: vec![preflight::KUBELET_PORT],
     };
     let state = session.facts(asked).await?;
     check(scope, &mut session, &state)?;
@@ -151,7 +149,7 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
 fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostState) -> Result<(), StepError> {
     let user = scope.instance.spec.host.username.clone();
     let (now, needed) = (Timestamp::now(), space(target.rendered.files(), state));
-    let found = preflight::check(&Preflight { user: &user, api_server, needed, now }, state);
+    let found = preflight::check(&Preflight { user: &user, api_server: Some(api_server), needed, now }, state);
     let (status, why, message) = match &found {
         Ok(()) => (Status::True, reason::SUCCEEDED, String::new()),
         Err(faults) => (Status::False, faults.reason(), faults.to_string()),

@@ -3,10 +3,9 @@
 use std::fmt::Write as _;
 
 use super::Answer;
+use crate::output::aligned;
 
 const HEAD: [&str; 4] = ["HOST", "ACTION", "DISRUPTION", "WHY"];
-/// Space between columns.
-const GAP: usize = 3;
 
 /// A table of hosts, what stands in the way, and how much it is.
 pub(super) fn text(answer: &Answer) -> String {
@@ -30,18 +29,6 @@ pub(super) fn text(answer: &Answer) -> String {
         }
         None => writeln!(text, "{}: {}", answer.pool, answer.summary),
     };
-    text
-}
-
-/// Columns as wide as their widest cell. Nothing follows the last.
-fn aligned(rows: &[[String; 4]]) -> String {
-    let width = |column: usize| rows.iter().map(|r| r[column].chars().count()).max().unwrap_or_default() + GAP;
-    let widths = [width(0), width(1), width(2)];
-    let mut text = String::new();
-    for [host, action, disruption, why] in rows {
-        let [a, b, c] = widths;
-        let _ = writeln!(text, "{host:<a$}{action:<b$}{disruption:<c$}{why}");
-    }
     text
 }
 

@@ -5,6 +5,7 @@
 mod access;
 mod access_operator;
 mod bad_input;
+mod check_command;
 mod cluster;
 mod cluster_facts;
 mod config_map;

@@ -13,6 +13,8 @@ use super::windows_versions;
 
 /// Certificates that the cluster issues are valid from five minutes before; beyond that they are from the future.
 const MAX_CLOCK_SKEW: Duration = Duration::from_mins(5);
+/// Where the API server reaches kubelet.
+pub const KUBELET_PORT: u16 = 10250;
 /// Most characters of a host's words in a sentence.
 const WORDS: usize = 200;
 
@@ -119,8 +121,8 @@ impl From<Fault> for Faults {
 pub struct Preflight<'a> {
     /// The user that the operator logs in as.
     pub user: &'a str,
-    /// The API server as hosts reach it.
-    pub api_server: &'a str,
+    /// The API server as hosts reach it. None: the host was not asked whether it reaches it.
+    pub api_server: Option<&'a str>,
     /// Bytes that will be written to the disk.
     pub needed: u64,
     /// Now.
@@ -132,36 +134,62 @@ pub struct Preflight<'a> {
 /// # Errors
 /// All faults, the most basic one first.
 pub fn check(asked: &Preflight<'_>, state: &HostState) -> Result<(), Faults> {
-    let machine = &state.machine;
-    let mut faults = Vec::new();
-    if !machine.is_admin {
-        faults.push(Fault::NotAdministrator { user: asked.user.to_owned() });
-    }
-    if windows_versions::find(&machine.os_name, &machine.os_build).is_none() {
-        let (name, build) = (text::line(&machine.os_name, 64), text::line(&machine.os_build, 32));
-        faults.push(Fault::WindowsNotSupported { name, build });
-    }
-    let skew = machine.clock_ms.saturating_sub(asked.now.as_millisecond());
-    if u128::from(skew.unsigned_abs()) > MAX_CLOCK_SKEW.as_millis() {
-        let direction = if skew > 0 { "ahead" } else { "behind" };
-        faults.push(Fault::ClockSkew { seconds: skew.unsigned_abs() / 1000, direction });
-    }
-    if !state.foreign_services.is_empty() {
-        faults.push(Fault::ForeignServices { names: text::line(&state.foreign_services.join(", "), WORDS) });
-    }
-    if machine.disk_free < asked.needed {
-        faults.push(Fault::DiskFull { free_mib: machine.disk_free >> 20, needed_mib: (asked.needed >> 20) + 1 });
-    }
-    if let Some(why) = &state.api_server {
-        faults.push(Fault::ApiServerUnreachable { server: asked.api_server.to_owned(), why: text::line(why, WORDS) });
-    }
-    // kubelet itself listens there on a host that is a node.
-    let runs = state.services.get("kubelet").is_some_and(|s| *s != ServiceState::Stopped);
-    if !runs && !state.ports_in_use.is_empty() {
-        let ports: Vec<String> = state.ports_in_use.iter().take(8).map(ToString::to_string).collect();
-        faults.push(Fault::PortInUse { ports: ports.join(", ") });
-    }
+    let faults: Vec<Fault> = results(asked, state).into_iter().filter_map(|(_, fault)| fault).collect();
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
+}
+
+/// Each check with its fault, if there is one.
+pub fn results(asked: &Preflight<'_>, state: &HostState) -> Vec<(&'static str, Option<Fault>)> {
+    let mut results = vec![
+        ("rights", rights(asked, state)),
+        ("windows", windows(state)),
+        ("clock", clock(asked, state)),
+        ("services", services(state)),
+        ("disk", disk(asked, state)),
+        ("port", port(state)),
+    ];
+    if let Some(server) = asked.api_server {
+        let fault =
+            |why: &String| Fault::ApiServerUnreachable { server: server.to_owned(), why: text::line(why, WORDS) };
+        results.push(("api-server", state.api_server.as_ref().map(fault)));
+    }
+    results
+}
+
+fn rights(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
+    (!state.machine.is_admin).then(|| Fault::NotAdministrator { user: asked.user.to_owned() })
+}
+
+fn windows(state: &HostState) -> Option<Fault> {
+    let machine = &state.machine;
+    let (name, build) = (text::line(&machine.os_name, 64), text::line(&machine.os_build, 32));
+    windows_versions::find(&machine.os_name, &machine.os_build)
+        .is_none()
+        .then_some(Fault::WindowsNotSupported { name, build })
+}
+
+fn clock(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
+    let skew = state.machine.clock_ms.saturating_sub(asked.now.as_millisecond());
+    let direction = if skew > 0 { "ahead" } else { "behind" };
+    let fault = Fault::ClockSkew { seconds: skew.unsigned_abs() / 1000, direction };
+    (u128::from(skew.unsigned_abs()) > MAX_CLOCK_SKEW.as_millis()).then_some(fault)
+}
+
+fn services(state: &HostState) -> Option<Fault> {
+    let foreign = &state.foreign_services;
+    (!foreign.is_empty()).then(|| Fault::ForeignServices { names: text::line(&foreign.join(", "), WORDS) })
+}
+
+fn disk(asked: &Preflight<'_>, state: &HostState) -> Option<Fault> {
+    let free = state.machine.disk_free;
+    (free < asked.needed).then_some(Fault::DiskFull { free_mib: free >> 20, needed_mib: (asked.needed >> 20) + 1 })
+}
+
+/// kubelet itself listens there on a host that is a node.
+fn port(state: &HostState) -> Option<Fault> {
+    let runs = state.services.get("kubelet").is_some_and(|s| *s != ServiceState::Stopped);
+    let ports: Vec<String> = state.ports_in_use.iter().take(8).map(ToString::to_string).collect();
+    (!runs && !ports.is_empty()).then(|| Fault::PortInUse { ports: ports.join(", ") })
 }
 
 #[cfg(test)]
@@ -172,7 +200,7 @@ mod tests {
 
     fn asked() -> Preflight<'static> {
         let now = Timestamp::from_second(1_000_000).unwrap();
-        Preflight { user: "Administrator", api_server: "https://api:6443", needed: 1 << 30, now }
+        Preflight { user: "Administrator", api_server: Some("https://api:6443"), needed: 1 << 30, now }
     }
 
     fn good() -> HostState {

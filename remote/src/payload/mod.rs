@@ -80,7 +80,7 @@ impl PayloadError {
 }
 
 /// A payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
-#[derive(Clone, Debug)]
+#[derive(Default, Clone, Debug)]
 pub struct Payload {
     manifest: Arc<Manifest>,
     /// By hash. Files with the same content share one.

@@ -1,0 +1,74 @@
+//! The command `check host`: what it prints, its exit status, and that the host is as before.
+
+use std::{path::Path, time::Duration};
+
+use anyhow::{Result, ensure};
+use russh::keys::{HashAlg, ssh_key::LineEnding};
+use serde_json::Value;
+use testbed::sim::{Fault, SimHost, SimOptions};
+
+use crate::fleet::{World, is_ready, spec};
+
+/// Exit status, and what was printed on standard output. The host is in this process, so that nothing here may wait for the command.
+async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Result<(Option<i32>, String)> {
+    let output = tokio::process::Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+        .args(["check", "host", &host.address().to_string(), "--port", &host.port().to_string()])
+        .args(["--api-server", "https://api.example.com:6443", "--wicd"])
+        .arg(&world.options.wicd)
+        .arg("--identity")
+        .arg(key)
+        .args(more)
+        .output()
+        .await?;
+    ensure!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    Ok((output.status.code(), String::from_utf8(output.stdout)?))
+}
+
+/// Files on the host that the operator or the command has put there.
+fn left(host: &SimHost) -> bool {
+    ["k", "windows/wicd"].iter().any(|directory| host.drive_c().join(directory).exists())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
+    let world = World::new(SimOptions::default(), &[]).await?;
+    let keys = tempfile::tempdir()?;
+    let key = keys.path().join("key");
+    std::fs::write(&key, world.key.to_openssh(LineEnding::LF)?.as_bytes())?;
+    let hosts = world.hosts("win", 1).await?;
+    let host = &hosts[0];
+    let fingerprint = host.host_key().fingerprint(HashAlg::Sha256).to_string();
+
+    let (code, table) = check(&world, host, &key, &["--host-key", &fingerprint]).await?;
+    ensure!(code == Some(0) && !table.contains("failed") && table.lines().count() == 9, "{code:?}\n{table}");
+    ensure!(table.contains("Windows Server 2022 Datacenter 10.0.20348") && table.contains(&fingerprint), "{table}");
+    ensure!(!left(host), "something is left on the host");
+
+    host.fault(Fault::ClockBehind(Duration::from_hours(1)));
+    host.windows().state().unreachable = Some("api.example.com cannot be resolved".to_owned());
+    host.windows().state().ports_in_use.insert(10250);
+    let (code, json) = check(&world, host, &key, &["-o", "json"]).await?;
+    let rows: Vec<Value> = serde_json::from_str(&json)?;
+    let reasons: Vec<&str> = rows.iter().filter_map(|row| row["reason"].as_str()).collect();
+    ensure!(code == Some(1) && reasons == ["ClockSkew", "PortInUse", "ApiServerUnreachable"], "{code:?} {json}");
+    ensure!(!left(host), "something is left on the host");
+    host.windows().state().unreachable = None;
+    host.windows().state().ports_in_use.clear();
+
+    for (fault, expected) in [(Fault::WrongKey, "AuthenticationFailed"), (Fault::NotWindows, "NotWindows")] {
+        host.mend();
+        host.fault(fault);
+        let (code, table) = check(&world, host, &key, &[]).await?;
+        ensure!(code == Some(1) && table.contains(&format!("failed   {expected}: ")), "{code:?}\n{table}");
+    }
+    host.mend();
+
+    // A node stays one.
+    world.join("factory", &spec(&hosts)).await?;
+    world.until("factory", "it is Ready", is_ready).await?;
+    let starts = host.kubelet_starts();
+    let (code, table) = check(&world, host, &key, &[]).await?;
+    ensure!(code == Some(0), "{table}");
+    ensure!(left(host) && host.kubelet_starts() == starts, "the node was disturbed");
+    Ok(())
+}
