@@ -1,4 +1,4 @@
-//! Whether a host can become a node, checked before anything on it is changed. All faults are found at once, so that a person mends them in one
+//! Whether a host can become a node, checked before anything on it is changed. All faults are found at once, so that a person corrects them in one
 //! go. What a host says of itself is believed only against it: a lie costs it nothing but its own join.
 
 use std::{fmt, time::Duration};
