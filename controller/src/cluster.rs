@@ -3,6 +3,7 @@
 //! On OpenShift everything is found. Elsewhere the service network comes from the ServiceCIDR object, and the API server's
 //! address is the one that the operator uses itself, unless another is configured.
 
+mod api_servers;
 mod images;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -142,7 +143,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         Some(choice) => choice == NetworkArg::OvnHybrid,
         None => has_overlay(text(&network, "/status/networkType").as_deref(), hybrid.is_some())?,
     };
-    let version = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
+    let minors = Box::pin(api_servers::minors(client, config)).await?;
     let platform =
         text(&infrastructure, "/status/platformStatus/type").map_or(Platform::None, |p| Platform::from_name(&p));
     let exporter_tls = exporter_tls(client, &args.namespace).await;
@@ -168,7 +169,8 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         .await?,
         service_cidr,
         cluster_dns,
-        kubernetes_minor: number(&version.minor).filter(|_| number(&version.major) == Some(1)),
+        kubernetes_minor: minors.into_iter().min(),
+        is_upgrading: infrastructure.is_some() && is_upgrading(client).await?,
         cluster_domain: args.cluster_domain.clone(),
         platform,
         external_cloud_provider: args
@@ -186,6 +188,23 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         pull_secret: images.pull_secret,
         unusable: images.unusable,
     })
+}
+
+/// Whether OpenShift's control plane is being upgraded: until it is done, not all of it has the new version, and it may be taken back.
+async fn is_upgrading(client: &Client) -> Result<bool, ClusterError> {
+    let kind = GroupVersionKind::gvk("config.openshift.io", "v1", "ClusterVersion");
+    let api: Api<DynamicObject> =
+        Api::all_with(client.clone(), &ApiResource::from_gvk_with_plural(&kind, "clusterversions"));
+    match api.get("version").await {
+        Ok(object) => Ok(is_progressing(&object.data)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(failed("the ClusterVersion")(error)),
+    }
+}
+
+fn is_progressing(cluster_version: &Value) -> bool {
+    let conditions = cluster_version["status"]["conditions"].as_array().into_iter().flatten();
+    conditions.into_iter().any(|c| c["type"] == "Progressing" && c["status"] == "True")
 }
 
 /// Whether a cloud controller manager initialises the nodes of an OpenShift cluster, from its `Infrastructure`: as
@@ -343,6 +362,16 @@ mod tests {
         ] {
             assert_eq!(has_overlay(network_type, is_hybrid).ok(), expected, "{network_type:?} {is_hybrid}");
         }
+    }
+
+    #[test]
+    fn upgrades_of_openshift() {
+        let of = |status: &str| {
+            let conditions =
+                json!([{"type": "Available", "status": "True"}, {"type": "Progressing", "status": status}]);
+            is_progressing(&json!({"status": {"conditions": conditions}}))
+        };
+        assert!(of("True") && !of("False") && !of("Unknown") && !is_progressing(&json!({})));
     }
 
     #[test]

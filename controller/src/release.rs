@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use api::{TemplateSpec, payload::File};
+use api::{
+    TemplateSpec,
+    payload::{File, Manifest},
+};
 use parking_lot::RwLock;
 
 use crate::{args::Run, cluster::ClusterError};
@@ -79,13 +82,18 @@ impl Release {
 
     /// What the hosts of a pool get.
     pub(crate) fn render(&self, template: &TemplateSpec) -> Result<Rendered, RenderError> {
-        render::render(&self.cluster, self.payload.manifest(), &self.settings, template)
+        render::render(&self.cluster, self.manifest(), &self.settings, template)
+    }
+
+    /// What hosts get of the payload: what fits the API server.
+    pub(crate) fn manifest(&self) -> &Manifest {
+        static NOTHING: Manifest = Manifest { schema: 1, files: Vec::new() };
+        self.payload.manifest(self.cluster.kubernetes_minor).unwrap_or(&NOTHING)
     }
 
     /// Whether hosts that have nothing can be sent these files.
     pub(crate) fn has(&self, files: &[File]) -> bool {
-        let mine = &self.payload.manifest().files;
-        files.iter().all(|f| mine.iter().any(|m| m.sha256 == f.sha256))
+        files.iter().all(|f| self.payload.has(&f.sha256))
     }
 }
 
@@ -132,6 +140,7 @@ impl CurrentRelease {
     pub(crate) fn follow(&self, found: Result<Cluster, ClusterError>) -> bool {
         let before = self.get();
         let next = found.map_err(ReleaseError::from).and_then(|cluster| {
+            let cluster = settled(&before.cluster, cluster);
             let differences = before.cluster.differences(&cluster);
             let release = if differences.is_empty() { None } else { Some(before.with(cluster)?) };
             Ok((release, differences))
@@ -163,6 +172,14 @@ impl CurrentRelease {
     }
 }
 
+/// The cluster without the part of an upgrade that is not done: nodes follow a new version of Kubernetes when the control plane has it
+/// altogether, and not while it may still go back.
+fn settled(before: &Cluster, found: Cluster) -> Cluster {
+    let kubernetes_minor =
+        if found.is_upgrading { before.kubernetes_minor.or(found.kubernetes_minor) } else { found.kubernetes_minor };
+    Cluster { kubernetes_minor, ..found }
+}
+
 fn log_problems(cluster: &Cluster) {
     for problem in cluster.problems() {
         tracing::warn!(reason = "ClusterFactsPartlyUsed", "{problem}");
@@ -189,6 +206,7 @@ fn settings(args: &Run) -> Result<Settings, ReleaseError> {
 
 #[cfg(test)]
 mod tests {
+    use testbed::payload::{Entry, LEVEL_FAST, write};
     use wnp_core::render::fixtures;
 
     use super::*;
@@ -198,6 +216,48 @@ mod tests {
         let mut cluster = fixtures::cluster();
         cluster.proxy.https = Some(url.to_owned());
         cluster
+    }
+
+    /// A payload for two minor versions, of which each has a kubelet of its own.
+    #[tokio::test]
+    async fn nodes_follow_the_control_plane_when_its_upgrade_is_done() {
+        let dir = tempfile::tempdir().unwrap();
+        for (minor, kubelet) in [("1.34", "1.34.9"), ("1.36", "1.36.3")] {
+            let entries = [Entry::new(r"C:\k\kubelet.exe", kubelet).version(Some(kubelet))];
+            write(&dir.path().join(minor), &entries, LEVEL_FAST).unwrap();
+        }
+        let bed = Bed::new().await;
+        let cluster = |minor: u32, is_upgrading: bool| Cluster {
+            kubernetes_minor: Some(minor),
+            is_upgrading,
+            ..fixtures::cluster()
+        };
+        let first = bed.cx.hosts.release.get();
+        let release = Release {
+            cluster: cluster(34, false),
+            payload: Payload::open(dir.path()).unwrap(),
+            wicd: first.wicd.clone(),
+            settings: first.settings.clone(),
+        };
+        let current = CurrentRelease::new(release);
+        let kubelet = || current.get().manifest().files[0].version.clone().unwrap();
+        let rendered = || current.get().render(&TemplateSpec::default()).unwrap();
+        let (old, mut last) = (rendered(), rendered().hash());
+        for (about, found, expected, changes) in [
+            ("the upgrade begins", cluster(34, true), "1.34.9", false),
+            ("all API servers are new", cluster(36, true), "1.34.9", false),
+            ("it is done", cluster(36, false), "1.36.3", true),
+            ("the next one, which no payload is for", cluster(37, false), "1.36.3", false),
+            ("a cluster that is taken back", cluster(35, false), "1.34.9", true),
+        ] {
+            current.follow(Ok(found));
+            assert_eq!((kubelet().as_str(), rendered().hash() != last), (expected, changes), "{about}");
+            assert_eq!(current.fault(), None, "{about}");
+            last = rendered().hash();
+        }
+        assert!(current.get().has(old.files()), "a node can go back");
+        current.follow(Ok(cluster(33, false)));
+        assert_eq!(current.fault().map(|(reason, _)| reason), Some("KubeletVersionSkew"));
     }
 
     #[tokio::test]

@@ -127,7 +127,7 @@ impl Leader {
         }
         let Some((cluster_id, release)) = self.release().await else { return Ok(()) };
         tracing::info!(
-            payload = release.payload.digest(release.cluster.platform.as_str()),
+            payload = api::payload::digest(&release.manifest().for_platform(release.cluster.platform.as_str())),
             wicd = release.wicd.sha256,
             cluster = cluster_id,
             "release loaded"

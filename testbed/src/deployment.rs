@@ -108,6 +108,7 @@ pub async fn install_openshift(control_plane: &ControlPlane) -> Result<()> {
         "networks.config",
         "proxies.config",
         "networks.operator",
+        "clusterversions.config",
         "imagedigestmirrorsets.config",
         "imagetagmirrorsets.config",
         "imagecontentsourcepolicies.operator",

@@ -122,9 +122,9 @@ fn given(part: &Part, args: &Args) -> Result<Option<PathBuf>> {
 
 fn verify(dir: &Path) -> Result<()> {
     let payload = Payload::open(dir).with_context(|| format!("{} is no good payload", dir.display()))?;
-    let files = &payload.manifest().files;
+    let files: Vec<&File> = payload.manifests().flat_map(|manifest| &manifest.files).collect();
     let mut bad = 0;
-    for file in files {
+    for file in &files {
         match payload.verify(&file.sha256) {
             Ok(()) => println!("good  {}", sizes(file)),
             Err(error) => {
@@ -198,13 +198,14 @@ mod tests {
         make(&args, out.path()).unwrap();
         verify(out.path()).unwrap();
         let payload = Payload::open(out.path()).unwrap();
-        let destinations: Vec<&str> = payload.manifest().files.iter().map(|f| f.destination.as_str()).collect();
+        let destinations: Vec<&str> =
+            payload.manifest(None).unwrap().files.iter().map(|f| f.destination.as_str()).collect();
         assert_eq!(
             destinations,
             [r"C:\k\containerd\containerd_conf.toml", r"C:\k\csi-proxy.exe", r"C:\k\kubelet.exe"],
             "hybrid-overlay-node is left out"
         );
-        let versions: Vec<_> = payload.manifest().files.iter().map(|f| f.version.as_deref()).collect();
+        let versions: Vec<_> = payload.manifest(None).unwrap().files.iter().map(|f| f.version.as_deref()).collect();
         assert_eq!(versions, [None, None, Some("1.35.2")]);
         std::fs::write(out.path().join("csi-proxy.exe.zst"), "spoilt").unwrap();
         assert!(verify(out.path()).is_err());

@@ -39,6 +39,7 @@ const OTHERS: &[(&str, &[&str])] = &[
         "kinds",
         &[
             "ClusterRole",
+            "ClusterVersion",
             "ConfigFile",
             "ConfigMap",
             "ControllerConfig",

@@ -24,9 +24,11 @@ fn find<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
 async fn overlays_render_and_the_api_server_takes_what_it_knows_of_them() -> Result<()> {
     let control_plane = shared().await?;
     // OpenShift has it.
-    let machines = control_plane.kubectl(&["create", "namespace", "openshift-machine-api"]).await?;
-    let error = String::from_utf8_lossy(&machines.stderr);
-    ensure!(machines.status.success() || error.contains("AlreadyExists"), "{error}");
+    for namespace in ["openshift-machine-api", "openshift-config"] {
+        let made = control_plane.kubectl(&["create", "namespace", namespace]).await?;
+        let error = String::from_utf8_lossy(&made.stderr);
+        ensure!(made.status.success() || error.contains("AlreadyExists"), "{error}");
+    }
     for folder in ["base", "kubernetes", "openshift"] {
         let objects = rendered(folder).await?;
         // OpenShift's monitoring has a kind of its own.

@@ -21,8 +21,10 @@ pub struct Cluster {
     pub cluster_dns: Vec<String>,
     /// Domain of the cluster, as `cluster.local`.
     pub cluster_domain: String,
-    /// Minor version of the API server, as 36 of `1.36`, if it reports one.
+    /// Minor version of the oldest API server, as 36 of `1.36`, if it reports one.
     pub kubernetes_minor: Option<u32>,
+    /// Whether the control plane is being upgraded.
+    pub is_upgrading: bool,
     /// Where the cluster runs.
     pub platform: Platform,
     /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
@@ -61,6 +63,7 @@ impl Cluster {
             cluster_dns,
             cluster_domain,
             kubernetes_minor,
+            is_upgrading,
             platform,
             external_cloud_provider,
             network,
@@ -79,6 +82,7 @@ impl Cluster {
             ("addresses of DNS", *cluster_dns != other.cluster_dns),
             ("domain", *cluster_domain != other.cluster_domain),
             ("version of the API server", *kubernetes_minor != other.kubernetes_minor),
+            ("upgrade of the control plane", *is_upgrading != other.is_upgrading),
             ("platform", *platform != other.platform),
             ("cloud provider", *external_cloud_provider != other.external_cloud_provider),
             ("pod network", *network != other.network),
@@ -200,7 +204,7 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 16] = [
+        let changes: [(&str, Change); 17] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
@@ -208,6 +212,7 @@ mod tests {
             ("addresses of DNS", |c| c.cluster_dns.push("10.0.0.10".into())),
             ("domain", |c| c.cluster_domain = "other".into()),
             ("version of the API server", |c| c.kubernetes_minor = Some(36)),
+            ("upgrade of the control plane", |c| c.is_upgrading = true),
             ("platform", |c| c.platform = Platform::Aws),
             ("cloud provider", |c| c.external_cloud_provider = true),
             ("pod network", |c| c.network = Network::OvnHybrid { vxlan_port: None }),

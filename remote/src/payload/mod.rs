@@ -12,7 +12,7 @@ use std::{
     sync::Arc,
 };
 
-use api::payload::{File, MANIFEST, Manifest, ManifestError};
+use api::payload::{MANIFEST, Manifest, ManifestError};
 use sha2::{Digest, Sha256};
 
 pub use archive::Archive;
@@ -82,8 +82,9 @@ impl PayloadError {
 /// A payload directory whose files were seen to be there. Cheap to clone; the files stay on disk.
 #[derive(Default, Clone, Debug)]
 pub struct Payload {
-    manifest: Arc<Manifest>,
-    /// By hash. Files with the same content share one.
+    /// One for each minor version of Kubernetes, or one for all of them.
+    manifests: Arc<BTreeMap<Option<u32>, Manifest>>,
+    /// By hash, of all manifests. Files with the same content share one.
     blobs: Arc<BTreeMap<String, Blob>>,
 }
 
@@ -98,14 +99,42 @@ struct Blob {
 }
 
 impl Payload {
-    /// Reads the manifest in `dir` and checks that every file is there and has its compressed size. Contents are not read:
-    /// [`Payload::verify`] does that.
+    /// Reads the manifest in `dir`, or those in its directories that are named after minor versions of Kubernetes, as `1.36`, and checks that
+    /// every file is there and has its compressed size. Contents are not read: [`Payload::verify`] does that.
     ///
     /// # Errors
-    /// [`PayloadError::Unreadable`] when the manifest or the size of a file cannot be read. [`PayloadError::Manifest`] when
-    /// the manifest is not valid. [`PayloadError::WrongSize`] for the first file with another compressed size.
-    /// [`PayloadError::Missing`] with all files that are not there.
+    /// [`PayloadError::Unreadable`] when a manifest or the size of a file cannot be read. [`PayloadError::Manifest`] when
+    /// a manifest is not valid. [`PayloadError::WrongSize`] for the first file with another compressed size.
+    /// [`PayloadError::Missing`] with all files of a manifest that are not there.
     pub fn open(dir: &Path) -> Result<Self, PayloadError> {
+        let mut manifests = BTreeMap::new();
+        let mut blobs = BTreeMap::new();
+        for (minor, dir) in Self::directories(dir) {
+            let (manifest, more) = Self::open_one(&dir)?;
+            manifests.insert(minor, manifest);
+            blobs.extend(more);
+        }
+        Ok(Self { manifests: Arc::new(manifests), blobs: Arc::new(blobs) })
+    }
+
+    /// Where manifests are. `dir` itself if there are none, for an error that names it.
+    fn directories(dir: &Path) -> BTreeMap<Option<u32>, PathBuf> {
+        let mut found = BTreeMap::new();
+        let entries = if dir.join(MANIFEST).is_file() { None } else { fs::read_dir(dir).ok() };
+        for path in entries.into_iter().flatten().filter_map(Result::ok).map(|entry| entry.path()) {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let minor = name.strip_prefix("1.").and_then(|minor| minor.parse().ok());
+            if minor.is_some() && path.join(MANIFEST).is_file() {
+                found.insert(minor, path);
+            }
+        }
+        if found.is_empty() {
+            found.insert(None, dir.to_owned());
+        }
+        found
+    }
+
+    fn open_one(dir: &Path) -> Result<(Manifest, BTreeMap<String, Blob>), PayloadError> {
         let path = dir.join(MANIFEST);
         let json = fs::read(&path).map_err(|source| PayloadError::Unreadable { path, source })?;
         let manifest = Manifest::parse(&json)?;
@@ -130,22 +159,25 @@ impl Payload {
         if !missing.is_empty() {
             return Err(PayloadError::Missing { paths: missing });
         }
-        Ok(Self { manifest: Arc::new(manifest), blobs: Arc::new(blobs) })
+        Ok((manifest, blobs))
     }
 
-    /// The manifest.
-    pub fn manifest(&self) -> &Manifest {
-        &self.manifest
+    /// What nodes of a cluster get whose oldest API server has this minor version: the newest that is not newer. Where all are newer it is the
+    /// oldest, which whoever knows the API server refuses.
+    pub fn manifest(&self, server: Option<u32>) -> Option<&Manifest> {
+        let fits = |minor: &Option<u32>| minor.zip(server).is_none_or(|(minor, server)| minor <= server);
+        let newest = self.manifests.iter().rev().find(|(minor, _)| fits(minor));
+        newest.or_else(|| self.manifests.iter().next()).map(|(_, manifest)| manifest)
     }
 
-    /// The files that a host on `platform` (in lower case, as `aws`) needs.
-    pub fn files(&self, platform: &str) -> Vec<File> {
-        self.manifest.for_platform(platform)
+    /// All manifests.
+    pub fn manifests(&self) -> impl Iterator<Item = &Manifest> {
+        self.manifests.values()
     }
 
-    /// Digest of what a host on `platform` needs.
-    pub fn digest(&self, platform: &str) -> String {
-        api::payload::digest(&self.files(platform))
+    /// Whether a host can be sent the file with this hash.
+    pub fn has(&self, sha256: &str) -> bool {
+        self.blobs.contains_key(sha256)
     }
 
     /// Reads the file with this hash and checks its content. When a host answers `HashMismatch`, this determines whose

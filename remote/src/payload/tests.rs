@@ -22,7 +22,7 @@ fn payload() -> (tempfile::TempDir, Payload) {
 }
 
 fn hashes(payload: &Payload) -> BTreeSet<String> {
-    payload.manifest().files.iter().map(|f| f.sha256.clone()).collect()
+    payload.manifest(None).unwrap().files.iter().map(|f| f.sha256.clone()).collect()
 }
 
 async fn read_from(payload: &Payload, missing: &BTreeSet<String>, offset: u64) -> Vec<u8> {
@@ -36,11 +36,42 @@ async fn read_from(payload: &Payload, missing: &BTreeSet<String>, offset: u64) -
 #[test]
 fn a_platform_decides_what_is_needed() {
     let (_dir, payload) = payload();
-    assert_eq!(payload.files("aws").len(), 5);
-    assert_eq!(payload.files("none").len(), 4);
-    assert_ne!(payload.digest("aws"), payload.digest("none"));
-    assert_eq!(payload.digest("azure"), payload.digest("none"));
+    let files = |platform: &str| payload.manifest(None).unwrap().for_platform(platform);
+    assert_eq!((files("aws").len(), files("none").len(), files("azure").len()), (5, 4, 4));
     payload.verify_all().unwrap();
+}
+
+#[test]
+fn the_newest_payload_that_is_not_newer_than_the_api_server_is_taken() {
+    let dir = tempfile::tempdir().unwrap();
+    for minor in ["1.34", "1.36", "1.9"] {
+        write(&dir.path().join(minor), &[Entry::new(r"C:\k\kubelet.exe", minor)], LEVEL_FAST).unwrap();
+    }
+    // No payload: a directory of another name, and one without a manifest.
+    write(&dir.path().join("1.x"), &[Entry::new(r"C:\k\kubelet.exe", "x")], LEVEL_FAST).unwrap();
+    fs::create_dir(dir.path().join("1.35")).unwrap();
+    let payload = Payload::open(dir.path()).unwrap();
+    let of = |text: &str| hex::encode(Sha256::digest(text));
+    for (server, expected) in [
+        (Some(37), "1.36"),
+        (Some(36), "1.36"),
+        (Some(35), "1.34"),
+        (Some(10), "1.9"),
+        (Some(8), "1.9"),
+        (None, "1.36"),
+    ] {
+        assert_eq!(payload.manifest(server).unwrap().files[0].sha256, of(expected), "{server:?}");
+    }
+    assert!(["1.34", "1.36", "1.9"].iter().all(|text| payload.has(&of(text))) && !payload.has(&of("1.x")));
+    payload.verify_all().unwrap();
+
+    // One for all wins over directories.
+    write(dir.path(), &[Entry::new(r"C:\k\kubelet.exe", "all")], LEVEL_FAST).unwrap();
+    let payload = Payload::open(dir.path()).unwrap();
+    assert_eq!(payload.manifest(Some(34)).unwrap().files[0].sha256, of("all"));
+    let error = Payload::open(&dir.path().join("1.35")).unwrap_err().to_string();
+    assert!(error.contains("manifest.json"), "{error}");
+    assert!(Payload::default().manifest(None).is_none());
 }
 
 #[test]
@@ -84,7 +115,8 @@ fn what_is_wrong_is_named() {
 #[test]
 fn spoilt_contents_are_found() {
     let (dir, payload) = payload();
-    let file = payload.manifest().files.iter().find(|f| f.path == "containerd/containerd.exe").unwrap().clone();
+    let file =
+        payload.manifest(None).unwrap().files.iter().find(|f| f.path == "containerd/containerd.exe").unwrap().clone();
     payload.verify(&file.sha256).unwrap();
     let path = dir.path().join("containerd/containerd.exe.zst");
     let good = fs::read(&path).unwrap();

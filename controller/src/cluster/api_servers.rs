@@ -1,0 +1,75 @@
+//! The versions of all API servers: kubelet must not be newer than the oldest of them, and while a control plane is upgraded they differ.
+
+use std::{collections::BTreeSet, net::IpAddr, time::Duration};
+
+use futures::future::join_all;
+use k8s_openapi::{api::discovery::v1::EndpointSlice, apimachinery::pkg::version::Info};
+use kube::{Api, Client, Config};
+
+use super::{ClusterError, failed, number};
+
+/// A name that the certificate of each API server has, whatever its address is.
+const NAME: &str = "kubernetes.default.svc";
+/// More API servers than any cluster has.
+const MOST: usize = 16;
+/// An API server that does not answer for so long is not counted: it may be the one that restarts.
+const LIMIT: Duration = Duration::from_secs(5);
+
+/// Minor versions of the API servers that answer.
+pub(super) async fn minors(client: &Client, config: &Config) -> Result<BTreeSet<u32>, ClusterError> {
+    let answers = client.apiserver_version().await.map_err(failed("the version of the API server"))?;
+    let slices: Api<EndpointSlice> = Api::namespaced(client.clone(), "default");
+    let slice = slices.get_opt("kubernetes").await.map_err(failed("the addresses of the API servers"))?;
+    let urls = slice.as_ref().map(urls).unwrap_or_default();
+    // The only one has answered.
+    let others = if urls.len() > 1 { urls } else { Vec::new() };
+    let found = join_all(others.into_iter().map(|url| version(config, url))).await;
+    Ok(found.into_iter().flatten().chain([answers]).filter_map(|version| minor(&version)).collect())
+}
+
+/// Whoever answers at the address must have a certificate of the cluster's CA for [`NAME`] before it is sent anything.
+async fn version(config: &Config, url: http::Uri) -> Option<Info> {
+    let mut config = config.clone();
+    config.cluster_url = url;
+    config.tls_server_name = Some(NAME.to_owned());
+    let client = Client::try_from(config).ok()?;
+    tokio::time::timeout(LIMIT, client.apiserver_version()).await.ok()?.ok()
+}
+
+fn urls(slice: &EndpointSlice) -> Vec<http::Uri> {
+    let ports = slice.ports.as_deref().unwrap_or_default();
+    let port = ports.iter().find(|p| p.name.as_deref() == Some("https")).and_then(|p| p.port).unwrap_or(6443);
+    let addresses = slice.endpoints.iter().flatten().flat_map(|e| &e.addresses).take(MOST);
+    let url = |address: &String| match address.parse().ok()? {
+        IpAddr::V4(ip) => format!("https://{ip}:{port}").parse().ok(),
+        IpAddr::V6(ip) => format!("https://[{ip}]:{port}").parse().ok(),
+    };
+    addresses.filter_map(url).collect()
+}
+
+fn minor(version: &Info) -> Option<u32> {
+    number(&version.minor).filter(|_| number(&version.major) == Some(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn addresses_of_api_servers() {
+        let slice = |endpoints: serde_json::Value, ports: serde_json::Value| -> Vec<String> {
+            let object = json!({"metadata": {"name": "kubernetes"}, "addressType": "IPv4", "endpoints": endpoints, "ports": ports});
+            urls(&serde_json::from_value(object).unwrap()).iter().map(ToString::to_string).collect()
+        };
+        let https = json!([{"name": "https", "port": 8443}]);
+        let two = json!([{"addresses": ["10.0.0.1", "10.0.0.2"]}, {"addresses": ["fd00::1"]}]);
+        assert_eq!(slice(two, https), ["https://10.0.0.1:8443/", "https://10.0.0.2:8443/", "https://[fd00::1]:8443/"]);
+        assert_eq!(
+            slice(json!([{"addresses": ["evil.example.com", "10.0.0.1"]}]), json!([])),
+            ["https://10.0.0.1:6443/"]
+        );
+        assert_eq!(slice(json!([]), json!([])), [""; 0]);
+    }
+}
