@@ -1,5 +1,6 @@
 //! `cargo xtask payload`: makes the directory of everything that a host needs.
 
+mod given;
 mod go;
 mod parts;
 
@@ -67,10 +68,11 @@ fn make(args: &Args, out: &Path) -> Result<()> {
     let mut missing = Vec::new();
     for (n, part) in parts.iter().enumerate() {
         let step = format!("[{}/{}] {}", n + 1, parts.len(), part.name);
-        let given = given(part, args)?;
+        let given = file_of(part, args)?;
         let (content, version) = match (&given, &part.source) {
             (Some(path), _) => {
                 println!("{step}: taking {}", path.display());
+                given::check(part.name, path)?;
                 (Content::File(path.clone()), args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
             }
             (None, Source::Go(program)) => {
@@ -110,7 +112,7 @@ fn chosen(only: &[String]) -> Result<Vec<&'static Part>> {
 }
 
 /// The file that the user gives for a part, if any.
-fn given(part: &Part, args: &Args) -> Result<Option<PathBuf>> {
+fn file_of(part: &Part, args: &Args) -> Result<Option<PathBuf>> {
     if let (true, Some(kubelet)) = (part.name == "kubelet", &args.kubelet) {
         ensure!(kubelet.is_file(), "{} is not a file", kubelet.display());
         return Ok(Some(kubelet.clone()));

@@ -163,7 +163,7 @@ impl Payload {
     }
 
     /// What nodes of a cluster get whose oldest API server has this minor version: the newest that is not newer. Where all are newer it is the
-    /// oldest, which whoever knows the API server refuses.
+    /// oldest, which the check of its version refuses.
     pub fn manifest(&self, server: Option<u32>) -> Option<&Manifest> {
         let fits = |minor: &Option<u32>| minor.zip(server).is_none_or(|(minor, server)| minor <= server);
         let newest = self.manifests.iter().rev().find(|(minor, _)| fits(minor));
