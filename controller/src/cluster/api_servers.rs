@@ -27,7 +27,7 @@ pub(super) async fn minors(client: &Client, config: &Config) -> Result<BTreeSet<
     Ok(found.into_iter().flatten().chain([answers]).filter_map(|version| minor(&version)).collect())
 }
 
-/// Whoever answers at the address must have a certificate of the cluster's CA for [`NAME`] before it is sent anything.
+/// What answers at the address must have a certificate of the cluster's CA for [`NAME`] before it is sent anything.
 async fn version(config: &Config, url: http::Uri) -> Option<Info> {
     let mut config = config.clone();
     config.cluster_url = url;
