@@ -9,7 +9,7 @@
 
 mod answer;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use serde::{Deserialize, Serialize};
 
@@ -293,6 +293,9 @@ pub struct Desired {
     /// PEM certificates to trust machine-wide.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub trusted_ca: String,
+    /// Address of the cloud's metadata service, to which the host must have a route. Absent: it is in no cloud.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_address: Option<Ipv4Addr>,
     /// Rotation of logs that their services do not rotate themselves. Absent: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,

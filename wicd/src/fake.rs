@@ -12,7 +12,7 @@ use api::host::{Feature, Machine, ServiceState};
 use serde_json::Value;
 
 use crate::access::{AccessList, Guard};
-use crate::host::{Adapter, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{Adapter, HnsRequest, Host, HostError, Place, Route, ServiceInfo, ServiceSpec, path_parts};
 
 /// What happened to a service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +56,8 @@ pub struct State {
     pub hns_posts: Vec<HnsRequest>,
     /// Network adapters.
     pub adapters: Vec<Adapter>,
+    /// IPv4 routes.
+    pub routes: Vec<Route>,
     /// Programs that the antivirus leaves alone.
     pub excluded: BTreeSet<String>,
     /// Why the API server cannot be reached, if it cannot.
@@ -394,6 +396,15 @@ impl Host for FakeHost {
         }
         state.hns_posts.push(request.clone());
         Ok(Value::Null)
+    }
+
+    fn routes(&self) -> Result<Vec<Route>, HostError> {
+        Ok(self.call("routes", "")?.routes.clone())
+    }
+
+    fn add_route(&self, route: &Route) -> Result<(), HostError> {
+        self.call("add_route", &route.destination.to_string())?.routes.push(*route);
+        Ok(())
     }
 
     fn adapters(&self) -> Result<Vec<Adapter>, HostError> {

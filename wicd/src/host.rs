@@ -175,6 +175,16 @@ pub trait Host: Send + Sync {
     /// # Errors
     /// When Windows does not list them.
     fn adapters(&self) -> Result<Vec<Adapter>, HostError>;
+    /// The IPv4 routes of the host.
+    ///
+    /// # Errors
+    /// When Windows does not list them.
+    fn routes(&self) -> Result<Vec<Route>, HostError>;
+    /// Makes a route, until the next restart of the host. One that is there already is success.
+    ///
+    /// # Errors
+    /// When Windows refuses it.
+    fn add_route(&self, route: &Route) -> Result<(), HostError>;
     /// Removes the host's networks (HNS) that our services make.
     ///
     /// # Errors
@@ -245,6 +255,21 @@ pub struct Adapter {
     pub mac: Vec<u8>,
     /// IPv4 addresses, without loopback and link-local ones.
     pub ipv4: Vec<Ipv4Addr>,
+}
+
+/// An IPv4 route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Route {
+    /// Where it leads.
+    pub destination: Ipv4Addr,
+    /// Bits of the destination that count; 0 for the default route.
+    pub length: u8,
+    /// The gateway.
+    pub next_hop: Ipv4Addr,
+    /// Index of the network card.
+    pub interface: u32,
+    /// The route with the lowest one wins: that of the route and of its card together.
+    pub metric: u32,
 }
 
 /// When a service starts.

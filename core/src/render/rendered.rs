@@ -1,6 +1,6 @@
 //! What the hosts of a pool get, and the version that stands for it.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr};
 
 use api::{
     CloudProvider, ClusterPullSecret, TemplateSpec,
@@ -14,8 +14,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Cluster, HostParams, PullSecret, RenderError, Settings, check, containerd, context::Context, files, kubelet,
-    program, services::services,
+    Cluster, HostParams, Platform, PullSecret, RenderError, Settings, check, containerd, context::Context, files,
+    kubelet, program, services::services,
 };
 
 /// The way of [`Rendered::hash`]. Raised whenever it changes, so that an old hash never equals a new one.
@@ -46,6 +46,9 @@ pub struct Shared {
     /// Rotation of logs that wicd rotates. None if log rotation is disabled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logs: Option<LogRotation>,
+    /// Address of the cloud's metadata service. None where the hosts are in no cloud that has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metadata_address: Option<Ipv4Addr>,
     /// Which logins of registries hosts get. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_pull_secret: Option<ClusterPullSecret>,
@@ -77,6 +80,7 @@ pub fn render(
         kubelet: kubelet::config(cluster, settings, &template.kubelet.clone().unwrap_or_default())?,
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),
+        metadata_address: metadata_address(cluster, template),
         cluster_files: files::hashes(
             cluster,
             context.has(program::ECR_CREDENTIAL_PROVIDER),
@@ -94,6 +98,14 @@ fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Cluster {
     Cluster { external_cloud_provider, ..cluster.clone() }
 }
 
+/// The clouds that tell a machine its name, zone and credentials have agreed on the address. A pool of hosts that the cloud does not know has none.
+fn metadata_address(cluster: &Cluster, template: &TemplateSpec) -> Option<Ipv4Addr> {
+    const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
+    let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
+    let is_there = matches!(cluster.platform, Platform::Aws | Platform::Azure | Platform::Gcp);
+    (is_there && chosen != Some(CloudProvider::None)).then_some(ADDRESS)
+}
+
 /// Logins of registries that the hosts of a pool get.
 fn logins(cluster: &Cluster, pool: Option<&ClusterPullSecret>) -> PullSecret {
     pool.map_or_else(|| cluster.pull_secret.clone(), |pool| cluster.pull_secret.of_pool(pool))
@@ -104,8 +116,16 @@ impl Rendered {
     /// operator. Comparable only with what the same operator computes, see [`HASH_VERSION`]: what was stored by another one
     /// is hashed again.
     pub fn hash(&self) -> String {
-        let Shared { hash_version: _, files, kubelet, containerd, logs, cluster_pull_secret, cluster_files } =
-            &self.shared;
+        let Shared {
+            hash_version: _,
+            files,
+            kubelet,
+            containerd,
+            logs,
+            metadata_address,
+            cluster_pull_secret,
+            cluster_files,
+        } = &self.shared;
         let mut hash = Sha256::new();
         // Lengths keep one text from running over into the next.
         let mut add = |key: &str, text: &str| hash.update(format!("{key} {}\n{text}\n", text.len()));
@@ -119,6 +139,9 @@ impl Rendered {
         }
         if let Some(LogRotation { max_bytes, max_age_seconds }) = logs {
             add("logs", &format!("{max_bytes} {max_age_seconds}"));
+        }
+        if let Some(address) = metadata_address {
+            add("metadata address", &address.to_string());
         }
         // The same logins today: tomorrow the secret has others.
         if let Some(ClusterPullSecret { mode, registries }) = cluster_pull_secret {

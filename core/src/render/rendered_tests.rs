@@ -65,6 +65,36 @@ fn a_pool_may_be_where_the_cloud_is_not() {
     }
 }
 
+/// The page has the row of each platform.
+#[test]
+fn each_platform_is_as_the_reference_says() {
+    const PAGE: &str = include_str!("../../../docs/reference/platforms.md");
+    let platforms =
+        [Platform::None, Platform::Vsphere, Platform::Nutanix, Platform::Aws, Platform::Azure, Platform::Gcp];
+    for platform in platforms {
+        // As on OpenShift, which has a cloud controller manager on each of them.
+        let cluster = Cluster { platform, external_cloud_provider: platform != Platform::None, ..cluster() };
+        let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &TemplateSpec::default()).unwrap();
+        let services = &rendered.services.services;
+        let kubelet = services.iter().find(|s| s.name == "kubelet").unwrap();
+        let mark = |is_there: bool| if is_there { "yes" } else { "-" };
+        let row = format!(
+            "| {} | {} | {} | {} | {} |",
+            platform.as_str(),
+            mark(kubelet.path.contains(" --cloud-provider=external ")),
+            mark(services.iter().any(|s| s.name == "cloud-node-manager")),
+            mark(kubelet.path.contains(" --image-credential-provider-config=")),
+            mark(rendered.shared.metadata_address.is_some()),
+        );
+        assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/platforms.md lacks\n{row}");
+        // Hosts that the cloud does not know have nothing of it.
+        let none =
+            kubelet_of(KubeletSettings { cloud_provider: Some(CloudProvider::None), ..KubeletSettings::default() });
+        let rendered = render(&cluster, &payload(&PROGRAMS), &Settings::default(), &none).unwrap();
+        assert_eq!(rendered.shared.metadata_address, None, "{platform:?}");
+    }
+}
+
 #[test]
 fn the_pool_goes_over_the_operator_and_the_operator_over_what_is_usual() {
     let patch = json!({"maxPods": 10, "evictionHard": {"memory.available": "1Gi"}, "podPidsLimit": 7,

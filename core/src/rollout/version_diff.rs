@@ -218,6 +218,9 @@ impl Differences {
         if from.logs != to.logs {
             self.add(Disruption::None, [], "the rotation of logs".to_owned());
         }
+        if from.metadata_address != to.metadata_address {
+            self.add(Disruption::None, [], "the route to the metadata service".to_owned());
+        }
         if from.cluster_pull_secret != to.cluster_pull_secret {
             self.add(Disruption::None, [], "the use of the pull secret".to_owned());
         }

@@ -3,6 +3,7 @@
 //! * [`reconciler`]: brings services, variables and certificates to the last good copy of the desired state.
 //! * [`drift`]: distinguishes changes on the host from changes of the desired state.
 //! * [`file_integrity`]: payload files, restored after a change on the host.
+//! * [`metadata_route`]: the route to the cloud's metadata service.
 //! * [`logs`]: puts the logs of services aside that do not do so themselves.
 //! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
 //! * [`rotation`]: renews wicd's own certificate.
@@ -17,6 +18,7 @@ pub mod file_integrity;
 pub mod follow;
 pub mod log;
 pub mod logs;
+pub mod metadata_route;
 pub mod order;
 pub mod plan;
 pub mod reconciler;

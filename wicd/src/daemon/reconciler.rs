@@ -15,6 +15,7 @@ use super::backoff::Backoff;
 use super::drift::{Drift, Place};
 use super::environment;
 use super::file_integrity::FileIntegrity;
+use super::metadata_route;
 use super::order::start_order;
 use super::plan::{Action, Plan, Prepared, Waiting, Wanted, plan};
 use super::variables::{self, HostFacts};
@@ -128,6 +129,7 @@ impl Reconciler {
         };
         self.integrity.check(&*self.host, &desired.services.files, heals, THOROUGH, &mut self.drift, now);
         self.drift.save(&*self.host)?;
+        let settled = self.has_metadata_route(&desired) && settled;
         let reboot = settle_reboot(&*self.host)?;
         self.complaints.remove("pass");
         Ok(Report { settled, reboot, ..self.report(now) })
@@ -144,6 +146,23 @@ impl Reconciler {
         };
         self.drift.found(Place::Environment, healed, left, now);
         Ok(())
+    }
+
+    /// Whether the route to the metadata service, if the host is to have one, was there. A node that lacks it is not what it is to be.
+    fn has_metadata_route(&mut self, desired: &Desired) -> bool {
+        const ABOUT: &str = "route to the metadata service";
+        let Some(address) = desired.metadata_address else { return true };
+        match metadata_route::keep(&*self.host, address) {
+            Ok(was_there) => {
+                self.complaints.remove(ABOUT);
+                self.moving |= !was_there;
+                was_there
+            }
+            Err(e) => {
+                self.complain(ABOUT, &e);
+                false
+            }
+        }
     }
 
     /// Reads the desired state. An unusable one is reported and ignored.

@@ -1,7 +1,7 @@
 use super::*;
 use crate::fake::{FakeHost, ServiceEvent};
 use crate::files::Access;
-use crate::host::Adapter;
+use crate::host::{Adapter, Route};
 use crate::network;
 use crate::operation::require_reboot;
 use api::services::{HostFact, HostVariable, NodeVariable, OvnHybridNetwork, Prepare, Service, ServicesConfig};
@@ -23,6 +23,42 @@ fn a_restart_that_has_happened_is_forgotten_and_quiet_passes_ask_for_no_facts() 
     for name in ["machine", "boot_id", "enable_containers"] {
         assert_eq!(counts.get(name), None, "{name}: {counts:?}");
     }
+}
+
+/// A network of containers takes the card, and with it its routes: at any time, and most often when the host starts.
+#[test]
+fn a_node_without_the_route_to_the_metadata_service_is_not_settled() {
+    let address = std::net::Ipv4Addr::new(169, 254, 169, 254);
+    let default = |interface| Route {
+        destination: std::net::Ipv4Addr::UNSPECIFIED,
+        length: 0,
+        next_hop: std::net::Ipv4Addr::new(10, 0, 0, 1),
+        interface,
+        metric: 15,
+    };
+    let mut bed = Bed::new();
+    let desired = Desired { version: "1".into(), metadata_address: Some(address), ..Desired::default() };
+    files::write_json(&bed.host, path::DESIRED, &desired, Access::Protected).unwrap();
+    for interface in [7, 9] {
+        bed.host.state().routes = vec![default(interface)];
+        assert!(!bed.pass().settled && bed.reconciler.is_moving(), "it was not verified");
+        assert!(bed.pass().settled);
+        let made = bed.host.state().routes.last().copied().unwrap();
+        assert_eq!((made.destination, made.interface), (address, interface));
+    }
+    bed.host.state().routes.truncate(1);
+    bed.host.state().refused.insert(format!("add_route {address}"));
+    for _ in 0..5 {
+        assert!(!bed.pass().settled, "Windows refuses the route");
+    }
+    bed.host.state().refused.clear();
+    bed.settle();
+    // On a host in no cloud nothing is asked for.
+    bed.desire("2", Vec::new());
+    bed.settle();
+    bed.host.state().counts.clear();
+    bed.pass();
+    assert_eq!(bed.host.state().counts.get("routes"), None);
 }
 
 pub(super) struct Bed {

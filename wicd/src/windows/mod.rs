@@ -19,6 +19,8 @@ mod privilege;
 mod process;
 mod registry;
 #[expect(unsafe_code, reason = "Windows' own interface")]
+mod routes;
+#[expect(unsafe_code, reason = "Windows' own interface")]
 mod scm;
 pub mod service;
 #[expect(unsafe_code, reason = "Windows' own interface")]
@@ -32,7 +34,7 @@ use std::path::{Path, PathBuf};
 use api::host::{Machine, ServiceState};
 
 use crate::access::{AccessList, Guard};
-use crate::host::{Adapter, HnsRequest, Host, HostError, Place, ServiceInfo, ServiceSpec, path_parts};
+use crate::host::{Adapter, HnsRequest, Host, HostError, Place, Route, ServiceInfo, ServiceSpec, path_parts};
 
 /// containerd's shims go on when containerd stops. Those of another containerd on the host are not ours.
 const LEFTOVER: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
@@ -152,6 +154,14 @@ impl Host for WindowsHost {
 
     fn hns(&self, request: &HnsRequest) -> Result<serde_json::Value, HostError> {
         hns::ask(request)
+    }
+
+    fn routes(&self) -> Result<Vec<Route>, HostError> {
+        routes::list().map_err(HostError::system("list", "the routes"))
+    }
+
+    fn add_route(&self, route: &Route) -> Result<(), HostError> {
+        routes::add(route).map_err(HostError::system("add the route to", route.destination.to_string()))
     }
 
     fn adapters(&self) -> Result<Vec<Adapter>, HostError> {

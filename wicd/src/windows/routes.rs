@@ -1,0 +1,81 @@
+//! The table of IPv4 routes.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::ptr::null_mut;
+use std::slice;
+
+use windows_sys::Win32::Foundation::ERROR_OBJECT_ALREADY_EXISTS;
+use windows_sys::Win32::NetworkManagement::IpHelper::{
+    CreateIpForwardEntry2, FreeMibTable, GetIpForwardTable2, GetIpInterfaceEntry, InitializeIpForwardEntry,
+    InitializeIpInterfaceEntry, MIB_IPFORWARD_ROW2, MIB_IPFORWARD_TABLE2, MIB_IPINTERFACE_ROW,
+};
+use windows_sys::Win32::Networking::WinSock::{AF_INET, MIB_IPPROTO_NETMGMT, SOCKADDR_INET};
+
+use super::wide::{check_code, is};
+use crate::host::Route;
+
+/// All routes of the host.
+pub(super) fn list() -> io::Result<Vec<Route>> {
+    let mut table: *mut MIB_IPFORWARD_TABLE2 = null_mut();
+    // SAFETY: the call gives a table, which is freed after its rows were copied.
+    unsafe {
+        check_code(GetIpForwardTable2(AF_INET, &raw mut table))?;
+        let count = (*table).NumEntries as usize;
+        let rows = slice::from_raw_parts((&raw const (*table).Table).cast::<MIB_IPFORWARD_ROW2>(), count);
+        let routes = rows.iter().map(|row| read(row)).collect::<Vec<_>>();
+        FreeMibTable(table.cast());
+        Ok(routes)
+    }
+}
+
+/// Part of a route's metric that its network card has; 0 if Windows does not say.
+fn of_interface(index: u32) -> u32 {
+    let mut row = MIB_IPINTERFACE_ROW::default();
+    // SAFETY: the row is ours; the first call fills it with what is usual.
+    unsafe {
+        InitializeIpInterfaceEntry(&raw mut row);
+        row.Family = AF_INET;
+        row.InterfaceIndex = index;
+        if check_code(GetIpInterfaceEntry(&raw mut row)).is_ok() { row.Metric } else { 0 }
+    }
+}
+
+/// Makes a route until the next restart of the host. One that is there already is success.
+pub(super) fn add(route: &Route) -> io::Result<()> {
+    let mut row = MIB_IPFORWARD_ROW2::default();
+    // SAFETY: the row is ours; the call fills it with what is usual.
+    unsafe { InitializeIpForwardEntry(&raw mut row) };
+    row.InterfaceIndex = route.interface;
+    row.DestinationPrefix.Prefix = address(route.destination);
+    row.DestinationPrefix.PrefixLength = route.length;
+    row.NextHop = address(route.next_hop);
+    row.Metric = route.metric;
+    row.Protocol = MIB_IPPROTO_NETMGMT;
+    // SAFETY: the row is whole.
+    match check_code(unsafe { CreateIpForwardEntry2(&raw const row) }) {
+        Err(e) if is(&e, ERROR_OBJECT_ALREADY_EXISTS) => Ok(()),
+        result => result,
+    }
+}
+
+/// # Safety
+/// The row is one of IPv4.
+unsafe fn read(row: &MIB_IPFORWARD_ROW2) -> Route {
+    // SAFETY: the caller asked for routes of IPv4 alone.
+    let ip = |address: &SOCKADDR_INET| unsafe { Ipv4Addr::from(u32::from_be(address.Ipv4.sin_addr.S_un.S_addr)) };
+    Route {
+        destination: ip(&row.DestinationPrefix.Prefix),
+        length: row.DestinationPrefix.PrefixLength,
+        next_hop: ip(&row.NextHop),
+        interface: row.InterfaceIndex,
+        metric: row.Metric.saturating_add(of_interface(row.InterfaceIndex)),
+    }
+}
+
+fn address(ip: Ipv4Addr) -> SOCKADDR_INET {
+    let mut address = SOCKADDR_INET::default();
+    address.Ipv4.sin_family = AF_INET;
+    address.Ipv4.sin_addr.S_un.S_addr = u32::from(ip).to_be();
+    address
+}
