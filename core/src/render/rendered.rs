@@ -98,7 +98,7 @@ fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Cluster {
     Cluster { external_cloud_provider, ..cluster.clone() }
 }
 
-/// The clouds that tell a machine its name, zone and credentials have agreed on the address. A pool of hosts that the cloud does not know has none.
+/// The address from which a machine gets its name, zone and credentials; it is the same in all clouds that have one. A pool of hosts that the cloud does not know has none.
 fn metadata_address(cluster: &Cluster, template: &TemplateSpec) -> Option<Ipv4Addr> {
     const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
     let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
