@@ -151,6 +151,13 @@ pub struct Run {
     /// Whose network the nodes use.
     #[arg(long, env = "WINDOWS_NODE_POOLS_NETWORK", value_enum)]
     pub network: Option<NetworkArg>,
+    /// Directory on hosts with the programs of CNI, for example `C:\opt\cni\bin`, where Calico and Flannel put theirs. `C:\k\cni` if not set. Only with
+    /// `--network external`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_BIN_DIR")]
+    pub cni_bin_dir: Option<String>,
+    /// Directory on hosts with the configuration of CNI, for example `C:\etc\cni\net.d`. `C:\k\cni\config` if not set. Only with `--network external`.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CNI_CONF_DIR")]
+    pub cni_conf_dir: Option<String>,
     /// Whether a cloud controller manager initialises the cluster's nodes: kubelet then runs with `--cloud-provider=external`.
     /// Without a value `true`. If not set: detected on OpenShift, otherwise `false`.
     #[arg(

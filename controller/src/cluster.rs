@@ -177,6 +177,8 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
             .external_cloud_provider
             .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data))),
         network: if ovn { Network::OvnHybrid { vxlan_port } } else { Network::External },
+        cni_bin_dir: args.cni_bin_dir.clone(),
+        cni_conf_dir: args.cni_conf_dir.clone(),
         proxy: proxies.as_ref().and_then(|p| proxy(&p.data)).unwrap_or_else(|| Proxy {
             http: args.http_proxy.clone(),
             https: args.https_proxy.clone(),

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use api::payload::is_host_path;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use x509_parser::pem::Pem;
 
@@ -28,6 +29,20 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
             "service network",
             cidr,
             "the hybrid overlay needs an IPv4 network, for example 172.30.0.0/16",
+        )?;
+    }
+    for (what, directory) in [
+        ("directory of CNI's programs", &cluster.cni_bin_dir),
+        ("directory of CNI's configuration", &cluster.cni_conf_dir),
+    ] {
+        let Some(directory) = directory else { continue };
+        require(is_host_path(directory), what, directory, r"it must be a directory on C:, for example C:\opt\cni\bin")?;
+        let is_external = cluster.network == Network::External;
+        require(
+            is_external,
+            what,
+            directory,
+            "the hybrid overlay has its own; remove the setting, or set --network external",
         )?;
     }
     let proxy = &cluster.proxy;

@@ -6,7 +6,7 @@
 use api::ContainerdSettings;
 use serde::Serialize;
 
-use super::RenderError;
+use super::{Cluster, RenderError};
 
 #[derive(Serialize)]
 struct DropIn<'a> {
@@ -62,10 +62,67 @@ pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<S
     Ok(toml::to_string(&drop_in).ok())
 }
 
+#[derive(Serialize)]
+struct NetworkDropIn<'a> {
+    version: u32,
+    plugins: RuntimePlugins<'a>,
+}
+
+#[derive(Serialize)]
+struct RuntimePlugins<'a> {
+    #[serde(rename = "io.containerd.cri.v1.runtime")]
+    runtime: Runtime<'a>,
+}
+
+#[derive(Serialize)]
+struct Runtime<'a> {
+    cni: Cni<'a>,
+}
+
+#[derive(Serialize)]
+struct Cni<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bin_dirs: Option<[&'a str; 1]>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conf_dir: Option<&'a str>,
+}
+
+/// The file with the directories of CNI, if the cluster has others than usual.
+pub(super) fn network(cluster: &Cluster) -> Option<String> {
+    let Cluster { cni_bin_dir, cni_conf_dir, .. } = cluster;
+    let cni = Cni { bin_dirs: cni_bin_dir.as_deref().map(|d| [d]), conf_dir: cni_conf_dir.as_deref() };
+    let drop_in = NetworkDropIn { version: 3, plugins: RuntimePlugins { runtime: Runtime { cni } } };
+    // Nothing in it is of a kind that TOML lacks.
+    (cni_bin_dir.is_some() || cni_conf_dir.is_some()).then(|| toml::to_string(&drop_in).unwrap_or_default())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn directories_of_cni() {
+        let cluster = |bin: Option<&str>, conf: Option<&str>| Cluster {
+            cni_bin_dir: bin.map(Into::into),
+            cni_conf_dir: conf.map(Into::into),
+            ..Cluster::default()
+        };
+        assert_eq!(network(&cluster(None, None)), None);
+        let text = network(&cluster(Some(r"C:\opt\cni\bin"), Some(r"C:\etc\cni\net.d"))).unwrap();
+        let ours: toml::Value = toml::from_str(&text).unwrap();
+        let main: toml::Value =
+            toml::from_str(include_str!("../../../xtask/payload/static/containerd_conf.toml")).unwrap();
+        let cni = |config: &toml::Value| config["plugins"]["io.containerd.cri.v1.runtime"]["cni"].clone();
+        assert_eq!(cni(&ours)["bin_dirs"][0].as_str(), Some(r"C:\opt\cni\bin"));
+        assert_eq!(cni(&ours)["conf_dir"].as_str(), Some(r"C:\etc\cni\net.d"));
+        // What the payload says goes unless it has the same names.
+        assert!(cni(&main).get("bin_dirs").is_some() && cni(&main).get("conf_dir").is_some());
+        let (directory, _) = super::super::program::CONTAINERD_NETWORK.rsplit_once('\\').unwrap();
+        assert_eq!(main["imports"][0].as_str(), Some(format!(r"{directory}\*.toml").as_str()));
+        let text = network(&cluster(None, Some(r"C:\x"))).unwrap();
+        assert!(!text.contains("bin_dirs"), "{text}");
+    }
 
     fn pool(image: Option<&str>, downloads: Option<i32>) -> ContainerdSettings {
         ContainerdSettings { sandbox_image: image.map(Into::into), max_concurrent_downloads: downloads }

@@ -32,6 +32,10 @@ pub struct Cluster {
     pub external_cloud_provider: bool,
     /// Provider of the pod network.
     pub network: Network,
+    /// Where containerd finds the programs of CNI, if not where the payload has them.
+    pub cni_bin_dir: Option<String>,
+    /// Where containerd finds the configuration of CNI, if not where the hybrid overlay has it.
+    pub cni_conf_dir: Option<String>,
     /// The cluster's proxy.
     pub proxy: Proxy,
     /// What windows_exporter serves with. Without it, it serves plain HTTP.
@@ -67,6 +71,8 @@ impl Cluster {
             platform,
             external_cloud_provider,
             network,
+            cni_bin_dir,
+            cni_conf_dir,
             proxy,
             exporter_tls,
             trusted_ca,
@@ -86,6 +92,7 @@ impl Cluster {
             ("platform", *platform != other.platform),
             ("cloud provider", *external_cloud_provider != other.external_cloud_provider),
             ("pod network", *network != other.network),
+            ("directories of CNI", (cni_bin_dir, cni_conf_dir) != (&other.cni_bin_dir, &other.cni_conf_dir)),
             ("proxy", *proxy != other.proxy),
             ("certificate of windows_exporter", *exporter_tls != other.exporter_tls),
             ("certificates to trust", *trusted_ca != other.trusted_ca),
@@ -204,7 +211,7 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 17] = [
+        let changes: [(&str, Change); 18] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
@@ -216,6 +223,7 @@ mod tests {
             ("platform", |c| c.platform = Platform::Aws),
             ("cloud provider", |c| c.external_cloud_provider = true),
             ("pod network", |c| c.network = Network::OvnHybrid { vxlan_port: None }),
+            ("directories of CNI", |c| c.cni_conf_dir = Some("other".into())),
             ("proxy", |c| c.proxy.https = Some("http://hunter2".into())),
             ("certificate of windows_exporter", |c| {
                 c.exporter_tls = Some(TlsPair { certificate: String::new(), key: "hunter2".into() });

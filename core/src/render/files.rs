@@ -9,7 +9,7 @@ use api::{
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::{Cluster, PullSecret, context::NODE_NAME, credential_provider, mirrors, pull_secret};
+use super::{Cluster, PullSecret, containerd, context::NODE_NAME, credential_provider, mirrors, program, pull_secret};
 
 /// Certificates that are trusted machine-wide. Legacy.
 const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
@@ -37,6 +37,7 @@ pub(super) fn of_cluster(cluster: &Cluster, credential_provider: bool, node_name
     if let Some(trusted) = cluster.trusted_ca.as_ref().filter(|pem| !pem.trim().is_empty()) {
         files.push(file(TRUSTED_CA, pem(trusted)));
     }
+    files.extend(containerd::network(cluster).map(|text| file(program::CONTAINERD_NETWORK, text)));
     if credential_provider {
         files.push(file(credential_provider::PATH, text(&credential_provider::config())));
     }

@@ -16,6 +16,8 @@ pub const SHIM: &str = r"C:\k\containerd\containerd-shim-runhcs-v1.exe";
 pub const CONTAINERD_CONFIG: &str = r"C:\k\containerd\containerd_conf.toml";
 /// What a pool sets in it. The configuration imports the whole directory.
 pub const CONTAINERD_DROP_IN: &str = r"C:\k\containerd\conf.d\pool.toml";
+/// Where the cluster's network has put its parts, for containerd.
+pub const CONTAINERD_NETWORK: &str = r"C:\k\containerd\conf.d\network.toml";
 /// CNI plugin: addresses.
 pub const HOST_LOCAL: &str = r"C:\k\cni\host-local.exe";
 /// CNI plugin: bridge networks.

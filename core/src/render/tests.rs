@@ -181,6 +181,22 @@ fn kube_proxy_is_prepared_by_the_host() {
 }
 
 #[test]
+fn another_network_may_have_directories_of_its_own() {
+    let cluster = |network, directory: &str| Cluster { network, cni_conf_dir: Some(directory.into()), ..cluster() };
+    let good = r"C:\etc\cni\net.d";
+    let written = files(&cluster(Network::External, good), &Settings::default());
+    assert!(written[program::CONTAINERD_NETWORK].content.contains(r"conf_dir = 'C:\etc\cni\net.d'"));
+    for (network, directory, problem) in [
+        (OVN, good, "hybrid overlay has its own"),
+        (Network::External, "/etc/cni/net.d", "must be a directory on C:"),
+        (Network::External, r"C:\x'\..\y", "must be a directory on C:"),
+    ] {
+        let error = services(&cluster(network, directory), &payload(&PROGRAMS), &Settings::default()).unwrap_err();
+        assert!(error.to_string().contains(problem), "{directory}: {error}");
+    }
+}
+
+#[test]
 fn without_the_log_runner_services_run_by_themselves() {
     let services = rendered(&cluster(), &[program::KUBELET], &Settings::default());
     assert!(services["kubelet"].path.starts_with(r"C:\k\kubelet.exe "));

@@ -229,6 +229,8 @@ impl Differences {
             let why = path.rsplit('\\').next().unwrap_or(path).to_owned();
             if path.eq_ignore_ascii_case(CREDENTIAL_PROVIDER_CONFIG) {
                 self.add(Disruption::Restart, [KUBELET], why);
+            } else if path.eq_ignore_ascii_case(program::CONTAINERD_NETWORK) {
+                self.add(Disruption::Drain, [CONTAINERD], why);
             } else {
                 self.add(Disruption::None, [], why);
             }
