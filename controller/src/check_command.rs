@@ -130,6 +130,9 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
     let machine = &state.machine;
     let note = |check: &str| match check {
         "windows" => facts::short(&format!("{} {}", machine.os_name, machine.os_build), 100),
+        "rights" => "an administrator".to_owned(),
+        "services" => "none of another installer".to_owned(),
+        "port" => format!("{} is free", preflight::KUBELET_PORT),
         "clock" => format!("{} s off", facts::clock_skew_ms(machine, asked.now) / 1000),
         "disk" => format!("{} MiB free on C:", machine.disk_free >> 20),
         "api-server" => args.api_server.clone().unwrap_or_default(),

@@ -66,6 +66,14 @@ pub struct WindowsNodePoolStatus {
     #[schemars(length(max = 32))]
     #[x_kube(merge_strategy = ListMerge::Map(vec!["version".into()]))]
     pub versions: Vec<VersionCount>,
+    /// Number of hosts for each build of Windows, which has the last patch: what the hosts report.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[schemars(length(max = 32))]
+    #[x_kube(merge_strategy = ListMerge::Map(vec!["build".into()]))]
+    pub windows_builds: Vec<WindowsBuild>,
+    /// Hosts with an older build than another host of the pool that has the same version of Windows: patches that they lack.
+    #[serde(default)]
+    pub hosts_behind_on_patches: i32,
     /// The rollout in progress, or the last one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollout: Option<RolloutStatus>,
@@ -95,6 +103,19 @@ pub struct WindowsNodePoolStatus {
     /// Effective values, including defaults for fields that the spec does not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effective: Option<Effective>,
+}
+
+/// Hosts with one build of Windows.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct WindowsBuild {
+    /// The build, for example `10.0.20348.2527`.
+    pub build: String,
+    /// Version of Windows that it is of, if the operator knows it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub windows: Option<String>,
+    /// Number of hosts.
+    pub hosts: i32,
 }
 
 /// The host list in force, and its source.

@@ -54,7 +54,7 @@ const RECEIVED: &str = "windows_node_pool_git_received_bytes_total";
 pub(super) async fn run(args: &Args) -> Result<()> {
     let mut report = Report::new(args.json);
     for hosts in &args.hosts {
-        report.add(&measure(*hosts).await.with_context(|| format!("{hosts} hosts"))?);
+        report.add(&Box::pin(measure(*hosts)).await.with_context(|| format!("{hosts} hosts"))?);
     }
     Ok(())
 }

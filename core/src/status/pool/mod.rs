@@ -4,6 +4,7 @@ mod blocked;
 mod conditions;
 mod groups;
 mod trouble;
+mod windows;
 
 use std::collections::BTreeMap;
 
@@ -81,6 +82,7 @@ pub fn next(
     let before = pool.status.clone().unwrap_or_default();
     let (generation, groups) = (pool.metadata.generation, Groups::of(pool, seen, now));
     let size = |names: &[String]| count(names.len());
+    let builds = windows::builds(seen.members.iter().filter_map(|m| m.instance.status.as_ref()?.facts.as_ref()));
     let mut status = WindowsNodePoolStatus {
         observed_generation: generation,
         hosts: count(seen.list.hosts.len()),
@@ -97,6 +99,8 @@ pub fn next(
         desired_version: Some(seen.course.target.clone()),
         updating_nodes: size(&groups.updating),
         versions: versions(seen.members.iter().filter_map(current)),
+        hosts_behind_on_patches: windows::behind(&builds),
+        windows_builds: windows::shown(builds),
         rollout: seen.course.status.clone(),
         plan: None,
         inventory: seen.list.status.clone(),
