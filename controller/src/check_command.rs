@@ -11,7 +11,10 @@ use remote::{
     ssh::{HostKeyCheck, Identity, Target},
 };
 use serde_json::{Value, json};
-use wnp_core::operation::preflight::{self, Preflight};
+use wnp_core::operation::{
+    preflight::{self, Preflight},
+    windows_versions,
+};
 
 use crate::args::{CheckHost, Output};
 
@@ -91,7 +94,7 @@ async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> 
 /// Asks wicd, and leaves nothing on a host that had nothing of the operator.
 async fn look(session: &Session, args: &CheckHost) -> Result<HostState, RemoteError> {
     let connection = session.connection();
-    let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::ROOT).await?.is_empty();
+    let was_empty = connection.list(path::LAUNCH).await?.is_empty() && connection.list(path::WICD).await?.is_empty();
     let asked =
         host::Facts { files: Vec::new(), api_server: args.api_server.clone(), ports: vec![preflight::KUBELET_PORT] };
     let found = async {
@@ -129,7 +132,7 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
     };
     let machine = &state.machine;
     let note = |check: &str| match check {
-        "windows" => facts::short(&format!("{} {}", machine.os_name, machine.os_build), 100),
+        "windows" => windows(&machine.os_name, &machine.os_build),
         "rights" => "an administrator".to_owned(),
         "services" => "none of another installer".to_owned(),
         "port" => format!("{} is free", preflight::KUBELET_PORT),
@@ -144,6 +147,14 @@ fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
         fault: fault.map(|f| (f.reason().to_owned(), f.to_string())),
     };
     preflight::results(&asked, state).into_iter().map(row).collect()
+}
+
+fn windows(os_name: &str, os_build: &str) -> String {
+    let name = facts::short(&format!("{os_name} {os_build}"), 100);
+    match windows_versions::find(os_name, os_build) {
+        Some(version) => format!("{name}, base images {}, supported until {}", version.image, version.support_ends),
+        None => name,
+    }
 }
 
 fn table(rows: &[Row]) -> String {

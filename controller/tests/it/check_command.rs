@@ -26,7 +26,7 @@ async fn check(world: &World, host: &SimHost, key: &Path, more: &[&str]) -> Resu
 
 /// Files on the host that the operator or the command has put there.
 fn left(host: &SimHost) -> bool {
-    ["k", "windows/wicd"].iter().any(|directory| host.drive_c().join(directory).exists())
+    ["k/wicd", "windows/wicd"].iter().any(|directory| host.drive_c().join(directory).exists())
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -44,6 +44,9 @@ async fn a_host_is_checked_and_left_as_it_is() -> Result<()> {
     ensure!(table.contains("Windows Server 2022 Datacenter 10.0.20348") && table.contains(&fingerprint), "{table}");
     ensure!(!left(host), "something is left on the host");
 
+    // A directory that its owner has made is no reason to leave something there.
+    std::fs::create_dir_all(host.drive_c().join("k"))?;
+    std::fs::write(host.drive_c().join("k/mine.txt"), "mine")?;
     host.fault(Fault::ClockBehind(Duration::from_hours(1)));
     host.windows().state().unreachable = Some("api.example.com cannot be resolved".to_owned());
     host.windows().state().ports_in_use.insert(10250);

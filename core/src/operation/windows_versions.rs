@@ -36,6 +36,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_reference_has_each_version() {
+        const PAGE: &str = include_str!("../../../docs/reference/platforms.md");
+        for WindowsVersion { name, build, support_ends, image } in VERSIONS {
+            let row = format!("| {name} | {build} | `{image}` | {support_ends} |");
+            assert!(PAGE.lines().any(|line| line.starts_with(&row)), "docs/reference/platforms.md lacks\n{row}");
+        }
+    }
+
+    #[test]
     fn versions_of_hosts() {
         for (name, build, expected) in [
             ("Windows Server 2019 Standard", "10.0.17763.6414", Some("Windows Server 2019")),
