@@ -355,7 +355,13 @@ impl Reconciler {
                 continue;
             }
             match self.act(action) {
-                Ok(()) => drop(self.complaints.remove(service)),
+                Ok(()) => {
+                    if matches!(action, Action::Start(_)) {
+                        // It may end before a pass sees it run: that end counts, too.
+                        self.backoffs.entry(service.to_owned()).or_default().runs(now);
+                    }
+                    self.complaints.remove(service);
+                }
                 Err(e) => {
                     failed.insert(service.to_owned());
                     if matches!(action, Action::Start(_)) {

@@ -246,6 +246,25 @@ fn services_wait_while_the_operator_works_on_the_host() {
     bed.settle();
 }
 
+/// As kube-proxy does with a configuration that it refuses: no pass sees it run.
+#[test]
+fn a_service_that_ends_at_once_is_started_after_growing_delays() {
+    let mut bed = Bed::new();
+    bed.desire("v1", vec![service("kubelet", 1, &[])]);
+    bed.host.state().started_state = Some(ServiceState::Stopped);
+    let starts = |bed: &Bed| bed.host.state().starts.get("kubelet").copied().unwrap_or_default();
+    for _ in 0..20 {
+        bed.pass();
+    }
+    let soon = starts(&bed);
+    assert!((1..=4).contains(&soon), "started {soon} times in 20 passes, one each second");
+    assert!(bed.reconciler.backoffs["kubelet"].failures >= soon, "an end is a failure");
+    for _ in 0..300 {
+        bed.pass();
+    }
+    assert!(starts(&bed) > soon, "it is started again");
+}
+
 #[test]
 fn a_service_that_cannot_be_started_does_not_hold_up_the_others() {
     let mut bed = Bed::new();
