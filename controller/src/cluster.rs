@@ -171,6 +171,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         cluster_dns,
         kubernetes_minor: minors.into_iter().min(),
         is_upgrading: infrastructure.is_some() && is_upgrading(client).await?,
+        next_minor: None,
         cluster_domain: args.cluster_domain.clone(),
         platform,
         external_cloud_provider: args

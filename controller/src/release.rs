@@ -126,6 +126,17 @@ impl CurrentRelease {
         self.fault.read().clone()
     }
 
+    /// Why nodes do not follow the version of the API servers yet.
+    pub(crate) fn waits(&self) -> Option<Warning> {
+        let cluster = &self.get().cluster;
+        let (now, next) = cluster.kubernetes_minor.zip(cluster.next_minor)?;
+        let message = format!(
+            "the API servers have version 1.{next}, and nodes stay with 1.{now} until the upgrade of the control plane is done \
+             (ClusterVersion version is no longer Progressing)"
+        );
+        Some(("ControlPlaneUpgrading", message))
+    }
+
     /// What of the facts in force does not reach hosts as it is meant.
     pub(crate) fn problems(&self) -> Option<Warning> {
         let problems = self.get().cluster.problems();
@@ -177,7 +188,8 @@ impl CurrentRelease {
 fn settled(before: &Cluster, found: Cluster) -> Cluster {
     let kubernetes_minor =
         if found.is_upgrading { before.kubernetes_minor.or(found.kubernetes_minor) } else { found.kubernetes_minor };
-    Cluster { kubernetes_minor, ..found }
+    let next_minor = found.kubernetes_minor.filter(|next| Some(*next) != kubernetes_minor);
+    Cluster { kubernetes_minor, next_minor, ..found }
 }
 
 fn log_problems(cluster: &Cluster) {
@@ -253,6 +265,10 @@ mod tests {
             current.follow(Ok(found));
             assert_eq!((kubelet().as_str(), rendered().hash() != last), (expected, changes), "{about}");
             assert_eq!(current.fault(), None, "{about}");
+            let waits = current.waits().map(|(_, message)| message).unwrap_or_default();
+            let is_said =
+                waits.contains("1.36") && waits.contains("stay with 1.34") && waits.contains("ClusterVersion");
+            assert_eq!(is_said, about == "all API servers are new", "{about}: {waits}");
             last = rendered().hash();
         }
         assert!(current.get().has(old.files()), "a node can go back");

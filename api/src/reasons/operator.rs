@@ -28,6 +28,11 @@ pub(super) const OPERATOR: Section = Section {
             "Correct what the message names, or set the flag for it.",
         ),
         row(
+            "ControlPlaneUpgrading",
+            "The API servers have a new version of Kubernetes, and the upgrade of the control plane is not done. Nodes keep their version.",
+            "No action is needed, unless the upgrade does not end: see `oc get clusterversion`.",
+        ),
+        row(
             "ClusterFactsPartlyUsed",
             "A part of a [fact of the cluster](../guide/cluster-facts.md#images) cannot be used on Windows, or has a wider effect there. The rest is used.",
             "Correct what the message names, if Windows nodes need it.",

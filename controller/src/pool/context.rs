@@ -24,7 +24,9 @@ impl PoolContext {
 
     /// What every pool reports beside its own state.
     pub(crate) fn warning(&self) -> Option<Warning> {
-        self.hosts.release.fault().or_else(|| self.hosts.release.problems()).or_else(|| self.at_start.clone())
+        let release = &self.hosts.release;
+        let of_facts = release.fault().or_else(|| release.waits()).or_else(|| release.problems());
+        of_facts.or_else(|| self.at_start.clone())
     }
 }
 

@@ -25,6 +25,8 @@ pub struct Cluster {
     pub kubernetes_minor: Option<u32>,
     /// Whether the control plane is being upgraded.
     pub is_upgrading: bool,
+    /// Minor version that all API servers have already, while nodes still follow the one of before the upgrade.
+    pub next_minor: Option<u32>,
     /// Where the cluster runs.
     pub platform: Platform,
     /// Whether a cloud controller manager initialises nodes. kubelet then registers them as uninitialised, and they stay so
@@ -68,6 +70,7 @@ impl Cluster {
             cluster_domain,
             kubernetes_minor,
             is_upgrading,
+            next_minor,
             platform,
             external_cloud_provider,
             network,
@@ -89,6 +92,7 @@ impl Cluster {
             ("domain", *cluster_domain != other.cluster_domain),
             ("version of the API server", *kubernetes_minor != other.kubernetes_minor),
             ("upgrade of the control plane", *is_upgrading != other.is_upgrading),
+            ("next version of the API server", *next_minor != other.next_minor),
             ("platform", *platform != other.platform),
             ("cloud provider", *external_cloud_provider != other.external_cloud_provider),
             ("pod network", *network != other.network),
@@ -211,7 +215,7 @@ mod tests {
     #[test]
     fn each_fact_that_differs_is_named() {
         type Change = fn(&mut Cluster);
-        let changes: [(&str, Change); 18] = [
+        let changes: [(&str, Change); 19] = [
             ("address of the API server", |c| c.api_server = "https://other:6443".into()),
             ("CA of the API server", |c| c.api_ca = "other".into()),
             ("CA of kubelet's clients", |c| c.kubelet_client_ca = "other".into()),
@@ -220,6 +224,7 @@ mod tests {
             ("domain", |c| c.cluster_domain = "other".into()),
             ("version of the API server", |c| c.kubernetes_minor = Some(36)),
             ("upgrade of the control plane", |c| c.is_upgrading = true),
+            ("next version of the API server", |c| c.next_minor = Some(37)),
             ("platform", |c| c.platform = Platform::Aws),
             ("cloud provider", |c| c.external_cloud_provider = true),
             ("pod network", |c| c.network = Network::OvnHybrid { vxlan_port: None }),

@@ -66,14 +66,13 @@ impl PullSecret {
     /// What the hosts of a pool get of it.
     pub(super) fn of_pool(&self, pool: &ClusterPullSecret) -> Self {
         let chosen = pool.registries.as_deref().unwrap_or_default();
-        let is_below = |name: &str, chosen: &str| {
-            name.strip_prefix(chosen).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        let is_chosen = |registry: &str, chosen: &str| {
+            let ((host, path), (chosen_host, chosen_path)) = (host_and_path(registry), host_and_path(chosen));
+            names(chosen_host).contains(&host) && is_below(path, chosen_path)
         };
         let is_wanted = |registry: &str| match pool.mode.unwrap_or_default() {
             PullSecretMode::Ignore => false,
-            PullSecretMode::Use => {
-                chosen.is_empty() || chosen.iter().any(|c| is_below(location(registry), location(c)))
-            }
+            PullSecretMode::Use => chosen.is_empty() || chosen.iter().any(|c| is_chosen(registry, c)),
         };
         let entries = self.entries.iter().filter(|(registry, _)| is_wanted(registry));
         Self { entries: entries.map(|(r, b)| (r.clone(), b.clone())).collect(), revision: self.revision.clone() }
@@ -87,12 +86,10 @@ impl PullSecret {
 
     /// The login of a registry, or of the longest path that `path` begins with.
     pub(super) fn of(&self, registry: &str, path: &str) -> Option<&str> {
-        let names: &[&str] = if DOCKER_HUB.contains(&registry) { &DOCKER_HUB } else { &[registry] };
+        let names = names(registry);
         let found = self.entries.iter().filter_map(|(key, basic)| {
-            let (host, rest) = location(key).split_once('/').unwrap_or((location(key), ""));
-            let below = path.strip_prefix(rest)?;
-            let covers = rest.is_empty() || below.is_empty() || below.starts_with('/');
-            (names.contains(&host) && covers).then_some((rest.len(), basic))
+            let (host, rest) = host_and_path(key);
+            (names.contains(&host) && is_below(path, rest)).then_some((rest.len(), basic))
         });
         found.max_by_key(|(length, _)| *length).map(|(_, basic)| basic.as_str())
     }
@@ -103,6 +100,22 @@ impl PullSecret {
             self.entries.iter().map(|(registry, basic)| (registry, json!({ "auth": basic }))).collect();
         (!auths.is_empty()).then(|| json!({ "auths": auths }))
     }
+}
+
+/// All names of a registry.
+fn names(registry: &str) -> Vec<&str> {
+    if DOCKER_HUB.contains(&registry) { DOCKER_HUB.to_vec() } else { vec![registry] }
+}
+
+/// Whether a path is another one, or goes on after it.
+fn is_below(path: &str, above: &str) -> bool {
+    path.strip_prefix(above).is_some_and(|rest| above.is_empty() || rest.is_empty() || rest.starts_with('/'))
+}
+
+/// Registry of a key, and the path, if it has one.
+fn host_and_path(key: &str) -> (&str, &str) {
+    let location = location(key);
+    location.split_once('/').unwrap_or((location, ""))
 }
 
 /// Registry and path of a key, which may be a URL: Docker Hub's is `https://index.docker.io/v1/`.

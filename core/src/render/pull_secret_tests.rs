@@ -63,6 +63,8 @@ fn a_pool_restricts_it() {
         (choice(None, &["quay.io"]), 2),
         (choice(None, &["quay.io/org"]), 1),
         (choice(Some(PullSecretMode::Use), &["mirror.example.com:5000", "index.docker.io"]), 2),
+        (choice(None, &["docker.io"]), 1),
+        (choice(None, &["quay.io/organ"]), 0),
         (choice(None, &["mirror.example.com"]), 0),
         (ClusterPullSecret { mode: Some(PullSecretMode::Ignore), registries: None }, 0),
     ] {
