@@ -45,7 +45,8 @@ pub mod kind {
         /// Instance: the host answered over SSH at the last attempt.
         REACHABLE = "Reachable";
         /// Instance: the host had all that a node needs when the operator last began to change it: rights, Windows, disk, clock, ports, a way
-        /// to the API server. Nothing on a host is changed while it lacks one of them; the message has all that it lacks.
+        /// to the API server. The message has all that it lacks, and a host does not join before it has it. On a host that is configured, Windows,
+        /// ports and the way to the API server do not count: a repair or a restart may be what it needs.
         PREFLIGHT_PASSED = "PreflightPassed";
         /// Instance: its Node is Ready.
         NODE_HEALTHY = "NodeHealthy";

@@ -630,3 +630,17 @@ async fn a_host_that_lacks_what_a_node_needs_is_not_changed() {
     world.works_until("it joins", |w| w.follows(&version)).await;
     assert_eq!(passed(&world)["status"], "True");
 }
+
+/// A restart may be what gives the host its network back.
+#[tokio::test]
+async fn a_node_that_has_lost_its_way_to_the_api_server_is_repaired() {
+    let (mut world, version) = World::joined().await;
+    let boots = world.bed.host.boots();
+    world.bed.host.windows().state().unreachable = Some("timed out".to_owned());
+    world.bed.host.windows().state().ports_in_use.insert(10250);
+    world.bed.api.objects(|o| {
+        o.edit("nodes", "win-1", |n| n["status"]["conditions"] = json!([{"type": "Ready", "status": "Unknown"}]));
+    });
+    world.grant("repair-1", GrantType::Repair, &version, &json!({"disruption": "Reboot"}));
+    world.works_until("it is restarted", |w| w.bed.host.boots() > boots).await;
+}

@@ -88,6 +88,11 @@ impl Fault {
             Self::PortInUse { .. } => "PortInUse",
         }
     }
+
+    /// Whether the fault counts only before the first change to a host: on a host that is configured, what is to be done may be what heals it.
+    fn is_of_first_change(&self) -> bool {
+        matches!(self, Self::WindowsNotSupported { .. } | Self::ApiServerUnreachable { .. } | Self::PortInUse { .. })
+    }
 }
 
 /// At least one reason why a host cannot become a node.
@@ -129,12 +134,14 @@ pub struct Preflight<'a> {
     pub now: Timestamp,
 }
 
-/// Checks a host.
+/// Checks a host before it is changed.
 ///
 /// # Errors
-/// All faults, the most basic one first.
+/// All faults that count, the most basic one first.
 pub fn check(asked: &Preflight<'_>, state: &HostState) -> Result<(), Faults> {
-    let faults: Vec<Fault> = results(asked, state).into_iter().filter_map(|(_, fault)| fault).collect();
+    let configured = state.marker.as_ref().is_some_and(|m| !m.version.is_empty());
+    let found = results(asked, state).into_iter().filter_map(|(_, fault)| fault);
+    let faults: Vec<Fault> = found.filter(|f| !(configured && f.is_of_first_change())).collect();
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
 }
 
@@ -194,7 +201,7 @@ fn port(state: &HostState) -> Option<Fault> {
 
 #[cfg(test)]
 mod tests {
-    use api::host::Machine;
+    use api::host::{Machine, Marker};
 
     use super::*;
 
@@ -222,7 +229,13 @@ mod tests {
             s.ports_in_use.push(10250);
             s.services.insert("kubelet".into(), ServiceState::Running);
         };
-        let cases: [(&str, Change, Option<&str>, &str); 12] = [
+        let lost: Change = |s| {
+            s.marker = Some(Marker { version: "1".into(), ..Marker::default() });
+            s.ports_in_use.push(10250);
+            s.api_server = Some("timed out".into());
+            s.machine.os_build = "10.0.25398.1".into();
+        };
+        let cases: [(&str, Change, Option<&str>, &str); 14] = [
             ("a good host", |_| (), None, ""),
             ("no rights", |s| s.machine.is_admin = false, Some("NotAdministrator"), "Administrator"),
             ("another Windows", |s| s.machine.os_build = "10.0.25398.1".into(), Some("WindowsNotSupported"), "20348"),
@@ -245,6 +258,16 @@ mod tests {
             ),
             ("a port in use", |s| s.ports_in_use.push(10250), Some("PortInUse"), "10250"),
             ("a node", node, None, ""),
+            ("a node of old that has lost its way and its kubelet", lost, None, ""),
+            (
+                "a host that was a node and has no way",
+                |s| {
+                    s.marker = Some(Marker::default());
+                    s.api_server = Some("timed out".into());
+                },
+                Some("ApiServerUnreachable"),
+                "timed out",
+            ),
         ];
         let mut bad = good();
         for (about, change, expected, part) in cases {

@@ -9,9 +9,9 @@ use serde::Serialize;
 use super::{Cluster, RenderError};
 
 #[derive(Serialize)]
-struct DropIn<'a> {
+struct DropIn<P> {
     version: u32,
-    plugins: Plugins<'a>,
+    plugins: P,
 }
 
 #[derive(Serialize)]
@@ -63,12 +63,6 @@ pub(super) fn drop_in(pool: &ContainerdSettings, there: bool) -> Result<Option<S
 }
 
 #[derive(Serialize)]
-struct NetworkDropIn<'a> {
-    version: u32,
-    plugins: RuntimePlugins<'a>,
-}
-
-#[derive(Serialize)]
 struct RuntimePlugins<'a> {
     #[serde(rename = "io.containerd.cri.v1.runtime")]
     runtime: Runtime<'a>,
@@ -91,7 +85,7 @@ struct Cni<'a> {
 pub(super) fn network(cluster: &Cluster) -> Option<String> {
     let Cluster { cni_bin_dir, cni_conf_dir, .. } = cluster;
     let cni = Cni { bin_dirs: cni_bin_dir.as_deref().map(|d| [d]), conf_dir: cni_conf_dir.as_deref() };
-    let drop_in = NetworkDropIn { version: 3, plugins: RuntimePlugins { runtime: Runtime { cni } } };
+    let drop_in = DropIn { version: 3, plugins: RuntimePlugins { runtime: Runtime { cni } } };
     // Nothing in it is of a kind that TOML lacks.
     (cni_bin_dir.is_some() || cni_conf_dir.is_some()).then(|| toml::to_string(&drop_in).unwrap_or_default())
 }

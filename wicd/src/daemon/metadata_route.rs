@@ -26,11 +26,11 @@ pub enum Step {
 pub fn step(routes: &[Route], address: Ipv4Addr) -> Step {
     let default = routes.iter().filter(|r| r.length == 0).min_by_key(|r| r.metric);
     let Some(default) = default else { return Step::NoWayOut };
-    let is_it = |r: &&Route| r.length == 32 && r.destination == address;
-    match routes.iter().filter(is_it).min_by_key(|r| r.metric) {
-        Some(route) if route.interface == default.interface => Step::None,
-        _ => Step::Add(Route { destination: address, length: 32, metric: METRIC, ..*default }),
+    let is_it = |r: &Route| (r.destination, r.length, r.interface) == (address, 32, default.interface);
+    if routes.iter().any(is_it) {
+        return Step::None;
     }
+    Step::Add(Route { destination: address, length: 32, metric: METRIC, ..*default })
 }
 
 /// Makes the route if it is missing. Returns whether nothing had to be done.
@@ -71,6 +71,11 @@ mod tests {
             ("it is missing", vec![default(7, 15), to(other, 7, 20)], Step::Add(to(ADDRESS, 7, 1))),
             ("the card is another now", vec![default(9, 15), to(ADDRESS, 7, 20)], Step::Add(to(ADDRESS, 9, 1))),
             ("both are there", vec![default(9, 15), to(ADDRESS, 7, 20), to(ADDRESS, 9, 1)], Step::None),
+            (
+                "both are there, and the old one is nearer",
+                vec![default(9, 15), to(ADDRESS, 7, 1), to(ADDRESS, 9, 26)],
+                Step::None,
+            ),
             ("two cards", vec![default(7, 50), default(9, 15)], Step::Add(to(ADDRESS, 9, 1))),
             ("no way out", vec![to(ADDRESS, 7, 1)], Step::NoWayOut),
             ("nothing", vec![], Step::NoWayOut),
