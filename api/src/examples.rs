@@ -2,11 +2,12 @@ use std::collections::BTreeMap;
 
 use crate::{
     CloudProvider, ClusterPullSecret, ContainerdSettings, DeletionPolicy, Drain, Drift, EvictionThresholds,
-    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, Host, HostKeyPolicy, IntOrPercent, Inventory, JumpHost,
-    KubeletDuration, KubeletExtraConfig, KubeletSettings, LogRotation, MaintenanceWindow, Mode, NodeTemplate,
-    OnTimeout, Order, PodBehavior, PodRule, Provisioning, Remediation, RemediationType, Removal, Reserved, Rollout,
-    RolloutStep, SecretKeyRef, SecretRef, SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata,
-    TemplateSpec, WindowsNodePool, WindowsNodePoolSpec,
+    FailureAction, FailurePolicy, GitRef, GitSource, GitVerify, Host, HostKeyPolicy, ImageMirror, ImageMirrors,
+    IntOrPercent, Inventory, JumpHost, KubeletDuration, KubeletExtraConfig, KubeletSettings, LogRotation,
+    MaintenanceWindow, MirrorSourcePolicy, Mode, NodeTemplate, OnTimeout, Order, PodBehavior, PodRule, Provisioning,
+    ProxySettings, Remediation, RemediationType, Removal, Reserved, Rollout, RolloutStep, SecretKeyRef, SecretRef,
+    SourceKind, SourceRef, Ssh, Taint, TaintEffect, TemplateMetadata, TemplateSpec, WindowsNodePool,
+    WindowsNodePoolSpec,
 };
 
 /// A pool for people to start from, as `examples/<name>.yaml`.
@@ -190,6 +191,20 @@ pub fn examples() -> Vec<Example> {
                             cluster_pull_secret: Some(ClusterPullSecret {
                                 mode: None,
                                 registries: Some(vec!["quay.io".into(), "registry.example.com:5000".into()]),
+                            }),
+                            proxy: Some(ProxySettings {
+                                http_proxy: Some("http://proxy.example.com:3128".into()),
+                                https_proxy: Some("http://proxy.example.com:3128".into()),
+                                no_proxy: Some(".svc,.cluster.local,10.0.0.0/8".into()),
+                            }),
+                            trusted_certificates: None,
+                            image_mirrors: Some(ImageMirrors {
+                                image_digest_mirrors: None,
+                                image_tag_mirrors: Some(vec![ImageMirror {
+                                    source: "registry.example.com".into(),
+                                    mirrors: Some(vec!["mirror.example.com:5000/factory".into()]),
+                                    mirror_source_policy: Some(MirrorSourcePolicy::AllowContactingSource),
+                                }]),
                             }),
                         }),
                     }),

@@ -1,3 +1,4 @@
+mod cluster_facts;
 mod drain;
 mod effective;
 mod inventory;
@@ -11,6 +12,7 @@ use kube::{CustomResource, KubeSchema};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+pub use cluster_facts::*;
 pub use drain::*;
 pub use inventory::*;
 pub use kubelet_extra::*;

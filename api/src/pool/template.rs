@@ -6,7 +6,7 @@ use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::KubeletExtraConfig;
+use super::{ImageMirrors, KubeletExtraConfig, ProxySettings};
 use crate::{Quantity, rule::matches};
 
 /// A size of 0 or more.
@@ -88,6 +88,17 @@ pub struct TemplateSpec {
     /// not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_pull_secret: Option<ClusterPullSecret>,
+    /// Proxy of the hosts of this pool, if it is not the cluster's. Without a field the hosts have no proxy. As in the cluster if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub proxy: Option<ProxySettings>,
+    /// PEM certificates that the hosts of this pool trust machine-wide, in addition to the cluster's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(min = 1, max = 65536))]
+    #[x_kube(validation = ("self.contains('-----BEGIN CERTIFICATE-----') && !self.contains('PRIVATE KEY')", "must be certificates in PEM, without a private key"))]
+    pub trusted_certificates: Option<String>,
+    /// Mirrors of image registries for the hosts of this pool. They come before those of the cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_mirrors: Option<ImageMirrors>,
 }
 
 /// Use of the cluster's pull secret. Every program on a host that runs as an administrator can read what the host gets of it.

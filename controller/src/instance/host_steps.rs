@@ -227,7 +227,7 @@ pub(super) async fn configure(
             version: target.version.clone(),
             services: rendered.services.clone(),
             payload: rendered.payload_digest(),
-            trusted_ca: release.cluster.trusted_ca.clone().unwrap_or_default(),
+            trusted_ca: rendered.trusted_ca(&release.cluster),
             metadata_address: rendered.shared.metadata_address,
             logs: rendered.shared.logs,
             drift: scope.pool.spec.remediation().drift.unwrap_or_default(),

@@ -237,6 +237,18 @@ async fn mirrors_and_logins_of_registries_reach_nodes_that_run() -> Result<()> {
     until_followed(&world, &before).await?;
     ensure!(host.windows().state().trusted.contains(&registry.der().to_vec()), "the host does not trust the registry");
     world.until(POOL, "it names the damaged ones", |p| named(p).contains("bad.example.com:5000")).await?;
+
+    // A pool has facts of its own, in addition to those of the cluster.
+    let before = version(&world).await?;
+    let own = rcgen::CertificateParams::new(Vec::new())?.self_signed(&rcgen::KeyPair::generate()?)?;
+    let mirrors =
+        json!({"imageTagMirrors": [{"source": "registry.example.com", "mirrors": ["mirror.plant.example.com:5000"]}]});
+    let template = json!({"template": {"spec": {"trustedCertificates": own.pem(), "imageMirrors": mirrors}}});
+    world.join(POOL, &spec_with(&hosts, template)).await?;
+    until_followed(&world, &before).await?;
+    ensure!(toml("registry.example.com").contains("mirror.plant.example.com:5000"), "the pool's mirror is missing");
+    let trusted = host.windows().state().trusted.clone();
+    ensure!(trusted.contains(&own.der().to_vec()) && trusted.contains(&registry.der().to_vec()), "{}", trusted.len());
     ensure!((host.kubelet_starts(), host.boots()) == (starts, boots), "the node was disturbed");
     Ok(())
 }

@@ -105,6 +105,11 @@ async fn services_of_the_nodes() -> Result<()> {
         "imageGCLowThresholdPercent (80 if not set) must be less than imageGCHighThresholdPercent (85 if not set)";
     let extra = |extra: Value| kubelet(json!({"extraConfig": extra}));
     let pulls = |pulls: Value| spec(json!({"clusterPullSecret": pulls}));
+    let proxy = |url: &str| spec(json!({"proxy": {"httpsProxy": url}}));
+    let mirrors = |policy: &str| {
+        let mirror = json!({"source": "a.example.com", "mirrors": ["b.example.com"], "mirrorSourcePolicy": policy});
+        spec(json!({"imageMirrors": {"imageTagMirrors": [mirror]}}))
+    };
     let soft = |signal: &str| {
         extra(json!({"evictionSoft": {signal: "1Gi"}, "evictionSoftGracePeriod": {"memory.available": "2m"}}))
     };
@@ -131,6 +136,24 @@ async fn services_of_the_nodes() -> Result<()> {
             pulls(json!({"mode": "Ignore", "registries": ["quay.io"]})),
             Refused("registries has no meaning"),
         ),
+        ("a proxy", proxy("http://proxy.example.com:3128"), Taken),
+        ("no proxy at all", spec(json!({"proxy": {}})), Taken),
+        (
+            "a proxy with a password",
+            proxy("http://u:p@proxy.example.com:3128"),
+            Refused("without a user name and a password"),
+        ),
+        ("a proxy without a scheme", proxy("proxy.example.com:3128"), Refused("must be a URL such as")),
+        ("spaces in no proxy", spec(json!({"proxy": {"noProxy": "a, b"}})), Refused("must be a list with commas")),
+        ("a certificate", spec(json!({"trustedCertificates": "-----BEGIN CERTIFICATE-----"})), Taken),
+        ("no certificate", spec(json!({"trustedCertificates": "x"})), Refused("must be certificates in PEM")),
+        (
+            "a key",
+            spec(json!({"trustedCertificates": "-----BEGIN CERTIFICATE----- BEGIN PRIVATE KEY"})),
+            Refused("without a private key"),
+        ),
+        ("mirrors", mirrors("NeverContactSource"), Taken),
+        ("another policy of mirrors", mirrors("Sometimes"), Refused("Unsupported value: \"Sometimes\"")),
         ("no registries", pulls(json!({"registries": []})), Refused("at least 1 items")),
         ("what is no registry", pulls(json!({"registries": ["*.io"]})), Refused("must be registries")),
         ("low below high", gc(json!(79), json!(80)), Taken),

@@ -6,7 +6,7 @@ use api::payload::is_host_path;
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use x509_parser::pem::Pem;
 
-use super::{Cluster, HostParams, Network, RenderError};
+use super::{Cluster, HostParams, Network, Proxy, RenderError};
 
 type Checked = Result<(), RenderError>;
 
@@ -45,17 +45,29 @@ pub(super) fn services(cluster: &Cluster) -> Checked {
             "the hybrid overlay has its own; remove the setting, or set --network external",
         )?;
     }
-    let proxy = &cluster.proxy;
-    for (what, value) in [("HTTP proxy", &proxy.http), ("HTTPS proxy", &proxy.https), ("list of no proxy", &proxy.no)] {
+    proxy(&cluster.proxy).map_err(|(what, problem)| RenderError::Fact {
+        what,
+        value: "(hidden)".to_owned(),
+        problem,
+    })?;
+    Ok(())
+}
+
+/// What is wrong with which part. Values stay out: they may hold a password.
+pub(super) fn proxy(proxy: &Proxy) -> Result<(), (&'static str, &'static str)> {
+    // Services ConfigMaps are readable by every host's daemon, and variables of a host by all that runs on it.
+    const NO_PASSWORD: &str = "it must have no user name and no password, which every host could read; use a proxy that admits hosts by \
+                               their addresses";
+    for (what, value, is_url) in
+        [("HTTP proxy", &proxy.http, true), ("HTTPS proxy", &proxy.https, true), ("list of no proxy", &proxy.no, false)]
+    {
         let value = value.as_deref().unwrap_or_default();
-        // The value itself may hold a password.
-        require(!value.contains(['\0', '\r', '\n']), what, "(hidden)", "it must be one line")?;
-    }
-    for (what, value) in [("HTTP proxy", &proxy.http), ("HTTPS proxy", &proxy.https)] {
-        // Services ConfigMaps are readable by every host's daemon, and variables of a host by all that runs on it.
-        let problem = "it must have no user name and no password, which every host could read; use a proxy that admits hosts by their \
-             addresses";
-        require(!value.as_deref().unwrap_or_default().contains('@'), what, "(hidden)", problem)?;
+        if value.contains(['\0', '\r', '\n']) {
+            return Err((what, "it must be one line"));
+        }
+        if is_url && value.contains('@') {
+            return Err((what, NO_PASSWORD));
+        }
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod files;
 mod kubelet;
 mod log_settings;
 mod mirrors;
+mod pool_facts;
 mod prerequisites;
 pub mod program;
 mod pull_secret;

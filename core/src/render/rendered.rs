@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, net::Ipv4Addr};
 
 use api::{
-    CloudProvider, ClusterPullSecret, TemplateSpec,
+    CloudProvider, ClusterPullSecret, ImageMirrors, TemplateSpec,
     host::{ConfigFile, LogRotation, path},
     payload::{self, File, Manifest},
     services::ServicesConfig,
@@ -15,7 +15,7 @@ use sha2::{Digest, Sha256};
 
 use super::{
     Cluster, HostParams, Platform, PullSecret, RenderError, Settings, check, containerd, context::Context, files,
-    kubelet, program, services::services,
+    kubelet, pool_facts, program, services::services,
 };
 
 /// The way of [`Rendered::hash`]. Raised whenever it changes, so that an old hash never equals a new one.
@@ -52,7 +52,13 @@ pub struct Shared {
     /// Which logins of registries hosts get. None if the pool sets nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_pull_secret: Option<ClusterPullSecret>,
-    /// Path and SHA-256 of the files that follow from the cluster alone. Never a content, and nothing of a secret.
+    /// PEM certificates that hosts trust in addition to those of the cluster. None if the pool sets nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trusted_certificates: Option<String>,
+    /// Mirrors of registries before those of the cluster. None if the pool sets nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image_mirrors: Option<ImageMirrors>,
+    /// Path and SHA-256 of the files that follow from the cluster and the three above. Never a content, and nothing of a secret.
     pub cluster_files: BTreeMap<String, String>,
 }
 
@@ -68,7 +74,7 @@ pub fn render(
     template: &TemplateSpec,
 ) -> Result<Rendered, RenderError> {
     check::files(cluster)?;
-    let cluster = &of_pool(cluster, template);
+    let cluster = &pool_facts::of_pool(cluster, template)?;
     let logs = settings.logs.of_pool(template.logs.as_ref())?;
     let settings = &Settings { logs, ..settings.clone() };
     let context = Context { cluster, payload, settings };
@@ -87,15 +93,10 @@ pub fn render(
             &logins(cluster, template.cluster_pull_secret.as_ref()),
         ),
         cluster_pull_secret: template.cluster_pull_secret.clone(),
+        trusted_certificates: template.trusted_certificates.clone(),
+        image_mirrors: template.image_mirrors.clone(),
     };
     Ok(Rendered { services: services(cluster, payload, settings)?, shared })
-}
-
-/// The cluster as a pool has it: its hosts may be where the cloud does not know them.
-fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Cluster {
-    let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
-    let external_cloud_provider = chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External);
-    Cluster { external_cloud_provider, ..cluster.clone() }
 }
 
 /// The address from which a machine gets its name, zone and credentials; it is the same in all clouds that have one. A pool of hosts that the cloud does not know has none.
@@ -124,6 +125,8 @@ impl Rendered {
             logs,
             metadata_address,
             cluster_pull_secret,
+            trusted_certificates,
+            image_mirrors,
             cluster_files,
         } = &self.shared;
         let mut hash = Sha256::new();
@@ -146,6 +149,13 @@ impl Rendered {
         // The same logins today: tomorrow the secret has others.
         if let Some(ClusterPullSecret { mode, registries }) = cluster_pull_secret {
             add("pull secret", &format!("{mode:?} {registries:?}"));
+        }
+        // The same files today: tomorrow the cluster has others.
+        if let Some(pem) = trusted_certificates {
+            add("trusted certificates", pem.trim());
+        }
+        if let Some(mirrors) = image_mirrors {
+            add("image mirrors", &format!("{mirrors:?}"));
         }
         for (path, sha256) in cluster_files {
             add(path, sha256);
@@ -178,6 +188,11 @@ impl Rendered {
         &self.shared.files
     }
 
+    /// PEM certificates that hosts trust machine-wide: those of the cluster as it is now, and of the pool.
+    pub fn trusted_ca(&self, cluster: &Cluster) -> String {
+        pool_facts::of_version(cluster, &self.shared).trusted_ca.unwrap_or_default()
+    }
+
     /// The configuration files of one host, sorted by path. kubelet's and containerd's are as they were rendered, so that a
     /// host can go back to an older version; those of the cluster are as the cluster is now, because older ones would be of
     /// no use.
@@ -187,6 +202,7 @@ impl Rendered {
     pub fn configs(&self, cluster: &Cluster, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
         check::files(cluster)?;
         check::host(host)?;
+        let cluster = &pool_facts::of_version(cluster, &self.shared);
         let has = |destination: &str| self.files().iter().any(|f| f.destination.eq_ignore_ascii_case(destination));
         let mut configs = files::of_cluster(cluster, has(program::ECR_CREDENTIAL_PROVIDER), &host.node_name);
         let kubelet = kubelet::with_taints(self.shared.kubelet.clone(), &host.taints);

@@ -168,7 +168,9 @@ fn the_hash_follows_meaning() {
         assert_ne!(after, before, "{name}");
         assert_eq!(after.hash(), before.hash(), "{name}");
     }
-    let other: [(&str, Alter); 13] = [
+    let other: [(&str, Alter); 15] = [
+        ("certificates of the pool", |r| r.shared.trusted_certificates = Some("x".into())),
+        ("mirrors of the pool", |r| r.shared.image_mirrors = Some(api::ImageMirrors::default())),
         ("command", |r| r.services.services[0].path.push('x')),
         ("dependencies", |r| r.services.services[0].dependencies.push("x".into())),
         ("variables in a command", |r| {

@@ -224,6 +224,12 @@ impl Differences {
         if from.cluster_pull_secret != to.cluster_pull_secret {
             self.add(Disruption::None, [], "the use of the pull secret".to_owned());
         }
+        if from.trusted_certificates != to.trusted_certificates {
+            self.add(Disruption::None, [], "the certificates that the pool trusts".to_owned());
+        }
+        if from.image_mirrors != to.image_mirrors {
+            self.add(Disruption::None, [], "the mirrors of the pool".to_owned());
+        }
         let paths: BTreeSet<&String> = from.cluster_files.keys().chain(to.cluster_files.keys()).collect();
         for path in paths.into_iter().filter(|p| from.cluster_files.get(*p) != to.cluster_files.get(*p)) {
             let why = path.rsplit('\\').next().unwrap_or(path).to_owned();

@@ -1,0 +1,73 @@
+//! Facts of the cluster that differ for the hosts of a pool.
+
+use kube::KubeSchema;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::rule::matches;
+
+/// A proxy that is no secret.
+const PROXY_URL: (&str, &str) = (
+    "self == '' || isURL(self) && url(self).getScheme() in ['http', 'https'] && !self.contains('@')",
+    "must be a URL such as http://proxy.example.com:3128, without a user name and a password",
+);
+
+/// The proxy of the hosts of a pool, in place of the cluster's.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ProxySettings {
+    /// URL of the proxy for HTTP.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(validation = PROXY_URL)]
+    pub http_proxy: Option<String>,
+    /// URL of the proxy for HTTPS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 1024))]
+    #[x_kube(validation = PROXY_URL)]
+    pub https_proxy: Option<String>,
+    /// Hosts, domains and networks that are reached without the proxy, with commas between them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 8192))]
+    #[x_kube(validation = matches("^[^\\s]*$", "must be a list with commas and without spaces, for example .svc,10.0.0.0/8"))]
+    pub no_proxy: Option<String>,
+}
+
+/// Mirrors of image registries, with the names of OpenShift's kinds. They come before those of the cluster.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageMirrors {
+    /// Mirrors for images that are named by digest.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub image_digest_mirrors: Option<Vec<ImageMirror>>,
+    /// Mirrors for all images.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 64))]
+    pub image_tag_mirrors: Option<Vec<ImageMirror>>,
+}
+
+/// The mirrors of a registry.
+#[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ImageMirror {
+    /// The registry, perhaps with the path of an organisation or a repository.
+    #[schemars(length(min = 1, max = 255))]
+    pub source: String,
+    /// Its mirrors, the first one first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(length(max = 16), inner(length(min = 1, max = 255)))]
+    pub mirrors: Option<Vec<String>>,
+    /// Whether hosts ask the source if no mirror has an image. `AllowContactingSource` if not set.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mirror_source_policy: Option<MirrorSourcePolicy>,
+}
+
+/// Whether hosts ask the source of an image.
+#[derive(Serialize, Deserialize, JsonSchema, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MirrorSourcePolicy {
+    /// If no mirror has it.
+    AllowContactingSource,
+    /// Never.
+    NeverContactSource,
+}

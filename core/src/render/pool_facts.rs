@@ -1,0 +1,134 @@
+//! Facts of the cluster that a pool has otherwise.
+
+use api::{CloudProvider, ImageMirror, ImageMirrors, MirrorSourcePolicy, ProxySettings, TemplateSpec};
+
+use super::{Cluster, MirrorRule, Proxy, RenderError, Shared, check, mirrors};
+
+const PROXY: &str = "template.spec.proxy";
+const CERTIFICATES: &str = "template.spec.trustedCertificates";
+const MIRRORS: &str = "template.spec.imageMirrors";
+
+/// The cluster as the hosts of a pool have it.
+pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Cluster, RenderError> {
+    let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
+    let external_cloud_provider = chosen.map_or(cluster.external_cloud_provider, |c| c == CloudProvider::External);
+    let mut own = Cluster { external_cloud_provider, ..cluster.clone() };
+    if let Some(ProxySettings { http_proxy, https_proxy, no_proxy }) = template.proxy.clone() {
+        let given = |value: Option<String>| value.filter(|v| !v.is_empty());
+        own.proxy = Proxy { http: given(http_proxy), https: given(https_proxy), no: given(no_proxy) };
+        check::proxy(&own.proxy).map_err(|(what, problem)| RenderError::Metadata {
+            field: PROXY,
+            problem: format!("the {what} cannot be used: {problem}"),
+        })?;
+    }
+    let trusted = template.trusted_certificates.as_deref();
+    if let Some(Err(damaged)) = trusted.map(|pem| check::certificates(pem.as_bytes())) {
+        return refuse(CERTIFICATES, format!("certificate {damaged} is damaged; correct it or take it away"));
+    }
+    if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_ref())).into_iter().next() {
+        return refuse(MIRRORS, problem);
+    }
+    Ok(with_files(own, trusted, template.image_mirrors.as_ref()))
+}
+
+fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
+    Err(RenderError::Metadata { field, problem })
+}
+
+/// The same from what is stored with a version. A cluster's proxy and cloud provider are in no file.
+pub(super) fn of_version(cluster: &Cluster, shared: &Shared) -> Cluster {
+    with_files(cluster.clone(), shared.trusted_certificates.as_deref(), shared.image_mirrors.as_ref())
+}
+
+fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&ImageMirrors>) -> Cluster {
+    if let Some(pem) = trusted {
+        let before = cluster.trusted_ca.map(|before| before.trim().to_owned() + "\n").unwrap_or_default();
+        cluster.trusted_ca = Some(before + pem.trim() + "\n");
+    }
+    cluster.mirrors.splice(0..0, rules(own));
+    cluster
+}
+
+fn rules(own: Option<&ImageMirrors>) -> Vec<MirrorRule> {
+    let Some(ImageMirrors { image_digest_mirrors: digests, image_tag_mirrors: tags }) = own else { return Vec::new() };
+    let list = |list: &Option<Vec<ImageMirror>>, tags| {
+        let rule = move |ImageMirror { source, mirrors, mirror_source_policy }: ImageMirror| MirrorRule {
+            origin: if tags { "imageTagMirrors" } else { "imageDigestMirrors" }.to_owned(),
+            source,
+            mirrors: mirrors.unwrap_or_default(),
+            tags,
+            never_source: mirror_source_policy == Some(MirrorSourcePolicy::NeverContactSource),
+        };
+        list.clone().unwrap_or_default().into_iter().map(rule)
+    };
+    list(digests, false).chain(list(tags, true)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::render::fixtures;
+
+    fn certificate(name: &str) -> String {
+        rcgen::generate_simple_self_signed([name.to_owned()]).unwrap().cert.pem()
+    }
+
+    fn mirror(source: &str, mirror: &str) -> ImageMirror {
+        ImageMirror { source: source.into(), mirrors: Some(vec![mirror.into()]), ..ImageMirror::default() }
+    }
+
+    fn tags(mirrors: Vec<ImageMirror>) -> TemplateSpec {
+        let mirrors = ImageMirrors { image_tag_mirrors: Some(mirrors), ..ImageMirrors::default() };
+        TemplateSpec { image_mirrors: Some(mirrors), ..TemplateSpec::default() }
+    }
+
+    fn proxy(url: &str) -> TemplateSpec {
+        let proxy = ProxySettings { https_proxy: Some(url.into()), ..ProxySettings::default() };
+        TemplateSpec { proxy: Some(proxy), ..TemplateSpec::default() }
+    }
+
+    #[test]
+    fn a_pool_has_facts_of_its_own() {
+        let cluster = Cluster {
+            proxy: Proxy { http: Some("http://cluster:1".into()), no: Some(".svc".into()), ..Proxy::default() },
+            mirrors: vec![MirrorRule { source: "quay.io".into(), ..MirrorRule::default() }],
+            ..fixtures::cluster()
+        };
+        assert_eq!(of_pool(&cluster, &TemplateSpec::default()).unwrap(), cluster);
+        let own = of_pool(&cluster, &proxy("http://pool:1")).unwrap().proxy;
+        assert_eq!(own, Proxy { https: Some("http://pool:1".into()), ..Proxy::default() });
+        assert_eq!(of_pool(&cluster, &proxy("")).unwrap().proxy, Proxy::default(), "none at all");
+
+        let own = of_pool(&cluster, &tags(vec![mirror("docker.io", "mirror.example.com/hub")])).unwrap().mirrors;
+        let sources: Vec<(&str, bool)> = own.iter().map(|m| (m.source.as_str(), m.tags)).collect();
+        assert_eq!(sources, [("docker.io", true), ("quay.io", false)]);
+
+        let pem = certificate("pool");
+        let template = TemplateSpec { trusted_certificates: Some(pem.clone()), ..TemplateSpec::default() };
+        let both = Cluster { trusted_ca: Some(certificate("cluster")), ..cluster };
+        for (about, cluster, expected) in [("alone", fixtures::cluster(), 1), ("in addition", both, 2)] {
+            let trusted = of_pool(&cluster, &template).unwrap().trusted_ca.unwrap();
+            assert_eq!(trusted.matches("BEGIN CERTIFICATE").count(), expected, "{about}");
+            assert_eq!(check::certificates(trusted.as_bytes()).map(|_| ()), Ok(()), "{about}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_used_is_refused_with_its_field() {
+        let pem = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n".to_owned();
+        let damaged = TemplateSpec { trusted_certificates: Some(pem), ..TemplateSpec::default() };
+        for (template, field) in [
+            (proxy("http://user:hunter2@pool:1"), PROXY),
+            (proxy("http://pool:1\nX=1"), PROXY),
+            (damaged, CERTIFICATES),
+            (tags(vec![mirror("*.example.com", "mirror.example.com")]), MIRRORS),
+            (tags(vec![mirror("registry.example.com/a", "mirror.example.com/b")]), MIRRORS),
+            // It would be asked for the images of others, too: name the registry.
+            (tags(vec![mirror("registry.example.com/a", "mirror.example.com/a")]), MIRRORS),
+        ] {
+            let error = of_pool(&fixtures::cluster(), &template).unwrap_err();
+            assert_eq!(error.reason(), "TemplateInvalid");
+            assert!(error.to_string().contains(field) && !error.to_string().contains("hunter2"), "{error}");
+        }
+    }
+}
