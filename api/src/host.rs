@@ -58,6 +58,10 @@ pub mod path {
     pub const KUBELET_KUBECONFIG: &str = r"C:\k\kubeconfig";
     /// kubeconfig for what acts in the Node's name beside kubelet: it names [`KUBELET_CURRENT_CERT`].
     pub const NODE_KUBECONFIG: &str = r"C:\k\node-kubeconfig";
+    /// kubeconfig of the cloud-node-manager; names [`NODE_MANAGER_TOKEN`].
+    pub const NODE_MANAGER_KUBECONFIG: &str = r"C:\k\cloud-node-manager-kubeconfig";
+    /// Token of the cloud-node-manager, which wicd requests and renews.
+    pub const NODE_MANAGER_TOKEN: &str = r"C:\k\cloud-node-manager-token";
     /// kubelet's first certificate and key, in one PEM file. kubelet stores them in [`KUBELET_PKI`] at its start, and renews them
     /// there.
     pub const KUBELET_FIRST_CERT: &str = r"C:\k\kubelet-first.pem";

@@ -129,6 +129,8 @@ pub mod user {
     pub const WICD_PREFIX: &str = "system:wicd-node:";
     /// Organisation of wicd's certificate.
     pub const WICD_GROUP: &str = "system:wicd-nodes";
+    /// ServiceAccount in the operator's namespace of the cloud-node-managers on hosts.
+    pub const NODE_MANAGER: &str = "windows-node-pools-node-manager";
 }
 
 /// The taint that a Windows node has when its pool names no taints: `os=Windows:NoSchedule`.

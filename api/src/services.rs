@@ -24,6 +24,13 @@ pub struct ServicesConfig {
     pub watched_environment_vars: Vec<String>,
 }
 
+impl ServicesConfig {
+    /// Whether every service has this variable of its own, so that the machine's does not reach it.
+    pub fn is_own_variable(&self, name: &str) -> bool {
+        !self.services.is_empty() && self.services.iter().all(|s| s.environment.contains_key(name))
+    }
+}
+
 /// A Windows service.
 #[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
@@ -41,6 +48,9 @@ pub struct Service {
     /// Legacy; always empty in ConfigMaps of this operator and never run, because it does not use PowerShell.
     #[serde(default, deserialize_with = "or_null", skip_serializing_if = "Vec::is_empty")]
     pub powershell_pre_scripts: Vec<serde_json::Value>,
+    /// Variables that the service has in addition to those of the machine.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
     /// Files and endpoints that wicd creates before the service starts. Replaces the legacy scripts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prepare: Option<Prepare>,
@@ -68,6 +78,18 @@ where
 pub enum Prepare {
     /// The configuration of CNI and of kube-proxy, and kube-proxy's own address in the pod network.
     OvnHybridNetwork(OvnHybridNetwork),
+    /// A token with which it goes to the API server.
+    ServiceAccountToken(ServiceAccountToken),
+}
+
+/// A token of a ServiceAccount in the operator's namespace, bound to the Node of the host.
+#[derive(Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
+#[serde(rename_all = "camelCase")]
+pub struct ServiceAccountToken {
+    /// Name of the ServiceAccount.
+    pub service_account: String,
+    /// Where the service reads it.
+    pub path: String,
 }
 
 /// Configuration of a host in the hybrid overlay of OVN-Kubernetes, without the values that only the host knows.

@@ -8,7 +8,8 @@ mod images;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace};
+use api::names::user;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
 use kube::{
     Api, Client, Config,
     api::{ApiResource, DynamicObject, GroupVersionKind},
@@ -149,6 +150,13 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
     let exporter_tls = exporter_tls(client, &args.namespace).await;
     let images = Box::pin(images::discover(client, &args.namespace, infrastructure.is_some())).await?;
     let trusted_ca = trusted_ca(client, &args.namespace).await?.unwrap_or_default() + &images.trusted;
+    let external_cloud_provider = args
+        .external_cloud_provider
+        .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data)));
+    let mut unusable = images.unusable;
+    if platform == Platform::Azure && external_cloud_provider {
+        unusable.extend(node_manager(client, &args.namespace).await?);
+    }
     Ok(Cluster {
         api_server,
         api_ca: config_map_key(
@@ -174,9 +182,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         next_minor: None,
         cluster_domain: args.cluster_domain.clone(),
         platform,
-        external_cloud_provider: args
-            .external_cloud_provider
-            .unwrap_or_else(|| infrastructure.as_ref().is_some_and(|i| has_cloud_controller(&i.data))),
+        external_cloud_provider,
         network: if ovn { Network::OvnHybrid { vxlan_port } } else { Network::External },
         cni_bin_dir: args.cni_bin_dir.clone(),
         cni_conf_dir: args.cni_conf_dir.clone(),
@@ -189,7 +195,7 @@ pub(crate) async fn discover(client: &Client, config: &Config, args: &Run) -> Re
         trusted_ca: Some(trusted_ca).filter(|pem| !pem.is_empty()),
         mirrors: images.mirrors,
         pull_secret: images.pull_secret,
-        unusable: images.unusable,
+        unusable,
     })
 }
 
@@ -292,6 +298,18 @@ async fn trusted_ca(client: &Client, namespace: &str) -> Result<Option<String>, 
     let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
     let map = api.get_opt(TRUSTED_CA).await.map_err(failed("the ConfigMap trusted-ca"))?;
     Ok(map.and_then(|map| map.data?.remove("ca-bundle.crt")).filter(|pem| !pem.trim().is_empty()).map(|pem| pem + "\n"))
+}
+
+/// What is missing for the cloud-node-managers of hosts on Azure.
+async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
+    let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    let found = api.get_opt(user::NODE_MANAGER).await.map_err(failed("the ServiceAccount of cloud-node-managers"))?;
+    Ok(found.is_none().then(|| {
+        format!(
+            "the ServiceAccount {namespace}/{} is missing, and hosts wait for its tokens: apply deploy/azure",
+            user::NODE_MANAGER
+        )
+    }))
 }
 
 /// What OpenShift's service CA has made for windows_exporter, if it has.

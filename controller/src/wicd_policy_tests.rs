@@ -2,6 +2,10 @@ use serde_json::json;
 
 use super::*;
 
+/// Places of the two policies that are tried, among all.
+const NODES: usize = 1;
+const REQUESTS: usize = 2;
+
 fn seen() -> Vec<Seen> {
     let there = |guard: Shipped| Guard {
         name: guard.name,
@@ -23,20 +27,22 @@ fn patched<K: serde::Serialize + DeserializeOwned>(object: &K, pointer: &str, va
 
 fn with_policy(pointer: &str, value: Value) -> Vec<Seen> {
     let mut seen = seen();
-    seen[0].policy = Observed::There(Box::new(patched(seen[0].policy.object().unwrap(), pointer, value)));
+    seen[NODES].policy = Observed::There(Box::new(patched(seen[NODES].policy.object().unwrap(), pointer, value)));
     seen
 }
 
 fn with_binding(value: Value) -> Vec<Seen> {
     let mut seen = seen();
-    seen[1].binding = Observed::There(Box::new(patched(seen[1].binding.object().unwrap(), "/spec", value)));
+    seen[REQUESTS].binding =
+        Observed::There(Box::new(patched(seen[REQUESTS].binding.object().unwrap(), "/spec", value)));
     seen
 }
 
 #[test]
 fn what_ships_is_in_force() {
     let names: Vec<String> = shipped().into_iter().map(|g| g.name).collect();
-    assert_eq!(names, ["windows-node-pools-wicd-nodes", "windows-node-pools-wicd-requests"]);
+    let expected = ["node-manager-nodes", "wicd-nodes", "wicd-requests", "wicd-tokens"];
+    assert_eq!(names, expected.map(|name| format!("windows-node-pools-{name}")));
     assert_eq!(fault(&shipped(), &seen()), None);
 }
 
@@ -44,12 +50,12 @@ fn what_ships_is_in_force() {
 fn what_the_api_server_writes_in_does_not_count() {
     let mut as_stored =
         with_policy("/spec/matchConstraints/resourceRules/0/operations", json!(["CREATE", "UPDATE", "DELETE"]));
-    let policy = as_stored[0].policy.object().unwrap().clone();
+    let policy = as_stored[NODES].policy.object().unwrap().clone();
     let mut spec = canonical(policy.spec.clone().unwrap());
     // As kustomize writes it.
     let expression = &mut spec.validations.as_mut().unwrap()[2].expression;
     *expression = expression.replace(" ||", " ||\n\n ");
-    as_stored[0].policy = Observed::There(Box::new(ValidatingAdmissionPolicy { spec: Some(spec), ..policy }));
+    as_stored[NODES].policy = Observed::There(Box::new(ValidatingAdmissionPolicy { spec: Some(spec), ..policy }));
     assert_eq!(fault(&shipped(), &as_stored), None);
     let audited = json!({"policyName": "windows-node-pools-wicd-requests", "validationActions": ["Audit", "Deny"]});
     assert_eq!(fault(&shipped(), &with_binding(audited)), None);
@@ -87,21 +93,21 @@ fn what_is_not_there_is_not_in_force() {
     assert!(matches!(fault(&[], &seen()), Some(PolicyFault::Missing { .. })));
     for gone in [Observed::Missing, Observed::NotRead] {
         let mut without = seen();
-        without[1].policy = gone;
+        without[REQUESTS].policy = gone;
         let found = fault(&shipped(), &without).unwrap().to_string();
         assert_eq!(found, "the ValidatingAdmissionPolicy windows-node-pools-wicd-requests is missing");
     }
     let mut without = seen();
-    without[0].binding = Observed::Missing;
+    without[NODES].binding = Observed::Missing;
     let found = fault(&shipped(), &without).unwrap().to_string();
     assert_eq!(found, "the ValidatingAdmissionPolicyBinding windows-node-pools-wicd-nodes is missing");
-    without[0].binding = Observed::Unreadable("no right".into());
+    without[NODES].binding = Observed::Unreadable("no right".into());
     assert!(fault(&shipped(), &without).unwrap().to_string().ends_with("cannot be read: no right"));
 
     let mut leaving = seen();
-    let mut policy = leaving[0].policy.object().unwrap().clone();
+    let mut policy = leaving[NODES].policy.object().unwrap().clone();
     policy.metadata.deletion_timestamp =
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(jiff::Timestamp::UNIX_EPOCH));
-    leaving[0].policy = Observed::There(Box::new(policy));
+    leaving[NODES].policy = Observed::There(Box::new(policy));
     assert!(matches!(fault(&shipped(), &leaving), Some(PolicyFault::Leaving { .. })));
 }

@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -103,7 +104,15 @@ impl FakeHost {
             is_admin: true,
             containers_feature: Feature::Enabled,
         };
-        Self { dir: dir.into(), state: Arc::new(Mutex::new(State { machine, ..State::default() })) }
+        let default_route = Route {
+            destination: Ipv4Addr::UNSPECIFIED,
+            length: 0,
+            next_hop: Ipv4Addr::new(10, 0, 0, 254),
+            interface: 1,
+            metric: 25,
+        };
+        let state = State { machine, routes: vec![default_route], ..State::default() };
+        Self { dir: dir.into(), state: Arc::new(Mutex::new(state)) }
     }
 
     /// Everything but the files, to read or to change.
@@ -230,6 +239,7 @@ impl Host for FakeHost {
             description: spec.description.clone(),
             command: spec.command.clone(),
             dependencies: spec.dependencies.clone(),
+            environment: spec.environment.clone(),
             start: spec.start,
             state: old.map_or(ServiceState::Stopped, |s| s.state),
         };

@@ -3,7 +3,7 @@
 //!
 //! All paths in this crate are Windows paths in text, as `C:\k\kubelet.exe`; only [`Host::path`] knows where they lie.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -297,6 +297,8 @@ pub struct ServiceSpec {
     pub dependencies: Vec<String>,
     /// When it starts.
     pub start: StartType,
+    /// Variables that it has in addition to those of the machine.
+    pub environment: BTreeMap<String, String>,
     /// What the service manager does when it ends unasked. `None` leaves that as it is.
     pub recovery: Option<Recovery>,
 }
@@ -321,6 +323,8 @@ pub struct ServiceInfo {
     pub command: String,
     /// Services that must run before it, in order.
     pub dependencies: Vec<String>,
+    /// Variables that it has in addition to those of the machine.
+    pub environment: BTreeMap<String, String>,
     /// When it starts.
     pub start: StartType,
     /// State.

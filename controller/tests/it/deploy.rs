@@ -29,7 +29,7 @@ async fn overlays_render_and_the_api_server_takes_what_it_knows_of_them() -> Res
         let error = String::from_utf8_lossy(&made.stderr);
         ensure!(made.status.success() || error.contains("AlreadyExists"), "{error}");
     }
-    for folder in ["base", "kubernetes", "openshift"] {
+    for folder in ["base", "kubernetes", "openshift", "azure"] {
         let objects = rendered(folder).await?;
         // OpenShift's monitoring has a kind of its own.
         let known: Vec<_> = objects.iter().filter(|object| object["kind"] != "ServiceMonitor").collect();

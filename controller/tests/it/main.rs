@@ -4,6 +4,7 @@
 
 mod access;
 mod access_operator;
+mod azure;
 mod bad_input;
 mod check_command;
 mod cluster;

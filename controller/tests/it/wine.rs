@@ -259,10 +259,12 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
     assert_eq!(writers, ["wicd"], "who wrote the version");
     assert_eq!(node.labels().get("kubernetes.io/os").map(String::as_str), Some("windows"));
     assert_eq!(node.labels().get(key::POOL).map(String::as_str), Some(POOL));
-    // The variable was set, and the restart that this takes is what the join made.
+    // The feature Containers was enabled, and the restart that this takes is what the join made.
     assert_eq!(host.boots(), 2);
-    let variable = cmd(host, &format!(r#"reg query "{ENVIRONMENT}" /v {}"#, VARIABLE.0)).await?;
-    ensure!(variable.contains(VARIABLE.1), "{variable}");
+    // The proxy is the services', and the machine's variables are the owner's.
+    let service = r"HKLM\SYSTEM\CurrentControlSet\Services\kubelet";
+    let variables = cmd(host, &format!(r#"reg query {service} /v Environment"#)).await?;
+    ensure!(variables.contains(&format!("{}={}", VARIABLE.0, VARIABLE.1)), "{variables}");
     // Those who act in the Node's name have kubelet's certificate from the start.
     let stored = fs::read_to_string(host.drive_c().join("var/lib/kubelet/pki/kubelet-client-current.pem"))?;
     ensure!(

@@ -17,9 +17,18 @@ const TRUSTED_CA: &str = r"C:\k\ca-bundle.crt";
 const EXPORTER_CERT: &str = r"C:\k\tls\certs\tls.crt";
 const EXPORTER_KEY: &str = r"C:\k\tls\certs\tls.key";
 
+/// Programs on hosts that have files of their own.
+#[derive(Clone, Copy)]
+pub(super) struct Programs {
+    /// Amazon's credential provider.
+    pub credential_provider: bool,
+    /// A cloud-node-manager.
+    pub node_manager: bool,
+}
+
 /// The files that follow from the cluster and the name of the node alone. The private key of the exporter is the only secret
 /// among them.
-pub(super) fn of_cluster(cluster: &Cluster, credential_provider: bool, node_name: &str) -> Vec<ConfigFile> {
+pub(super) fn of_cluster(cluster: &Cluster, programs: Programs, node_name: &str) -> Vec<ConfigFile> {
     let node_user = format!("{}{node_name}", user::NODE_PREFIX);
     let wicd_user = format!("{}{node_name}", user::WICD_PREFIX);
     let server = &cluster.api_server;
@@ -38,7 +47,11 @@ pub(super) fn of_cluster(cluster: &Cluster, credential_provider: bool, node_name
         files.push(file(TRUSTED_CA, pem(trusted)));
     }
     files.extend(containerd::network(cluster).map(|text| file(program::CONTAINERD_NETWORK, text)));
-    if credential_provider {
+    if programs.node_manager {
+        let token = json!({"tokenFile": path::NODE_MANAGER_TOKEN});
+        files.push(file(path::NODE_MANAGER_KUBECONFIG, text(&kubeconfig_of(server, user::NODE_MANAGER, &token))));
+    }
+    if programs.credential_provider {
         files.push(file(credential_provider::PATH, text(&credential_provider::config())));
     }
     files
@@ -52,8 +65,8 @@ pub(super) fn of_registries(cluster: &Cluster, logins: &PullSecret) -> Vec<Confi
 }
 
 /// Hashes of all these files for no node in particular, without secrets: a hash must not allow a guess of a key or a password.
-pub(super) fn hashes(cluster: &Cluster, credential_provider: bool, logins: &PullSecret) -> BTreeMap<String, String> {
-    let files = of_cluster(cluster, credential_provider, NODE_NAME).into_iter().filter(|f| !f.secret);
+pub(super) fn hashes(cluster: &Cluster, programs: Programs, logins: &PullSecret) -> BTreeMap<String, String> {
+    let files = of_cluster(cluster, programs, NODE_NAME).into_iter().filter(|f| !f.secret);
     let files = files.chain(of_registries(cluster, &logins.redacted()));
     files.map(|f| (f.path, hex::encode(Sha256::digest(&f.content)))).collect()
 }
@@ -74,11 +87,15 @@ fn pem(text: &str) -> String {
 
 /// A kubeconfig in JSON, which is YAML. Certificate and key are in one file, as kubelet and wicd write it.
 fn kubeconfig(server: &str, user: &str, certificate: &str) -> Value {
+    kubeconfig_of(server, user, &json!({"client-certificate": certificate, "client-key": certificate}))
+}
+
+fn kubeconfig_of(server: &str, user: &str, credentials: &Value) -> Value {
     json!({
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "local", "cluster": {"server": server, "certificate-authority": path::API_CA}}],
-        "users": [{"name": user, "user": {"client-certificate": certificate, "client-key": certificate}}],
+        "users": [{"name": user, "user": credentials}],
         "contexts": [{"name": user, "context": {"cluster": "local", "user": user}}],
         "current-context": user,
     })

@@ -2,7 +2,7 @@
 
 use api::{CloudProvider, ImageMirror, ImageMirrors, MirrorSourcePolicy, ProxySettings, TemplateSpec};
 
-use super::{Cluster, MirrorRule, Proxy, RenderError, Shared, check, mirrors};
+use super::{Cluster, MirrorRule, Proxy, RenderError, check, mirrors};
 
 const PROXY: &str = "template.spec.proxy";
 const CERTIFICATES: &str = "template.spec.trustedCertificates";
@@ -35,12 +35,8 @@ fn refuse<T>(field: &'static str, problem: String) -> Result<T, RenderError> {
     Err(RenderError::Metadata { field, problem })
 }
 
-/// The same from what is stored with a version. A cluster's proxy and cloud provider are in no file.
-pub(super) fn of_version(cluster: &Cluster, shared: &Shared) -> Cluster {
-    with_files(cluster.clone(), shared.trusted_certificates.as_deref(), shared.image_mirrors.as_ref())
-}
-
-fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&ImageMirrors>) -> Cluster {
+/// With certificates and mirrors, which are all of a pool's facts that are in files of hosts.
+pub(super) fn with_files(mut cluster: Cluster, trusted: Option<&str>, own: Option<&ImageMirrors>) -> Cluster {
     if let Some(pem) = trusted {
         let before = cluster.trusted_ca.map(|before| before.trim().to_owned() + "\n").unwrap_or_default();
         cluster.trusted_ca = Some(before + pem.trim() + "\n");

@@ -14,8 +14,11 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Cluster, HostParams, Platform, PullSecret, RenderError, Settings, check, containerd, context::Context, files,
-    kubelet, pool_facts, program, services::services,
+    Cluster, HostParams, Platform, PullSecret, RenderError, Settings, check, containerd,
+    context::Context,
+    files::{self, Programs},
+    kubelet, pool_facts, program,
+    services::{has_node_manager, services},
 };
 
 /// The way of [`Rendered::hash`]. Raised whenever it changes, so that an old hash never equals a new one.
@@ -80,6 +83,11 @@ pub fn render(
     let context = Context { cluster, payload, settings };
     let containerd = template.containerd.clone().unwrap_or_default();
     let has_containerd = context.has(program::CONTAINERD) && context.has(program::CONTAINERD_CONFIG);
+    let services = services(cluster, payload, settings)?;
+    let programs = Programs {
+        credential_provider: context.has(program::ECR_CREDENTIAL_PROVIDER),
+        node_manager: has_node_manager(&services),
+    };
     let shared = Shared {
         hash_version: HASH_VERSION,
         files: payload.for_platform(cluster.platform.as_str()),
@@ -87,16 +95,12 @@ pub fn render(
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),
         metadata_address: metadata_address(cluster, template),
-        cluster_files: files::hashes(
-            cluster,
-            context.has(program::ECR_CREDENTIAL_PROVIDER),
-            &logins(cluster, template.cluster_pull_secret.as_ref()),
-        ),
+        cluster_files: files::hashes(cluster, programs, &logins(cluster, template.cluster_pull_secret.as_ref())),
         cluster_pull_secret: template.cluster_pull_secret.clone(),
         trusted_certificates: template.trusted_certificates.clone(),
         image_mirrors: template.image_mirrors.clone(),
     };
-    Ok(Rendered { services: services(cluster, payload, settings)?, shared })
+    Ok(Rendered { services, shared })
 }
 
 /// The address from which a machine gets its name, zone and credentials; it is the same in all clouds that have one. A pool of hosts that the cloud does not know has none.
@@ -190,7 +194,13 @@ impl Rendered {
 
     /// PEM certificates that hosts trust machine-wide: those of the cluster as it is now, and of the pool.
     pub fn trusted_ca(&self, cluster: &Cluster) -> String {
-        pool_facts::of_version(cluster, &self.shared).trusted_ca.unwrap_or_default()
+        self.of_version(cluster).trusted_ca.unwrap_or_default()
+    }
+
+    /// The cluster with what the version has of its pool.
+    fn of_version(&self, cluster: &Cluster) -> Cluster {
+        let Shared { trusted_certificates, image_mirrors, .. } = &self.shared;
+        pool_facts::with_files(cluster.clone(), trusted_certificates.as_deref(), image_mirrors.as_ref())
     }
 
     /// The configuration files of one host, sorted by path. kubelet's and containerd's are as they were rendered, so that a
@@ -202,9 +212,13 @@ impl Rendered {
     pub fn configs(&self, cluster: &Cluster, host: &HostParams) -> Result<Vec<ConfigFile>, RenderError> {
         check::files(cluster)?;
         check::host(host)?;
-        let cluster = &pool_facts::of_version(cluster, &self.shared);
+        let cluster = &self.of_version(cluster);
         let has = |destination: &str| self.files().iter().any(|f| f.destination.eq_ignore_ascii_case(destination));
-        let mut configs = files::of_cluster(cluster, has(program::ECR_CREDENTIAL_PROVIDER), &host.node_name);
+        let programs = Programs {
+            credential_provider: has(program::ECR_CREDENTIAL_PROVIDER),
+            node_manager: has_node_manager(&self.services),
+        };
+        let mut configs = files::of_cluster(cluster, programs, &host.node_name);
         let kubelet = kubelet::with_taints(self.shared.kubelet.clone(), &host.taints);
         configs.push(files::file(path::KUBELET_CONFIG, files::text(&kubelet)));
         let logins = logins(cluster, self.shared.cluster_pull_secret.as_ref());

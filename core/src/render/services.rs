@@ -4,15 +4,20 @@ use std::collections::BTreeMap;
 
 use api::{
     host::path,
+    names::user,
     payload::Manifest,
-    services::{FileInfo, HostFact, HostVariable, OvnHybridNetwork, Prepare, Service, ServicesConfig},
+    services::{
+        FileInfo, HostFact, HostVariable, OvnHybridNetwork, Prepare, Service, ServiceAccountToken, ServicesConfig,
+    },
 };
 
 use super::{
-    Cluster, Network, Platform, RenderError, Settings, check,
+    Cluster, Network, Platform, Proxy, RenderError, Settings, check,
     context::{Context, NODE_IP, NODE_NAME},
     kubelet, prerequisites, program,
 };
+
+const NODE_MANAGER: &str = "cloud-node-manager";
 
 /// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
 ///
@@ -30,8 +35,10 @@ pub(super) fn services(
     let mut services: Vec<Service> = all.iter().filter_map(|service| service(&context)).collect();
     // Windows does not start a service that depends on one that does not exist.
     let names: Vec<String> = services.iter().map(|s| s.name.clone()).collect();
+    let environment = proxy_variables(&cluster.proxy);
     for service in &mut services {
         service.dependencies.retain(|d| names.contains(d));
+        service.environment.clone_from(&environment);
     }
     services.sort_by(|a, b| (a.priority, &a.name).cmp(&(b.priority, &b.name)));
 
@@ -42,19 +49,18 @@ pub(super) fn services(
         .collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
 
-    let proxy =
-        [("HTTP_PROXY", &cluster.proxy.http), ("HTTPS_PROXY", &cluster.proxy.https), ("NO_PROXY", &cluster.proxy.no)];
-    let environment_vars: BTreeMap<String, String> = proxy
-        .iter()
-        .filter_map(|(name, value)| {
-            let value = value.as_ref().filter(|v| !v.is_empty())?;
-            Some(((*name).to_owned(), value.clone()))
-        })
-        .collect();
-    // Without a proxy of the cluster they are the owner's: containerd may need them to reach a registry.
-    let names = if environment_vars.is_empty() { &[][..] } else { &proxy };
-    let watched_environment_vars = names.iter().map(|(name, _)| (*name).to_owned()).collect();
+    // The machine's own variables are its owner's: services of others read them, too.
+    let (environment_vars, watched_environment_vars) = Default::default();
     Ok(ServicesConfig { services, files, environment_vars, watched_environment_vars })
+}
+
+/// The cluster's proxy, as each service gets it.
+fn proxy_variables(Proxy { http, https, no }: &Proxy) -> BTreeMap<String, String> {
+    let all = [("HTTP_PROXY", http), ("HTTPS_PROXY", https), ("NO_PROXY", no)];
+    let set = |(name, value): (&str, &Option<String>)| {
+        value.as_ref().filter(|v| !v.is_empty()).map(|v| (name.to_owned(), v.clone()))
+    };
+    all.into_iter().filter_map(set).collect()
 }
 
 /// A service with the parts that all have.
@@ -148,8 +154,18 @@ fn cloud_node_manager(context: &Context<'_>) -> Option<Service> {
     let command = format!(
         "{} --windows-service --node-name={NODE_NAME} --wait-routes=false --kubeconfig={}",
         program::AZURE_NODE_MANAGER,
-        path::WICD_KUBECONFIG,
+        path::NODE_MANAGER_KUBECONFIG,
     );
+    let token =
+        ServiceAccountToken { service_account: user::NODE_MANAGER.into(), path: path::NODE_MANAGER_TOKEN.into() };
     let is_on_azure = context.cluster.platform == Platform::Azure && context.cluster.external_cloud_provider;
-    (is_on_azure && context.has(program::AZURE_NODE_MANAGER)).then(|| service("cloud-node-manager", 3, command, &[]))
+    (is_on_azure && context.has(program::AZURE_NODE_MANAGER)).then(|| Service {
+        prepare: Some(Prepare::ServiceAccountToken(token)),
+        ..service(NODE_MANAGER, 3, command, &[])
+    })
+}
+
+/// Whether hosts run a cloud-node-manager.
+pub(super) fn has_node_manager(services: &ServicesConfig) -> bool {
+    services.services.iter().any(|s| s.name == NODE_MANAGER)
 }

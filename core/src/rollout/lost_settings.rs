@@ -92,7 +92,11 @@ pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     let runs = |name: &str| to.services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
     let services = from.services.iter().filter(|s| !runs(&s.name)).map(|s| Loss::Service(s.name.clone()));
     // Windows ignores the case of names of variables.
-    let sets = |name: &str| to.environment_vars.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty());
+    let set_by = |variables: &BTreeMap<String, String>, name: &str| {
+        variables.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty())
+    };
+    let each_has = |name: &str| !to.services.is_empty() && to.services.iter().all(|s| set_by(&s.environment, name));
+    let sets = |name: &str| set_by(&to.environment_vars, name) || each_has(name);
     let variables = from.environment_vars.iter().filter(|(name, value)| !value.is_empty() && !sets(name));
     let variables = variables.map(|(name, _)| Loss::Variable(name.clone()));
     let kept = flags(to);
@@ -177,6 +181,14 @@ mod tests {
         }
     }
 
+    /// The services of `config` with a variable of their own.
+    fn own(mut config: ServicesConfig, name: &str) -> ServicesConfig {
+        for service in &mut config.services {
+            service.environment.insert(name.into(), "x".into());
+        }
+        config
+    }
+
     fn names(losses: &[Loss]) -> Vec<String> {
         losses.iter().map(ToString::to_string).collect()
     }
@@ -192,6 +204,12 @@ mod tests {
         for (about, from, to, expected) in [
             ("the same", &plain, &plain, vec![]),
             ("more than before", &plain, &more, vec![]),
+            (
+                "a variable of the machine becomes one of the services",
+                &proxy("HTTP_PROXY", "x"),
+                &own(plain.clone(), "HTTP_PROXY"),
+                vec![],
+            ),
             ("services", &more, &plain, vec!["service csi-proxy", "service hybrid-overlay-node"]),
             (
                 "services by another case",

@@ -7,7 +7,7 @@
 //! | settings of Amazon's credential provider, which kubelet reads when it starts | Restart | kubelet |
 //! | rotation of logs by wicd | None | |
 //! | a service's place in the order of starting | None | |
-//! | command, dependencies or preparation of a service | as the service | that one |
+//! | command, dependencies, variables or preparation of a service | as the service | that one |
 //! | a payload file that services read: other, new or gone | as the services | those |
 //! | kubelet's program: Kubernetes wants a drain for another minor version, and the bytes do not contain it | Drain |
 //! kubelet |
@@ -16,7 +16,7 @@
 //! | kubelet's configuration | Restart | kubelet |
 //! | containerd's settings | Drain | containerd |
 //! | a new or removed service | Drain if bootstrap, otherwise Restart | |
-//! | machine-wide environment variables | Reboot | |
+//! | machine-wide environment variables | Reboot, or None for those that each service has of its own by now | |
 //! | which of them wicd keeps as they are | None | |
 //!
 //! As the service: Drain for containerd and hybrid-overlay-node, without which pods have no runtime or no network, and for what
@@ -152,6 +152,10 @@ impl Differences {
         if sorted(from.dependencies.iter().cloned()) != sorted(to.dependencies.iter().cloned()) {
             self.add(of_service(name), [name], format!("the dependencies of {name}"));
         }
+        let variables = differing(&from.environment, &to.environment);
+        if !variables.is_empty() {
+            self.add(of_service(name), [name], format!("the variables of {name} ({})", list(&variables)));
+        }
         if (&from.prepare, scripts(from)) != (&to.prepare, scripts(to)) {
             self.add(of_service(name), [name], format!("the preparation of {name}"));
         }
@@ -162,9 +166,9 @@ impl Differences {
 
     /// Names only: a value may hold a password.
     fn variables(&mut self, from: &ServicesConfig, to: &ServicesConfig) {
-        let names = from.environment_vars.keys().chain(to.environment_vars.keys());
-        let values = names.filter(|n| from.environment_vars.get(*n) != to.environment_vars.get(*n));
-        let values: BTreeSet<String> = values.cloned().collect();
+        let mut values = differing(&from.environment_vars, &to.environment_vars);
+        // wicd leaves a variable of the machine that every service has of its own.
+        values.retain(|name| to.environment_vars.contains_key(name) || !to.is_own_variable(name));
         if !values.is_empty() {
             self.add(Disruption::Reboot, [], format!("environment variables ({})", list(&values)));
         }
@@ -263,6 +267,11 @@ impl Differences {
         }
         Change { disruption, services: restart, why }
     }
+}
+
+/// Names of the variables that are not the same. Names only: a value may hold a password.
+fn differing(from: &BTreeMap<String, String>, to: &BTreeMap<String, String>) -> BTreeSet<String> {
+    from.keys().chain(to.keys()).filter(|name| from.get(*name) != to.get(*name)).cloned().collect()
 }
 
 /// How disruptive it is to change a service.

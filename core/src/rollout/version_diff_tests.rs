@@ -232,7 +232,14 @@ const CASES: &[Case] = &[
         "the new service x",
     ),
     (
-        "a variable",
+        "a variable of containerd",
+        |r| drop(service(r, "containerd").environment.insert("HTTPS_PROXY".into(), "http://user:hunter2@p".into())),
+        Drain,
+        ABOVE_CONTAINERD,
+        "the variables of containerd (HTTPS_PROXY)",
+    ),
+    (
+        "a variable of the machine",
         |r| drop(r.services.environment_vars.insert("HTTPS_PROXY".into(), "http://user:hunter2@p".into())),
         Reboot,
         &[],
@@ -259,6 +266,21 @@ fn cases() {
         let back = change(&Stored::Ours(to), &from);
         assert_eq!((back.disruption, back.why.len()), (*disruption, 1), "{name}, back");
     }
+}
+
+/// As in a takeover from the legacy operator, which sets variables of the machine.
+#[test]
+fn a_variable_of_the_machine_that_each_service_has_is_no_restart_of_the_host() {
+    let mut from = base();
+    from.services.environment_vars.insert("HTTPS_PROXY".into(), "x".into());
+    from.services.watched_environment_vars.push("HTTPS_PROXY".into());
+    let mut to = base();
+    for service in &mut to.services.services {
+        service.environment.insert("HTTPS_PROXY".into(), "x".into());
+    }
+    assert_eq!(change(&Stored::Ours(from.clone()), &to).disruption, Drain);
+    to.services.services[0].environment.clear();
+    assert_eq!(change(&Stored::Ours(from), &to).disruption, Reboot, "the machine's reaches one");
 }
 
 #[test]

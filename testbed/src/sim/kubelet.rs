@@ -7,7 +7,11 @@ use api::{
     host::{Desired, path},
     names::{key, user},
 };
-use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node};
+use k8s_openapi::api::{
+    authentication::v1::TokenRequest,
+    certificates::v1::CertificateSigningRequest,
+    core::v1::{Node, ServiceAccount},
+};
 use kube::{
     Resource as _,
     api::{Patch, PatchParams, PostParams},
@@ -18,7 +22,7 @@ use serde::de::IgnoredAny;
 use serde_json::{Value, json};
 use tokio::time::{sleep, timeout};
 use wicd::{
-    daemon::{drift, reconciler::Report},
+    daemon::{drift, reconciler::Report, service_token},
     fake_kubelet,
 };
 use x509_parser::pem::Pem;
@@ -291,6 +295,25 @@ impl Kubelet<'_> {
         Ok(created.metadata.name.unwrap_or_default())
     }
 
+    /// wicd's part, too: the tokens of services with an identity of their own.
+    async fn renew_tokens(&self, wicd: &Identity) {
+        let host = self.machine.windows().host();
+        let now = k8s_openapi::jiff::Timestamp::now().as_second();
+        for due in service_token::due(host, now).unwrap_or_default() {
+            let accounts = ServiceAccount::url_path(&(), Some(&due.namespace));
+            let made = insist("token", async || {
+                let body = serde_json::to_vec(&due.request()).map_err(kube::Error::SerdeError)?;
+                let (account, params) = (&due.token.service_account, PostParams::default());
+                let request = Request::new(accounts.as_str()).create_subresource("token", account, &params, body);
+                self.fleet.send::<TokenRequest>(wicd, request).await
+            });
+            let token = made.await.status.and_then(|s| s.token).unwrap_or_default();
+            if let Err(error) = due.keep(host, &token) {
+                tracing::warn!(error = &error as &dyn std::error::Error, "a simulated host keeps no token");
+            }
+        }
+    }
+
     /// wicd's part: keeps the host, and says in the Node which version it follows completely and whether it must be
     /// restarted. kubelet contradicts where the cluster says that it is not heard of. Goes on until dropped.
     async fn report_version(&self) {
@@ -305,6 +328,7 @@ impl Kubelet<'_> {
             }
             doubted.clone_from(&seen.doubted);
             state.borrow_and_update();
+            self.renew_tokens(&wicd).await;
             let report = self.machine.windows().keep(seen.json.as_ref());
             let annotations = annotations(&seen, &report);
             if !annotations.is_empty() {

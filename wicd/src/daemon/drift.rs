@@ -40,6 +40,8 @@ struct Settled {
 struct Right {
     command: Option<String>,
     dependencies: Vec<String>,
+    #[serde(default)]
+    environment: BTreeMap<String, String>,
 }
 
 /// Where drift was looked for. Each look replaces what an earlier one in the same place has found.
@@ -86,7 +88,8 @@ impl Drift {
         let right = |w: &Wanted| {
             // While a variable is not known, the service keeps the command that it had.
             let command = w.command.clone().or_else(|| before.get(&w.name)?.command.clone());
-            (w.name.clone(), Right { command, dependencies: w.dependencies.clone() })
+            let (dependencies, environment) = (w.dependencies.clone(), w.environment.clone());
+            (w.name.clone(), Right { command, dependencies, environment })
         };
         let services = wanted.iter().map(right).collect();
         self.unsaved |= self.settled.services.as_ref() != Some(&services);
@@ -98,7 +101,8 @@ impl Drift {
     pub fn of_service(&self, wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
         let right = self.settled.services.as_ref().and_then(|s| s.get(&wanted.name));
         let as_before = |r: &Right| {
-            r.dependencies == wanted.dependencies && (wanted.command.is_none() || wanted.command == r.command)
+            (&r.dependencies, &r.environment) == (&wanted.dependencies, &wanted.environment)
+                && (wanted.command.is_none() || wanted.command == r.command)
         };
         if right.is_some_and(as_before) { changes(wanted, actual) } else { Vec::new() }
     }
@@ -159,6 +163,7 @@ fn changes(wanted: &Wanted, actual: Option<&ServiceInfo>) -> Vec<&'static str> {
     let parts = [
         ("command", wanted.command.as_ref().is_some_and(|c| *c != actual.command)),
         ("dependencies", wanted.dependencies != actual.dependencies),
+        ("variables", wanted.environment != actual.environment),
         ("start type", actual.start != StartType::Demand),
     ];
     parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()

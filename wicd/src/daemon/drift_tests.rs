@@ -8,6 +8,7 @@ fn wanted(command: Option<&str>, dependencies: &[&str]) -> Wanted {
         name: "kubelet".into(),
         command: command.map(String::from),
         dependencies: dependencies.iter().map(ToString::to_string).collect(),
+        environment: BTreeMap::new(),
         hold: false,
         prepared: Prepared::Ready,
         left: false,
@@ -28,9 +29,18 @@ fn what_was_never_so_has_nobody_changed() {
     let right = wanted(Some("k v1"), &["containerd"]);
     let as_wanted = actual("k v1", &["containerd"], StartType::Demand);
     let other = actual("mine", &[], StartType::Auto);
+    let proxy: BTreeMap<String, String> = [("HTTP_PROXY".into(), "x".into())].into();
+    let proxied = ServiceInfo { environment: proxy.clone(), ..as_wanted.clone() };
     let cases = [
         ("as it was", right.clone(), Some(&as_wanted), vec![]),
         ("everything", right.clone(), Some(&other), vec!["command", "dependencies", "start type"]),
+        (
+            "another variable is wanted by now",
+            Wanted { environment: proxy.clone(), ..right.clone() },
+            Some(&other),
+            vec![],
+        ),
+        ("a variable", right.clone(), Some(&proxied), vec!["variables"]),
         ("gone", right.clone(), None, vec!["deleted"]),
         ("another command is wanted by now", wanted(Some("k v2"), &["containerd"]), Some(&other), vec![]),
         ("other dependencies are wanted by now", wanted(Some("k v1"), &[]), Some(&other), vec![]),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::cluster::{Cluster, ClusterError, Connect, Issue, ServicesConfigMap};
+use super::service_token::Due;
 
 type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
 
@@ -26,6 +27,9 @@ pub(super) struct Inner {
     /// What is made of a certificate request.
     pub issuing: Mutex<Issuing>,
     request: Mutex<String>,
+    /// What is answered to a request of a token, and all requests.
+    pub token: Mutex<Option<String>>,
+    pub tokens: Mutex<Vec<String>>,
     pub patches: Mutex<Vec<BTreeMap<&'static str, Option<String>>>>,
 }
 
@@ -45,6 +49,8 @@ impl FakeCluster {
             connections: AtomicU32::new(0),
             issuing: Mutex::new(Box::new(|_| Issue::Pending)),
             request: Mutex::default(),
+            token: Mutex::default(),
+            tokens: Mutex::default(),
             patches: Mutex::default(),
         }))
     }
@@ -115,6 +121,17 @@ impl Cluster for FakeCluster {
                 }
             });
             Ok(())
+        }
+        .boxed()
+    }
+
+    fn request_token<'a>(&'a self, due: &'a Due) -> BoxFuture<'a, Result<String, ClusterError>> {
+        async move {
+            self.tokens
+                .lock()
+                .unwrap()
+                .push(format!("{}/{} for {}", due.namespace, due.token.service_account, due.node));
+            self.token.lock().unwrap().clone().ok_or_else(unreachable)
         }
         .boxed()
     }

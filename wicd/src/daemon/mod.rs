@@ -7,6 +7,7 @@
 //! * [`logs`]: puts the logs of services aside that do not do so themselves.
 //! * [`follow`]: gets the desired state from the API server, and reports the state of the host there.
 //! * [`rotation`]: renews wicd's own certificate.
+//! * [`service_token`]: renews the token of a service that has an identity of its own.
 
 pub mod backoff;
 pub mod cluster;
@@ -23,6 +24,7 @@ pub mod order;
 pub mod plan;
 pub mod reconciler;
 pub mod rotation;
+pub mod service_token;
 pub mod variables;
 
 use std::error::Error;
@@ -54,6 +56,7 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
         () = keep(host.clone(), node_seen, report) => {}
         () = logs::keep(host.clone()) => {}
         () = follow::follow(host.clone(), connect.clone(), node, reported, certificate_changed) => {}
+        () = service_token::keep(host.clone(), connect.clone()) => {}
         () = rotation::rotate(host, connect, certificate) => {}
     }
 }

@@ -20,6 +20,8 @@ pub struct Wanted {
     pub command: Option<String>,
     /// Services that must run before it, in order.
     pub dependencies: Vec<String>,
+    /// Variables that it has in addition to those of the machine.
+    pub environment: BTreeMap<String, String>,
     /// Whether it failed so recently that it is not to be started yet.
     pub hold: bool,
     /// How far what it needs on the host is.
@@ -49,6 +51,7 @@ impl Wanted {
             description: format!("{SERVICE_DESCRIPTION_PREFIX}{}", self.name),
             command: command.to_owned(),
             dependencies: self.dependencies.clone(),
+            environment: self.environment.clone(),
             start: StartType::Demand,
             recovery: Some(recovery()),
         }
@@ -220,7 +223,9 @@ fn differs(wanted: &Wanted, actual: &ServiceInfo) -> bool {
     if wanted.left {
         return false;
     }
-    wanted.command.as_ref().is_some_and(|c| *c != actual.command) || wanted.dependencies != actual.dependencies
+    wanted.command.as_ref().is_some_and(|c| *c != actual.command)
+        || wanted.dependencies != actual.dependencies
+        || wanted.environment != actual.environment
 }
 
 /// Plans a stop; returns the dependents that stop too.
@@ -252,6 +257,7 @@ mod tests {
             name: name.into(),
             command: Some(format!(r"C:\k\{name}.exe")),
             dependencies: dependencies.iter().map(ToString::to_string).collect(),
+            environment: BTreeMap::new(),
             hold: false,
             prepared: Prepared::Ready,
             left: false,
@@ -265,6 +271,7 @@ mod tests {
             description: spec.description,
             command: spec.command,
             dependencies: spec.dependencies,
+            environment: spec.environment,
             start: spec.start,
             state,
         }
@@ -289,6 +296,7 @@ mod tests {
         let k = wanted("kubelet", &["containerd"]);
         let p = wanted("kube-proxy", &["kubelet"]);
         let changed = |w: &Wanted| Wanted { command: Some("new".into()), ..w.clone() };
+        let proxied = |w: &Wanted| Wanted { environment: [("A".to_owned(), "b".to_owned())].into(), ..w.clone() };
         let unknown = |w: &Wanted| Wanted { command: None, ..w.clone() };
         let hold = |w: &Wanted| Wanted { hold: true, ..w.clone() };
         let left = |w: &Wanted| Wanted { left: true, ..changed(w) };
@@ -340,6 +348,12 @@ mod tests {
             (
                 "a change stops dependents first and starts them again",
                 vec![c.clone(), changed(&k), p.clone()],
+                running.clone(),
+                vec!["stop kubelet", "put kubelet", "start kubelet", "kube-proxy: Dependency"],
+            ),
+            (
+                "so does another variable",
+                vec![c.clone(), proxied(&k), p.clone()],
                 running.clone(),
                 vec!["stop kubelet", "put kubelet", "start kubelet", "kube-proxy: Dependency"],
             ),

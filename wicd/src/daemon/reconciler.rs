@@ -221,8 +221,9 @@ impl Reconciler {
             };
             let hold = self.backoffs.get(&service.name).is_some_and(|b| !b.may_start(now));
             let dependencies = service.dependencies.clone();
-            let prepared = Prepared::Ready;
-            wanted.push(Wanted { name: service.name.clone(), command, dependencies, hold, prepared, left: false });
+            let (prepared, environment) = (Prepared::Ready, service.environment.clone());
+            let name = service.name.clone();
+            wanted.push(Wanted { name, command, dependencies, environment, hold, prepared, left: false });
         }
         wanted
     }
@@ -244,7 +245,9 @@ impl Reconciler {
                 continue;
             }
             if actual.is_none_or(|a| {
-                a.state != ServiceState::Running || service.command.as_ref().is_some_and(|c| *c != a.command)
+                a.state != ServiceState::Running
+                    || service.command.as_ref().is_some_and(|c| *c != a.command)
+                    || service.environment != a.environment
             }) {
                 return Ok(false);
             }
@@ -418,9 +421,11 @@ impl Reconciler {
         if let Some((spec, read)) = self.odd.get(&actual.name)
             && actual.command == read.command
             && actual.dependencies == read.dependencies
+            && actual.environment == read.environment
         {
             actual.command.clone_from(&spec.command);
             actual.dependencies.clone_from(&spec.dependencies);
+            actual.environment.clone_from(&spec.environment);
         }
         actual
     }
@@ -436,7 +441,8 @@ impl Reconciler {
 }
 
 fn is_as(actual: &ServiceInfo, spec: &ServiceSpec) -> bool {
-    actual.command == spec.command && actual.dependencies == spec.dependencies
+    (&actual.command, &actual.dependencies, &actual.environment)
+        == (&spec.command, &spec.dependencies, &spec.environment)
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::host::{Apply, Desired, Marker, Outcome, Request, ServiceState, WICD_SERVICE, configs_digest, path};
 use api::payload::{self, is_host_path};
-use api::services::ServicesConfig;
+use api::services::{Prepare, ServicesConfig};
 
 use super::pending::{pending_reboot, require_reboot};
 use super::recipient;
@@ -63,7 +63,7 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
         let access = if config.secret { Access::Protected } else { Access::Inherited };
         files::write(host, &config.path, config.content.as_bytes(), access)?;
     }
-    set_variables(host, &variables, &mut owned)?;
+    set_variables(host, &variables, &body.desired.services, &mut owned)?;
     trust(host, &trusted, &mut owned)?;
     for stale in owned.placed.difference(&placed) {
         files::remove(host, stale)?;
@@ -155,11 +155,20 @@ fn claim(host: &dyn Host, body: &Apply, placed: &BTreeSet<String>, owned: &mut O
     }
     let first = [path::KUBELET_FIRST_CERT, certificates::key_path(api::host::CertificateKind::Kubelet)];
     owned.files.extend(first.map(String::from));
+    owned.files.extend(tokens(&body.desired.services));
     owned.placed.extend(placed.iter().cloned());
     for file in placed {
         owned.claim_parents(host, file)?;
     }
     Ok(())
+}
+
+/// Tokens that wicd requests for services.
+fn tokens(services: &ServicesConfig) -> impl Iterator<Item = String> {
+    services.services.iter().filter_map(|service| match &service.prepare {
+        Some(Prepare::ServiceAccountToken(token)) => Some(token.path.clone()),
+        Some(Prepare::OvnHybridNetwork(_)) | None => None,
+    })
 }
 
 /// Makes the host's file be this one. A file that is right already is not touched; one that was damaged is repaired.
@@ -196,18 +205,20 @@ fn wanted_variables(services: &ServicesConfig) -> BTreeMap<String, Option<String
     variables
 }
 
-/// Sets the variables. Those that are no longer wanted become what they were before us. Programs that run do not see it, so if
-/// there are such of ours the host must be restarted.
+/// Sets the variables. Those that are no longer wanted become what they were before us; but one that each service has of its own stays until
+/// the host leaves, because it reaches none, and because the legacy operator would restart the host for it after a way back. Programs that run
+/// do not see a change, so if there are such of ours the host must be restarted.
 fn set_variables(
     host: &dyn Host,
     wanted: &BTreeMap<String, Option<String>>,
+    services: &ServicesConfig,
     owned: &mut Ownership,
 ) -> Result<(), HostError> {
     const WHY: &str = "machine-wide environment variables have changed";
     let restored: BTreeMap<String, Option<String>> = owned
         .env_vars
         .iter()
-        .filter(|(name, _)| !wanted.contains_key(*name))
+        .filter(|(name, _)| !wanted.contains_key(*name) && !services.is_own_variable(name))
         .map(|(n, v)| (n.clone(), v.clone()))
         .collect();
     let services_run = host.service(WICD_SERVICE)?.is_some();
@@ -219,7 +230,7 @@ fn set_variables(
             host.set_env_var(name, value.as_deref())?;
         }
     }
-    owned.env_vars.retain(|name, _| wanted.contains_key(name));
+    owned.env_vars.retain(|name, _| wanted.contains_key(name) || services.is_own_variable(name));
     Ok(())
 }
 

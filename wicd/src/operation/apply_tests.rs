@@ -204,6 +204,26 @@ fn variables_and_certificates_of_before_come_back() {
     assert_eq!(bed.host.state().trusted, [theirs].into());
 }
 
+/// Services that have the proxy of their own do not see the machine's: it stays for the legacy operator, which would restart the host for it.
+#[test]
+fn a_variable_of_the_machine_stays_while_each_service_has_its_own() {
+    let bed = Bed::new();
+    bed.join("1");
+    let machine = bed.host.state().env.clone();
+    let mut next = wanted("1");
+    next.desired.services.environment_vars.clear();
+    next.desired.services.watched_environment_vars.clear();
+    for service in &mut next.desired.services.services {
+        service.environment.insert("HTTP_PROXY".into(), "http://proxy".into());
+    }
+    let mut without = next.clone();
+    without.desired.services.services[0].environment.clear();
+    assert_eq!(reason(&bed.apply(next)), "Done");
+    assert_eq!(bed.host.state().env, machine);
+    assert_eq!(reason(&bed.apply(without)), "RebootRequired", "the machine's reaches a service that has none");
+    assert!(bed.host.state().env.is_empty());
+}
+
 #[test]
 fn a_restart_is_asked_for_until_it_has_happened() {
     let bed = staged("1");

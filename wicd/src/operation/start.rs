@@ -1,5 +1,6 @@
 //! `start`: takes certificates, installs and starts wicd's service, and through it all others.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use api::host::{
@@ -43,6 +44,7 @@ pub fn service_spec(wicd_sha256: &str) -> ServiceSpec {
         description: format!("{SERVICE_DESCRIPTION_PREFIX}{WICD_SERVICE}"),
         command: format!("{} service", api::host::exe_path(wicd_sha256)),
         dependencies: Vec::new(),
+        environment: BTreeMap::new(),
         start: StartType::Auto,
         recovery: Some(Recovery {
             delays: [10, 30, 60, 120].map(Duration::from_secs).to_vec(),

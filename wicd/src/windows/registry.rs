@@ -1,4 +1,6 @@
-//! Machine-wide environment variables, and the antivirus' exclusions.
+//! Environment variables of the machine and of services, and the antivirus' exclusions.
+
+use std::{collections::BTreeMap, io};
 
 use windows_registry::LOCAL_MACHINE;
 use windows_sys::Win32::Foundation::ERROR_FILE_NOT_FOUND;
@@ -7,6 +9,8 @@ use super::wide::{is, plain};
 use crate::host::HostError;
 
 const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment";
+/// Value of a service's key: a list of `name=value`.
+const SERVICE_ENVIRONMENT: &str = "Environment";
 /// Group policy for Defender: exclusions by process. The other place, under `SOFTWARE\Microsoft\Windows Defender`, is
 /// closed even to SYSTEM.
 const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
@@ -54,9 +58,36 @@ pub(super) fn exclude_from_defender(program: &str) -> Result<(), HostError> {
 
 /// Services that a service depends on, as the service manager stores them.
 pub(super) fn dependencies(service: &str) -> Vec<String> {
-    let list = LOCAL_MACHINE
-        .open(format!(r"SYSTEM\CurrentControlSet\Services\{service}"))
-        .and_then(|key| key.get_multi_string("DependOnService"));
+    list(service, "DependOnService")
+}
+
+/// Variables that a service has in addition to those of the machine. The service manager reads them each time that it starts the service:
+/// <https://learn.microsoft.com/windows-server/administration/windows-server-hklm-system-currentcontrolset-services>.
+pub(super) fn service_environment(service: &str) -> BTreeMap<String, String> {
+    let pair = |text: String| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    list(service, SERVICE_ENVIRONMENT).into_iter().filter_map(pair).collect()
+}
+
+/// Sets them, instead of those that it had.
+pub(super) fn set_service_environment(service: &str, variables: &BTreeMap<String, String>) -> io::Result<()> {
+    let key = LOCAL_MACHINE.options().read().write().open(service_key(service)).map_err(plain)?;
+    if variables.is_empty() {
+        return match key.remove_value(SERVICE_ENVIRONMENT).map_err(plain) {
+            Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => Err(e),
+            _ => Ok(()),
+        };
+    }
+    let pairs: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let pairs: Vec<&str> = pairs.iter().map(String::as_str).collect();
+    key.set_multi_string(SERVICE_ENVIRONMENT, &pairs).map_err(plain)
+}
+
+fn service_key(service: &str) -> String {
+    format!(r"SYSTEM\CurrentControlSet\Services\{service}")
+}
+
+fn list(service: &str, value: &str) -> Vec<String> {
+    let list = LOCAL_MACHINE.open(service_key(service)).and_then(|key| key.get_multi_string(value));
     // The end of the list is read as empty texts.
     list.unwrap_or_default().into_iter().filter(|d| !d.is_empty()).collect()
 }

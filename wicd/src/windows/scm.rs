@@ -132,6 +132,7 @@ pub(super) fn service(name: &str) -> Result<Option<ServiceInfo>, HostError> {
         description,
         command: config.command,
         dependencies: config.dependencies,
+        environment: super::registry::service_environment(name),
         start: config.start,
         state: state(status.dwCurrentState),
     }))
@@ -299,6 +300,8 @@ fn create(spec: &ServiceSpec, access: u32) -> io::Result<()> {
             null(),
         )
     })?;
+    // First: a service that is there without them would start without the cluster's proxy.
+    super::registry::set_service_environment(&spec.name, &spec.environment)?;
     set_description(&service, &spec.description)?;
     if let Some(recovery) = &spec.recovery {
         let (delays, reset) = recovery_raw(recovery);
@@ -329,6 +332,10 @@ fn change(service: &Handle, spec: &ServiceSpec) -> io::Result<bool> {
                 null(),
             )
         })?;
+        changed = true;
+    }
+    if super::registry::service_environment(&spec.name) != spec.environment {
+        super::registry::set_service_environment(&spec.name, &spec.environment)?;
         changed = true;
     }
     if description(service)? != spec.description {

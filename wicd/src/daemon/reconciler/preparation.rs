@@ -1,7 +1,7 @@
 //! What a service needs on the host before it starts.
 
 use api::host::{Desired, ServiceState, path};
-use api::services::{Prepare, Service};
+use api::services::{Prepare, Service, ServiceAccountToken};
 use serde_json::Value;
 use tracing::info;
 
@@ -38,7 +38,16 @@ impl Reconciler {
                 return Prepared::NotYet;
             }
         }
-        let Some(Prepare::OvnHybridNetwork(config)) = &service.prepare else { return Prepared::Ready };
+        let config = match &service.prepare {
+            None => return Prepared::Ready,
+            Some(Prepare::ServiceAccountToken(token)) => {
+                // It reads the file again and again, and ends only if there is none at its start.
+                let is_there = if running { Ok(Progress::Ready) } else { self.has_token(token) };
+                let is_done = self.is_done(service, "token", is_there);
+                return if is_done { Prepared::Ready } else { Prepared::NotYet };
+            }
+            Some(Prepare::OvnHybridNetwork(config)) => config,
+        };
         // A service that it depends on makes the network. That it does not run is said already.
         if service.dependencies.iter().any(|d| ours(d) && !runs(d)) {
             return Prepared::NotYet;
@@ -55,6 +64,13 @@ impl Reconciler {
     fn has_certificate(&self) -> Result<Progress, HostError> {
         let is_there = files::size(&*self.host, path::KUBELET_CURRENT_CERT)?.is_some();
         let missing = || Progress::Waiting(format!("kubelet has not stored {} yet", path::KUBELET_CURRENT_CERT));
+        Ok(if is_there { Progress::Ready } else { missing() })
+    }
+
+    fn has_token(&self, token: &ServiceAccountToken) -> Result<Progress, HostError> {
+        let is_there = files::size(&*self.host, &token.path)?.is_some();
+        let missing =
+            || Progress::Waiting(format!("there is no token of the ServiceAccount {} yet", token.service_account));
         Ok(if is_there { Progress::Ready } else { missing() })
     }
 
@@ -81,6 +97,9 @@ impl Reconciler {
 
 /// Whether a service goes to the API server in the Node's name, with kubelet's certificate.
 fn acts_as_node(service: &Service) -> bool {
-    let prepared = service.prepare.as_ref().map(|Prepare::OvnHybridNetwork(network)| network.kubeconfig.as_str());
-    service.path.contains(path::NODE_KUBECONFIG) || prepared == Some(path::NODE_KUBECONFIG)
+    let is_of_network = match &service.prepare {
+        Some(Prepare::OvnHybridNetwork(network)) => network.kubeconfig == path::NODE_KUBECONFIG,
+        Some(Prepare::ServiceAccountToken(_)) | None => false,
+    };
+    service.path.contains(path::NODE_KUBECONFIG) || is_of_network
 }

@@ -1,0 +1,219 @@
+//! Keeps the token of a service that goes to the API server with an identity of its own.
+//!
+//! The token is one of a ServiceAccount and is bound to the Node of the host: the API server knows from which host it comes, and it ends with the
+//! Node. The service reads the file again by itself.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::host::{Desired, path};
+use api::services::{Prepare, ServiceAccountToken};
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
+use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
+use serde::Deserialize;
+use tracing::{info, warn};
+
+use super::chain;
+use super::cluster::{ClusterError, Connect};
+use crate::files::{self, Access};
+use crate::host::{Host, HostError};
+
+/// Interval of checks of the tokens.
+const LOOK: Duration = Duration::from_secs(5);
+/// Delay after a failure.
+const AGAIN: Duration = Duration::from_secs(30);
+/// Lifetime of a token.
+const SECONDS: i64 = 3600;
+
+/// What matters of a token. It is the API server that checks it: here nothing is believed that could do more than ask too early or too late.
+#[derive(Deserialize)]
+struct Claims {
+    iat: i64,
+    exp: i64,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Bound,
+}
+
+#[derive(Deserialize)]
+struct Bound {
+    node: Named,
+}
+
+#[derive(Deserialize)]
+struct Named {
+    name: String,
+}
+
+impl Claims {
+    fn read(token: &str) -> Option<Self> {
+        let payload = token.split('.').nth(1)?;
+        serde_json::from_slice(&URL_SAFE_NO_PAD.decode(payload).ok()?).ok()
+    }
+}
+
+/// Whether a token must be renewed: after half of its life, and if it is of another Node.
+fn is_due(token: &str, node: &str, now: i64) -> bool {
+    Claims::read(token).is_none_or(|Claims { iat, exp, kubernetes }| {
+        let half = iat.saturating_add(exp.saturating_sub(iat) / 2);
+        kubernetes.node.name != node || now < iat.saturating_sub(SECONDS) || now >= half
+    })
+}
+
+/// Renews for ever.
+pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>) {
+    let mut complaint = String::new();
+    loop {
+        let wait = match renew(&*host, &*connect, jiff::Timestamp::now().as_second()).await {
+            Ok(()) => {
+                complaint.clear();
+                LOOK
+            }
+            Err(e) => {
+                let text = chain(&e);
+                if complaint != text {
+                    warn!(reason = e.reason(), "a token was not renewed: {text}");
+                    complaint = text;
+                }
+                AGAIN
+            }
+        };
+        tokio::time::sleep(wait).await;
+    }
+}
+
+/// A token that must be renewed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Due {
+    /// Namespace of the ServiceAccount.
+    pub namespace: String,
+    /// What is to be requested.
+    pub token: ServiceAccountToken,
+    /// Node that it is bound to.
+    pub node: String,
+}
+
+/// The tokens that must be renewed.
+///
+/// # Errors
+/// When the desired state or a token cannot be read.
+pub fn due(host: &dyn Host, now: i64) -> Result<Vec<Due>, HostError> {
+    let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(Vec::new()) };
+    let mut all = Vec::new();
+    for service in desired.services.services {
+        let Some(Prepare::ServiceAccountToken(token)) = service.prepare else { continue };
+        let present = files::read(host, &token.path)?.unwrap_or_default();
+        if is_due(&String::from_utf8_lossy(&present), &desired.node_name, now) {
+            all.push(Due { namespace: desired.namespace.clone(), token, node: desired.node_name.clone() });
+        }
+    }
+    Ok(all)
+}
+
+impl Due {
+    /// For the API server.
+    pub fn request(&self) -> TokenRequest {
+        let node = BoundObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("Node".into()),
+            name: Some(self.node.clone()),
+            uid: None,
+        };
+        let spec = TokenRequestSpec {
+            bound_object_ref: Some(node),
+            expiration_seconds: Some(SECONDS),
+            ..TokenRequestSpec::default()
+        };
+        TokenRequest { spec: Some(spec), ..TokenRequest::default() }
+    }
+
+    /// Puts the token where its service reads it.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn keep(&self, host: &dyn Host, token: &str) -> Result<(), HostError> {
+        files::write(host, &self.token.path, token.as_bytes(), Access::Protected)?;
+        Ok(())
+    }
+}
+
+async fn renew(host: &dyn Host, connect: &dyn Connect, now: i64) -> Result<(), ClusterError> {
+    for due in due(host, now)? {
+        let token = connect.connect().await?.request_token(&due).await?;
+        due.keep(host, &token)?;
+        info!(service_account = due.token.service_account, "a token has been renewed");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use api::services::{Service, ServicesConfig};
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::daemon::fake_cluster::FakeCluster;
+    use crate::fake::FakeHost;
+
+    fn token(claims: &Value) -> String {
+        format!("e30.{}.c2ln", URL_SAFE_NO_PAD.encode(claims.to_string()))
+    }
+
+    fn of(node: &str, iat: i64, exp: i64) -> String {
+        token(&json!({"iat": iat, "exp": exp, "kubernetes.io": {"node": {"name": node, "uid": "u"}}}))
+    }
+
+    #[test]
+    fn a_token_is_renewed_after_half_of_its_life() {
+        for (about, token, now, due) in [
+            ("new", of("win-1", 1000, 4600), 1000, false),
+            ("before half", of("win-1", 1000, 4600), 2799, false),
+            ("half", of("win-1", 1000, 4600), 2800, true),
+            ("over", of("win-1", 1000, 4600), 9000, true),
+            ("the clock was set back by a day", of("win-1", 100_000, 103_600), 13_600, true),
+            ("of another node", of("win-2", 1000, 4600), 1000, true),
+            ("bound to nothing", token(&json!({"iat": 1000, "exp": 4600})), 1000, true),
+            ("numbers without end", of("win-1", i64::MIN, i64::MAX), 0, true),
+            ("none", String::new(), 0, true),
+            ("no token", "a.b.c".into(), 0, true),
+        ] {
+            assert_eq!(is_due(&token, "win-1", now), due, "{about}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_no_token_is_due(text in ".{0,200}", now: i64) {
+            prop_assert!(is_due(&text, "win-1", now));
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_asked_for_once_and_kept_from_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let host = FakeHost::new(dir.path());
+        let cluster = FakeCluster::new();
+        renew(&host, &cluster, 0).await.unwrap();
+        let prepare = Prepare::ServiceAccountToken(ServiceAccountToken {
+            service_account: "manager".into(),
+            path: path::NODE_MANAGER_TOKEN.into(),
+        });
+        let service = Service { name: "m".into(), prepare: Some(prepare), ..Service::default() };
+        let desired = Desired {
+            node_name: "win-1".into(),
+            namespace: "ns".into(),
+            services: ServicesConfig { services: vec![service], ..ServicesConfig::default() },
+            ..Desired::default()
+        };
+        files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
+        assert!(renew(&host, &cluster, 1000).await.is_err(), "the API server cannot be reached");
+        assert_eq!(files::read(&host, path::NODE_MANAGER_TOKEN).unwrap(), None);
+        *cluster.token.lock().unwrap() = Some(of("win-1", 1000, 4600));
+        for now in [1000, 1001, 2800] {
+            renew(&host, &cluster, now).await.unwrap();
+        }
+        let written = files::read(&host, path::NODE_MANAGER_TOKEN).unwrap().unwrap();
+        assert_eq!(written, of("win-1", 1000, 4600).into_bytes());
+        assert_eq!(*cluster.tokens.lock().unwrap(), vec!["ns/manager for win-1"; 3], "the failed one, and two");
+    }
+}
