@@ -55,3 +55,4 @@ mod unnamed;
 mod walk;
 mod wicd_rights;
 mod wine;
+mod wine_overlay;
