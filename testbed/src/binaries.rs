@@ -7,6 +7,7 @@
 mod hostcontainerd;
 mod hostkubelet;
 mod kstatus;
+mod overlay;
 mod wicd_exe;
 
 use std::{
@@ -23,6 +24,7 @@ pub(crate) use devenv::{find, with_progress, workspace_root};
 pub use hostcontainerd::host_containerd;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use kstatus::kstatus;
+pub use overlay::{host_overlay, host_proxy};
 pub use wicd_exe::wicd_exe;
 
 /// The version of Kubernetes that `testbed/go/go.mod` requires.

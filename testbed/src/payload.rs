@@ -17,6 +17,8 @@ use api::payload::{File, MANIFEST, Manifest};
 use rand::{RngCore, SeedableRng, rngs::StdRng};
 use sha2::{Digest, Sha256};
 
+use crate::binaries::{host_containerd, host_overlay, host_proxy};
+
 /// Compression level for made-up payloads: the quickest.
 pub const LEVEL_FAST: i32 = 1;
 /// Compression level for releases: made once, sent to every host.
@@ -89,6 +91,22 @@ impl Entry {
         self.platforms.extend(names.iter().map(ToString::to_string));
         self
     }
+}
+
+/// What a host that is Wine needs in addition on a cluster with OVN-Kubernetes' hybrid overlay.
+///
+/// # Errors
+/// When a program of the test bed cannot be built.
+pub fn hybrid_overlay() -> Result<Vec<Entry>> {
+    Ok(vec![
+        Entry::with(r"C:\k\containerd\containerd.exe", Content::File(host_containerd()?)).services(&["containerd"]),
+        Entry::new(r"C:\k\containerd\containerd_conf.toml", "version = 3\n").services(&["containerd"]),
+        Entry::with(r"C:\k\hybrid-overlay-node.exe", Content::File(host_overlay()?)).services(&["hybrid-overlay-node"]),
+        Entry::with(r"C:\k\kube-proxy.exe", Content::File(host_proxy()?)).services(&["kube-proxy"]),
+        // Plug-ins of CNI, which run with pods: not here.
+        Entry::new(r"C:\k\cni\win-overlay.exe", "never run"),
+        Entry::new(r"C:\k\cni\host-local.exe", "never run"),
+    ])
 }
 
 /// Writes the payload of these entries into `dir`, and says what it has written. The same entries and level give the same

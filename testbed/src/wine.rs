@@ -1,10 +1,11 @@
 //! Windows hosts: Wine's service manager, registry and certificate store behind a real OpenSSH server, each host with a
 //! network, a process table and a host name of its own. Needs root on Linux; see [`available`].
 //!
-//! Not there, and so to be shown on real Windows only: PowerShell, HNS, HCS, Defender, AF_UNIX sockets, symbolic
+//! Not there, and so to be shown on real Windows only: PowerShell, HCS, Defender, AF_UNIX sockets, symbolic
 //! links, gRPC over named pipes, recovery of failed services. InitiateShutdownW and InitiateSystemShutdownExW do nothing:
 //! a program that is to restart a host here calls ExitWindowsEx or `shutdown.exe /r`. Windows' features are played by a
 //! library of the test bed (`testbed/wine/dismapi.c`): all of them are disabled at first, and enabling one takes a restart.
+//! Another one (`testbed/wine/vmcompute.c`) plays HNS.
 
 mod host;
 mod template;

@@ -28,6 +28,7 @@ cd "$DIR/build"
 "$cc" -O2 -o shutdown.exe "$SCRIPTS/shutdown.c" -luser32
 "$cc" -O2 -shared -o bcryptprimitives.dll "$SCRIPTS/bcryptprimitives.c" -ladvapi32
 "$cc" -O2 -shared -o dismapi.dll "$SCRIPTS/dismapi.c" -ladvapi32
+"$cc" -O2 -shared -o vmcompute.dll "$SCRIPTS/vmcompute.c" -lws2_32 -lole32
 
 # Wine's own advapi32 under another name, no longer marked as Wine's (for those the name counts), and one before it.
 LC_ALL=C sed 's/Wine builtin DLL/Wine renamed DLL/' "$system32/advapi32.dll" >advapi32w.dll

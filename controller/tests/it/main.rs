@@ -56,3 +56,4 @@ mod unnamed;
 mod walk;
 mod wicd_rights;
 mod wine;
+mod wine_overlay;

@@ -147,7 +147,7 @@ impl World {
     }
 }
 
-const ENVIRONMENT: &str = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment";
+pub(crate) const ENVIRONMENT: &str = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment";
 
 fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
     let kubelet =
@@ -172,18 +172,18 @@ fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> 
     })
 }
 
-async fn cmd(host: &WineHost, line: &str) -> Result<String> {
+pub(crate) async fn cmd(host: &WineHost, line: &str) -> Result<String> {
     let output = host.cmd(line).await?;
     ensure!(output.status.success(), "{line} on {}: {output:?}", host.name());
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-fn tail(text: &str, count: usize) -> String {
+pub(crate) fn tail(text: &str, count: usize) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-fn is_ready(node: &Node) -> bool {
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     conditions.is_some_and(|all| all.iter().any(|c| c.type_ == "Ready" && c.status == "True"))
 }

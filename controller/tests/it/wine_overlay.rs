@@ -1,0 +1,379 @@
+//! A node in OVN-Kubernetes' hybrid overlay, from its join to its removal, on a host that is Wine: with the services that such a
+//! node has beside kubelet, each of which needs its command line, its kubeconfig, and HNS as the operator has prepared them.
+//!
+//! What OpenShift does beside the operator is played here: it approves the certificate of hybrid-overlay-node, gives the Node its part
+//! of the pod network, and grants rights to nodes.
+
+use std::{collections::BTreeSet, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use api::{
+    WindowsNodePool,
+    conditions::kind,
+    host::{WICD_SERVICE, path as host_path},
+};
+use k8s_openapi::api::{certificates::v1::CertificateSigningRequest, core::v1::Node, events::v1::Event};
+use kube::{
+    Api, Client, ResourceExt as _,
+    api::{ListParams, Patch, PatchParams},
+};
+use serde_json::{Value, json};
+use testbed::{
+    ControlPlane, ControlPlaneOptions, Operator, OperatorOptions,
+    binaries::{Platform, host_kubelet, wicd_exe},
+    deployment::{self, within},
+    payload::{self, Content, Entry},
+    wine::{HostNetwork, WineHost, WineOptions, available},
+};
+
+use crate::wine::{ENVIRONMENT, cmd, is_ready, tail};
+
+const POOL: &str = "overlay";
+const NODE: &str = "wine-o";
+/// The network that hybrid-overlay-node makes, and the endpoint that wicd makes in it.
+const NETWORK: &str = "OVNKubernetesHybridOverlayNetwork";
+const ENDPOINT: &str = "VIPEndpoint";
+/// The Node's part of the pod network.
+const SUBNET: &str = "10.132.7.0/24";
+const SERVICES: [&str; 5] = [WICD_SERVICE, "containerd", "kubelet", "hybrid-overlay-node", "kube-proxy"];
+/// What OpenShift sets on the machines of a cluster with a proxy. Nothing answers there.
+const PROXY: [(&str, &str); 3] = [
+    ("HTTP_PROXY", "http://proxy.example:3128"),
+    ("HTTPS_PROXY", "http://proxy.example:3128"),
+    ("NO_PROXY", ".cluster.local,.svc,10.132.0.0/14,10.96.0.0/16,127.0.0.1,198.18.0.0/15,localhost"),
+];
+/// hybrid-overlay-node writes this annotation once it has made the network.
+const MAC: &str = "k8s.ovn.org/hybrid-overlay-distributed-router-gateway-mac";
+const PATIENCE: Duration = Duration::from_mins(2);
+
+struct World {
+    host: WineHost,
+    operator: Operator,
+    client: Client,
+    control_plane: ControlPlane,
+    files: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Result<Self> {
+        let files = tempfile::tempdir()?;
+        let network = Some(Arc::new(HostNetwork::create()?));
+        let control_plane = ControlPlane::start(ControlPlaneOptions { network, ..Default::default() }).await?;
+        deployment::install(&control_plane).await?;
+        let key = deployment::new_key()?;
+        deployment::store_key(&control_plane, &key).await?;
+        for object in rights() {
+            control_plane.apply_yaml(&object.to_string()).await?;
+        }
+        let options = options(&control_plane, files.path())?;
+        let host = WineHost::start(&control_plane, WineOptions::new(NODE)).await?;
+        host.authorize(&key.public_key().to_openssh()?)?;
+        let operator = Operator::start(&control_plane, &options)?;
+        operator.leads().await?;
+        let client = control_plane.client().await?;
+        Ok(Self { host, operator, client, control_plane, files })
+    }
+
+    async fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let output = self.control_plane.kubectl(args).await?;
+        ensure!(output.status.success(), "kubectl {args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        Ok(String::from_utf8(output.stdout)?)
+    }
+
+    async fn apply(&self, template: Value) -> Result<()> {
+        let hosts = [json!({"name": NODE, "address": self.host.address().to_string()})];
+        let pool = json!({
+            "apiVersion": format!("{}/{}", api::names::GROUP, api::names::VERSION),
+            "kind": "WindowsNodePool",
+            "metadata": {"name": POOL},
+            "spec": {"inventory": {"hosts": hosts}, "template": template},
+        });
+        let file = self.files.path().join("pool.yaml");
+        fs::write(&file, serde_yaml::to_string(&pool)?)?;
+        self.kubectl(&["apply", "-f", file.to_str().context("path is not UTF-8")?]).await.map(drop)
+    }
+
+    async fn node(&self) -> Result<Node> {
+        Ok(Api::all(self.client.clone()).get(NODE).await?)
+    }
+
+    /// Starts of kube-proxy that reached the API server.
+    async fn proxy_starts(&self) -> Result<usize> {
+        let events: Api<Event> = Api::default_namespaced(self.client.clone());
+        let by_proxy = |e: &Event| e.reporting_controller.as_deref() == Some("kube-proxy");
+        let here = |e: &Event| e.regarding.as_ref().and_then(|r| r.name.as_deref()) == Some(NODE);
+        let all = events.list(&ListParams::default()).await?;
+        Ok(all.iter().filter(|e| by_proxy(e) && here(e) && e.reason.as_deref() == Some("Starting")).count())
+    }
+
+    /// Whether all services run and the Node is Ready.
+    async fn is_complete(&self) -> Result<bool> {
+        let services = self.host.services().await?;
+        let runs = |name: &&str| services.iter().any(|s| s.name == **name && s.state == "RUNNING");
+        Ok(SERVICES.iter().all(runs) && is_ready(&self.node().await?))
+    }
+
+    async fn wait<F: Future<Output = Result<bool>>>(&self, what: &str, ask: impl Fn() -> F) -> Result<()> {
+        within(PATIENCE, what, || async { ask().await.unwrap_or(false) }).await
+    }
+
+    /// The objects that HNS has.
+    fn hns(&self, kind: &str) -> Result<Vec<Value>> {
+        let Ok(files) = fs::read_dir(self.host.drive_c().join("testbed/hns").join(kind)) else { return Ok(Vec::new()) };
+        files.map(|file| Ok(serde_json::from_slice(&fs::read(file?.path())?)?)).collect()
+    }
+
+    /// Diagnostics for a failure.
+    async fn show(&self) -> String {
+        let mut text = Vec::new();
+        for what in ["wnp,wi", "nodes", "csr", "events"] {
+            text.push(self.kubectl(&["get", what, "-o", "wide"]).await.unwrap_or_default());
+        }
+        text.push(format!("--- operator\n{}", tail(&self.operator.log(), 40)));
+        text.push(format!("--- services: {:?}", self.host.services().await));
+        let log = |path: &Path| tail(&fs::read_to_string(path).unwrap_or_default(), 40);
+        let logs = [
+            "wicd/windows-instance-config-daemon.exe.INFO",
+            "hybrid-overlay/hybrid-overlay.log",
+            "kube-proxy/kube-proxy.log",
+        ];
+        for file in logs {
+            text.push(format!("--- {file}\n{}", log(&self.host.drive_c().join("var/log").join(file))));
+        }
+        text.join("\n")
+    }
+}
+
+/// What OpenShift grants to nodes: kube-proxy acts as the Node, hybrid-overlay-node as a user of its own.
+fn rights() -> [Value; 3] {
+    let rbac = |kind: &str, name: &str| json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name}});
+    let with = |mut object: Value, parts: Value| {
+        object.as_object_mut().unwrap().extend(parts.as_object().unwrap().clone());
+        object
+    };
+    let binding = |name: &str, role: &str, group: &str| {
+        let parts = json!({
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "Group", "name": group}],
+        });
+        with(rbac("ClusterRoleBinding", name), parts)
+    };
+    let verbs = ["get", "list", "watch", "patch"];
+    let rules = json!({"rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": verbs}]});
+    [
+        binding("system:node-proxiers", "system:node-proxier", "system:nodes"),
+        with(rbac("ClusterRole", "ovn-nodes"), rules),
+        binding("ovn-nodes", "ovn-nodes", "system:ovn-nodes"),
+    ]
+}
+
+fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
+    let kubelet =
+        Entry::with(r"C:\k\kubelet.exe", Content::File(host_kubelet(Platform::Windows)?)).services(&["kubelet"]);
+    let entries: Vec<Entry> = payload::hybrid_overlay()?.into_iter().chain([kubelet]).collect();
+    payload::write(&dir.join("payload"), &entries, payload::LEVEL_FAST)?;
+    // Wine takes a rooted path without a drive for one of Linux.
+    let patch = json!({"podLogsDir": r"C:\var\log\pods", "volumePluginDir": r"C:\var\lib\kubelet\volume-plugins"});
+    fs::write(dir.join("kubelet.json"), patch.to_string())?;
+    let args = [
+        ("--api-server", control_plane.server()),
+        ("--network", "ovn-hybrid".to_owned()),
+        ("--kubelet-config-patch", dir.join("kubelet.json").display().to_string()),
+        ("--backoff-base", "1s".to_owned()),
+    ];
+    Ok(OperatorOptions {
+        program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
+        payload: dir.join("payload"),
+        wicd: wicd_exe()?,
+        args: args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect(),
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wine_overlay_node_works_and_leaves_nothing() -> Result<()> {
+    if let Err(reason) = available() {
+        eprintln!("skipped: {reason}");
+        return Ok(());
+    }
+    let world = World::new().await?;
+    if let Err(error) = story(&world).await {
+        bail!("{error:#}\n{}", world.show().await);
+    }
+    Ok(())
+}
+
+async fn story(world: &World) -> Result<()> {
+    let clock = std::time::Instant::now();
+    let done = |what: &str| println!("{:>6.1} s  {what}", clock.elapsed().as_secs_f32());
+    joins(world).await.context("the host becomes a node")?;
+    done("the node is Ready");
+    services_can_work(world).await.context("services can work")?;
+    every_named_file_exists(world).await.context("files")?;
+    done("services can work");
+    works_behind_a_proxy(world).await.context("behind a proxy")?;
+    done("it works with the variables of a proxy");
+    leaves(world).await.context("the host leaves")?;
+    done("nothing is left");
+    Ok(())
+}
+
+async fn joins(world: &World) -> Result<()> {
+    world.apply(json!({})).await?;
+    world.wait("the Node is there", async || Ok(world.node().await.is_ok())).await?;
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    let subnet = json!({"metadata": {"annotations": {"k8s.ovn.org/hybrid-overlay-node-subnet": SUBNET}}});
+    nodes.patch(NODE, &PatchParams::default(), &Patch::Merge(subnet)).await?;
+    world.wait("hybrid-overlay-node requests its certificate", async || approve(world).await).await?;
+    let complete = async || Ok(world.is_complete().await? && world.proxy_starts().await? > 0);
+    world.wait("all services run on a Ready Node", complete).await?;
+    let (pool, limit) = (format!("wnp/{POOL}"), format!("--timeout={}s", PATIENCE.as_secs()));
+    world.kubectl(&["wait", "--for=condition=Ready", &pool, &limit]).await.map(drop)
+}
+
+/// Approves what hybrid-overlay-node requests, as OVN-Kubernetes does: kubelet's identity may ask for that of the same node. Returns
+/// whether there was a request.
+async fn approve(world: &World) -> Result<bool> {
+    let requests: Api<CertificateSigningRequest> = Api::all(world.client.clone());
+    for request in requests.list(&ListParams::default()).await? {
+        let (_, pem) = x509_parser::pem::parse_x509_pem(&request.spec.request.0)?;
+        let is_theirs = String::from_utf8_lossy(&pem.contents).contains(&format!("system:ovn-node:{NODE}"));
+        if !is_theirs || request.spec.username.as_deref() != Some(&format!("system:node:{NODE}")) {
+            continue;
+        }
+        // The certificate lives as long as the command line says.
+        assert_eq!(request.spec.expiration_seconds, Some(24 * 60 * 60));
+        let approved = json!({"type": "Approved", "status": "True", "reason": "Test", "message": ""});
+        let approval = Patch::Merge(json!({"status": {"conditions": [approved]}}));
+        requests.patch_approval(&request.name_any(), &PatchParams::default(), &approval).await?;
+        return Ok(true);
+    }
+    Ok(false)
+}
+
+async fn services_can_work(world: &World) -> Result<()> {
+    // Each did, with the identity that its kubeconfig gives, what only it does.
+    ensure!(world.node().await?.annotations().contains_key(MAC), "hybrid-overlay-node has not annotated the Node");
+    ensure!(world.proxy_starts().await? > 0, "kube-proxy has not started with Services and EndpointSlices");
+
+    let networks = world.hns("networks")?;
+    let network = networks.iter().find(|n| n["Name"] == NETWORK).context("there is no network")?;
+    assert_eq!(network["Subnets"][0]["AddressPrefix"], SUBNET);
+    let endpoint = the_endpoint(world)?;
+    assert_eq!(endpoint["VirtualNetwork"], network["ID"]);
+    assert_eq!(endpoint["State"], 2, "the endpoint is not attached");
+    let conf: Value = serde_json::from_slice(&fs::read(on_drive(world, r"C:\k\kube-proxy.conf")?)?)?;
+    assert_eq!(conf["winkernel"]["sourceVip"], endpoint["IPAddress"]);
+    assert_eq!(conf["clusterCIDR"], SUBNET);
+    ensure!(has_adapter(world, &endpoint).await?, "no adapter has the address of the endpoint");
+    let cni: Value = serde_json::from_slice(&fs::read(on_drive(world, r"C:\k\cni\config\cni.conf")?)?)?;
+    assert_eq!(cni["ipam"]["subnet"], SUBNET);
+    assert_eq!(cni["policies"][2]["value"]["settings"]["providerAddress"], world.host.address().to_string());
+    Ok(())
+}
+
+/// kube-proxy's endpoint, the only one.
+fn the_endpoint(world: &World) -> Result<Value> {
+    let mut endpoints = world.hns("endpoints")?;
+    ensure!(endpoints.len() == 1 && endpoints[0]["Name"] == ENDPOINT, "endpoints: {endpoints:?}");
+    Ok(endpoints.remove(0))
+}
+
+/// Whether an adapter has the endpoint's address. Wine goes on listing an adapter that has gone, without addresses.
+async fn has_adapter(world: &World, endpoint: &Value) -> Result<bool> {
+    let address = endpoint["IPAddress"].as_str().context("the endpoint has no address")?;
+    Ok(cmd(&world.host, "ipconfig /all").await?.contains(address))
+}
+
+/// Follows paths from the command lines of the services through all files that are JSON, kubeconfigs among them. Logs come later.
+async fn every_named_file_exists(world: &World) -> Result<()> {
+    let (mut named, mut seen) = (Vec::new(), BTreeSet::new());
+    for service in SERVICES {
+        let key = format!(r"HKLM\System\CurrentControlSet\Services\{service}");
+        let line = cmd(&world.host, &format!("reg query {key} /v ImagePath")).await?;
+        named.extend(line.split(|c: char| c.is_whitespace() || "=\"".contains(c)).filter_map(path_in));
+    }
+    while let Some(path) = named.pop() {
+        if path.starts_with(host_path::LOGS) || !seen.insert(path.clone()) {
+            continue;
+        }
+        let file = on_drive(world, &path)?;
+        ensure!(file.exists(), "{path} is named and does not exist");
+        // A folder, a program: not JSON.
+        if let Ok(json) = serde_json::from_slice(&fs::read(file).unwrap_or_default()) {
+            strings(&json, &mut |text| named.extend(path_in(text)));
+        }
+    }
+    for expected in [host_path::NODE_KUBECONFIG, host_path::KUBELET_CURRENT_CERT, host_path::API_CA] {
+        ensure!(seen.contains(expected), "nothing names {expected}: {seen:?}");
+    }
+    Ok(())
+}
+
+fn path_in(text: &str) -> Option<String> {
+    text.starts_with(r"C:\").then(|| text.to_owned())
+}
+
+/// Calls `each` with all strings in a JSON value.
+fn strings(value: &Value, each: &mut impl FnMut(&str)) {
+    match value {
+        Value::String(text) => each(text),
+        Value::Array(list) => list.iter().for_each(|v| strings(v, each)),
+        Value::Object(map) => map.values().for_each(|v| strings(v, each)),
+        _ => {}
+    }
+}
+
+fn on_drive(world: &World, path: &str) -> Result<PathBuf> {
+    let below = path.strip_prefix(r"C:\").context("the path is on another drive")?;
+    Ok(world.host.drive_c().join(below.replace('\\', "/")))
+}
+
+/// Services get the variables with a restart of the host. After it, those that heed them reach the API server by `NO_PROXY`,
+/// and wicd, which does not, follows a change of the pool.
+async fn works_behind_a_proxy(world: &World) -> Result<()> {
+    let before = (the_endpoint(world)?, world.proxy_starts().await?);
+    for (name, value) in PROXY {
+        cmd(&world.host, &format!(r#"reg add "{ENVIRONMENT}" /v {name} /d {value} /f"#)).await?;
+    }
+    world.host.reboot().await?;
+    for (name, value) in PROXY {
+        ensure!(cmd(&world.host, &format!("set {name}")).await?.contains(value), "{name} is not set");
+    }
+    let again = async || Ok(world.is_complete().await? && world.proxy_starts().await? > before.1);
+    world.wait("all services run again", again).await?;
+    assert_eq!(the_endpoint(world)?, before.0, "the endpoint is another one");
+
+    let pools: Api<WindowsNodePool> = Api::all(world.client.clone());
+    let old = pools.get(POOL).await?.status.and_then(|s| s.desired_version).context("no version")?;
+    world.apply(json!({"spec": {"kubelet": {"maxPods": 77}}})).await?;
+    let updated = async || {
+        let pool = pools.get(POOL).await?;
+        let status = pool.status.unwrap_or_default();
+        let is = |kind| api::conditions::is_true(&status.conditions, kind);
+        let is_other = status.desired_version.is_some_and(|v| v != old);
+        Ok(is_other && status.observed_generation == pool.metadata.generation && is(kind::UPDATED) && is(kind::READY))
+    };
+    world.wait("the node follows a change", updated).await?;
+    world.wait("all services run after a change", async || world.is_complete().await).await
+}
+
+async fn leaves(world: &World) -> Result<()> {
+    let endpoint = the_endpoint(world)?;
+    let limit = format!("--timeout={}s", PATIENCE.as_secs());
+    world.kubectl(&["delete", &format!("wnp/{POOL}"), &limit]).await?;
+    let gone = async || Ok(!world.kubectl(&["get", "wi,nodes", "-o", "name"]).await?.contains(NODE));
+    world.wait("instance and Node are gone", gone).await?;
+    for kind in ["networks", "endpoints"] {
+        let left = world.hns(kind)?;
+        ensure!(left.is_empty(), "{kind} are left: {left:?}");
+    }
+    world.wait("the adapter is gone", async || Ok(!has_adapter(world, &endpoint).await?)).await?;
+    let services = world.host.services().await?;
+    ensure!(!services.iter().any(|s| SERVICES.contains(&s.name.as_str())), "services are left: {services:?}");
+    ensure!(!world.host.drive_c().join("k").exists(), "{} is left", host_path::ROOT);
+    for (name, value) in PROXY {
+        let variable = cmd(&world.host, &format!(r#"reg query "{ENVIRONMENT}" /v {name}"#)).await?;
+        ensure!(variable.contains(value), "{name} was the owner's: {variable}");
+    }
+    Ok(())
+}
