@@ -1,0 +1,188 @@
+//! The command `acceptance` on a simulated host: its rows, its exit status, and that nothing is left, whatever happens.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsInstance, WindowsNodePool};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod, Secret},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{Api, ResourceExt as _, api::ListParams};
+use russh::keys::ssh_key::LineEnding;
+use serde_json::Value;
+use testbed::sim::{Fault, SimHost, SimOptions};
+use tokio::process::Command;
+
+use crate::fleet::{World, is_ready, spec};
+
+/// Rows that a simulated host shows.
+const SHOWN: [&str; 6] = ["join", "node-facts", "reboot", "update", "rollback", "drain"];
+/// Fields of the template, and the rows that change them.
+const FIELDS: [(&str, &str); 3] =
+    [("proxy", "proxy"), ("trusted-certificates", "trustedCertificates"), ("image-mirrors", "imageMirrors")];
+
+struct Bed {
+    world: World,
+    host: SimHost,
+    files: tempfile::TempDir,
+}
+
+impl Bed {
+    async fn new() -> Result<Self> {
+        let world = World::new(SimOptions::default(), &[]).await?;
+        let files = tempfile::tempdir()?;
+        std::fs::write(files.path().join("key"), world.key.to_openssh(LineEnding::LF)?.as_bytes())?;
+        let host = world.hosts("win", 1).await?.remove(0);
+        Ok(Self { world, host, files })
+    }
+
+    fn document(&self) -> PathBuf {
+        self.files.path().join("result.json")
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"));
+        command
+            .args(["acceptance", "--host", &self.host.address().to_string(), "--port", &self.host.port().to_string()])
+            .arg("--kubeconfig")
+            .arg(self.world.control_plane.kubeconfig())
+            .arg("--identity")
+            .arg(self.files.path().join("key"))
+            .arg("--json")
+            .arg(self.document())
+            .args(more)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Exit status, standard output and standard error.
+    async fn run(&self, more: &[&str]) -> Result<(Option<i32>, String, String)> {
+        let output = self.command(more).output().await?;
+        Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+    }
+
+    /// Result and text of each row of the document.
+    fn rows(&self) -> Result<BTreeMap<String, (String, String)>> {
+        let document: Value = serde_json::from_slice(&std::fs::read(self.document())?)?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let row =
+            |row: &Value| (text(&row["id"]), (text(&row["result"]), text(&row["evidence"]) + &text(&row["reason"])));
+        Ok(document["rows"].as_array().context("no rows")?.iter().map(row).collect())
+    }
+
+    /// What runs have made and not removed.
+    async fn left(&self) -> Result<Vec<String>> {
+        let (client, all) = (&self.world.client, ListParams::default());
+        let made = ListParams::default().labels(api::names::ACCEPTANCE);
+        let mut left: Vec<String> = Vec::new();
+        left.extend(Api::<WindowsNodePool>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
+        left.extend(Api::<WindowsInstance>::all(client.clone()).list(&all).await?.iter().map(|o| o.name_any()));
+        left.extend(Api::<Node>::all(client.clone()).list(&all).await?.iter().map(|o| o.name_any()));
+        left.extend(Api::<Secret>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
+        left.extend(Api::<Pod>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
+        left.extend(Api::<PodDisruptionBudget>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
+        let has = |path: &str| Path::new(&self.host.drive_c()).join(path).exists();
+        left.extend(["k", "windows/wicd"].into_iter().filter(|path| has(path)).map(str::to_owned));
+        Ok(left)
+    }
+}
+
+/// Whether the CRD has a field of `template.spec`.
+fn is_known(field: &str) -> bool {
+    let crds = serde_json::to_string(&api::crds()).unwrap_or_default();
+    crds.contains(&format!("\"{field}\":"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_life_of_a_simulated_node() -> Result<()> {
+    let bed = Bed::new().await?;
+    let (code, out, error) = bed.run(&[]).await?;
+    ensure!(code == Some(1) && out.is_empty() && error.contains("confirm with --yes"), "{code:?}\n{out}\n{error}");
+    let (code, _, error) = bed.run(&["--yes", "--namespace", "default"]).await?;
+    ensure!(code == Some(1) && error.contains("no operator runs in the namespace default"), "{error}");
+
+    let (code, table, progress) = bed.run(&["--yes", "--image", "example.com/windows", "--timeout", "2m"]).await?;
+    println!("{table}");
+    let rows = bed.rows()?;
+    let result = |id: &str| rows.get(id).map_or("missing", |(result, _)| result.as_str()).to_owned();
+    for id in SHOWN.iter().chain(&["removal"]) {
+        ensure!(result(id) == "passed", "{id}: {:?}\n{table}\n{progress}\n{}", rows.get(*id), bed.world.operator.log());
+    }
+    for (id, field) in FIELDS {
+        // A cluster with an older CRD: it has no such field, which must not pass.
+        ensure!(result(id) == if is_known(field) { "passed" } else { "failed" }, "{table}");
+    }
+    for (id, (result, why)) in &rows {
+        let is_shown = id == "removal" || SHOWN.contains(&id.as_str()) || FIELDS.iter().any(|(row, _)| row == id);
+        ensure!(is_shown || (result == "skipped" && why == "not shown by a simulated host"), "{id}\n{table}");
+    }
+    let has_failed = FIELDS.iter().any(|(_, field)| !is_known(field));
+    ensure!(code == Some(i32::from(has_failed)) && table.contains("Nothing is left."), "{code:?}\n{table}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+    let document: Value = serde_json::from_slice(&std::fs::read(bed.document())?)?;
+    let versions = &document["versions"];
+    ensure!(versions["operator"] == env!("CARGO_PKG_VERSION") && versions["host"] == "simulated", "{versions}");
+    ensure!(versions["windows"].as_str().is_some_and(|w| w.contains("10.0.20348")), "{versions}");
+
+    // A node of another pool is left alone.
+    bed.world.join("factory", &spec(std::slice::from_ref(&bed.host))).await?;
+    let starts = bed.host.kubelet_starts();
+    let (code, _, error) = bed.run(&["--yes"]).await?;
+    ensure!(code == Some(1) && error.contains("win-0 of the pool factory"), "{error}");
+    bed.world.until("factory", "it is Ready", is_ready).await?;
+    ensure!(bed.host.kubelet_starts() == starts, "the node was disturbed");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
+    let bed = Bed::new().await?;
+    bed.host.fault(Fault::WrongKey);
+    let (code, _, error) = bed.run(&["--yes"]).await?;
+    ensure!(code == Some(1) && error.contains("cannot use the host"), "{error}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+
+    // A host that never becomes a node.
+    bed.host.mend();
+    bed.host.fault(Fault::NeverRegisters);
+    let (code, table, _) = bed.run(&["--yes", "--timeout", "30s"]).await?;
+    let rows = bed.rows()?;
+    ensure!(code == Some(1) && rows["join"].0 == "failed" && rows["update"].0 == "skipped", "{table}");
+    ensure!(rows["removal"].0 == "passed" && table.contains("Nothing is left."), "{table}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+
+    // A person ends it while the host joins.
+    let mut child = bed.command(&["--yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let instances = Api::<WindowsInstance>::all(bed.world.client.clone());
+    let begun = async || instances.list(&ListParams::default()).await.is_ok_and(|all| !all.items.is_empty());
+    bed.world.eventually("the host joins", &begun).await?;
+    signal(&child, "INT").await?;
+    let output = child.wait_with_output().await?;
+    let table = String::from_utf8(output.stdout)?;
+    ensure!(output.status.code() == Some(1) && table.contains("The run was interrupted."), "{table}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+
+    // It is killed, and the next run removes what it has left.
+    child = bed.command(&["--yes"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    bed.world.eventually("the host joins", &begun).await?;
+    child.kill().await?;
+    ensure!(!bed.left().await?.is_empty(), "a killed process has removed what it made");
+    bed.host.mend();
+    let (_, table, progress) = bed.run(&["--yes", "--timeout", "2m"]).await?;
+    ensure!(progress.contains("has left acceptance-") && bed.rows()?["join"].0 == "passed", "{table}\n{progress}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+    Ok(())
+}
+
+async fn signal(child: &tokio::process::Child, name: &str) -> Result<()> {
+    let pid = child.id().context("it has ended")?;
+    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().await?;
+    ensure!(status.success(), "kill -s {name} failed");
+    Ok(())
+}
