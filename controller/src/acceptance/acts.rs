@@ -14,7 +14,7 @@ use super::{
     judge::Outcome,
     rows::Act,
     spec::{self, change},
-    world::{Seen, World},
+    world::{Seen, World, said},
 };
 use crate::args::Acceptance;
 
@@ -46,7 +46,8 @@ impl Run {
         }
         match Box::pin(self.try_act(act)).await {
             Ok(evidence) => Outcome::passed(evidence),
-            Err(error) => Outcome::failed(format!("{error:#}")),
+            Err(error) if act == Act::Exec && is_missing(&error) => Outcome::skipped("needs kubectl"),
+            Err(error) => Outcome::failed(said(&error)),
         }
     }
 
@@ -90,7 +91,7 @@ impl Run {
             address: &self.args.host,
             port: self.args.port,
             user: &self.args.user,
-            host_key: &self.fingerprint,
+            fingerprint: &self.fingerprint,
         };
         let pool = spec::pool(&host, &Value::Object(self.template.lock().clone()));
         self.world.apply(&pool).await
@@ -213,7 +214,7 @@ impl Run {
         kubectl
             .args(["--namespace", "default", "exec", &name, "--", "cmd.exe", "/c", "echo", &mark])
             .kill_on_drop(true);
-        let output = tokio::time::timeout(self.args.timeout, kubectl.output()).await?.context("cannot run kubectl")?;
+        let output = tokio::time::timeout(self.args.timeout, kubectl.output()).await??;
         let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
         ensure!(output.status.success() && said.trim() == mark, "{said} {error}");
         Ok("the line that the command printed".to_owned())
@@ -290,6 +291,12 @@ impl Run {
         self.host.is_as_before(&self.before).await?;
         Ok("no pool, instance and Node, and none of the operator's directories on the host".to_owned())
     }
+}
+
+/// Whether there is no program of the name.
+fn is_missing(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref().map(std::io::Error::kind);
+    kind == Some(std::io::ErrorKind::NotFound)
 }
 
 /// Whether a pod that printed `mark`s around its two requests has got two answers of an API server. The outer error: not all is printed yet.

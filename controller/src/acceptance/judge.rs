@@ -317,17 +317,17 @@ pub(super) fn pod_volumes(outputs: &[Output]) -> Outcome {
 /// `route print -4 169.254.169.254`.
 pub(super) fn metadata_route(outputs: &[Output]) -> Outcome {
     let [output] = outputs else { return Outcome::failed("no output") };
-    let Ok(text) = succeeded(output) else { return unexpected(output) };
-    let route = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let active = |text| Some(str::split_once(text, "Active Routes:")?.1.split_once("Persistent Routes:")?.0);
+    let Some(active) = succeeded(output).ok().and_then(active) else { return unexpected(output) };
     let is_address = |word: &str| word.parse::<std::net::Ipv4Addr>().is_ok();
-    for words in route {
-        if let ["169.254.169.254", "255.255.255.255", gateway, ..] = words[..]
+    for line in active.lines() {
+        if let ["169.254.169.254", "255.255.255.255", gateway, ..] = line.split_whitespace().collect::<Vec<_>>()[..]
             && is_address(gateway)
         {
             return Outcome::passed(format!("through {gateway}"));
         }
     }
-    if text.contains("Active Routes:") && text.lines().any(|line| line.trim() == "None") {
+    if active.trim() == "None" {
         return Outcome::skipped("the host has no such route: it is no instance of Amazon");
     }
     unexpected(output)

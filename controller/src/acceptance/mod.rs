@@ -30,7 +30,7 @@ use self::{
     judge::Outcome,
     report::{Ended, Report, Versions},
     rows::{Act, How, ROWS, Row},
-    world::{Names, World},
+    world::{Names, Seen, World, said},
 };
 use crate::{
     api_server,
@@ -89,11 +89,10 @@ pub async fn run(args: Acceptance) -> anyhow::Result<ExitCode> {
         () = Box::pin(interruption()?) => Err(anyhow::anyhow!("interrupted")),
     };
     if let Err(error) = removed {
-        let name = run.world.names.name();
-        report.left.push(api::text::line(
-            &format!("{name} (WindowsNodePool, WindowsInstance, Node, Secret and pods of this name, as far as they exist): {error:#}; run the command again to remove it"),
-            1_000,
-        ));
+        let (name, why) = (run.world.names.name(), said(&error));
+        let kinds = "the WindowsNodePool, WindowsInstance, Node, Secret and pods of this name, as far as they exist";
+        let left = format!("{name}: {kinds}: {why}; to remove them, run the command again");
+        report.left.push(api::text::line(&left, 1_000));
     }
     write(&run.args, &report)?;
     Ok(if report.is_good() { ExitCode::SUCCESS } else { FAILED.into() })
@@ -196,7 +195,7 @@ async fn run_rows(run: &Run, rows: &Mutex<Vec<Ended>>, versions: &Mutex<Versions
 
 /// Whether the host is a Ready node, to which nothing is done. A change that came to nothing may take it a moment.
 async fn is_node(run: &Run) -> bool {
-    let node = run.world.until_seen("the node is Ready", |seen| seen.follows());
+    let node = run.world.until_seen("the node is Ready", Seen::follows);
     timeout(VERSION.min(run.args.timeout), node).await.is_ok_and(|node| node.is_ok())
 }
 
@@ -206,7 +205,7 @@ async fn run_row(run: &Run, row: &Row) -> Outcome {
         (How::Host(..), Some(why)) => Outcome::skipped(why),
         (How::Host(commands, judge), None) => match run.host.run(commands).await {
             Ok(outputs) => judge(&outputs),
-            Err(error) => Outcome::failed(format!("{error:#}")),
+            Err(error) => Outcome::failed(said(&error)),
         },
     }
 }

@@ -132,7 +132,7 @@ mod tests {
         let (passed, skipped, failed) = (Outcome::passed("a"), Outcome::skipped("b"), Outcome::failed("c"));
         assert!(report(&[passed.clone(), skipped]).is_good());
         assert!(!report(&[passed.clone(), failed]).is_good());
-        assert!(!Report { left: vec!["the pool x".into()], ..report(&[passed.clone()]) }.is_good());
+        assert!(!Report { left: vec!["the pool x".into()], ..report(std::slice::from_ref(&passed)) }.is_good());
         assert!(!Report { interrupted: true, ..report(&[passed]) }.is_good());
     }
 

@@ -14,14 +14,14 @@ pub(super) const CERTUTIL: &str = "certutil.exe -store Root 3bb1582d319ffed7adfd
 /// Registry of the change of `template.spec.imageMirrors`.
 pub(super) const MIRRORED: &str = "registry.acceptance.invalid";
 
-/// What the pool is made of.
+/// The host of the pool. `fingerprint` is that of its host key.
 pub(super) struct Host<'a> {
     pub(super) name: &'a str,
     pub(super) suffix: &'a str,
     pub(super) address: &'a str,
     pub(super) port: u16,
     pub(super) user: &'a str,
-    pub(super) host_key: &'a str,
+    pub(super) fingerprint: &'a str,
 }
 
 /// Metadata of an object that the run makes.
@@ -32,7 +32,7 @@ pub(super) fn metadata(name: &str, suffix: &str, address: &str) -> Value {
 /// The pool with this one host, in which `template` is the part that changes. JSON and not a type, so that a field that the cluster's CRD
 /// lacks is sent all the same, and refused.
 pub(super) fn pool(host: &Host<'_>, template: &Value) -> Value {
-    let Host { name, suffix, address, port, user, host_key } = host;
+    let Host { name, suffix, address, port, user, fingerprint } = host;
     let mut spec = json!({"taints": [{"key": names::ACCEPTANCE, "value": suffix, "effect": "NoSchedule"}]});
     if let (Some(spec), Some(more)) = (spec.as_object_mut(), template.as_object()) {
         spec.extend(more.clone());
@@ -43,7 +43,7 @@ pub(super) fn pool(host: &Host<'_>, template: &Value) -> Value {
         "metadata": metadata(name, suffix, address),
         "spec": {
             "inventory": {"hosts": [
-                {"name": name, "address": address, "port": port, "username": user, "hostKey": host_key}
+                {"name": name, "address": address, "port": port, "username": user, "hostKey": fingerprint}
             ]},
             "ssh": {"privateKeySecretRefs": [{"name": name}]},
             "template": {"metadata": {"labels": {names::ACCEPTANCE: suffix}}, "spec": spec},

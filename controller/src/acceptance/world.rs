@@ -26,7 +26,7 @@ use tokio::time::{Instant, sleep};
 use super::spec;
 
 /// Between two reads of what is waited for.
-const POLL: Duration = Duration::from_secs(1);
+const POLL: Duration = Duration::from_millis(500);
 /// Namespace of pods and budgets.
 const PODS: &str = "default";
 
@@ -151,7 +151,7 @@ impl World {
             let last = match look().await {
                 Ok(Ok(found)) => return Ok(found),
                 Ok(Err(last)) => last,
-                Err(error) => format!("{error:#}"),
+                Err(error) => said(&error),
             };
             if begin.elapsed() >= self.limit {
                 bail!("not within {} s: {what}; {last}", self.limit.as_secs());
@@ -399,6 +399,26 @@ impl World {
         self.pods().delete_collection(&now, &made).await.context("cannot delete the pods")?;
         gone(self.secrets().delete(&name, &now).await).context("cannot delete the Secret")
     }
+}
+
+/// An error with its causes, where an answer of the API server is only its message.
+pub(super) fn said(error: &anyhow::Error) -> String {
+    let one = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+        Some(kube::Error::Api(status)) => status.message.clone(),
+        _ => cause.to_string(),
+    };
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let part = one(cause);
+        // An error often repeats its source.
+        if !parts.iter().any(|before| before.contains(&part)) {
+            parts.push(part);
+        }
+        if matches!(cause.downcast_ref(), Some(kube::Error::Api(_))) {
+            break;
+        }
+    }
+    parts.join(": ")
 }
 
 /// A deletion of what is there no more is one that worked.

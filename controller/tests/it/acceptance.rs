@@ -12,7 +12,7 @@ use k8s_openapi::api::{
     core::v1::{Node, Pod, Secret},
     policy::v1::PodDisruptionBudget,
 };
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use russh::keys::ssh_key::LineEnding;
 use serde_json::Value;
 use testbed::sim::{Fault, SimHost, SimOptions};
@@ -81,12 +81,14 @@ impl Bed {
         let (client, all) = (&self.world.client, ListParams::default());
         let made = ListParams::default().labels(api::names::ACCEPTANCE);
         let mut left: Vec<String> = Vec::new();
-        left.extend(Api::<WindowsNodePool>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
-        left.extend(Api::<WindowsInstance>::all(client.clone()).list(&all).await?.iter().map(|o| o.name_any()));
-        left.extend(Api::<Node>::all(client.clone()).list(&all).await?.iter().map(|o| o.name_any()));
-        left.extend(Api::<Secret>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
-        left.extend(Api::<Pod>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
-        left.extend(Api::<PodDisruptionBudget>::all(client.clone()).list(&made).await?.iter().map(|o| o.name_any()));
+        left.extend(Api::<WindowsNodePool>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<WindowsInstance>::all(client.clone()).list(&all).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<Node>::all(client.clone()).list(&all).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<Secret>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<Pod>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any));
+        left.extend(
+            Api::<PodDisruptionBudget>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any),
+        );
         let has = |path: &str| Path::new(&self.host.drive_c()).join(path).exists();
         left.extend(["k", "windows/wicd"].into_iter().filter(|path| has(path)).map(str::to_owned));
         Ok(left)
