@@ -250,7 +250,7 @@ fn access() -> Vec<Case> {
             bad: vec![
                 (0, acl(ABOVE[0], &[SYSTEM, r"BUILTIN\Users:(OI)(CI)(M)"])),
                 (1, acl(ABOVE[1], &[SYSTEM, r"BUILTIN\Users:(OI)(CI)(IO)(RX)"])),
-                (2, acl(ABOVE[2], &[SYSTEM, r"Everyone:(W)"])),
+                (2, acl(ABOVE[2], &[SYSTEM, r"BUILTIN\Guests:(W)"])),
             ],
         },
         Case {
@@ -267,7 +267,7 @@ fn access() -> Vec<Case> {
                 r"C:\var\lib\kubelet\config.json",
                 &[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"],
             )],
-            bad: vec![(0, acl(r"C:\var\lib\kubelet\config.json", &[SYSTEM, ADMINISTRATORS, r"Everyone:(R)"]))],
+            bad: vec![(0, acl(r"C:\var\lib\kubelet\config.json", &[SYSTEM, ADMINISTRATORS, r"BUILTIN\Guests:(R)"]))],
         },
         Case {
             judge: client_certificate,
