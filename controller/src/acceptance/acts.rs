@@ -149,16 +149,17 @@ impl Run {
     }
 
     async fn until_restarted(&self, before: &str) -> anyhow::Result<String> {
+        let is_wine = self.kind == Kind::Wine;
         let restarted = |seen: &Seen| {
             let node = seen.node.as_ref()?.spec.as_ref()?;
             let is_over = !seen.asks_restart() && node.unschedulable != Some(true) && seen.follows().is_some();
-            seen.boot_id().filter(|now| is_over && now != before)
+            seen.boot_id(is_wine).filter(|now| is_over && now != before)
         };
         self.world.until_seen("the host has restarted and takes pods", restarted).await
     }
 
     async fn boot_id(&self) -> anyhow::Result<String> {
-        self.world.see().await?.boot_id().context("the Node reports no boot id")
+        self.world.see().await?.boot_id(self.kind == Kind::Wine).context("the Node reports no boot id")
     }
 
     async fn reboot(&self) -> anyhow::Result<String> {

@@ -78,10 +78,13 @@ impl Seen {
         is_settled.then_some(desired)
     }
 
-    /// The boot id that kubelet has reported last.
-    pub(super) fn boot_id(&self) -> Option<String> {
-        let info = self.node.as_ref()?.status.as_ref()?.node_info.as_ref()?;
-        Some(info.boot_id.clone()).filter(|id| !id.is_empty())
+    /// The boot id that kubelet has reported last, which is never one of before a restart that is over. Under Wine it does not change: there it
+    /// is that of the facts.
+    pub(super) fn boot_id(&self, is_wine: bool) -> Option<String> {
+        let info = || self.node.as_ref()?.status.as_ref()?.node_info.as_ref().map(|info| info.boot_id.clone());
+        let facts = || self.instance.as_ref()?.status.as_ref()?.facts.as_ref().map(|facts| facts.boot_id.clone());
+        let id = if is_wine { facts() } else { info() };
+        id.filter(|id| !id.is_empty())
     }
 
     /// Whether a person or the host asks for a restart.
