@@ -34,6 +34,17 @@ const SHOWN: [&str; 10] = [
     "removal",
 ];
 
+/// Result and text of each row.
+type Rows = BTreeMap<String, (String, String)>;
+
+/// The rows of a document.
+fn rows(document: &Path) -> Result<Rows> {
+    let document: Value = serde_json::from_slice(&std::fs::read(document)?)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let row = |row: &Value| (text(&row["id"]), (text(&row["result"]), text(&row["evidence"]) + &text(&row["reason"])));
+    Ok(document["rows"].as_array().context("no rows")?.iter().map(row).collect())
+}
+
 struct Bed {
     world: World,
     host: SimHost,
@@ -75,13 +86,8 @@ impl Bed {
         Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
     }
 
-    /// Result and text of each row of the document.
-    fn rows(&self) -> Result<BTreeMap<String, (String, String)>> {
-        let document: Value = serde_json::from_slice(&std::fs::read(self.document())?)?;
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        let row =
-            |row: &Value| (text(&row["id"]), (text(&row["result"]), text(&row["evidence"]) + &text(&row["reason"])));
-        Ok(document["rows"].as_array().context("no rows")?.iter().map(row).collect())
+    fn rows(&self) -> Result<Rows> {
+        rows(&self.document())
     }
 
     /// What runs have made and not removed.
@@ -175,6 +181,45 @@ async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
     let (_, table, progress) = bed.run(&["--yes", "--timeout", "2m"]).await?;
     ensure!(progress.contains("has left acceptance-") && bed.rows()?["join"].0 == "passed", "{table}\n{progress}");
     ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+    Ok(())
+}
+
+/// Under Wine the host runs commands, and what they print is Wine's: those rows are skipped, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wine_host() -> Result<()> {
+    if let Err(reason) = testbed::wine::available() {
+        eprintln!("skipped: {reason}");
+        return Ok(());
+    }
+    let world = crate::wine::World::new().await?;
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
+    let key = secrets.get(api::names::DEFAULT_KEY_SECRET).await?.data.unwrap_or_default();
+    let key = key.into_values().next().context("the Secret has no key")?.0;
+    let files = tempfile::tempdir()?;
+    let (identity, document) = (files.path().join("key"), files.path().join("result.json"));
+    std::fs::write(&identity, key)?;
+    for host in &world.hosts {
+        let output = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+            .args(["acceptance", "--yes", "--timeout", "3m", "--host", &host.address().to_string()])
+            .args(["--image", "example.com/windows"])
+            .arg("--kubeconfig")
+            .arg(world.control_plane.kubeconfig())
+            .arg("--identity")
+            .arg(&identity)
+            .arg("--json")
+            .arg(&document)
+            .stdin(Stdio::null())
+            .output()
+            .await?;
+        let table = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(0), "{table}\n{}", world.show().await);
+        for (id, (result, why)) in rows(&document)? {
+            // No pod runs there that a PodDisruptionBudget could hold.
+            let is_shown = SHOWN.contains(&id.as_str()) && id != "drain";
+            let is_skipped = result == "skipped" && why == "not shown by Wine";
+            ensure!(if is_shown { result == "passed" } else { is_skipped }, "{id}\n{table}");
+        }
+    }
     Ok(())
 }
 

@@ -34,19 +34,20 @@ const VARIABLE: (&str, &str, &str) = ("NO_PROXY", "198.18.0.0/15", "owner.exampl
 const OWNERS_FILES: [&str; 3] = ["Temp/mine.txt", "var/log/mine.log", "k/mine.txt"];
 const PATIENCE: Duration = Duration::from_mins(2);
 
-struct World {
-    hosts: [WineHost; 2],
+pub(crate) struct World {
+    pub(crate) hosts: [WineHost; 2],
     operator: Option<Operator>,
     options: OperatorOptions,
     /// Of the pool.
     template: Value,
-    client: Client,
-    control_plane: ControlPlane,
+    pub(crate) client: Client,
+    pub(crate) control_plane: ControlPlane,
     files: tempfile::TempDir,
 }
 
 impl World {
-    async fn new() -> Result<Self> {
+    /// The operator, and two hosts in no pool.
+    pub(crate) async fn new() -> Result<Self> {
         let files = tempfile::tempdir()?;
         let control_plane = ControlPlane::start(ControlPlaneOptions {
             network: Some(Arc::new(HostNetwork::create()?)),
@@ -128,7 +129,7 @@ impl World {
     }
 
     /// Diagnostics for a failure.
-    async fn show(&self) -> String {
+    pub(crate) async fn show(&self) -> String {
         let mut text = Vec::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {
             text.push(self.kubectl(&args).await.unwrap_or_default());
