@@ -1,6 +1,8 @@
 //! How to reach the API server: as a kubeconfig says, or as a pod does. Without a proxy of the environment, which is for Git servers and
 //! registries: kube has no use for it, and does not read `NO_PROXY`.
 
+use std::path::Path;
+
 use anyhow::Context as _;
 use kube::{
     Config,
@@ -20,6 +22,16 @@ pub(crate) async fn config() -> anyhow::Result<Config> {
         Err(e) => Config::incluster()
             .with_context(|| format!("no configuration for the API server: run in a pod, or set KUBECONFIG ({e})")),
     }
+}
+
+/// Configuration for a client by the kubeconfig in this file, or as [`config`] without one.
+///
+/// # Errors
+/// When the file cannot be read or used, or as [`config`].
+pub(crate) async fn config_of(file: Option<&Path>) -> anyhow::Result<Config> {
+    let Some(file) = file else { return config().await };
+    let context = || format!("the kubeconfig {} cannot be used", file.display());
+    of_kubeconfig(Kubeconfig::read_from(file).with_context(context)?).await.with_context(context)
 }
 
 /// A proxy that the kubeconfig itself names stays, so that making a client refuses it.

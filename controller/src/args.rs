@@ -40,6 +40,11 @@ pub enum Command {
         #[command(subcommand)]
         what: Check,
     },
+    /// Run the whole life of a node on a real Windows host, from the join to the removal, and report what works. Restarts the host.
+    #[command(
+        after_help = "Exit status:\n  0  every row passed or is skipped\n  1  an error, a row that failed, or something that is left"
+    )]
+    Acceptance(Box<Acceptance>),
     /// Show pools and their hosts as a tree, the worst first.
     #[command(
         after_help = "Exit status:\n  0  every pool is Ready\n  1  an error, or a pool that is Degraded or not Ready\n  2  work is in progress"
@@ -310,6 +315,50 @@ pub struct CheckHost {
     pub output: Output,
 }
 
+/// Arguments of `acceptance`.
+#[derive(Parser, Clone, Debug)]
+pub struct Acceptance {
+    /// Kubeconfig of a user who may write WindowsNodePools, Secrets, Nodes and pods. `KUBECONFIG` or the service account of the pod if not set.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// IP address or DNS name of the host, which is in no pool yet.
+    #[arg(long, value_name = "ADDRESS")]
+    pub host: String,
+    /// File with the private key, in OpenSSH or PEM form and without a passphrase.
+    #[arg(short, long, value_name = "FILE")]
+    pub identity: PathBuf,
+    /// SSH port.
+    #[arg(long, default_value_t = 22)]
+    pub port: u16,
+    /// User, an administrator of the host.
+    #[arg(long, default_value = "Administrator")]
+    pub user: String,
+    /// Fingerprint of the host key, as `SHA256:...`. The key that the host shows if not set.
+    #[arg(long, value_name = "FINGERPRINT")]
+    pub host_key: Option<String>,
+    /// Namespace of the operator.
+    #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
+    pub namespace: String,
+    /// Windows image with `cmd.exe` and `curl.exe` that matches the host's Windows. No pod runs if not set.
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Domain of the cluster's DNS.
+    #[arg(long, env = "WINDOWS_NODE_POOLS_CLUSTER_DOMAIN", default_value = "cluster.local")]
+    pub cluster_domain: String,
+    /// Time that each row and the removal may take.
+    #[arg(long, value_parser = duration, default_value = "45m")]
+    pub timeout: Duration,
+    /// Ask no question.
+    #[arg(long)]
+    pub yes: bool,
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = Output::Table)]
+    pub output: Output,
+    /// File for the result as JSON, to attach to an issue.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
 /// Arguments of `status`.
 #[derive(Parser, Clone, Debug)]
 pub struct Status {
@@ -406,66 +455,5 @@ fn lease_duration(text: &str) -> Result<Duration, String> {
 mod manifest_tests;
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn durations() {
-        for (text, seconds) in [("90", 90), ("90s", 90), ("10m", 600), ("6h", 21600)] {
-            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
-        }
-        assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
-        for bad in ["", "s", "1d", "-1s", "1.5h", " 1s", "5000000000000000h", "8785h"] {
-            assert!(duration(bad).is_err(), "{bad:?}");
-        }
-    }
-
-    #[test]
-    fn a_lease_that_others_would_not_wait_for_is_refused() {
-        for (text, taken) in [("15s", true), ("10m", true), ("601s", false), ("0s", false), ("999ms", false)] {
-            assert_eq!(lease_duration(text).is_ok(), taken, "{text}");
-        }
-    }
-
-    #[test]
-    fn the_command_line_is_consistent() {
-        command().debug_assert();
-    }
-
-    /// `kubectl exec deploy/windows-node-pools -- windows-node-pools plan` has the environment of the operator, and not its arguments.
-    #[test]
-    fn every_setting_can_be_set_by_the_environment() {
-        for arg in Run::command().get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {
-            let env = arg.get_env().map(|env| env.to_string_lossy().into_owned());
-            assert!(env.is_some_and(|env| env == env.to_uppercase()), "{}", arg.get_id());
-        }
-    }
-
-    #[test]
-    fn each_command_says_with_what_it_exits() {
-        let leaves = |command: &clap::Command| match command.get_subcommands().cloned().collect::<Vec<_>>() {
-            none if none.is_empty() => vec![command.clone()],
-            below => below,
-        };
-        for mut command in command().get_subcommands().flat_map(leaves).collect::<Vec<_>>() {
-            let help = command.render_long_help().to_string();
-            assert!(help.contains("Exit status:\n  0  "), "{help}");
-        }
-    }
-
-    #[test]
-    fn the_short_help_of_plan_fits_on_a_screen() {
-        let mut plan = command().find_subcommand("plan").unwrap().clone();
-        let (short, long) = (plan.render_help().to_string(), plan.render_long_help().to_string());
-        assert!(short.lines().count() < 25 && short.contains("--filename"), "{short}");
-        assert!(long.contains("Settings of the operator:") && long.contains("--api-server"), "{long}");
-    }
-
-    #[test]
-    fn shells_complete_the_commands() {
-        for shell in Shell::value_variants() {
-            let script = completion(*shell);
-            assert!(script.contains("windows-node-pools") && script.contains("explain"), "{shell}");
-        }
-    }
-}
+#[path = "args_tests.rs"]
+mod tests;

@@ -1,14 +1,13 @@
 //! The command `check host`: whether a host can become a node, without a cluster and without a change of the host.
 
-use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use api::host::{self, HostState, Verb, path};
 use jiff::Timestamp;
 use remote::{
     Operator, RemoteError, Session, Traffic, facts,
     payload::{Payload, Wicd},
-    ssh::{HostKeyCheck, Identity, Target},
 };
 use serde_json::{Value, json};
 use wnp_core::operation::{
@@ -16,7 +15,10 @@ use wnp_core::operation::{
     windows_versions,
 };
 
-use crate::args::{CheckHost, Output};
+use crate::{
+    args::{CheckHost, Output},
+    ssh_target,
+};
 
 /// Exit status when the host cannot become a node.
 const UNFIT: u8 = 1;
@@ -61,31 +63,14 @@ async fn rows(args: &CheckHost) -> anyhow::Result<Vec<Row>> {
 }
 
 async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> {
-    let read = |file: &Path| std::fs::read(file).with_context(|| format!("cannot read {}", file.display()));
-    let key = Identity::from_pem(&args.identity.display().to_string(), &read(&args.identity)?)?;
-    let host_key = match &args.host_key {
-        None => HostKeyCheck::TrustOnFirstUse,
-        Some(key) if key.starts_with("SHA256:") => HostKeyCheck::PinnedFingerprint(key.clone()),
-        Some(key) => {
-            bail!("{key:?} is no fingerprint of a host key, such as SHA256:a5dbhnVDVV+wzA3hzpgP7k0GfTkN0yYuMJrxQhl8wrE")
-        }
-    };
+    let target =
+        ssh_target::new(&args.address, args.port, &args.user, &args.identity, args.host_key.as_deref(), LIMIT)?;
     let operator = Operator {
         cluster_id: String::new(),
         epoch: 0,
         wicd: Wicd::open(&args.wicd).context("cannot read wicd.exe; name it with --wicd")?,
         payload: Payload::default(),
         traffic: Traffic::default(),
-    };
-    let target = Target {
-        address: args.address.clone(),
-        port: args.port,
-        username: args.user.clone(),
-        keys: vec![Arc::new(key)],
-        host_key,
-        jump_host: None,
-        connect_timeout: LIMIT,
-        command_timeout: LIMIT,
     };
     let operation = format!("check-{}", std::process::id());
     Ok(Session::open(&Arc::new(operator), &target, "", &operation, None).await)

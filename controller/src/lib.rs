@@ -8,6 +8,7 @@
 //! * [`wmco`], [`wmco_sources`], [`wmco_versions`]: what only a cluster of the Windows Machine Config Operator has.
 //! * [`run()`](run::run): the process: Lease, caches, controllers.
 
+pub mod acceptance;
 mod api_server;
 pub mod args;
 pub mod check_command;
@@ -38,6 +39,7 @@ mod reconcile_trigger;
 mod release;
 pub mod run;
 mod secrets;
+mod ssh_target;
 pub mod status_command;
 mod supervision;
 mod telemetry;

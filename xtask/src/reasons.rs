@@ -61,7 +61,7 @@ const OTHERS: &[(&str, &[&str])] = &[
     ),
     ("platforms of OpenShift", &["AlibabaCloud", "KubeVirt", "OpenStack", "PowerVS"]),
     ("types and schemas", &["KubeletDuration", "PoolCollector", "PullSecret"]),
-    ("values of OpenShift", &["NeverContactSource"]),
+    ("values of OpenShift", &["NeverContactSource", "OVNKubernetesHybridOverlayNetwork"]),
     (
         "values of Kubernetes",
         &[

@@ -1,5 +1,10 @@
 //! Facts of the cluster that differ for the hosts of a pool.
 
+#![expect(
+    clippy::struct_field_names,
+    reason = "the fields are those of OpenShift's Proxy, and the derive repeats the type"
+)]
+
 use kube::KubeSchema;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -15,7 +20,6 @@ const PROXY_URL: (&str, &str) = (
 /// The proxy of the hosts of a pool, in place of the cluster's.
 #[derive(KubeSchema, Serialize, Deserialize, Clone, Debug, PartialEq, Eq, Default)]
 #[serde(rename_all = "camelCase")]
-#[expect(clippy::struct_field_names, reason = "as in OpenShift's Proxy")]
 pub struct ProxySettings {
     /// URL of the proxy for HTTP.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -95,6 +95,7 @@ async fn taints() -> Result<()> {
 }
 
 #[tokio::test]
+#[expect(clippy::too_many_lines, reason = "a table of cases")]
 async fn services_of_the_nodes() -> Result<()> {
     let spec = |spec: Value| json!({"template": {"spec": spec}});
     let kubelet = |kubelet: Value| spec(json!({"kubelet": kubelet}));

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "helpers of tests fail tests")]
 
+mod acceptance;
 mod access;
 mod access_operator;
 mod azure;

@@ -34,19 +34,20 @@ const VARIABLE: (&str, &str, &str) = ("NO_PROXY", "198.18.0.0/15", "owner.exampl
 const OWNERS_FILES: [&str; 3] = ["Temp/mine.txt", "var/log/mine.log", "k/mine.txt"];
 const PATIENCE: Duration = Duration::from_mins(2);
 
-struct World {
-    hosts: [WineHost; 2],
+pub(crate) struct World {
+    pub(crate) hosts: [WineHost; 2],
     operator: Option<Operator>,
     options: OperatorOptions,
     /// Of the pool.
     template: Value,
-    client: Client,
-    control_plane: ControlPlane,
+    pub(crate) client: Client,
+    pub(crate) control_plane: ControlPlane,
     files: tempfile::TempDir,
 }
 
 impl World {
-    async fn new() -> Result<Self> {
+    /// The operator, and two hosts in no pool.
+    pub(crate) async fn new() -> Result<Self> {
         let files = tempfile::tempdir()?;
         let control_plane = ControlPlane::start(ControlPlaneOptions {
             network: Some(Arc::new(HostNetwork::create()?)),
@@ -128,7 +129,7 @@ impl World {
     }
 
     /// Diagnostics for a failure.
-    async fn show(&self) -> String {
+    pub(crate) async fn show(&self) -> String {
         let mut text = Vec::new();
         for args in [["get", "wnp,wi", "-o", "wide"], ["get", "nodes", "-o", "wide"], ["get", "csr", "-o", "wide"]] {
             text.push(self.kubectl(&args).await.unwrap_or_default());
@@ -263,7 +264,7 @@ async fn joined(world: &World, host: &WineHost) -> Result<()> {
     assert_eq!(host.boots(), 2);
     // The proxy is the services', and the machine's variables are the owner's.
     let service = r"HKLM\SYSTEM\CurrentControlSet\Services\kubelet";
-    let variables = cmd(host, &format!(r#"reg query {service} /v Environment"#)).await?;
+    let variables = cmd(host, &format!("reg query {service} /v Environment")).await?;
     ensure!(variables.contains(&format!("{}={}", VARIABLE.0, VARIABLE.1)), "{variables}");
     // Those who act in the Node's name have kubelet's certificate from the start.
     let stored = fs::read_to_string(host.drive_c().join("var/lib/kubelet/pki/kubelet-client-current.pem"))?;

@@ -28,6 +28,7 @@ const MAX_CONTAINERD: usize = 16 << 10;
 
 /// A services ConfigMap.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(clippy::large_enum_variant, reason = "one is made for each version, and nearly all are ours")]
 pub enum Stored {
     /// Rendered by this operator or another version of it.
     Ours(Rendered),

@@ -10,6 +10,7 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::ByteString;
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use k8s_openapi::api::certificates::v1::{CertificateSigningRequest, CertificateSigningRequestSpec};
 use k8s_openapi::api::core::v1::{ConfigMap, Node, ServiceAccount};
 use kube::api::{Api, ObjectMeta, Patch, PatchParams, PostParams};
@@ -17,7 +18,6 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use serde_json::{Value, json};
 
-use super::service_token::Due;
 use crate::certificates::{CertificateError, split};
 use crate::files;
 use crate::host::{Host, HostError};
@@ -107,7 +107,12 @@ pub trait Cluster: Send + Sync {
         annotations: BTreeMap<&'static str, Option<String>>,
     ) -> BoxFuture<'a, Result<(), ClusterError>>;
     /// Asks for a token of a ServiceAccount.
-    fn request_token<'a>(&'a self, due: &'a Due) -> BoxFuture<'a, Result<String, ClusterError>>;
+    fn request_token<'a>(
+        &'a self,
+        namespace: &'a str,
+        service_account: &'a str,
+        request: TokenRequest,
+    ) -> BoxFuture<'a, Result<String, ClusterError>>;
     /// Asks for a certificate that lives for so many seconds; returns the name of the request.
     fn request_certificate(&self, pem: String, seconds: i32) -> BoxFuture<'_, Result<String, ClusterError>>;
     /// What has become of a request.
@@ -222,12 +227,16 @@ impl Cluster for KubeCluster {
         .boxed()
     }
 
-    fn request_token<'a>(&'a self, due: &'a Due) -> BoxFuture<'a, Result<String, ClusterError>> {
+    fn request_token<'a>(
+        &'a self,
+        namespace: &'a str,
+        service_account: &'a str,
+        request: TokenRequest,
+    ) -> BoxFuture<'a, Result<String, ClusterError>> {
         const ACTION: &str = "request a token of a ServiceAccount";
         async move {
-            let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), &due.namespace);
-            let params = PostParams::default();
-            let made = accounts.create_token_request(&due.token.service_account, &params, &due.request()).await;
+            let accounts: Api<ServiceAccount> = Api::namespaced(self.0.clone(), namespace);
+            let made = accounts.create_token_request(service_account, &PostParams::default(), &request).await;
             let token = made.map_err(call(ACTION))?.status.and_then(|s| s.token);
             token.ok_or_else(|| ClusterError::Call { action: ACTION, source: "the answer has none".into() })
         }

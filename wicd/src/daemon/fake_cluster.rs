@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex};
 use futures::future::BoxFuture;
 use futures::stream::{self, BoxStream};
 use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::authentication::v1::TokenRequest;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::cluster::{Cluster, ClusterError, Connect, Issue, ServicesConfigMap};
-use super::service_token::Due;
 
 type Issuing = Box<dyn Fn(&str) -> Issue + Send + Sync>;
 
@@ -125,12 +125,15 @@ impl Cluster for FakeCluster {
         .boxed()
     }
 
-    fn request_token<'a>(&'a self, due: &'a Due) -> BoxFuture<'a, Result<String, ClusterError>> {
+    fn request_token<'a>(
+        &'a self,
+        namespace: &'a str,
+        service_account: &'a str,
+        request: TokenRequest,
+    ) -> BoxFuture<'a, Result<String, ClusterError>> {
         async move {
-            self.tokens
-                .lock()
-                .unwrap()
-                .push(format!("{}/{} for {}", due.namespace, due.token.service_account, due.node));
+            let node = request.spec.and_then(|s| s.bound_object_ref?.name).unwrap_or_default();
+            self.tokens.lock().unwrap().push(format!("{namespace}/{service_account} for {node}"));
             self.token.lock().unwrap().clone().ok_or_else(unreachable)
         }
         .boxed()

@@ -138,7 +138,8 @@ impl Due {
 
 async fn renew(host: &dyn Host, connect: &dyn Connect, now: i64) -> Result<(), ClusterError> {
     for due in due(host, now)? {
-        let token = connect.connect().await?.request_token(&due).await?;
+        let cluster = connect.connect().await?;
+        let token = cluster.request_token(&due.namespace, &due.token.service_account, due.request()).await?;
         due.keep(host, &token)?;
         info!(service_account = due.token.service_account, "a token has been renewed");
     }

@@ -1,0 +1,165 @@
+//! The host over SSH: which kind of host it is, commands, and which directories it has.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use remote::ssh::{Connection, HostKeyCheck, Target};
+
+use super::judge::Output;
+
+/// Time that a command on the host may take.
+const LIMIT: Duration = Duration::from_mins(3);
+/// Most bytes of an output.
+const MOST: usize = 1 << 20;
+/// What the operator makes on a host, and removes.
+const DIRECTORIES: [&str; 3] = [r"C:\k", r"C:\windows\wicd", r"C:\var\lib\kubelet"];
+/// A program of Wine that Windows does not have.
+const WINECFG: &str = r"C:\windows\system32\winecfg.exe";
+
+/// What a host is, as far as it matters for what can be seen on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Windows.
+    Windows,
+    /// Wine, in the test bed.
+    Wine,
+    /// A host that runs only wicd, in the test bed.
+    Simulated,
+}
+
+impl Kind {
+    /// For the result.
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Windows => "Windows",
+            Self::Wine => "Wine",
+            Self::Simulated => "simulated",
+        }
+    }
+
+    /// Why a command on the host shows nothing. `None`: it does.
+    pub(super) fn shows_nothing(self) -> Option<&'static str> {
+        match self {
+            Self::Windows => None,
+            Self::Wine => Some("not shown by Wine"),
+            Self::Simulated => Some("not shown by a simulated host"),
+        }
+    }
+}
+
+/// Decides by whether there is a program of Wine, and by what `ver` prints, if it ran.
+fn kind(has_winecfg: bool, ver: Option<&Output>) -> Kind {
+    let version = |output: &Output| {
+        let text = output.text.trim().strip_prefix("Microsoft Windows [Version 10.0.")?;
+        text.strip_suffix(']')
+            .filter(|build| output.status == Some(0) && build.starts_with(|c: char| c.is_ascii_digit()))?;
+        Some(())
+    };
+    match ver {
+        _ if has_winecfg => Kind::Wine,
+        Some(output) if version(output).is_some() => Kind::Windows,
+        _ => Kind::Simulated,
+    }
+}
+
+/// The host. Each use has its own connection, for the host restarts in between.
+pub(super) struct Host {
+    target: Target,
+    /// Path of the batch file and of its output, without an end.
+    script: String,
+}
+
+impl Host {
+    /// Logs in, and pins the host key for all later connections. Returns its fingerprint and the kind of the host, too.
+    ///
+    /// # Errors
+    /// When the host cannot be reached, refuses the key, or offers no SFTP.
+    pub(super) async fn open(mut target: Target) -> anyhow::Result<(Self, String, Kind)> {
+        let connection = Connection::connect(&target).await?;
+        let key = connection.host_key().clone();
+        let fingerprint = key.fingerprint();
+        target.host_key = HostKeyCheck::Pinned(key);
+        // Only administrators write there, and the name cannot be known before.
+        let script = format!(r"C:\windows\acceptance-{:016x}", rand::random::<u64>());
+        let host = Self { target, script };
+        let has_winecfg = connection.size(WINECFG).await?.is_some();
+        let ver = if has_winecfg { None } else { host.run_on(&connection, "ver").await.ok() };
+        connection.close().await;
+        Ok((host, fingerprint, kind(has_winecfg, ver.as_ref())))
+    }
+
+    /// Runs commands of cmd.exe one after another, and returns what each printed.
+    ///
+    /// # Errors
+    /// When the host cannot be reached or does not run one of them.
+    pub(super) async fn run(&self, commands: &[&str]) -> anyhow::Result<Vec<Output>> {
+        let connection = Connection::connect(&self.target).await?;
+        let mut outputs = Vec::new();
+        for command in commands {
+            outputs.push(self.run_on(&connection, command).await?);
+        }
+        connection.close().await;
+        Ok(outputs)
+    }
+
+    /// Runs a command in a batch file, and reads its output from a file: whole, and without what a login shell prints around it.
+    async fn run_on(&self, connection: &Connection, command: &str) -> anyhow::Result<Output> {
+        let (script, text) = (format!("{}.cmd", self.script), format!("{}.txt", self.script));
+        let lines = format!("@echo off\r\n{command} >{text} 2>&1 <nul\r\nexit /b %errorlevel%\r\n");
+        connection.write(&script, lines.as_bytes()).await?;
+        let ran = connection.exec(&format!("cmd.exe /c {script}"), LIMIT).await;
+        let read = connection.read(&text, MOST).await;
+        connection.remove(&script).await?;
+        connection.remove(&text).await?;
+        let bytes = read?.with_context(|| format!("the host did not run {command}"))?;
+        Ok(Output { status: ran?.status, text: api::text::lines(&String::from_utf8_lossy(&bytes)) })
+    }
+
+    /// Which of the operator's directories there are.
+    ///
+    /// # Errors
+    /// When the host cannot be reached, or does not answer.
+    pub(super) async fn directories(&self) -> anyhow::Result<Vec<&'static str>> {
+        let connection = Connection::connect(&self.target).await?;
+        let mut found = Vec::new();
+        for directory in DIRECTORIES {
+            if connection.size(directory).await?.is_some() {
+                found.push(directory);
+            }
+        }
+        connection.close().await;
+        Ok(found)
+    }
+
+    /// Checks that the host has none of the operator's directories but those that it had before.
+    ///
+    /// # Errors
+    /// When it has one, or as [`Self::directories`].
+    pub(super) async fn is_as_before(&self, before: &[&str]) -> anyhow::Result<()> {
+        let left: Vec<&str> = self.directories().await?.into_iter().filter(|found| !before.contains(found)).collect();
+        ensure!(left.is_empty(), "the host still has {}", left.join(", "));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_windows_is_windows() {
+        let printed = |status, text: &str| Some(Output { status, text: text.into() });
+        for (has_winecfg, ver, expected) in [
+            (false, printed(Some(0), "\nMicrosoft Windows [Version 10.0.20348.2527]"), Kind::Windows),
+            (true, printed(Some(0), "Microsoft Windows [Version 10.0.20348.2527]"), Kind::Wine),
+            (false, printed(Some(0), "Microsoft Windows 10.0.17763"), Kind::Simulated),
+            (false, printed(Some(1), "Microsoft Windows [Version 10.0.20348.2527]"), Kind::Simulated),
+            (false, printed(None, "Microsoft Windows [Version 10.0.20348.2527]"), Kind::Simulated),
+            (false, printed(Some(0), "Microsoft Windows [Version 10.0.]"), Kind::Simulated),
+            (false, printed(Some(0), ""), Kind::Simulated),
+            (false, None, Kind::Simulated),
+        ] {
+            assert_eq!(kind(has_winecfg, ver.as_ref()), expected, "{ver:?}");
+        }
+    }
+}

@@ -1,0 +1,349 @@
+use super::*;
+
+fn ok(text: &str) -> Output {
+    Output { status: Some(0), text: text.into() }
+}
+
+fn status(status: u32, text: &str) -> Output {
+    Output { status: Some(status), text: text.into() }
+}
+
+/// A judge, outputs that pass, and what each command must not pass with in the place of its output.
+struct Case {
+    judge: Judge,
+    good: Vec<Output>,
+    bad: Vec<(usize, Output)>,
+}
+
+fn acl(path: &str, entries: &[&str]) -> Output {
+    let list = entries.join("\n          ");
+    ok(&format!("{path} {list}\n\nSuccessfully processed 1 files; Failed processing 0 files"))
+}
+
+const SYSTEM: &str = r"NT AUTHORITY\SYSTEM:(OI)(CI)(F)";
+const ADMINISTRATORS: &str = r"BUILTIN\Administrators:(OI)(CI)(F)";
+const RUNNING: &str = "\nSERVICE_NAME: kubelet\n        TYPE               : 10  WIN32_OWN_PROCESS\n        STATE              : 4  RUNNING\n                                (STOPPABLE, NOT_PAUSABLE)\n        PID                : 4711\n        FLAGS              :";
+const NO_SERVICE: &str = "[SC] EnumQueryServicesStatus:OpenService FAILED 1060:\n\nThe specified service does not exist as an installed service.";
+const ACTIONS: &str = "[SC] QueryServiceConfig2 SUCCESS\n\nSERVICE_NAME: kubelet\n        RESET_PERIOD (in seconds)    : 3600\n        REBOOT_MESSAGE               :\n        COMMAND_LINE                 :\n        FAILURE_ACTIONS              : RESTART -- Delay = 10000 milliseconds.\n                                       RESTART -- Delay = 60000 milliseconds.\n                                       RESTART -- Delay = 300000 milliseconds.";
+
+fn event(id: u32, says: &str) -> String {
+    format!(
+        "Event[0]\n  Log Name: System\n  Source: User32\n  Event ID: {id}\n  Level: Information\n  Description:\n{says}\n"
+    )
+}
+
+fn services() -> Vec<Case> {
+    let restarted = RUNNING.replace("4711", "5005");
+    let flag = |value: &str| {
+        ok(&format!(
+            "[SC] QueryServiceConfig2 SUCCESS\n\nSERVICE_NAME: kubelet\n        FAILURE_ACTIONS_ON_NONCRASH_FAILURES: {value}"
+        ))
+    };
+    let dependencies = |value: &str| {
+        ok(&format!(
+            "SERVICE_NAME: kubelet\n        TYPE               : 10\n        DEPENDENCIES       : {value}\n        SERVICE_START_NAME : LocalSystem"
+        ))
+    };
+    vec![
+        Case {
+            judge: service_recovery,
+            good: vec![ok(ACTIONS), flag("TRUE")],
+            bad: vec![
+                (0, ok(&ACTIONS.replace("60000", "6000"))),
+                (0, ok(&ACTIONS.replace("3600", "36000"))),
+                (0, ok(&format!("{ACTIONS}\n RESTART -- Delay = 1 milliseconds."))),
+                (0, status(5, ACTIONS)),
+                (1, flag("FALSE")),
+                (1, flag("TRUE\nFAILURE_ACTIONS_ON_NONCRASH_FAILURES: FALSE")),
+            ],
+        },
+        Case {
+            judge: service_dependencies,
+            good: vec![dependencies("containerd")],
+            bad: vec![
+                (0, dependencies("")),
+                (0, dependencies("other")),
+                (0, dependencies("containerd\n DEPENDENCIES : x")),
+            ],
+        },
+        Case {
+            judge: killed_service,
+            good: vec![ok(RUNNING), ok("SUCCESS: The process has been terminated."), ok(""), ok(&restarted)],
+            bad: vec![
+                (0, status(1060, NO_SERVICE)),
+                (1, status(128, "ERROR: The process \"kubelet.exe\" not found.")),
+                (3, ok(RUNNING)),
+                (3, ok(&restarted.replace("4  RUNNING", "1  STOPPED"))),
+                (3, ok(&restarted.replace("5005", "0"))),
+            ],
+        },
+        Case {
+            judge: services_removed,
+            good: vec![status(1060, NO_SERVICE), status(1060, NO_SERVICE)],
+            bad: vec![
+                (1, ok(RUNNING)),
+                (0, status(5, "[SC] OpenService FAILED 5:\n\nAccess is denied.")),
+                (0, ok(NO_SERVICE)),
+            ],
+        },
+        Case {
+            judge: shims_ended,
+            good: vec![ok("INFO: No tasks are running which match the specified criteria.")],
+            bad: vec![(
+                0,
+                ok(
+                    "containerd-shim-runhcs-v1.exe 812 Services 0 9,000 K\nINFO: No tasks are running which match the specified criteria.",
+                ),
+            )],
+        },
+    ]
+}
+
+fn logs_and_registry() -> Vec<Case> {
+    let ours = r"The process C:\windows\wicd\a\wicd.exe (WIN) has initiated the restart of computer WIN";
+    let hung =
+        "The windows-instance-config-daemon service did not shut down properly after receiving a preshutdown control.";
+    let value = |line: &str| ok(&format!("\nHKEY_LOCAL_MACHINE\\SYSTEM\\X\n    {line}\n"));
+    vec![
+        Case {
+            judge: restart_event,
+            good: vec![ok(&(event(1074, "other.exe") + &event(1074, ours)))],
+            bad: vec![(0, ok(&event(1074, "The process other.exe"))), (0, ok(&event(6008, ours))), (0, ok(ours))],
+        },
+        Case {
+            judge: clean_shutdown,
+            good: vec![ok(
+                &(event(7043, "The Windows Update service") + &event(6005, "The Event log service was started."))
+            )],
+            bad: vec![
+                (0, ok(&(event(6005, "") + &event(7043, hung)))),
+                (0, ok(&event(7043, "The Windows Update service"))),
+                (0, status(15007, "The specified channel could not be found.")),
+            ],
+        },
+        Case {
+            judge: service_variables,
+            good: vec![value(&format!(
+                r"Environment    REG_MULTI_SZ    HTTP_PROXY={}\0NO_PROXY=.svc",
+                crate::acceptance::spec::PROXY
+            ))],
+            bad: vec![
+                (0, value(r"Environment    REG_MULTI_SZ    HTTP_PROXY=http://other:3128\0NO_PROXY=.svc")),
+                (0, value("Environment    REG_MULTI_SZ")),
+                (0, status(1, "ERROR: The system was unable to find the specified registry key or value.")),
+            ],
+        },
+        Case {
+            judge: antivirus_exclusion,
+            good: vec![value(r"C:\k\containerd\containerd.exe    REG_SZ    0")],
+            bad: vec![(0, value(r"C:\other.exe    REG_SZ    0")), (0, value(r"C:\k\containerd\containerd.exe"))],
+        },
+        Case {
+            judge: feature_containers,
+            good: vec![ok(
+                "Feature Information:\n\nFeature Name : Containers\nDisplay Name : Containers\nState : Enabled\n",
+            )],
+            bad: vec![
+                (0, ok("Feature Name : Containers\nState : Disabled")),
+                (0, ok("Feature Name : Containers\nState : Enable Pending")),
+                (0, ok("Feature Name : Other\nState : Enabled")),
+                (0, ok("Feature Name : Containers\nState : Disabled\nState : Enabled")),
+                (0, status(740, "Error: 740\n\nElevated permissions are required to run DISM.")),
+            ],
+        },
+        Case {
+            judge: certificate_store,
+            good: vec![ok(&format!(
+                "Root\n=== Certificate 0 ===\nCert Hash(sha1): {}\nCertUtil: -store command completed successfully.",
+                crate::acceptance::spec::THUMBPRINT
+            ))],
+            bad: vec![
+                (0, status(0x8009_0011, "CertUtil: Object was not found.")),
+                (0, ok("Cert Hash(sha1): 00")),
+                (0, ok(crate::acceptance::spec::THUMBPRINT)),
+            ],
+        },
+        Case {
+            judge: mirrors_on_host,
+            good: vec![ok("docker.io\nregistry.acceptance.invalid")],
+            bad: vec![(0, ok("docker.io")), (0, status(1, "File Not Found")), (0, ok("xregistry.acceptance.invalid"))],
+        },
+    ]
+}
+
+fn networks() -> Vec<Case> {
+    let route = |line: &str| {
+        ok(&format!(
+            "IPv4 Route Table\nActive Routes:\nNetwork Destination        Netmask          Gateway       Interface  Metric\n{line}\nPersistent Routes:\n  None"
+        ))
+    };
+    vec![
+        Case {
+            judge: hns_removed,
+            good: vec![ok(RUNNING), ok("Network : 1\n    Name             : nat"), ok("")],
+            bad: vec![
+                (0, ok(&RUNNING.replace("4  RUNNING", "1  STOPPED"))),
+                (1, ok("    Name             : BaseOVNKubernetesHybridOverlayNetwork")),
+                (1, status(1, "'hnsdiag.exe' is not recognized as an internal or external command")),
+                (2, ok("    Name             : VIPEndpoint")),
+                (2, status(1, "")),
+            ],
+        },
+        Case {
+            judge: hybrid_endpoint,
+            good: vec![ok(RUNNING), ok("Endpoint : 1\n    Name             : VIPEndpoint")],
+            bad: vec![
+                (1, ok("Name : VIPEndpoint\nName : VIPEndpoint")),
+                (1, ok("Name : other")),
+                (1, status(1, "VIPEndpoint")),
+            ],
+        },
+        Case {
+            judge: metadata_route,
+            good: vec![route("  169.254.169.254  255.255.255.255       10.0.0.1        10.0.0.5     35")],
+            bad: vec![
+                (0, route("  169.254.169.254  255.255.255.255       On-link        10.0.0.5     35")),
+                (0, route("  169.254.0.0  255.255.0.0       10.0.0.1        10.0.0.5     35")),
+            ],
+        },
+    ]
+}
+
+fn access() -> Vec<Case> {
+    let lists = |paths: &[&str], entries: &[&str]| paths.iter().map(|path| acl(path, entries)).collect::<Vec<_>>();
+    let (users, inherited) = (r"BUILTIN\Users:(OI)(CI)(RX)", r"NT AUTHORITY\SYSTEM:(I)(OI)(CI)(F)");
+    let directory = |owner: &str| {
+        ok(&format!(
+            " Directory of C:\\\n\n01/15/2027  10:00 AM    <DIR>          {owner} k\n01/15/2027  10:00 AM    <DIR>          NT SERVICE\\TrustedInstaller Windows\n"
+        ))
+    };
+    let listing = |mark: &str| {
+        ok(&format!(
+            "01/15/2027  10:00 AM    {mark}      kubelet-client-current.pem [C:\\var\\lib\\kubelet\\pki\\kubelet-client-2027-01-15-10-00-00.pem]"
+        ))
+    };
+    let kubeconfig = |entries: &[&str]| acl(r"C:\k\kubeconfig", entries);
+    let ours = || lists(&OURS, &[SYSTEM, ADMINISTRATORS]);
+    vec![
+        Case {
+            judge: access_lists,
+            good: ours(),
+            bad: vec![
+                (0, acl(OURS[0], &[SYSTEM, ADMINISTRATORS, users])),
+                (1, acl(OURS[1], &[inherited, ADMINISTRATORS])),
+                (2, acl(OURS[2], &[SYSTEM])),
+                (3, acl(OURS[3], &[SYSTEM, r"BUILTIN\Administrators:(OI)(CI)(RX)"])),
+                (0, acl(r"C:\other", &[SYSTEM, ADMINISTRATORS])),
+                (0, ok(&format!(r"C:\k {SYSTEM}"))),
+                (0, acl(OURS[0], &[SYSTEM, ADMINISTRATORS, "garbage"])),
+                (0, ok("C:\\k: Access is denied.\n\nSuccessfully processed 0 files; Failed processing 1 files")),
+            ],
+        },
+        Case {
+            judge: directories_above,
+            good: lists(
+                &ABOVE,
+                &[
+                    r"NT AUTHORITY\SYSTEM:(I)(OI)(CI)(F)",
+                    ADMINISTRATORS,
+                    r"BUILTIN\Users:(RX)",
+                    r"CREATOR OWNER:(OI)(CI)(IO)(F)",
+                ],
+            ),
+            bad: vec![
+                (0, acl(ABOVE[0], &[SYSTEM, r"BUILTIN\Users:(OI)(CI)(M)"])),
+                (1, acl(ABOVE[1], &[SYSTEM, r"BUILTIN\Users:(OI)(CI)(IO)(RX)"])),
+                (2, acl(ABOVE[2], &[SYSTEM, r"BUILTIN\Guests:(W)"])),
+            ],
+        },
+        Case {
+            judge: pod_volumes,
+            good: vec![acl(
+                r"C:\var\lib\kubelet\pods",
+                &[SYSTEM, users, r"NT AUTHORITY\Authenticated Users:(OI)(CI)(M)"],
+            )],
+            bad: vec![(0, acl(r"C:\var\lib\kubelet\pods", &[SYSTEM, users])), (0, ok(users))],
+        },
+        Case {
+            judge: logins,
+            good: vec![acl(
+                r"C:\var\lib\kubelet\config.json",
+                &[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"],
+            )],
+            bad: vec![(0, acl(r"C:\var\lib\kubelet\config.json", &[SYSTEM, ADMINISTRATORS, r"BUILTIN\Guests:(R)"]))],
+        },
+        Case {
+            judge: client_certificate,
+            good: vec![
+                listing("<SYMLINK>"),
+                kubeconfig(&[r"NT AUTHORITY\SYSTEM:(I)(F)", r"BUILTIN\Administrators:(I)(F)"]),
+            ],
+            bad: vec![
+                (0, listing("         ")),
+                (0, ok("<SYMLINK>")),
+                (1, kubeconfig(&[SYSTEM, users])),
+                (1, status(1, "")),
+            ],
+        },
+        Case {
+            judge: owner,
+            good: vec![directory(r"BUILTIN\Administrators")],
+            bad: vec![
+                (0, directory(r"WIN\alice")),
+                (0, ok(r"k BUILTIN\Administrators")),
+                (0, status(1, "File Not Found")),
+            ],
+        },
+    ]
+}
+
+#[test]
+fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
+    let garbage = ["", " \n\n", "passed", "TRUE", "\u{fffd}\u{fffd}[[[::::", ":(", " : \n : ", "Event[", "4  RUNNING"];
+    for (number, case) in [services(), logs_and_registry(), networks(), access()].into_iter().flatten().enumerate() {
+        let judge = |outputs: &[Output]| (case.judge)(outputs);
+        assert!(matches!(judge(&case.good), Outcome::Passed(_)), "{number}: {:?}", judge(&case.good));
+        assert!(matches!(judge(&[]), Outcome::Failed(_)), "{number}");
+        for (at, bad) in &case.bad {
+            let mut outputs = case.good.clone();
+            outputs[*at] = bad.clone();
+            assert!(matches!(judge(&outputs), Outcome::Failed(_)), "{number}: {bad:?} gives {:?}", judge(&outputs));
+        }
+        // No output of a command at all, and text of no command: each alone, and all at once.
+        for text in garbage {
+            for code in [Some(0), Some(1), Some(1060), None] {
+                let output = Output { status: code, text: text.into() };
+                let all = vec![output; case.good.len()];
+                assert!(matches!(judge(&all), Outcome::Failed(_)), "{number}: {text:?} {code:?}");
+            }
+        }
+        for at in 0..case.good.len() {
+            let mut killed = case.good.clone();
+            killed[at].status = None;
+            // The pause of a row has no output that counts.
+            let is_pause = case.good.len() == 4 && at == 2;
+            assert!(is_pause || !matches!(judge(&killed), Outcome::Passed(_)), "{number}: {killed:?}");
+        }
+    }
+}
+
+#[test]
+fn what_a_host_does_not_have_is_skipped() {
+    let none = "IPv4 Route Table\nActive Routes:\n  None\nPersistent Routes:\n  None";
+    for outcome in [
+        metadata_route(&[ok(none)]),
+        logins(&[status(
+            2,
+            "C:\\var\\lib\\kubelet\\config.json: The system cannot find the file specified.\nSuccessfully processed 0 files; Failed processing 1 files",
+        )]),
+        hybrid_endpoint(&[status(1060, NO_SERVICE), ok("")]),
+    ] {
+        assert!(matches!(outcome, Outcome::Skipped(_)), "{outcome:?}");
+    }
+}
+
+#[test]
+fn what_a_host_prints_is_one_short_line() {
+    let Outcome::Failed(why) = owner(&[ok(&format!("\u{1b}[31m\u{202e}a\nb{}", "x".repeat(5_000)))]) else { panic!() };
+    assert!(why.chars().count() <= MOST && !why.chars().any(char::is_control) && !why.contains('\u{202e}'), "{why:?}");
+}

@@ -1,0 +1,433 @@
+//! The cluster: what the run reads and writes through the API server.
+
+use std::{collections::BTreeMap, net::IpAddr, time::Duration};
+
+use anyhow::{Context as _, bail, ensure};
+use api::{
+    WindowsInstance, WindowsNodePool,
+    conditions::{find, is_true, kind},
+    names::{self, key},
+};
+use k8s_openapi::{
+    ByteString,
+    api::{
+        coordination::v1::Lease,
+        core::v1::{Node, Pod, Secret},
+        policy::v1::PodDisruptionBudget,
+    },
+};
+use kube::{
+    Api, Client, Resource, ResourceExt as _,
+    api::{DeleteParams, ListParams, LogParams, ObjectMeta, Patch, PatchParams, PostParams},
+};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use super::spec;
+
+/// Between two reads of what is waited for.
+const POLL: Duration = Duration::from_millis(500);
+/// Namespace of pods and budgets.
+const PODS: &str = "default";
+
+/// The names of a run.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Names {
+    /// Value of the label of all that it makes.
+    pub(super) suffix: String,
+}
+
+impl Names {
+    /// Names that no run has yet.
+    pub(super) fn new() -> Self {
+        Self { suffix: format!("{:04x}", rand::random::<u16>()) }
+    }
+
+    /// Of the pool, its Secret, its instance and its Node. Windows names of hosts have no more than its 15 characters.
+    pub(super) fn name(&self) -> String {
+        format!("acceptance-{}", self.suffix)
+    }
+
+    /// Of the pod that a PodDisruptionBudget holds.
+    pub(super) fn held(&self) -> String {
+        format!("{}-held", self.name())
+    }
+}
+
+/// What the cluster shows of the host.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) pool: WindowsNodePool,
+    pub(super) instance: Option<WindowsInstance>,
+    pub(super) node: Option<Node>,
+}
+
+impl Seen {
+    /// The version that the node follows, if it is Ready and no operation runs.
+    pub(super) fn follows(&self) -> Option<String> {
+        let status = self.pool.status.as_ref()?;
+        let is_so = |type_| is_true(&status.conditions, type_);
+        let instance = self.instance.as_ref()?.status.as_ref()?;
+        let desired = status.desired_version.clone()?;
+        let is_settled = status.observed_generation == self.pool.metadata.generation
+            && is_so(kind::READY)
+            && is_so(kind::UPDATED)
+            && instance.operation.is_none()
+            && is_true(&instance.conditions, kind::READY)
+            && instance.current_version.as_ref() == Some(&desired);
+        is_settled.then_some(desired)
+    }
+
+    /// The boot id that kubelet has reported last, which is never one of before a restart that is over. Under Wine it does not change: there it
+    /// is that of the facts.
+    pub(super) fn boot_id(&self, is_wine: bool) -> Option<String> {
+        let info = || self.node.as_ref()?.status.as_ref()?.node_info.as_ref().map(|info| info.boot_id.clone());
+        let facts = || self.instance.as_ref()?.status.as_ref()?.facts.as_ref().map(|facts| facts.boot_id.clone());
+        let id = if is_wine { facts() } else { info() };
+        id.filter(|id| !id.is_empty())
+    }
+
+    /// Whether a person or the host asks for a restart.
+    pub(super) fn asks_restart(&self) -> bool {
+        self.node.as_ref().is_some_and(|node| node.annotations().contains_key(key::REBOOT_REQUIRED))
+    }
+
+    /// What the operator says, for a wait that ends without what was waited for.
+    pub(super) fn says(&self) -> String {
+        let status = self.pool.status.as_ref();
+        let ready =
+            self.instance.as_ref().and_then(|i| i.status.as_ref()).and_then(|s| find(&s.conditions, kind::READY));
+        let ready = ready.or_else(|| find(&status?.conditions, kind::READY));
+        ready.map_or_else(
+            || "the operator has not reported on the pool".into(),
+            |c| format!("{}: {}", c.reason, c.message),
+        )
+    }
+}
+
+/// The cluster of a run.
+pub(super) struct World {
+    pub(super) client: Client,
+    pub(super) namespace: String,
+    pub(super) names: Names,
+    /// Address of the host.
+    pub(super) address: String,
+    pub(super) limit: Duration,
+}
+
+impl World {
+    fn pools(&self) -> Api<WindowsNodePool> {
+        Api::all(self.client.clone())
+    }
+
+    fn instances(&self) -> Api<WindowsInstance> {
+        Api::all(self.client.clone())
+    }
+
+    fn nodes(&self) -> Api<Node> {
+        Api::all(self.client.clone())
+    }
+
+    fn secrets(&self) -> Api<Secret> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), PODS)
+    }
+
+    fn budgets(&self) -> Api<PodDisruptionBudget> {
+        Api::namespaced(self.client.clone(), PODS)
+    }
+
+    /// Waits until `look` finds something. An answer of the API server that is an error is tried again.
+    ///
+    /// # Errors
+    /// When it does not within the limit, with what was found last.
+    pub(super) async fn until<T>(
+        &self,
+        what: &str,
+        look: impl AsyncFn() -> anyhow::Result<Result<T, String>>,
+    ) -> anyhow::Result<T> {
+        let begin = Instant::now();
+        loop {
+            let last = match look().await {
+                Ok(Ok(found)) => return Ok(found),
+                Ok(Err(last)) => last,
+                Err(error) => said(&error),
+            };
+            if begin.elapsed() >= self.limit {
+                bail!("not within {} s: {what}; {last}", self.limit.as_secs());
+            }
+            sleep(POLL).await;
+        }
+    }
+
+    /// The same for what the cluster shows of the host.
+    ///
+    /// # Errors
+    /// As [`Self::until`].
+    pub(super) async fn until_seen<T>(&self, what: &str, read: impl Fn(&Seen) -> Option<T>) -> anyhow::Result<T> {
+        self.until(what, async || {
+            let seen = self.see().await?;
+            Ok(read(&seen).ok_or_else(|| seen.says()))
+        })
+        .await
+    }
+
+    /// What the cluster shows of the host now.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn see(&self) -> anyhow::Result<Seen> {
+        let name = self.names.name();
+        let pool = self.pools().get(&name).await.context("cannot read the pool")?;
+        Ok(Seen { pool, instance: self.instances().get_opt(&name).await?, node: self.nodes().get_opt(&name).await? })
+    }
+
+    /// Checks that an operator works: its Lease is renewed. Clocks are not compared, as between operators.
+    ///
+    /// # Errors
+    /// When there is no Lease, or it stays as it is for longer than it lasts.
+    pub(super) async fn operator_works(&self) -> anyhow::Result<()> {
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), &self.namespace);
+        let read = async || leases.get_opt(names::LEASE).await.context("cannot read the Lease of the operator");
+        let missing = || format!("no operator runs in the namespace {}; name another with --namespace", self.namespace);
+        let first = read().await?.with_context(missing)?;
+        let lasts = first.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(15).clamp(1, 600);
+        let begin = Instant::now();
+        while begin.elapsed() < Duration::from_secs(u64::try_from(lasts)? + 5) {
+            sleep(POLL).await;
+            let now = read().await?.with_context(missing)?;
+            let is_held = now.spec.as_ref().is_some_and(|s| s.holder_identity.as_ref().is_some_and(|h| !h.is_empty()));
+            if is_held && now.metadata.resource_version != first.metadata.resource_version {
+                return Ok(());
+            }
+        }
+        bail!("{}: its Lease is not renewed", missing())
+    }
+
+    /// Checks that the host is in no pool and no node.
+    ///
+    /// # Errors
+    /// When it is, or the API server does not answer.
+    pub(super) async fn host_is_free(&self, port: u16, addresses: &[IpAddr]) -> anyhow::Result<()> {
+        let all = ListParams::default();
+        let is_it = |address: &str| {
+            address == self.address || address.parse().is_ok_and(|address: IpAddr| addresses.contains(&address))
+        };
+        for instance in self.instances().list(&all).await.context("failed to list the WindowsInstances")?.items {
+            let host = &instance.spec.host;
+            let pool = &instance.spec.pool_ref.name;
+            ensure!(
+                !(is_it(&host.address) && host.port == i32::from(port)),
+                "the host is {} of the pool {pool}",
+                host.name
+            );
+        }
+        for pool in self.pools().list(&all).await.context("failed to list the WindowsNodePools")?.items {
+            let port_of =
+                |host: &api::Host| host.port.or(pool.spec.ssh.as_ref().and_then(|ssh| ssh.port)).unwrap_or(22);
+            let listed = pool.spec.hosts().iter().any(|host| is_it(&host.address) && port_of(host) == i32::from(port));
+            ensure!(!listed, "the host is in the pool {}", pool.name_any());
+        }
+        for node in self.nodes().list(&all).await.context("failed to list the Nodes")?.items {
+            let found = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+            ensure!(!found.into_iter().any(|a| is_it(&a.address)), "the host is the node {}", node.name_any());
+        }
+        Ok(())
+    }
+
+    /// Runs for this host of which something is left. A kill gives a run no time to remove what it has made.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn leftovers(&self) -> anyhow::Result<Vec<Names>> {
+        let made = ListParams::default().labels(names::ACCEPTANCE);
+        let mut found = self.made(&self.pools().list(&made).await?.items);
+        found.extend(self.made(&self.secrets().list(&made).await?.items));
+        found.extend(self.made(&self.pods().list(&made).await?.items));
+        found.extend(self.made(&self.budgets().list(&made).await?.items));
+        found.sort();
+        found.dedup();
+        Ok(found)
+    }
+
+    fn made<K: Resource>(&self, objects: &[K]) -> Vec<Names> {
+        let is_of_host = |o: &&K| o.annotations().get(names::ACCEPTANCE) == Some(&self.address);
+        let suffix = |o: &K| o.labels().get(names::ACCEPTANCE).map(|suffix| Names { suffix: suffix.clone() });
+        objects.iter().filter(is_of_host).filter_map(suffix).collect()
+    }
+
+    /// Stores the key of the host for the operator.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn store_key(&self, pem: Vec<u8>) -> anyhow::Result<()> {
+        let metadata: ObjectMeta = serde_json::from_value(self.metadata(&self.names.name()))?;
+        let data = BTreeMap::from([(names::DEFAULT_KEY_SECRET_KEY.to_owned(), ByteString(pem))]);
+        let secret = Secret { metadata, data: Some(data), ..Secret::default() };
+        self.secrets().create(&PostParams::default(), &secret).await.context("cannot create the Secret")?;
+        Ok(())
+    }
+
+    fn metadata(&self, name: &str) -> Value {
+        spec::metadata(name, &self.names.suffix, &self.address)
+    }
+
+    /// Applies the pool. A field that the CRD does not have is an error, and not dropped.
+    ///
+    /// # Errors
+    /// When the API server refuses it or does not answer.
+    pub(super) async fn apply(&self, pool: &Value) -> anyhow::Result<()> {
+        let manner = PatchParams::apply(names::ACCEPTANCE).validation_strict();
+        self.pools().patch(&self.names.name(), &manner, &Patch::Apply(pool)).await.context("cannot apply the pool")?;
+        Ok(())
+    }
+
+    /// Asks for a restart of the host, as a person does.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn ask_restart(&self) -> anyhow::Result<()> {
+        let patch = json!({"metadata": {"annotations": {key::REBOOT_REQUIRED: ""}}});
+        self.nodes().patch(&self.names.name(), &PatchParams::default(), &Patch::Merge(patch)).await?;
+        Ok(())
+    }
+
+    /// Runs a pod on the node and waits until it is Ready. It is bound to the node by its name, so that no scheduler puts it elsewhere.
+    ///
+    /// # Errors
+    /// When it is not within the limit.
+    pub(super) async fn start_pod(&self, name: &str, image: &str, command: &str) -> anyhow::Result<()> {
+        let pod = json!({
+            "metadata": self.metadata(name),
+            "spec": {
+                "nodeName": self.names.name(),
+                "os": {"name": "windows"},
+                "restartPolicy": "Never",
+                "terminationGracePeriodSeconds": 5,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": "acceptance", "image": image, "command": ["cmd.exe", "/c", command]}],
+            },
+        });
+        self.pods()
+            .create(&PostParams::default(), &serde_json::from_value(pod)?)
+            .await
+            .context("cannot create the pod")?;
+        self.until(&format!("the pod {name} is Ready"), async || {
+            let status = self.pods().get(name).await?.status.unwrap_or_default();
+            let is_ready = status.conditions.iter().flatten().any(|c| c.type_ == "Ready" && c.status == "True");
+            let waiting = status.container_statuses.iter().flatten().find_map(|c| c.state.as_ref()?.waiting.clone());
+            let waiting =
+                waiting.map(|w| format!("{}: {}", w.reason.unwrap_or_default(), w.message.unwrap_or_default()));
+            Ok(if is_ready { Ok(()) } else { Err(waiting.or(status.phase).unwrap_or_default()) })
+        })
+        .await
+    }
+
+    /// Whether a pod is there, and not about to end.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn pod_stays(&self, name: &str) -> anyhow::Result<bool> {
+        Ok(self.pods().get_opt(name).await?.is_some_and(|pod| pod.metadata.deletion_timestamp.is_none()))
+    }
+
+    /// The log of a pod.
+    ///
+    /// # Errors
+    /// When kubelet does not serve it.
+    pub(super) async fn log(&self, name: &str) -> anyhow::Result<String> {
+        let manner = LogParams { limit_bytes: Some(1 << 20), ..LogParams::default() };
+        Ok(self.pods().logs(name, &manner).await?)
+    }
+
+    /// A file of the node's log directory, through kubelet.
+    ///
+    /// # Errors
+    /// When kubelet does not serve it.
+    pub(super) async fn node_log(&self, path: &str) -> anyhow::Result<String> {
+        let url = format!("/api/v1/nodes/{}/proxy/logs/{path}", self.names.name());
+        Ok(self.client.request_text(http::Request::get(url).body(Vec::new())?).await?)
+    }
+
+    /// Forbids the eviction of the pod that is to be held, and waits until that is in force.
+    ///
+    /// # Errors
+    /// When the API server refuses, or it is not within the limit.
+    pub(super) async fn hold_pod(&self) -> anyhow::Result<()> {
+        let name = self.names.held();
+        let budget = json!({
+            "metadata": self.metadata(&name),
+            // More than there are: a budget of maxUnavailable does not count pods without a controller.
+            "spec": {"minAvailable": 9, "selector": {"matchLabels": {names::ACCEPTANCE: self.names.suffix}}},
+        });
+        self.budgets().create(&PostParams::default(), &serde_json::from_value(budget)?).await?;
+        self.until("the PodDisruptionBudget is in force", async || {
+            let is_observed = |b: PodDisruptionBudget| b.status.is_some_and(|s| s.observed_generation.is_some());
+            Ok(if is_observed(self.budgets().get(&name).await?) { Ok(()) } else { Err("not observed".into()) })
+        })
+        .await
+    }
+
+    /// Allows it again.
+    ///
+    /// # Errors
+    /// When the API server refuses or does not answer.
+    pub(super) async fn release_pod(&self) -> anyhow::Result<()> {
+        gone(self.budgets().delete(&self.names.held(), &DeleteParams::default()).await)
+    }
+
+    /// Deletes the pool and the pods of a run, waits until the operator has released the host, and then deletes the key.
+    ///
+    /// # Errors
+    /// When the API server refuses, or the host is not released within the limit. Then the operator needs the key, and it stays.
+    pub(super) async fn remove(&self, of: &Names) -> anyhow::Result<()> {
+        let (now, name) = (DeleteParams::default(), of.name());
+        let made = ListParams::default().labels(&format!("{}={}", names::ACCEPTANCE, of.suffix));
+        self.budgets().delete_collection(&now, &made).await.context("cannot delete the PodDisruptionBudget")?;
+        gone(self.pools().delete(&name, &now).await).context("cannot delete the pool")?;
+        self.until("the host is released", async || {
+            let instance = self.instances().get_opt(&name).await?;
+            let is_free = instance.is_none()
+                && self.nodes().get_opt(&name).await?.is_none()
+                && self.pools().get_opt(&name).await?.is_none();
+            let status = instance.and_then(|i| i.status).unwrap_or_default();
+            let says = find(&status.conditions, kind::READY)
+                .map_or_else(|| "its Node or pool is there".into(), |c| c.message.clone());
+            Ok(if is_free { Ok(()) } else { Err(says) })
+        })
+        .await?;
+        self.pods().delete_collection(&now, &made).await.context("cannot delete the pods")?;
+        gone(self.secrets().delete(&name, &now).await).context("cannot delete the Secret")
+    }
+}
+
+/// An error with its causes, where an answer of the API server is only its message.
+pub(super) fn said(error: &anyhow::Error) -> String {
+    let one = |cause: &(dyn std::error::Error + 'static)| match cause.downcast_ref() {
+        Some(kube::Error::Api(status)) => status.message.clone(),
+        _ => cause.to_string(),
+    };
+    let mut parts: Vec<String> = Vec::new();
+    for cause in error.chain() {
+        let part = one(cause);
+        // An error often repeats its source.
+        if !parts.iter().any(|before| before.contains(&part)) {
+            parts.push(part);
+        }
+        if matches!(cause.downcast_ref(), Some(kube::Error::Api(_))) {
+            break;
+        }
+    }
+    parts.join(": ")
+}
+
+/// A deletion of what is there no more is one that worked.
+fn gone<T>(result: kube::Result<T>) -> anyhow::Result<()> {
+    match result {
+        Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+        other => Ok(other.map(drop)?),
+    }
+}

@@ -1,0 +1,61 @@
+use super::*;
+
+#[test]
+fn durations() {
+    for (text, seconds) in [("90", 90), ("90s", 90), ("10m", 600), ("6h", 21600)] {
+        assert_eq!(duration(text), Ok(Duration::from_secs(seconds)));
+    }
+    assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+    for bad in ["", "s", "1d", "-1s", "1.5h", " 1s", "5000000000000000h", "8785h"] {
+        assert!(duration(bad).is_err(), "{bad:?}");
+    }
+}
+
+#[test]
+fn a_lease_that_others_would_not_wait_for_is_refused() {
+    for (text, taken) in [("15s", true), ("10m", true), ("601s", false), ("0s", false), ("999ms", false)] {
+        assert_eq!(lease_duration(text).is_ok(), taken, "{text}");
+    }
+}
+
+#[test]
+fn the_command_line_is_consistent() {
+    command().debug_assert();
+}
+
+/// `kubectl exec deploy/windows-node-pools -- windows-node-pools plan` has the environment of the operator, and not its arguments.
+#[test]
+fn every_setting_can_be_set_by_the_environment() {
+    for arg in Run::command().get_arguments().filter(|arg| !arg.is_hide_set() && arg.get_id() != "help") {
+        let env = arg.get_env().map(|env| env.to_string_lossy().into_owned());
+        assert!(env.is_some_and(|env| env == env.to_uppercase()), "{}", arg.get_id());
+    }
+}
+
+#[test]
+fn each_command_says_with_what_it_exits() {
+    let leaves = |command: &clap::Command| match command.get_subcommands().cloned().collect::<Vec<_>>() {
+        none if none.is_empty() => vec![command.clone()],
+        below => below,
+    };
+    for mut command in command().get_subcommands().flat_map(leaves).collect::<Vec<_>>() {
+        let help = command.render_long_help().to_string();
+        assert!(help.contains("Exit status:\n  0  "), "{help}");
+    }
+}
+
+#[test]
+fn the_short_help_of_plan_fits_on_a_screen() {
+    let mut plan = command().find_subcommand("plan").unwrap().clone();
+    let (short, long) = (plan.render_help().to_string(), plan.render_long_help().to_string());
+    assert!(short.lines().count() < 25 && short.contains("--filename"), "{short}");
+    assert!(long.contains("Settings of the operator:") && long.contains("--api-server"), "{long}");
+}
+
+#[test]
+fn shells_complete_the_commands() {
+    for shell in Shell::value_variants() {
+        let script = completion(*shell);
+        assert!(script.contains("windows-node-pools") && script.contains("explain"), "{shell}");
+    }
+}

@@ -1,0 +1,231 @@
+//! The command `acceptance` on a simulated host: its rows, its exit status, and that nothing is left, whatever happens.
+
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use api::{WindowsInstance, WindowsNodePool};
+use k8s_openapi::api::{
+    core::v1::{Node, Pod, Secret},
+    policy::v1::PodDisruptionBudget,
+};
+use kube::{Api, ResourceExt, api::ListParams};
+use russh::keys::ssh_key::LineEnding;
+use serde_json::Value;
+use testbed::sim::{Fault, SimHost, SimOptions};
+use tokio::process::Command;
+
+use crate::fleet::{World, is_ready, spec};
+
+/// Rows that a simulated host shows.
+const SHOWN: [&str; 10] = [
+    "join",
+    "node-facts",
+    "reboot",
+    "update",
+    "rollback",
+    "drain",
+    "proxy",
+    "trusted-certificates",
+    "image-mirrors",
+    "removal",
+];
+
+/// Result and text of each row.
+type Rows = BTreeMap<String, (String, String)>;
+
+/// The rows of a document.
+fn rows(document: &Path) -> Result<Rows> {
+    let document: Value = serde_json::from_slice(&std::fs::read(document)?)?;
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let row = |row: &Value| (text(&row["id"]), (text(&row["result"]), text(&row["evidence"]) + &text(&row["reason"])));
+    Ok(document["rows"].as_array().context("no rows")?.iter().map(row).collect())
+}
+
+struct Bed {
+    world: World,
+    host: SimHost,
+    files: tempfile::TempDir,
+}
+
+impl Bed {
+    async fn new() -> Result<Self> {
+        let world = World::new(SimOptions::default(), &[]).await?;
+        let files = tempfile::tempdir()?;
+        std::fs::write(files.path().join("key"), world.key.to_openssh(LineEnding::LF)?.as_bytes())?;
+        let host = world.hosts("win", 1).await?.remove(0);
+        Ok(Self { world, host, files })
+    }
+
+    fn document(&self) -> PathBuf {
+        self.files.path().join("result.json")
+    }
+
+    fn command(&self, more: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"));
+        command
+            .args(["acceptance", "--host", &self.host.address().to_string(), "--port", &self.host.port().to_string()])
+            .arg("--kubeconfig")
+            .arg(self.world.control_plane.kubeconfig())
+            .arg("--identity")
+            .arg(self.files.path().join("key"))
+            .arg("--json")
+            .arg(self.document())
+            .args(more)
+            .stdin(Stdio::null())
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Exit status, standard output and standard error.
+    async fn run(&self, more: &[&str]) -> Result<(Option<i32>, String, String)> {
+        let output = self.command(more).output().await?;
+        Ok((output.status.code(), String::from_utf8(output.stdout)?, String::from_utf8(output.stderr)?))
+    }
+
+    fn rows(&self) -> Result<Rows> {
+        rows(&self.document())
+    }
+
+    /// What runs have made and not removed.
+    async fn left(&self) -> Result<Vec<String>> {
+        let (client, all) = (&self.world.client, ListParams::default());
+        let made = ListParams::default().labels(api::names::ACCEPTANCE);
+        let mut left: Vec<String> = Vec::new();
+        left.extend(Api::<WindowsNodePool>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<WindowsInstance>::all(client.clone()).list(&all).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<Node>::all(client.clone()).list(&all).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<Secret>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any));
+        left.extend(Api::<Pod>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any));
+        left.extend(
+            Api::<PodDisruptionBudget>::all(client.clone()).list(&made).await?.iter().map(ResourceExt::name_any),
+        );
+        let has = |path: &str| Path::new(&self.host.drive_c()).join(path).exists();
+        left.extend(["k", "windows/wicd"].into_iter().filter(|path| has(path)).map(str::to_owned));
+        Ok(left)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_whole_life_of_a_simulated_node() -> Result<()> {
+    let bed = Bed::new().await?;
+    let (code, out, error) = bed.run(&[]).await?;
+    ensure!(code == Some(1) && out.is_empty() && error.contains("confirm with --yes"), "{code:?}\n{out}\n{error}");
+    let (code, _, error) = bed.run(&["--yes", "--namespace", "default"]).await?;
+    ensure!(code == Some(1) && error.contains("no operator runs in the namespace default"), "{error}");
+
+    let (code, table, progress) = bed.run(&["--yes", "--image", "example.com/windows", "--timeout", "2m"]).await?;
+    let rows = bed.rows()?;
+    for id in SHOWN {
+        let passed = rows.get(id).is_some_and(|(result, _)| result == "passed");
+        ensure!(passed, "{id}\n{table}\n{progress}\n{}", bed.world.operator.log());
+    }
+    for (id, (result, why)) in &rows {
+        let is_shown = SHOWN.contains(&id.as_str());
+        ensure!(is_shown || (result == "skipped" && why == "not shown by a simulated host"), "{id}\n{table}");
+    }
+    ensure!(code == Some(0) && table.contains("Nothing is left."), "{code:?}\n{table}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+    let document: Value = serde_json::from_slice(&std::fs::read(bed.document())?)?;
+    let versions = &document["versions"];
+    ensure!(versions["operator"] == env!("CARGO_PKG_VERSION") && versions["host"] == "simulated", "{versions}");
+    ensure!(versions["windows"].as_str().is_some_and(|w| w.contains("10.0.20348")), "{versions}");
+
+    // A node of another pool is left alone.
+    bed.world.join("factory", &spec(std::slice::from_ref(&bed.host))).await?;
+    let starts = bed.host.kubelet_starts();
+    let (code, _, error) = bed.run(&["--yes"]).await?;
+    ensure!(code == Some(1) && error.contains("win-0 of the pool factory"), "{error}");
+    bed.world.until("factory", "it is Ready", is_ready).await?;
+    ensure!(bed.host.kubelet_starts() == starts, "the node was disturbed");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_failed_run_has_made_is_removed() -> Result<()> {
+    let bed = Bed::new().await?;
+    bed.host.fault(Fault::WrongKey);
+    let (code, _, error) = bed.run(&["--yes"]).await?;
+    ensure!(code == Some(1) && error.contains("cannot use the host"), "{error}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+
+    // A host that never becomes a node.
+    bed.host.mend();
+    bed.host.fault(Fault::NeverRegisters);
+    let (code, table, _) = bed.run(&["--yes", "--timeout", "30s"]).await?;
+    let rows = bed.rows()?;
+    ensure!(code == Some(1) && rows["join"].0 == "failed" && rows["update"].0 == "skipped", "{table}");
+    ensure!(rows["removal"].0 == "passed" && table.contains("Nothing is left."), "{table}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+
+    // A person ends it while the host joins.
+    let mut child = bed.command(&["--yes"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let instances = Api::<WindowsInstance>::all(bed.world.client.clone());
+    let begun = async || instances.list(&ListParams::default()).await.is_ok_and(|all| !all.items.is_empty());
+    bed.world.eventually("the host joins", &begun).await?;
+    signal(&child, "INT").await?;
+    let output = child.wait_with_output().await?;
+    let table = String::from_utf8(output.stdout)?;
+    ensure!(output.status.code() == Some(1) && table.contains("The run was interrupted."), "{table}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+
+    // It is killed, and the next run removes what it has left.
+    child = bed.command(&["--yes"]).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    bed.world.eventually("the host joins", &begun).await?;
+    child.kill().await?;
+    ensure!(!bed.left().await?.is_empty(), "a killed process has removed what it made");
+    bed.host.mend();
+    let (_, table, progress) = bed.run(&["--yes", "--timeout", "2m"]).await?;
+    ensure!(progress.contains("has left acceptance-") && bed.rows()?["join"].0 == "passed", "{table}\n{progress}");
+    ensure!(bed.left().await?.is_empty(), "left: {:?}", bed.left().await?);
+    Ok(())
+}
+
+/// Under Wine the host runs commands, and what they print is Wine's: those rows are skipped, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wine_host() -> Result<()> {
+    if let Err(reason) = testbed::wine::available() {
+        eprintln!("skipped: {reason}");
+        return Ok(());
+    }
+    let world = crate::wine::World::new().await?;
+    let secrets: Api<Secret> = Api::namespaced(world.client.clone(), api::names::DEFAULT_NAMESPACE);
+    let key = secrets.get(api::names::DEFAULT_KEY_SECRET).await?.data.unwrap_or_default();
+    let key = key.into_values().next().context("the Secret has no key")?.0;
+    let files = tempfile::tempdir()?;
+    let (identity, document) = (files.path().join("key"), files.path().join("result.json"));
+    std::fs::write(&identity, key)?;
+    for host in &world.hosts {
+        let output = Command::new(env!("CARGO_BIN_EXE_windows-node-pools"))
+            .args(["acceptance", "--yes", "--timeout", "3m", "--host", &host.address().to_string()])
+            .args(["--image", "example.com/windows"])
+            .arg("--kubeconfig")
+            .arg(world.control_plane.kubeconfig())
+            .arg("--identity")
+            .arg(&identity)
+            .arg("--json")
+            .arg(&document)
+            .stdin(Stdio::null())
+            .output()
+            .await?;
+        let table = String::from_utf8(output.stdout)? + &String::from_utf8(output.stderr)?;
+        ensure!(output.status.code() == Some(0), "{table}\n{}", world.show().await);
+        for (id, (result, why)) in rows(&document)? {
+            // No pod runs there that a PodDisruptionBudget could hold.
+            let is_shown = SHOWN.contains(&id.as_str()) && id != "drain";
+            let is_skipped = result == "skipped" && why == "not shown by Wine";
+            ensure!(if is_shown { result == "passed" } else { is_skipped }, "{id}\n{table}");
+        }
+    }
+    Ok(())
+}
+
+async fn signal(child: &tokio::process::Child, name: &str) -> Result<()> {
+    let pid = child.id().context("it has ended")?;
+    let status = Command::new("kill").args(["-s", name, &pid.to_string()]).status().await?;
+    ensure!(status.success(), "kill -s {name} failed");
+    Ok(())
+}
