@@ -152,7 +152,21 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     let deleted = refusal(nodes.delete("win-0", &DeleteParams::default()).await);
     ensure!(deleted.contains("forbidden"), "{deleted}");
 
-    // The daemon of a host gets tokens of its own Node alone, and of this identity alone.
+    tokens_are_of_the_own_node_alone(&world).await?;
+
+    // A host that leaves keeps nothing of it.
+    world.apply(POOL, &spec(&hosts[..1])).await?;
+    let nodes: Api<Node> = Api::all(world.client.clone());
+    world.eventually("the host has left", || async { matches!(nodes.get_opt("win-1").await, Ok(None)) }).await?;
+    for file in [path::NODE_MANAGER_TOKEN, path::NODE_MANAGER_KUBECONFIG] {
+        let file = file.rsplit('\\').next().unwrap_or(file);
+        ensure!(!hosts[1].drive_c().join(Path::new("k")).join(file).exists(), "{file} is left on the host");
+    }
+    Ok(())
+}
+
+/// The daemon of a host gets tokens that are bound to its own Node, and of this identity alone.
+async fn tokens_are_of_the_own_node_alone(world: &World) -> Result<()> {
     let daemon: Api<ServiceAccount> = Api::namespaced(wicd(&world.control_plane, "win-0").await?, DEFAULT_NAMESPACE);
     let request = |node: Option<&str>, seconds: i64| -> Result<TokenRequest> {
         let bound = node.map(|name| json!({"apiVersion": "v1", "kind": "Node", "name": name}));
@@ -170,15 +184,6 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     ] {
         let answer = refusal(daemon.create_token_request(account, &params, &request).await);
         ensure!(answer.contains(why), "{about}: {answer}");
-    }
-
-    // A host that leaves keeps nothing of it.
-    world.apply(POOL, &spec(&hosts[..1])).await?;
-    let nodes: Api<Node> = Api::all(world.client.clone());
-    world.eventually("the host has left", || async { matches!(nodes.get_opt("win-1").await, Ok(None)) }).await?;
-    for file in [path::NODE_MANAGER_TOKEN, path::NODE_MANAGER_KUBECONFIG] {
-        let file = file.rsplit('\\').next().unwrap_or(file);
-        ensure!(!hosts[1].drive_c().join(Path::new("k")).join(file).exists(), "{file} is left on the host");
     }
     Ok(())
 }
