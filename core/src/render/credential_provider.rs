@@ -1,26 +1,120 @@
-//! How kubelet gets passwords for Amazon's image registries.
+//! How kubelet gets passwords for the image registries of clouds.
 
+use api::host::path;
 use serde_json::{Value, json};
+
+use super::program;
 
 /// Where the configuration goes. Legacy.
 pub(crate) const PATH: &str = r"C:\k\credential-provider-config.yaml";
 
-/// The configuration (kind `CredentialProviderConfig`, `kubelet.config.k8s.io/v1`). JSON is YAML. On Windows the name of a
-/// provider is the file name with `.exe`.
-pub(super) fn config() -> Value {
-    json!({
-        "apiVersion": "kubelet.config.k8s.io/v1",
-        "kind": "CredentialProviderConfig",
-        "providers": [{
-            "name": "ecr-credential-provider.exe",
-            "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
-            "defaultCacheDuration": "12h",
-            "matchImages": [
-                "*.dkr.ecr.*.amazonaws.com",
-                "*.dkr.ecr.*.amazonaws.com.cn",
-                "*.dkr.ecr-fips.*.amazonaws.com",
-                "public.ecr.aws",
-            ],
-        }],
+/// A program that gives kubelet passwords.
+struct Provider {
+    program: &'static str,
+    /// Files that it reads beside itself: without them it would fail each pull.
+    files: &'static [&'static str],
+    cache: &'static str,
+    images: &'static [&'static str],
+    args: &'static [&'static str],
+}
+
+/// As the clouds' own projects configure them for Linux:
+/// <https://github.com/openshift/machine-config-operator/tree/master/templates/common>.
+const PROVIDERS: [Provider; 3] = [
+    Provider {
+        program: program::ECR_CREDENTIAL_PROVIDER,
+        files: &[],
+        cache: "12h",
+        images: &[
+            "*.dkr.ecr.*.amazonaws.com",
+            "*.dkr.ecr.*.amazonaws.com.cn",
+            "*.dkr.ecr-fips.*.amazonaws.com",
+            "public.ecr.aws",
+        ],
+        args: &[],
+    },
+    Provider {
+        program: program::ACR_CREDENTIAL_PROVIDER,
+        files: &[program::ACR_CREDENTIAL_PROVIDER_CONFIG],
+        cache: "10m",
+        images: &["*.azurecr.io", "*.azurecr.cn", "*.azurecr.de", "*.azurecr.us"],
+        args: &[program::ACR_CREDENTIAL_PROVIDER_CONFIG],
+    },
+    Provider {
+        program: program::GCR_CREDENTIAL_PROVIDER,
+        files: &[],
+        cache: "1m",
+        images: &["gcr.io", "*.gcr.io", "*.pkg.dev", "container.cloud.google.com"],
+        args: &["get-credentials"],
+    },
+];
+
+/// Arguments of kubelet, if there is a provider.
+pub(super) fn arguments(has: impl Fn(&str) -> bool) -> Vec<String> {
+    if config(has).is_none() {
+        return Vec::new();
+    }
+    vec![
+        format!("--image-credential-provider-bin-dir={}", path::ROOT),
+        format!("--image-credential-provider-config={PATH}"),
+    ]
+}
+
+/// The configuration (kind `CredentialProviderConfig`, `kubelet.config.k8s.io/v1`) of those providers that hosts have. JSON is YAML. On
+/// Windows the name of a provider is the file name with `.exe`.
+pub(super) fn config(has: impl Fn(&str) -> bool) -> Option<Value> {
+    let there = PROVIDERS.iter().filter(|p| has(p.program) && p.files.iter().all(|file| has(file)));
+    let providers: Vec<Value> = there
+        .map(|Provider { program, files: _, cache, images, args }| {
+            let mut provider = json!({
+                "name": program.rsplit('\\').next(),
+                "apiVersion": "credentialprovider.kubelet.k8s.io/v1",
+                "defaultCacheDuration": cache,
+                "matchImages": images,
+            });
+            if !args.is_empty() {
+                provider["args"] = json!(args);
+            }
+            provider
+        })
+        .collect();
+    (!providers.is_empty()).then(|| {
+        json!({
+            "apiVersion": "kubelet.config.k8s.io/v1",
+            "kind": "CredentialProviderConfig",
+            "providers": providers,
+        })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_are_configured_that_hosts_have() {
+        const ECR: &str = program::ECR_CREDENTIAL_PROVIDER;
+        const ACR: &str = program::ACR_CREDENTIAL_PROVIDER;
+        const GCR: &str = program::GCR_CREDENTIAL_PROVIDER;
+        for (about, files, expected) in [
+            ("none", &[][..], &[][..]),
+            ("Amazon", &[ECR], &["ecr-credential-provider.exe"]),
+            ("Azure without its configuration", &[ACR], &[]),
+            ("Azure", &[ACR, program::ACR_CREDENTIAL_PROVIDER_CONFIG], &["acr-credential-provider.exe"]),
+            ("Google", &[GCR], &["gcr-credential-provider.exe"]),
+            ("two", &[GCR, ECR], &["ecr-credential-provider.exe", "gcr-credential-provider.exe"]),
+        ] {
+            let has = |file: &str| files.contains(&file);
+            let config = config(has);
+            let providers = config.iter().flat_map(|c| c["providers"].as_array().unwrap());
+            assert_eq!(providers.map(|p| p["name"].as_str().unwrap()).collect::<Vec<_>>(), expected, "{about}");
+            assert_eq!(arguments(has).is_empty(), expected.is_empty(), "{about}");
+        }
+    }
+
+    #[test]
+    fn the_provider_of_azure_is_given_its_configuration() {
+        let config = config(|file| file.contains("acr-")).unwrap();
+        assert_eq!(config["providers"][0]["args"], json!([r"C:\k\acr-credential-provider.json"]));
+    }
 }

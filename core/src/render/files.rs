@@ -18,17 +18,16 @@ const EXPORTER_CERT: &str = r"C:\k\tls\certs\tls.crt";
 const EXPORTER_KEY: &str = r"C:\k\tls\certs\tls.key";
 
 /// Programs on hosts that have files of their own.
-#[derive(Clone, Copy)]
 pub(super) struct Programs {
-    /// Amazon's credential provider.
-    pub credential_provider: bool,
+    /// Configuration of the credential providers, if there are any.
+    pub credential_providers: Option<Value>,
     /// A cloud-node-manager.
     pub node_manager: bool,
 }
 
 /// The files that follow from the cluster and the name of the node alone. The private key of the exporter is the only secret
 /// among them.
-pub(super) fn of_cluster(cluster: &Cluster, programs: Programs, node_name: &str) -> Vec<ConfigFile> {
+pub(super) fn of_cluster(cluster: &Cluster, programs: &Programs, node_name: &str) -> Vec<ConfigFile> {
     let node_user = format!("{}{node_name}", user::NODE_PREFIX);
     let wicd_user = format!("{}{node_name}", user::WICD_PREFIX);
     let server = &cluster.api_server;
@@ -51,8 +50,8 @@ pub(super) fn of_cluster(cluster: &Cluster, programs: Programs, node_name: &str)
         let token = json!({"tokenFile": path::NODE_MANAGER_TOKEN});
         files.push(file(path::NODE_MANAGER_KUBECONFIG, text(&kubeconfig_of(server, user::NODE_MANAGER, &token))));
     }
-    if programs.credential_provider {
-        files.push(file(credential_provider::PATH, text(&credential_provider::config())));
+    if let Some(config) = &programs.credential_providers {
+        files.push(file(credential_provider::PATH, text(config)));
     }
     files
 }
@@ -65,7 +64,7 @@ pub(super) fn of_registries(cluster: &Cluster, logins: &PullSecret) -> Vec<Confi
 }
 
 /// Hashes of all these files for no node in particular, without secrets: a hash must not allow a guess of a key or a password.
-pub(super) fn hashes(cluster: &Cluster, programs: Programs, logins: &PullSecret) -> BTreeMap<String, String> {
+pub(super) fn hashes(cluster: &Cluster, programs: &Programs, logins: &PullSecret) -> BTreeMap<String, String> {
     let files = of_cluster(cluster, programs, NODE_NAME).into_iter().filter(|f| !f.secret);
     let files = files.chain(of_registries(cluster, &logins.redacted()));
     files.map(|f| (f.path, hex::encode(Sha256::digest(&f.content)))).collect()

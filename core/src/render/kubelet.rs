@@ -36,10 +36,7 @@ pub(super) fn command(context: &Context<'_>) -> String {
     // The name is the one that the operator has proven; what a cloud or DNS calls the host now does not matter.
     arguments.push(format!("--hostname-override={NODE_NAME}"));
     arguments.push(format!("--node-ip={NODE_IP}"));
-    if context.has(program::ECR_CREDENTIAL_PROVIDER) {
-        arguments.push(format!("--image-credential-provider-bin-dir={}", path::ROOT));
-        arguments.push(format!("--image-credential-provider-config={}", credential_provider::PATH));
-    }
+    arguments.extend(credential_provider::arguments(|file| context.has(file)));
     arguments.join(" ")
 }
 

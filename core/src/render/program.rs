@@ -36,3 +36,9 @@ pub const HYBRID_OVERLAY: &str = r"C:\k\hybrid-overlay-node.exe";
 pub const AZURE_NODE_MANAGER: &str = r"C:\k\azure-cloud-node-manager.exe";
 /// Gives kubelet passwords for Amazon's registry.
 pub const ECR_CREDENTIAL_PROVIDER: &str = r"C:\k\ecr-credential-provider.exe";
+/// The same for Azure's.
+pub const ACR_CREDENTIAL_PROVIDER: &str = r"C:\k\acr-credential-provider.exe";
+/// How it logs in to Azure: a cloud configuration that names a managed identity, and holds no secret.
+pub const ACR_CREDENTIAL_PROVIDER_CONFIG: &str = r"C:\k\acr-credential-provider.json";
+/// The same for Google's.
+pub const GCR_CREDENTIAL_PROVIDER: &str = r"C:\k\gcr-credential-provider.exe";

@@ -16,6 +16,7 @@ use sha2::{Digest, Sha256};
 use super::{
     Cluster, HostParams, Platform, PullSecret, RenderError, Settings, check, containerd,
     context::Context,
+    credential_provider,
     files::{self, Programs},
     kubelet, pool_facts, program,
     services::{has_node_manager, services},
@@ -85,7 +86,7 @@ pub fn render(
     let has_containerd = context.has(program::CONTAINERD) && context.has(program::CONTAINERD_CONFIG);
     let services = services(cluster, payload, settings)?;
     let programs = Programs {
-        credential_provider: context.has(program::ECR_CREDENTIAL_PROVIDER),
+        credential_providers: credential_provider::config(|file| context.has(file)),
         node_manager: has_node_manager(&services),
     };
     let shared = Shared {
@@ -95,7 +96,7 @@ pub fn render(
         containerd: containerd::drop_in(&containerd, has_containerd)?,
         logs: settings.logs.rotation(),
         metadata_address: metadata_address(cluster, template),
-        cluster_files: files::hashes(cluster, programs, &logins(cluster, template.cluster_pull_secret.as_ref())),
+        cluster_files: files::hashes(cluster, &programs, &logins(cluster, template.cluster_pull_secret.as_ref())),
         cluster_pull_secret: template.cluster_pull_secret.clone(),
         trusted_certificates: template.trusted_certificates.clone(),
         image_mirrors: template.image_mirrors.clone(),
@@ -215,10 +216,10 @@ impl Rendered {
         let cluster = &self.of_version(cluster);
         let has = |destination: &str| self.files().iter().any(|f| f.destination.eq_ignore_ascii_case(destination));
         let programs = Programs {
-            credential_provider: has(program::ECR_CREDENTIAL_PROVIDER),
+            credential_providers: credential_provider::config(has),
             node_manager: has_node_manager(&self.services),
         };
-        let mut configs = files::of_cluster(cluster, programs, &host.node_name);
+        let mut configs = files::of_cluster(cluster, &programs, &host.node_name);
         let kubelet = kubelet::with_taints(self.shared.kubelet.clone(), &host.taints);
         configs.push(files::file(path::KUBELET_CONFIG, files::text(&kubelet)));
         let logins = logins(cluster, self.shared.cluster_pull_secret.as_ref());

@@ -142,6 +142,29 @@ pub(super) const PARTS: &[Part] = &[
         platforms: &["aws"],
     },
     Part {
+        name: "acr-credential-provider",
+        destination: program::ACR_CREDENTIAL_PROVIDER,
+        source: Source::Folder { without: "images of Azure's registries need a login; other platforms do not need it" },
+        services: &[],
+        platforms: &["azure"],
+    },
+    Part {
+        name: "acr-credential-provider.json",
+        destination: program::ACR_CREDENTIAL_PROVIDER_CONFIG,
+        source: Source::Folder { without: "acr-credential-provider.exe is not used" },
+        services: &[],
+        platforms: &["azure"],
+    },
+    Part {
+        name: "gcr-credential-provider",
+        destination: program::GCR_CREDENTIAL_PROVIDER,
+        source: Source::Folder {
+            without: "images of Google's registries need a login; other platforms do not need it",
+        },
+        services: &[],
+        platforms: &["gcp"],
+    },
+    Part {
         name: "containerd-shim-runhcs-v1",
         destination: program::SHIM,
         source: Source::Go(Program {
