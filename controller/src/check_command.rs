@@ -110,6 +110,7 @@ fn failed(check: &'static str, error: &RemoteError) -> Row {
 
 fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
     let asked = Preflight {
+        cluster_id: "",
         user: &args.user,
         api_server: args.api_server.as_deref(),
         needed: args.needed_mib.saturating_mul(1 << 20),

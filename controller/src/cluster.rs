@@ -303,10 +303,15 @@ async fn trusted_ca(client: &Client, namespace: &str) -> Result<Option<String>, 
 /// What is missing for the cloud-node-managers of hosts on Azure.
 async fn node_manager(client: &Client, namespace: &str) -> Result<Option<String>, ClusterError> {
     let api: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
-    let found = api.get_opt(user::NODE_MANAGER).await.map_err(failed("the ServiceAccount of cloud-node-managers"))?;
-    Ok(found.is_none().then(|| {
+    let is_there = match api.get_opt(user::NODE_MANAGER).await {
+        Ok(found) => found.is_some(),
+        // The Role is of an older release, and so is all the rest.
+        Err(kube::Error::Api(status)) if status.code == 403 => false,
+        Err(error) => return Err(failed("the ServiceAccount of cloud-node-managers")(error)),
+    };
+    Ok((!is_there).then(|| {
         format!(
-            "the ServiceAccount {namespace}/{} is missing, and hosts wait for its tokens: apply deploy/azure",
+            "the ServiceAccount {namespace}/{} is missing, and hosts wait for its tokens: apply deploy/base and deploy/azure",
             user::NODE_MANAGER
         )
     }))

@@ -267,8 +267,14 @@ impl Run {
         let (pod, image) = (self.world.names.held(), self.image()?);
         let before = self.boot_id().await?;
         self.world.start_pod(&pod, image, "ping.exe -n 36000 127.0.0.1 >NUL").await?;
-        self.world.hold_pod().await?;
-        self.world.ask_restart().await?;
+        let held = async {
+            self.world.hold_pod().await?;
+            self.world.ask_restart().await
+        };
+        if let Err(error) = held.await {
+            self.world.release_pod().await?;
+            return Err(error);
+        }
         let blocked = |seen: &Seen| {
             let drain = seen.instance.as_ref()?.status.as_ref()?.operation.as_ref()?.drain.as_ref()?;
             drain.blockers.first().map(|blocker| json!(blocker).to_string())

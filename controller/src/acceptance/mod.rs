@@ -51,9 +51,9 @@ const VERSION: Duration = Duration::from_secs(20);
 /// When the host or the cluster cannot be used, the user does not agree, or the result cannot be written. A row that fails is no error: the
 /// exit status reports it.
 pub async fn run(args: Acceptance) -> anyhow::Result<ExitCode> {
-    let client =
-        Client::try_from(api_server::config_of(args.kubeconfig.as_deref()).await?).context("cannot make a client")?;
-    agree(&args)?;
+    let config = api_server::config_of(args.kubeconfig.as_deref()).await?;
+    agree(&args, &config.cluster_url.to_string())?;
+    let client = Client::try_from(config).context("cannot make a client")?;
     let world = World {
         client,
         namespace: args.namespace.clone(),
@@ -102,21 +102,24 @@ pub async fn run(args: Acceptance) -> anyhow::Result<ExitCode> {
 fn interruption() -> anyhow::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot receive signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot receive signals")?;
+    // The terminal was closed.
+    let mut hangup = signal(SignalKind::hangup()).context("cannot receive signals")?;
     Ok(async move {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            _ = hangup.recv() => {}
         }
     })
 }
 
 /// Says what is done, and asks whether it may be.
-fn agree(args: &Acceptance) -> anyhow::Result<()> {
+fn agree(args: &Acceptance, cluster: &str) -> anyhow::Result<()> {
     eprintln!(
-        "This makes the host {} a node, restarts it several times, changes its settings, and removes it again. On the cluster it makes one \
-         WindowsNodePool, one Secret, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
+        "This makes the host {} a node of the cluster {cluster}, restarts it several times, changes its settings, and removes it again. On the \
+         cluster it makes one WindowsNodePool, one Secret with the key in the namespace {}, a PodDisruptionBudget and pods, and removes them; it changes no other node.\n\
          What cannot be undone: the Windows feature Containers stays enabled, the host restarts, and what runs on it ends.",
-        args.host
+        args.host, args.namespace
     );
     ask(args, "Continue?")
 }

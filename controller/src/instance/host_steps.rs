@@ -149,7 +149,9 @@ fn check(scope: &mut Scope, session: &mut Session, state: &HostState) -> Result<
 fn preflight(scope: &mut Scope, target: &Target, api_server: &str, state: &HostState) -> Result<(), StepError> {
     let user = scope.instance.spec.host.username.clone();
     let (now, needed) = (Timestamp::now(), space(target.rendered.files(), state));
-    let found = preflight::check(&Preflight { user: &user, api_server: Some(api_server), needed, now }, state);
+    let cluster_id = &scope.cx.cluster.id;
+    let asked = Preflight { cluster_id, user: &user, api_server: Some(api_server), needed, now };
+    let found = preflight::check(&asked, state);
     let (status, why, message) = match &found {
         Ok(()) => (Status::True, reason::SUCCEEDED, String::new()),
         Err(faults) => (Status::False, faults.reason(), faults.to_string()),

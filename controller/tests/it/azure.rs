@@ -87,7 +87,7 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
     let says = |p: &WindowsNodePool, part: &str| {
         conditions::find(&pool_status(p).conditions, kind::WARNING).is_some_and(|c| c.message.contains(part))
     };
-    world.until(POOL, "it says what is missing", |p| says(p, "apply deploy/azure")).await?;
+    world.until(POOL, "it says what is missing", |p| says(p, "apply deploy/base and deploy/azure")).await?;
     deployment::apply(&world.control_plane, "azure").await?;
     world.until(POOL, "it is Ready", is_ready).await?;
     let runs = |host: &SimHost| {
@@ -103,7 +103,9 @@ async fn a_cloud_node_manager_initialises_its_own_node_and_no_other() -> Result<
         merge(&world.client, node, false, &json!({"spec": {"taints": all}})).await?;
     }
     let client = as_node_manager(&hosts[0]).await?;
-    let zone = json!({"metadata": {"labels": {"topology.kubernetes.io/zone": "westeurope-1"}}});
+    let zone = json!({"metadata": {"labels": {
+        "topology.kubernetes.io/zone": "westeurope-1", "topology.kubernetes.azure.com/sub-fault-domain": "2",
+    }}});
     let initialise = json!({"metadata": zone["metadata"], "spec": {"providerID": "azure:///vm-0", "taints": others}});
     let addresses = json!({"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.7"}]}});
     merge(&client, "win-0", false, &initialise).await?;

@@ -124,6 +124,8 @@ impl From<Fault> for Faults {
 /// What the host is checked for.
 #[derive(Clone, Copy, Debug)]
 pub struct Preflight<'a> {
+    /// Id of the cluster that the host is to be a node of.
+    pub cluster_id: &'a str,
     /// The user that the operator logs in as.
     pub user: &'a str,
     /// The API server as hosts reach it. None: the host was not asked whether it reaches it.
@@ -139,7 +141,7 @@ pub struct Preflight<'a> {
 /// # Errors
 /// All faults that count, the most basic one first.
 pub fn check(asked: &Preflight<'_>, state: &HostState) -> Result<(), Faults> {
-    let configured = state.marker.as_ref().is_some_and(|m| !m.version.is_empty());
+    let configured = state.marker.as_ref().is_some_and(|m| !m.version.is_empty() && m.cluster_id == asked.cluster_id);
     let found = results(asked, state).into_iter().filter_map(|(_, fault)| fault);
     let faults: Vec<Fault> = found.filter(|f| !(configured && f.is_of_first_change())).collect();
     if faults.is_empty() { Ok(()) } else { Err(Faults(faults)) }
@@ -207,7 +209,13 @@ mod tests {
 
     fn asked() -> Preflight<'static> {
         let now = Timestamp::from_second(1_000_000).unwrap();
-        Preflight { user: "Administrator", api_server: Some("https://api:6443"), needed: 1 << 30, now }
+        Preflight {
+            cluster_id: "here",
+            user: "Administrator",
+            api_server: Some("https://api:6443"),
+            needed: 1 << 30,
+            now,
+        }
     }
 
     fn good() -> HostState {
@@ -230,12 +238,12 @@ mod tests {
             s.services.insert("kubelet".into(), ServiceState::Running);
         };
         let lost: Change = |s| {
-            s.marker = Some(Marker { version: "1".into(), ..Marker::default() });
+            s.marker = Some(Marker { version: "1".into(), cluster_id: "here".into(), ..Marker::default() });
             s.ports_in_use.push(10250);
             s.api_server = Some("timed out".into());
             s.machine.os_build = "10.0.25398.1".into();
         };
-        let cases: [(&str, Change, Option<&str>, &str); 14] = [
+        let cases: [(&str, Change, Option<&str>, &str); 15] = [
             ("a good host", |_| (), None, ""),
             ("no rights", |s| s.machine.is_admin = false, Some("NotAdministrator"), "Administrator"),
             ("another Windows", |s| s.machine.os_build = "10.0.25398.1".into(), Some("WindowsNotSupported"), "20348"),
@@ -260,9 +268,18 @@ mod tests {
             ("a node", node, None, ""),
             ("a node of old that has lost its way and its kubelet", lost, None, ""),
             (
+                "a node of another cluster that has no way",
+                |s| {
+                    s.marker = Some(Marker { version: "1".into(), cluster_id: "there".into(), ..Marker::default() });
+                    s.api_server = Some("timed out".into());
+                },
+                Some("ApiServerUnreachable"),
+                "timed out",
+            ),
+            (
                 "a host that was a node and has no way",
                 |s| {
-                    s.marker = Some(Marker::default());
+                    s.marker = Some(Marker { cluster_id: "here".into(), ..Marker::default() });
                     s.api_server = Some("timed out".into());
                 },
                 Some("ApiServerUnreachable"),

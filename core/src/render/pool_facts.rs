@@ -7,6 +7,8 @@ use super::{Cluster, MirrorRule, Proxy, RenderError, check, mirrors};
 const PROXY: &str = "template.spec.proxy";
 const CERTIFICATES: &str = "template.spec.trustedCertificates";
 const MIRRORS: &str = "template.spec.imageMirrors";
+/// With all the rest in one annotation.
+const MAX_MIRRORS: usize = 64 << 10;
 
 /// The cluster as the hosts of a pool have it.
 pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Cluster, RenderError> {
@@ -24,6 +26,11 @@ pub(super) fn of_pool(cluster: &Cluster, template: &TemplateSpec) -> Result<Clus
     let trusted = template.trusted_certificates.as_deref();
     if let Some(Err(damaged)) = trusted.map(|pem| check::certificates(pem.as_bytes())) {
         return refuse(CERTIFICATES, format!("certificate {damaged} is damaged; correct it or take it away"));
+    }
+    let size =
+        template.image_mirrors.as_ref().map_or(0, |mirrors| serde_json::to_string(mirrors).map_or(0, |t| t.len()));
+    if size > MAX_MIRRORS {
+        return refuse(MIRRORS, format!("it has {size} bytes, and {MAX_MIRRORS} can be stored; name fewer mirrors"));
     }
     if let Some(problem) = mirrors::problems(&rules(template.image_mirrors.as_ref())).into_iter().next() {
         return refuse(MIRRORS, problem);
@@ -119,6 +126,7 @@ mod tests {
             (damaged, CERTIFICATES),
             (tags(vec![mirror("*.example.com", "mirror.example.com")]), MIRRORS),
             (tags(vec![mirror("registry.example.com/a", "mirror.example.com/b")]), MIRRORS),
+            (tags(vec![mirror("registry.example.com", &format!("{}.example.com", "a".repeat(63))); 1000]), MIRRORS),
             // It would be asked for the images of others, too: name the registry.
             (tags(vec![mirror("registry.example.com/a", "mirror.example.com/a")]), MIRRORS),
         ] {

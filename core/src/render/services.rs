@@ -18,6 +18,8 @@ use super::{
 };
 
 const NODE_MANAGER: &str = "cloud-node-manager";
+/// Where machines of a cloud learn about themselves.
+const METADATA: &str = "169.254.169.254";
 
 /// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
 ///
@@ -35,7 +37,7 @@ pub(super) fn services(
     let mut services: Vec<Service> = all.iter().filter_map(|service| service(&context)).collect();
     // Windows does not start a service that depends on one that does not exist.
     let names: Vec<String> = services.iter().map(|s| s.name.clone()).collect();
-    let environment = proxy_variables(&cluster.proxy);
+    let environment = proxy_variables(cluster);
     for service in &mut services {
         service.dependencies.retain(|d| names.contains(d));
         service.environment.clone_from(&environment);
@@ -54,13 +56,33 @@ pub(super) fn services(
     Ok(ServicesConfig { services, files, environment_vars, watched_environment_vars })
 }
 
-/// The cluster's proxy, as each service gets it.
-fn proxy_variables(Proxy { http, https, no }: &Proxy) -> BTreeMap<String, String> {
-    let all = [("HTTP_PROXY", http), ("HTTPS_PROXY", https), ("NO_PROXY", no)];
+/// The proxy, as each service gets it. Without one there is no exception from it either.
+fn proxy_variables(cluster: &Cluster) -> BTreeMap<String, String> {
+    let Proxy { http, https, no } = &cluster.proxy;
     let set = |(name, value): (&str, &Option<String>)| {
         value.as_ref().filter(|v| !v.is_empty()).map(|v| (name.to_owned(), v.clone()))
     };
-    all.into_iter().filter_map(set).collect()
+    let mut variables: BTreeMap<String, String> =
+        [("HTTP_PROXY", http), ("HTTPS_PROXY", https)].into_iter().filter_map(set).collect();
+    if !variables.is_empty() {
+        variables.insert("NO_PROXY".to_owned(), without_proxy(cluster, no.as_deref().unwrap_or_default()));
+    }
+    variables
+}
+
+/// What is reached without the proxy: what was given, and what a node must reach in any case. A proxy may not know the cluster's inside, and the
+/// metadata service answers by who asks.
+fn without_proxy(cluster: &Cluster, given: &str) -> String {
+    let host = cluster.api_server.trim_start_matches("https://").split('/').next().unwrap_or_default();
+    let host = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
+    let needed = ["localhost", "127.0.0.1", ".svc", host.trim_matches(['[', ']']), &cluster.service_cidr, METADATA];
+    let mut list: Vec<&str> = given.split(',').map(str::trim).filter(|entry| !entry.is_empty()).collect();
+    for entry in needed {
+        if !entry.is_empty() && !list.contains(&entry) {
+            list.push(entry);
+        }
+    }
+    list.join(",")
 }
 
 /// A service with the parts that all have.

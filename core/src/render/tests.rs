@@ -204,11 +204,40 @@ fn without_the_log_runner_services_run_by_themselves() {
 }
 
 #[test]
+fn what_a_node_must_reach_is_reached_without_the_proxy() {
+    let of = |api_server: &str, no: &str| {
+        let proxy = Proxy { https: Some("http://proxy:3128".into()), no: Some(no.into()), ..Proxy::default() };
+        let cluster = Cluster { api_server: api_server.into(), proxy, ..cluster() };
+        let config = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap();
+        config.services[0].environment["NO_PROXY"].clone()
+    };
+    let rest = "172.30.0.0/16,169.254.169.254";
+    for (api_server, no, expected) in [
+        ("https://api:6443", "", format!("localhost,127.0.0.1,.svc,api,{rest}")),
+        ("https://api", ".svc, 10.0.0.0/8,", format!(".svc,10.0.0.0/8,localhost,127.0.0.1,api,{rest}")),
+        ("https://[fd00::1]:6443/x", ".svc", format!(".svc,localhost,127.0.0.1,fd00::1,{rest}")),
+        ("https://[fd00::1]", ".svc", format!(".svc,localhost,127.0.0.1,fd00::1,{rest}")),
+        (
+            "https://10.0.0.1:6443",
+            &format!("127.0.0.1,localhost,.svc,10.0.0.1,{rest}"),
+            format!("127.0.0.1,localhost,.svc,10.0.0.1,{rest}"),
+        ),
+    ] {
+        assert_eq!(of(api_server, no), expected, "{api_server} {no}");
+    }
+    let no = Proxy { no: Some(".svc".into()), ..Proxy::default() };
+    let config = services(&Cluster { proxy: no, ..cluster() }, &payload(&PROGRAMS), &Settings::default()).unwrap();
+    assert!(config.services[0].environment.is_empty(), "there is no proxy");
+}
+
+#[test]
 fn files_and_variables_are_listed() {
     let proxy = Proxy { http: Some("http://proxy:3128".into()), https: Some(String::new()), no: None };
     let cluster = Cluster { proxy, ..cluster() };
     let config = services(&cluster, &payload(&PROGRAMS), &Settings::default()).unwrap();
-    let variables = BTreeMap::from([("HTTP_PROXY".into(), "http://proxy:3128".into())]);
+    let without = "localhost,127.0.0.1,.svc,api-int.example.com,172.30.0.0/16,169.254.169.254";
+    let variables =
+        BTreeMap::from([("HTTP_PROXY".into(), "http://proxy:3128".into()), ("NO_PROXY".into(), without.into())]);
     assert!(!config.services.is_empty() && config.services.iter().all(|s| s.environment == variables));
     assert!(
         config.environment_vars.is_empty() && config.watched_environment_vars.is_empty(),

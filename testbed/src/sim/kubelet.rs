@@ -296,10 +296,11 @@ impl Kubelet<'_> {
     }
 
     /// wicd's part, too: the tokens of services with an identity of their own.
-    async fn renew_tokens(&self, wicd: &Identity) {
+    async fn renew_tokens(&self, wicd: &Identity, node: Option<&Value>) {
         let host = self.machine.windows().host();
         let now = k8s_openapi::jiff::Timestamp::now().as_second();
-        for due in service_token::due(host, now).unwrap_or_default() {
+        let uid = node.and_then(|node| node["metadata"]["uid"].as_str());
+        for due in service_token::due(host, uid, now).unwrap_or_default() {
             let accounts = ServiceAccount::url_path(&(), Some(&due.namespace));
             let made = insist("token", async || {
                 let body = serde_json::to_vec(&due.request()).map_err(kube::Error::SerdeError)?;
@@ -328,7 +329,7 @@ impl Kubelet<'_> {
             }
             doubted.clone_from(&seen.doubted);
             state.borrow_and_update();
-            self.renew_tokens(&wicd).await;
+            self.renew_tokens(&wicd, seen.json.as_ref()).await;
             let report = self.machine.windows().keep(seen.json.as_ref());
             let annotations = annotations(&seen, &report);
             if !annotations.is_empty() {

@@ -53,10 +53,10 @@ pub async fn run(host: Arc<dyn Host>, connect: Arc<dyn Connect>, stop: Cancellat
     let (certificate, certificate_changed) = watch::channel(0);
     tokio::select! {
         () = stop.cancelled() => {}
-        () = keep(host.clone(), node_seen, report) => {}
+        () = keep(host.clone(), node_seen.clone(), report) => {}
         () = logs::keep(host.clone()) => {}
         () = follow::follow(host.clone(), connect.clone(), node, reported, certificate_changed) => {}
-        () = service_token::keep(host.clone(), connect.clone()) => {}
+        () = service_token::keep(host.clone(), connect.clone(), node_seen.clone()) => {}
         () = rotation::rotate(host, connect, certificate) => {}
     }
 }

@@ -11,6 +11,8 @@ use api::services::{Prepare, ServiceAccountToken};
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use k8s_openapi::api::authentication::v1::{BoundObjectReference, TokenRequest, TokenRequestSpec};
 use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::watch;
 use tracing::{info, warn};
 
 use super::chain;
@@ -22,6 +24,8 @@ use crate::host::{Host, HostError};
 const LOOK: Duration = Duration::from_secs(5);
 /// Delay after a failure.
 const AGAIN: Duration = Duration::from_secs(30);
+/// Delay after a success: where the clock of the host is wrong, each new token looks old.
+const REST: Duration = Duration::from_mins(2);
 /// Lifetime of a token.
 const SECONDS: i64 = 3600;
 
@@ -42,6 +46,8 @@ struct Bound {
 #[derive(Deserialize)]
 struct Named {
     name: String,
+    #[serde(default)]
+    uid: String,
 }
 
 impl Claims {
@@ -51,22 +57,24 @@ impl Claims {
     }
 }
 
-/// Whether a token must be renewed: after half of its life, and if it is of another Node.
-fn is_due(token: &str, node: &str, now: i64) -> bool {
-    Claims::read(token).is_none_or(|Claims { iat, exp, kubernetes }| {
+/// Whether a token must be renewed: after half of its life, and if it is of another Node. A Node that was deleted and registered again is another
+/// one, also under its name; `uid` is `None` while it is not known.
+fn is_due(token: &str, node: &str, uid: Option<&str>, now: i64) -> bool {
+    Claims::read(token).is_none_or(|Claims { iat, exp, kubernetes: Bound { node: of } }| {
         let half = iat.saturating_add(exp.saturating_sub(iat) / 2);
-        kubernetes.node.name != node || now < iat.saturating_sub(SECONDS) || now >= half
+        of.name != node || uid.is_some_and(|uid| uid != of.uid) || now < iat.saturating_sub(SECONDS) || now >= half
     })
 }
 
-/// Renews for ever.
-pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>) {
+/// Renews for ever. `node` is the Node, if it is known.
+pub async fn keep(host: Arc<dyn Host>, connect: Arc<dyn Connect>, node: watch::Receiver<Option<Value>>) {
     let mut complaint = String::new();
     loop {
-        let wait = match renew(&*host, &*connect, jiff::Timestamp::now().as_second()).await {
-            Ok(()) => {
+        let uid = node.borrow().as_ref().and_then(|node| node["metadata"]["uid"].as_str().map(str::to_owned));
+        let wait = match renew(&*host, &*connect, uid.as_deref(), jiff::Timestamp::now().as_second()).await {
+            Ok(renewed) => {
                 complaint.clear();
-                LOOK
+                if renewed { REST } else { LOOK }
             }
             Err(e) => {
                 let text = chain(&e);
@@ -96,13 +104,13 @@ pub struct Due {
 ///
 /// # Errors
 /// When the desired state or a token cannot be read.
-pub fn due(host: &dyn Host, now: i64) -> Result<Vec<Due>, HostError> {
+pub fn due(host: &dyn Host, uid: Option<&str>, now: i64) -> Result<Vec<Due>, HostError> {
     let Some(desired) = files::read_json::<Desired>(host, path::DESIRED)? else { return Ok(Vec::new()) };
     let mut all = Vec::new();
     for service in desired.services.services {
         let Some(Prepare::ServiceAccountToken(token)) = service.prepare else { continue };
         let present = files::read(host, &token.path)?.unwrap_or_default();
-        if is_due(&String::from_utf8_lossy(&present), &desired.node_name, now) {
+        if is_due(&String::from_utf8_lossy(&present), &desired.node_name, uid, now) {
             all.push(Due { namespace: desired.namespace.clone(), token, node: desired.node_name.clone() });
         }
     }
@@ -136,21 +144,23 @@ impl Due {
     }
 }
 
-async fn renew(host: &dyn Host, connect: &dyn Connect, now: i64) -> Result<(), ClusterError> {
-    for due in due(host, now)? {
+/// Returns whether there was one to renew.
+async fn renew(host: &dyn Host, connect: &dyn Connect, uid: Option<&str>, now: i64) -> Result<bool, ClusterError> {
+    let all = due(host, uid, now)?;
+    for due in &all {
         let cluster = connect.connect().await?;
         let token = cluster.request_token(&due.namespace, &due.token.service_account, due.request()).await?;
         due.keep(host, &token)?;
         info!(service_account = due.token.service_account, "a token has been renewed");
     }
-    Ok(())
+    Ok(!all.is_empty())
 }
 
 #[cfg(test)]
 mod tests {
     use api::services::{Service, ServicesConfig};
     use proptest::prelude::*;
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
     use crate::daemon::fake_cluster::FakeCluster;
@@ -166,6 +176,9 @@ mod tests {
 
     #[test]
     fn a_token_is_renewed_after_half_of_its_life() {
+        let other = Some("other");
+        assert!(!is_due(&of("win-1", 1000, 4600), "win-1", Some("u"), 1000));
+        assert!(is_due(&of("win-1", 1000, 4600), "win-1", other, 1000), "the Node was made again");
         for (about, token, now, due) in [
             ("new", of("win-1", 1000, 4600), 1000, false),
             ("before half", of("win-1", 1000, 4600), 2799, false),
@@ -178,14 +191,14 @@ mod tests {
             ("none", String::new(), 0, true),
             ("no token", "a.b.c".into(), 0, true),
         ] {
-            assert_eq!(is_due(&token, "win-1", now), due, "{about}");
+            assert_eq!(is_due(&token, "win-1", None, now), due, "{about}");
         }
     }
 
     proptest! {
         #[test]
         fn what_is_no_token_is_due(text in ".{0,200}", now: i64) {
-            prop_assert!(is_due(&text, "win-1", now));
+            prop_assert!(is_due(&text, "win-1", None, now));
         }
     }
 
@@ -194,7 +207,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let host = FakeHost::new(dir.path());
         let cluster = FakeCluster::new();
-        renew(&host, &cluster, 0).await.unwrap();
+        assert!(!renew(&host, &cluster, None, 0).await.unwrap());
         let prepare = Prepare::ServiceAccountToken(ServiceAccountToken {
             service_account: "manager".into(),
             path: path::NODE_MANAGER_TOKEN.into(),
@@ -207,11 +220,11 @@ mod tests {
             ..Desired::default()
         };
         files::write_json(&host, path::DESIRED, &desired, Access::Protected).unwrap();
-        assert!(renew(&host, &cluster, 1000).await.is_err(), "the API server cannot be reached");
+        assert!(renew(&host, &cluster, None, 1000).await.is_err(), "the API server cannot be reached");
         assert_eq!(files::read(&host, path::NODE_MANAGER_TOKEN).unwrap(), None);
         *cluster.token.lock().unwrap() = Some(of("win-1", 1000, 4600));
-        for now in [1000, 1001, 2800] {
-            renew(&host, &cluster, now).await.unwrap();
+        for (now, due) in [(1000, true), (1001, false), (2800, true)] {
+            assert_eq!(renew(&host, &cluster, None, now).await.unwrap(), due, "{now}");
         }
         let written = files::read(&host, path::NODE_MANAGER_TOKEN).unwrap().unwrap();
         assert_eq!(written, of("win-1", 1000, 4600).into_bytes());

@@ -80,6 +80,9 @@ pub(super) fn apply(host: &dyn Host, request: &Request, body: &Apply, report: &m
     // Certificates of another cluster, or of a Node of another name, are of no use, however long they are valid.
     if request.supersedes.is_some() && before.as_ref() != Some(&recipient::meant(request)) {
         certificates::forget(host)?;
+        for token in tokens(&body.desired.services) {
+            files::remove(host, &token)?;
+        }
     }
     make_requests(host, body, report)?;
     let marker = Marker {

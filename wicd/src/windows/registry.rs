@@ -1,6 +1,9 @@
 //! Environment variables of the machine and of services, and the antivirus' exclusions.
 
-use std::{collections::BTreeMap, io};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+};
 
 use windows_registry::LOCAL_MACHINE;
 use windows_sys::Win32::Foundation::ERROR_FILE_NOT_FOUND;
@@ -11,6 +14,8 @@ use crate::host::HostError;
 const ENVIRONMENT: &str = r"SYSTEM\CurrentControlSet\Control\Session Manager\Environment";
 /// Value of a service's key: a list of `name=value`.
 const SERVICE_ENVIRONMENT: &str = "Environment";
+/// Value beside it: the names of those that are ours.
+const OUR_VARIABLES: &str = "EnvironmentOfWindowsNodePools";
 /// Group policy for Defender: exclusions by process. The other place, under `SOFTWARE\Microsoft\Windows Defender`, is
 /// closed even to SYSTEM.
 const DEFENDER_POLICY: &str = r"SOFTWARE\Policies\Microsoft\Windows Defender\Exclusions";
@@ -61,25 +66,39 @@ pub(super) fn dependencies(service: &str) -> Vec<String> {
     list(service, "DependOnService")
 }
 
-/// Variables that a service has in addition to those of the machine. The service manager reads them each time that it starts the service:
+/// Variables of ours that a service has in addition to those of the machine. The service manager reads them each time that it starts the service:
 /// <https://learn.microsoft.com/windows-server/administration/windows-server-hklm-system-currentcontrolset-services>.
 pub(super) fn service_environment(service: &str) -> BTreeMap<String, String> {
-    let pair = |text: String| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
-    list(service, SERVICE_ENVIRONMENT).into_iter().filter_map(pair).collect()
+    let ours = list(service, OUR_VARIABLES);
+    all_variables(service).into_iter().filter(|(name, _)| ours.contains(name)).collect()
 }
 
-/// Sets them, instead of those that it had.
+/// Sets them, instead of those of ours that it had. Those that the owner of the host has set stay.
 pub(super) fn set_service_environment(service: &str, variables: &BTreeMap<String, String>) -> io::Result<()> {
+    let before = list(service, OUR_VARIABLES);
+    let mut all = all_variables(service);
+    all.retain(|name, _| !before.contains(name));
+    all.extend(variables.clone());
     let key = LOCAL_MACHINE.options().read().write().open(service_key(service)).map_err(plain)?;
-    if variables.is_empty() {
-        return match key.remove_value(SERVICE_ENVIRONMENT).map_err(plain) {
-            Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => Err(e),
-            _ => Ok(()),
-        };
-    }
-    let pairs: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-    let pairs: Vec<&str> = pairs.iter().map(String::as_str).collect();
-    key.set_multi_string(SERVICE_ENVIRONMENT, &pairs).map_err(plain)
+    let set = |value: &str, list: Vec<String>| {
+        if list.is_empty() {
+            return match key.remove_value(value).map_err(plain) {
+                Err(e) if !is(&e, ERROR_FILE_NOT_FOUND) => Err(e),
+                _ => Ok(()),
+            };
+        }
+        key.set_multi_string(value, &list.iter().map(String::as_str).collect::<Vec<_>>()).map_err(plain)
+    };
+    // Whenever this is interrupted, no variable of ours looks like the owner's.
+    let names: BTreeSet<String> = before.into_iter().chain(variables.keys().cloned()).collect();
+    set(OUR_VARIABLES, names.into_iter().collect())?;
+    set(SERVICE_ENVIRONMENT, all.iter().map(|(name, value)| format!("{name}={value}")).collect())?;
+    set(OUR_VARIABLES, variables.keys().cloned().collect())
+}
+
+fn all_variables(service: &str) -> BTreeMap<String, String> {
+    let pair = |text: String| text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    list(service, SERVICE_ENVIRONMENT).into_iter().filter_map(pair).collect()
 }
 
 fn service_key(service: &str) -> String {
