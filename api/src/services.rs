@@ -25,9 +25,10 @@ pub struct ServicesConfig {
 }
 
 impl ServicesConfig {
-    /// Whether every service has this variable of its own, so that the machine's does not reach it.
+    /// Whether every service has this variable of its own, so that the machine's does not reach it. Windows ignores the case of names.
     pub fn is_own_variable(&self, name: &str) -> bool {
-        !self.services.is_empty() && self.services.iter().all(|s| s.environment.contains_key(name))
+        let has = |s: &Service| s.environment.keys().any(|own| own.eq_ignore_ascii_case(name));
+        !self.services.is_empty() && self.services.iter().all(has)
     }
 }
 

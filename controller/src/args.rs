@@ -284,11 +284,9 @@ pub enum Check {
     Host(CheckHost),
 }
 
-/// Arguments of `check host`.
-#[derive(Parser, Clone, Debug)]
-pub struct CheckHost {
-    /// IP address or DNS name.
-    pub address: String,
+/// How a command logs in to a host.
+#[derive(clap::Args, Clone, Debug)]
+pub struct Login {
     /// File with the private key, in OpenSSH or PEM form and without a passphrase.
     #[arg(short, long, value_name = "FILE")]
     pub identity: PathBuf,
@@ -298,9 +296,19 @@ pub struct CheckHost {
     /// User, an administrator of the host.
     #[arg(long, default_value = "Administrator")]
     pub user: String,
-    /// Fingerprint of the host key, as `SHA256:...`. Any if not set, and the result names it.
+    /// Fingerprint of the host key, as `SHA256:...`. Any if not set.
     #[arg(long, value_name = "FINGERPRINT")]
     pub host_key: Option<String>,
+}
+
+/// Arguments of `check host`.
+#[derive(Parser, Clone, Debug)]
+pub struct CheckHost {
+    /// IP address or DNS name.
+    pub address: String,
+    /// How to log in.
+    #[command(flatten)]
+    pub login: Login,
     /// URL of the API server, to which the host opens a connection. Not checked if not set.
     #[arg(long, env = "WINDOWS_NODE_POOLS_API_SERVER", value_name = "URL")]
     pub api_server: Option<String>,
@@ -324,18 +332,9 @@ pub struct Acceptance {
     /// IP address or DNS name of the host, which is in no pool yet.
     #[arg(long, value_name = "ADDRESS")]
     pub host: String,
-    /// File with the private key, in OpenSSH or PEM form and without a passphrase.
-    #[arg(short, long, value_name = "FILE")]
-    pub identity: PathBuf,
-    /// SSH port.
-    #[arg(long, default_value_t = 22)]
-    pub port: u16,
-    /// User, an administrator of the host.
-    #[arg(long, default_value = "Administrator")]
-    pub user: String,
-    /// Fingerprint of the host key, as `SHA256:...`. The key that the host shows if not set.
-    #[arg(long, value_name = "FINGERPRINT")]
-    pub host_key: Option<String>,
+    /// How to log in.
+    #[command(flatten)]
+    pub login: Login,
     /// Namespace of the operator.
     #[arg(long, env = "WATCH_NAMESPACE", default_value = api::names::DEFAULT_NAMESPACE)]
     pub namespace: String,

@@ -63,8 +63,7 @@ async fn rows(args: &CheckHost) -> anyhow::Result<Vec<Row>> {
 }
 
 async fn open(args: &CheckHost) -> anyhow::Result<Result<Session, RemoteError>> {
-    let target =
-        ssh_target::new(&args.address, args.port, &args.user, &args.identity, args.host_key.as_deref(), LIMIT)?;
+    let target = ssh_target::new(&args.address, &args.login, LIMIT)?;
     let operator = Operator {
         cluster_id: String::new(),
         epoch: 0,
@@ -98,7 +97,7 @@ fn login(args: &CheckHost, result: Result<&Session, &RemoteError>) -> Row {
     match result {
         Ok(session) => {
             let key = session.connection().host_key().fingerprint();
-            Row { check: "login", fault: None, note: format!("as {}, host key {key}", args.user) }
+            Row { check: "login", fault: None, note: format!("as {}, host key {key}", args.login.user) }
         }
         Err(error) => failed("login", error),
     }
@@ -111,7 +110,7 @@ fn failed(check: &'static str, error: &RemoteError) -> Row {
 fn of_state(args: &CheckHost, state: &HostState) -> Vec<Row> {
     let asked = Preflight {
         cluster_id: "",
-        user: &args.user,
+        user: &args.login.user,
         api_server: args.api_server.as_deref(),
         needed: args.needed_mib.saturating_mul(1 << 20),
         now: Timestamp::now(),

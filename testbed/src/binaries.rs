@@ -4,10 +4,9 @@
 //! (`$XDG_CACHE_HOME` or `~/.cache`, then `windows-node-pools/`), and is otherwise built there. A folder of the cache
 //! is named after what goes into it, so that a change of version or source never meets an old build.
 
-mod hostcontainerd;
 mod hostkubelet;
 mod kstatus;
-mod overlay;
+mod services;
 mod wicd_exe;
 
 use std::{
@@ -21,10 +20,9 @@ use sha2::{Digest as _, Sha256};
 
 pub use devenv::{cache_dir, forget_caller};
 pub(crate) use devenv::{find, with_progress, workspace_root};
-pub use hostcontainerd::host_containerd;
 pub use hostkubelet::{Platform, host_kubelet};
 pub use kstatus::kstatus;
-pub use overlay::{host_overlay, host_proxy};
+pub use services::{host_containerd, host_overlay, host_proxy};
 pub use wicd_exe::wicd_exe;
 
 /// The version of Kubernetes that `testbed/go/go.mod` requires.

@@ -89,8 +89,8 @@ impl Run {
             name: &self.world.names.name(),
             suffix: &self.world.names.suffix,
             address: &self.args.host,
-            port: self.args.port,
-            user: &self.args.user,
+            port: self.args.login.port,
+            user: &self.args.login.user,
             fingerprint: &self.fingerprint,
         };
         let pool = spec::pool(&host, &Value::Object(self.template.lock().clone()));
@@ -98,7 +98,7 @@ impl Run {
     }
 
     async fn join(&self) -> anyhow::Result<String> {
-        let pem = std::fs::read(&self.args.identity).context("cannot read the key")?;
+        let pem = std::fs::read(&self.args.login.identity).context("cannot read the key")?;
         self.world.store_key(pem).await?;
         self.apply().await?;
         let phases = Mutex::new(Vec::new());

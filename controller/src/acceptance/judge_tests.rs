@@ -26,6 +26,12 @@ const RUNNING: &str = "\nSERVICE_NAME: kubelet\n        TYPE               : 10 
 const NO_SERVICE: &str = "[SC] EnumQueryServicesStatus:OpenService FAILED 1060:\n\nThe specified service does not exist as an installed service.";
 const ACTIONS: &str = "[SC] QueryServiceConfig2 SUCCESS\n\nSERVICE_NAME: kubelet\n        RESET_PERIOD (in seconds)    : 3600\n        REBOOT_MESSAGE               :\n        COMMAND_LINE                 :\n        FAILURE_ACTIONS              : RESTART -- Delay = 10000 milliseconds.\n                                       RESTART -- Delay = 60000 milliseconds.\n                                       RESTART -- Delay = 300000 milliseconds.";
 
+fn desired(in_cloud: bool) -> Output {
+    let metadata_address = in_cloud.then_some([169, 254, 169, 254].into());
+    let desired = api::host::Desired { metadata_address, ..api::host::Desired::default() };
+    ok(&serde_json::to_string_pretty(&desired).unwrap())
+}
+
 fn event(id: u32, says: &str) -> String {
     format!(
         "Event[0]\n  Log Name: System\n  Source: User32\n  Event ID: {id}\n  Level: Information\n  Description:\n{says}\n"
@@ -200,10 +206,14 @@ fn networks() -> Vec<Case> {
         },
         Case {
             judge: metadata_route,
-            good: vec![route("  169.254.169.254  255.255.255.255       10.0.0.1        10.0.0.5     35")],
+            good: vec![
+                desired(true),
+                route("  169.254.169.254  255.255.255.255       10.0.0.1        10.0.0.5     35"),
+            ],
             bad: vec![
-                (0, route("  169.254.169.254  255.255.255.255       On-link        10.0.0.5     35")),
-                (0, route("  169.254.0.0  255.255.0.0       10.0.0.1        10.0.0.5     35")),
+                (1, route("  169.254.169.254  255.255.255.255       On-link        10.0.0.5     35")),
+                (1, route("  169.254.0.0  255.255.0.0       10.0.0.1        10.0.0.5     35")),
+                (1, route("  None")),
             ],
         },
     ]
@@ -329,9 +339,8 @@ fn a_row_passes_by_what_windows_prints_and_by_no_other_text() {
 
 #[test]
 fn what_a_host_does_not_have_is_skipped() {
-    let none = "IPv4 Route Table\nActive Routes:\n  None\nPersistent Routes:\n  None";
     for outcome in [
-        metadata_route(&[ok(none)]),
+        metadata_route(&[desired(false), ok("")]),
         logins(&[status(
             2,
             "C:\\var\\lib\\kubelet\\config.json: The system cannot find the file specified.\nSuccessfully processed 0 files; Failed processing 1 files",

@@ -152,8 +152,8 @@ async fn prepare(args: Acceptance, world: World) -> anyhow::Result<Run> {
             world.remove(names).await.with_context(|| format!("cannot remove {}", names.name()))?;
         }
     }
-    world.host_is_free(args.port, &addresses(&args).await).await?;
-    let target = ssh_target::new(&args.host, args.port, &args.user, &args.identity, args.host_key.as_deref(), LOGIN)?;
+    world.host_is_free(args.login.port, &addresses(&args).await).await?;
+    let target = ssh_target::new(&args.host, &args.login, LOGIN)?;
     let (host, fingerprint, kind) = Host::open(target).await.context("cannot use the host")?;
     let before = host.directories().await.context("cannot use the host")?;
     let (template, first_version) = (Mutex::default(), Mutex::default());
@@ -162,7 +162,7 @@ async fn prepare(args: Acceptance, world: World) -> anyhow::Result<Run> {
 
 /// The addresses of the host, as far as this machine can resolve its name.
 async fn addresses(args: &Acceptance) -> Vec<IpAddr> {
-    let found = tokio::net::lookup_host((args.host.as_str(), args.port)).await;
+    let found = tokio::net::lookup_host((args.host.as_str(), args.login.port)).await;
     found.map(|found| found.map(|address| address.ip()).collect()).unwrap_or_default()
 }
 

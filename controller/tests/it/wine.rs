@@ -151,25 +151,36 @@ impl World {
 pub(crate) const ENVIRONMENT: &str = r"HKLM\System\CurrentControlSet\Control\Session Manager\Environment";
 
 fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
+    let more = [
+        ("--no-proxy", VARIABLE.1),
+        // Nothing answers there. kubelet reads --no-proxy, and wicd goes to the API server directly in any case.
+        ("--https-proxy", "http://proxy.example:3128"),
+    ];
+    operator_options(control_plane, dir, Vec::new(), &more)
+}
+
+/// Options of an operator for Wine hosts, with a payload of kubelet and `others`.
+pub(crate) fn operator_options(
+    control_plane: &ControlPlane,
+    dir: &Path,
+    others: Vec<Entry>,
+    more: &[(&str, &str)],
+) -> Result<OperatorOptions> {
     let kubelet =
         Entry::with(r"C:\k\kubelet.exe", Content::File(host_kubelet(Platform::Windows)?)).services(&["kubelet"]);
-    payload::write(&dir.join("payload"), &[kubelet], payload::LEVEL_FAST)?;
+    let entries: Vec<Entry> = others.into_iter().chain([kubelet]).collect();
+    payload::write(&dir.join("payload"), &entries, payload::LEVEL_FAST)?;
     // Wine takes a rooted path without a drive for one of Linux.
     let patch = json!({"podLogsDir": r"C:\var\log\pods", "volumePluginDir": r"C:\var\lib\kubelet\volume-plugins"});
-    fs::write(dir.join("kubelet.json"), patch.to_string())?;
-    let args = [
-        ("--api-server", control_plane.server()),
-        ("--kubelet-config-patch", dir.join("kubelet.json").display().to_string()),
-        ("--no-proxy", VARIABLE.1.to_owned()),
-        // Nothing answers there. kubelet reads --no-proxy, and wicd goes to the API server directly in any case.
-        ("--https-proxy", "http://proxy.example:3128".to_owned()),
-        ("--backoff-base", "1s".to_owned()),
-    ];
+    let patch_file = dir.join("kubelet.json").display().to_string();
+    fs::write(&patch_file, patch.to_string())?;
+    let server = control_plane.server();
+    let args = [("--api-server", server.as_str()), ("--kubelet-config-patch", &patch_file), ("--backoff-base", "1s")];
     Ok(OperatorOptions {
         program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
         payload: dir.join("payload"),
         wicd: wicd_exe()?,
-        args: args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect(),
+        args: args.iter().chain(more).flat_map(|(flag, value)| [(*flag).to_owned(), (*value).to_owned()]).collect(),
     })
 }
 

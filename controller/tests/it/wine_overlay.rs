@@ -4,7 +4,13 @@
 //! What OpenShift does beside the operator is played here: it approves the certificate of hybrid-overlay-node, gives the Node its part
 //! of the pod network, and grants rights to nodes.
 
-use std::{collections::BTreeSet, fs, path::Path, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use api::{
@@ -19,14 +25,13 @@ use kube::{
 };
 use serde_json::{Value, json};
 use testbed::{
-    ControlPlane, ControlPlaneOptions, Operator, OperatorOptions,
-    binaries::{Platform, host_kubelet, wicd_exe},
+    ControlPlane, ControlPlaneOptions, Operator,
     deployment::{self, within},
-    payload::{self, Content, Entry},
+    payload,
     wine::{HostNetwork, WineHost, WineOptions, available},
 };
 
-use crate::wine::{ENVIRONMENT, cmd, is_ready, tail};
+use crate::wine::{ENVIRONMENT, cmd, is_ready, operator_options, tail};
 
 const POOL: &str = "overlay";
 const NODE: &str = "wine-o";
@@ -65,7 +70,8 @@ impl World {
         for object in rights() {
             control_plane.apply_yaml(&object.to_string()).await?;
         }
-        let options = options(&control_plane, files.path())?;
+        let options =
+            operator_options(&control_plane, files.path(), payload::hybrid_overlay()?, &[("--network", "ovn-hybrid")])?;
         let host = WineHost::start(&control_plane, WineOptions::new(NODE)).await?;
         host.authorize(&key.public_key().to_openssh()?)?;
         let operator = Operator::start(&control_plane, &options)?;
@@ -165,28 +171,6 @@ fn rights() -> [Value; 3] {
         with(rbac("ClusterRole", "ovn-nodes"), rules),
         binding("ovn-nodes", "ovn-nodes", "system:ovn-nodes"),
     ]
-}
-
-fn options(control_plane: &ControlPlane, dir: &Path) -> Result<OperatorOptions> {
-    let kubelet =
-        Entry::with(r"C:\k\kubelet.exe", Content::File(host_kubelet(Platform::Windows)?)).services(&["kubelet"]);
-    let entries: Vec<Entry> = payload::hybrid_overlay()?.into_iter().chain([kubelet]).collect();
-    payload::write(&dir.join("payload"), &entries, payload::LEVEL_FAST)?;
-    // Wine takes a rooted path without a drive for one of Linux.
-    let patch = json!({"podLogsDir": r"C:\var\log\pods", "volumePluginDir": r"C:\var\lib\kubelet\volume-plugins"});
-    fs::write(dir.join("kubelet.json"), patch.to_string())?;
-    let args = [
-        ("--api-server", control_plane.server()),
-        ("--network", "ovn-hybrid".to_owned()),
-        ("--kubelet-config-patch", dir.join("kubelet.json").display().to_string()),
-        ("--backoff-base", "1s".to_owned()),
-    ];
-    Ok(OperatorOptions {
-        program: PathBuf::from(env!("CARGO_BIN_EXE_windows-node-pools")),
-        payload: dir.join("payload"),
-        wicd: wicd_exe()?,
-        args: args.into_iter().flat_map(|(flag, value)| [flag.to_owned(), value]).collect(),
-    })
 }
 
 #[tokio::test(flavor = "multi_thread")]

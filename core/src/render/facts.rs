@@ -1,6 +1,6 @@
 //! What is rendered from.
 
-use std::fmt;
+use std::{fmt, net::Ipv4Addr};
 
 use api::Taint;
 
@@ -107,6 +107,9 @@ impl Cluster {
         facts.into_iter().filter_map(|(name, differs)| differs.then_some(name)).collect()
     }
 }
+
+/// Address from which a machine gets its name, zone and credentials; it is the same in all clouds that have one.
+pub(super) const METADATA_ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
 
 /// Where a cluster runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

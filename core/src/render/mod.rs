@@ -29,6 +29,7 @@ mod stored;
 pub use check::certificates;
 pub(crate) use credential_provider::PATH as CREDENTIAL_PROVIDER_CONFIG;
 pub use error::RenderError;
+use facts::METADATA_ADDRESS;
 pub use facts::{Cluster, HostParams, Network, Platform, Proxy, Settings, TlsPair};
 pub use log_settings::{LogSettings, LogSettingsError};
 pub use mirrors::MirrorRule;

@@ -14,7 +14,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    Cluster, HostParams, Platform, PullSecret, RenderError, Settings, check, containerd,
+    Cluster, HostParams, METADATA_ADDRESS, Platform, PullSecret, RenderError, Settings, check, containerd,
     context::Context,
     credential_provider,
     files::{self, Programs},
@@ -104,12 +104,11 @@ pub fn render(
     Ok(Rendered { services, shared })
 }
 
-/// The address from which a machine gets its name, zone and credentials; it is the same in all clouds that have one. A pool of hosts that the cloud does not know has none.
+/// The address of the metadata service. A pool of hosts that the cloud does not know has none.
 fn metadata_address(cluster: &Cluster, template: &TemplateSpec) -> Option<Ipv4Addr> {
-    const ADDRESS: Ipv4Addr = Ipv4Addr::new(169, 254, 169, 254);
     let chosen = template.kubelet.as_ref().and_then(|kubelet| kubelet.cloud_provider);
     let is_there = matches!(cluster.platform, Platform::Aws | Platform::Azure | Platform::Gcp);
-    (is_there && chosen != Some(CloudProvider::None)).then_some(ADDRESS)
+    (is_there && chosen != Some(CloudProvider::None)).then_some(METADATA_ADDRESS)
 }
 
 /// Logins of registries that the hosts of a pool get.

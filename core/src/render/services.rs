@@ -12,14 +12,12 @@ use api::{
 };
 
 use super::{
-    Cluster, Network, Platform, Proxy, RenderError, Settings, check,
+    Cluster, METADATA_ADDRESS, Network, Platform, Proxy, RenderError, Settings, check,
     context::{Context, NODE_IP, NODE_NAME},
     kubelet, prerequisites, program,
 };
 
 const NODE_MANAGER: &str = "cloud-node-manager";
-/// Where machines of a cloud learn about themselves.
-const METADATA: &str = "169.254.169.254";
 
 /// The services ConfigMap's content: a service for each program that the payload has and the cluster needs.
 ///
@@ -51,9 +49,8 @@ pub(super) fn services(
         .collect();
     files.sort_by(|a, b| a.path.cmp(&b.path));
 
-    // The machine's own variables are its owner's: services of others read them, too.
-    let (environment_vars, watched_environment_vars) = Default::default();
-    Ok(ServicesConfig { services, files, environment_vars, watched_environment_vars })
+    // No variables of the machine: they are its owner's, and services of others read them, too.
+    Ok(ServicesConfig { services, files, ..ServicesConfig::default() })
 }
 
 /// The proxy, as each service gets it. Without one there is no exception from it either.
@@ -75,7 +72,8 @@ fn proxy_variables(cluster: &Cluster) -> BTreeMap<String, String> {
 fn without_proxy(cluster: &Cluster, given: &str) -> String {
     let host = cluster.api_server.trim_start_matches("https://").split('/').next().unwrap_or_default();
     let host = host.rsplit_once(':').map_or(host, |(name, port)| if port.ends_with(']') { host } else { name });
-    let needed = ["localhost", "127.0.0.1", ".svc", host.trim_matches(['[', ']']), &cluster.service_cidr, METADATA];
+    let metadata = METADATA_ADDRESS.to_string();
+    let needed = ["localhost", "127.0.0.1", ".svc", host.trim_matches(['[', ']']), &cluster.service_cidr, &metadata];
     let mut list: Vec<&str> = given.split(',').map(str::trim).filter(|entry| !entry.is_empty()).collect();
     for entry in needed {
         if !entry.is_empty() && !list.contains(&entry) {

@@ -92,11 +92,9 @@ pub fn losses(from: &ServicesConfig, to: &ServicesConfig) -> Vec<Loss> {
     let runs = |name: &str| to.services.iter().any(|s| s.name.eq_ignore_ascii_case(name));
     let services = from.services.iter().filter(|s| !runs(&s.name)).map(|s| Loss::Service(s.name.clone()));
     // Windows ignores the case of names of variables.
-    let set_by = |variables: &BTreeMap<String, String>, name: &str| {
-        variables.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty())
-    };
-    let each_has = |name: &str| !to.services.is_empty() && to.services.iter().all(|s| set_by(&s.environment, name));
-    let sets = |name: &str| set_by(&to.environment_vars, name) || each_has(name);
+    let of_machine =
+        |name: &str| to.environment_vars.iter().any(|(n, v)| n.eq_ignore_ascii_case(name) && !v.is_empty());
+    let sets = |name: &str| of_machine(name) || to.is_own_variable(name);
     let variables = from.environment_vars.iter().filter(|(name, value)| !value.is_empty() && !sets(name));
     let variables = variables.map(|(name, _)| Loss::Variable(name.clone()));
     let kept = flags(to);

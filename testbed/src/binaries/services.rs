@@ -1,4 +1,4 @@
-//! The programs that stand where those of OVN-Kubernetes' hybrid overlay do on a host that is Wine.
+//! The programs that stand where containerd and those of OVN-Kubernetes' hybrid overlay do on a host that is Wine.
 
 use std::path::PathBuf;
 
@@ -7,6 +7,14 @@ use anyhow::Result;
 use super::{GO_MOD, GO_SUM, Run as _, built_once, cache_dir, go_build, key, ldflags};
 
 const SERVICE: &str = include_str!("../../go/winservice/winservice.go");
+
+/// Finds or builds hostcontainerd (`testbed/go/hostcontainerd`): seconds.
+///
+/// # Errors
+/// When it is missing and cannot be built, or the cache cannot be written.
+pub fn host_containerd() -> Result<PathBuf> {
+    build("hostcontainerd", include_str!("../../go/hostcontainerd/main.go"))
+}
 
 /// Finds or builds hostoverlay, which takes the place of hybrid-overlay-node (`testbed/go/hostoverlay`): about a minute.
 ///
