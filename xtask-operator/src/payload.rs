@@ -14,7 +14,7 @@ use api::payload::File;
 use remote::payload::Payload;
 use testbed::payload::{Content, Entry, LEVEL_RELEASE};
 
-use parts::{PARTS, Part, Source};
+use parts::{MINORS, PARTS, Part, Source};
 
 /// Makes the payload: the programs and static files that hosts need, with their manifest.
 ///
@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Folder with programs to take as they are, as csi-proxy.exe. They win over those that could be built.
     #[arg(long, value_name = "FOLDER")]
     from: Option<PathBuf>,
+    /// Minor version of Kubernetes whose programs are built.
+    #[arg(long, value_name = "MINOR", default_value = MINORS[0], value_parser = clap::builder::PossibleValuesParser::new(MINORS))]
+    kubernetes: String,
     /// A kubelet.exe to take as it is.
     #[arg(long, value_name = "PATH")]
     kubelet: Option<PathBuf>,
@@ -76,7 +79,7 @@ fn make(args: &Args, out: &Path) -> Result<()> {
                 (Content::File(path.clone()), args.kubelet_version.clone().filter(|_| part.name == "kubelet"))
             }
             (None, Source::Go(program)) => {
-                let (path, version) = go::build(program, part.file_name(), &step)?;
+                let (path, version) = go::build(program, &args.kubernetes, part.file_name(), &step)?;
                 (Content::File(path), Some(version))
             }
             (None, Source::Static(text)) => (Content::Bytes((*text).into()), None),
@@ -167,6 +170,8 @@ mod tests {
             ("x --out d --from f --kubelet k --only a,b --level 3", true),
             ("x verify d", true),
             ("x", false),
+            ("x --out d --kubernetes 1.35", true),
+            ("x --out d --kubernetes 1.32", false),
             ("x --out d --level 0", false),
             ("x verify", false),
             ("x --out d verify d", false),
@@ -192,6 +197,7 @@ mod tests {
             command: None,
             out: None,
             from: Some(from.path().into()),
+            kubernetes: MINORS[0].into(),
             kubelet: Some(from.path().join("other-kubelet")),
             kubelet_version: Some("v1.35.2".into()),
             only: ["csi-proxy", "hybrid-overlay-node", "kubelet", "containerd_conf"].map(String::from).into(),

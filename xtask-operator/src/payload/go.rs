@@ -1,8 +1,8 @@
 //! Builds programs for Windows from Go modules.
 //!
 //! Each set of programs has a module of its own under `xtask/payload/`, which names them as tools: go.mod pins the versions,
-//! go.sum the hashes, and no set decides the dependencies of another. To take a newer version: change it in that go.mod (and,
-//! for Kubernetes, in its replace lines) and run `go mod tidy` there.
+//! go.sum the hashes, and no set decides the dependencies of another. Kubernetes has a set for each minor version. To take a newer
+//! version: change it in that go.mod (and, for Kubernetes, in its replace lines) and run `go mod tidy` there.
 
 use std::{path::PathBuf, process::Command, time::Instant};
 
@@ -11,7 +11,7 @@ use devenv::{with_progress, workspace_root};
 
 /// A program in a Go module.
 pub(super) struct Program {
-    /// Folder under `xtask/payload/`.
+    /// Folder under `xtask/payload/`, in which `{kubernetes}` stands for a minor version of Kubernetes.
     pub set: &'static str,
     /// Module that has the program.
     pub module: &'static str,
@@ -23,14 +23,14 @@ pub(super) struct Program {
 }
 
 impl Program {
-    /// Folder of the set.
-    pub(super) fn folder(&self) -> PathBuf {
-        workspace_root().join("xtask/payload").join(self.set)
+    /// Folder of the set for a minor version of Kubernetes, as `1.36`.
+    pub(super) fn folder(&self, kubernetes: &str) -> PathBuf {
+        workspace_root().join("xtask/payload").join(self.set.replace("{kubernetes}", kubernetes))
     }
 
     /// Version that go.mod pins, as `v1.36.3`.
-    fn pinned(&self) -> Result<String> {
-        let mut go = self.go();
+    fn pinned(&self, kubernetes: &str) -> Result<String> {
+        let mut go = self.go(kubernetes);
         go.args(["list", "-m", "-f", "{{.Version}}", self.module]);
         let output = go.output().context("cannot run go; Go 1.26 or newer is needed to build the payload")?;
         let error = String::from_utf8_lossy(&output.stderr);
@@ -39,9 +39,9 @@ impl Program {
     }
 
     /// `go`, where the user's settings do not change what comes out.
-    fn go(&self) -> Command {
+    fn go(&self, kubernetes: &str) -> Command {
         let mut go = Command::new("go");
-        go.current_dir(self.folder())
+        go.current_dir(self.folder(kubernetes))
             .env("CGO_ENABLED", "0")
             .env("GOOS", "windows")
             .env("GOARCH", "amd64")
@@ -52,15 +52,16 @@ impl Program {
     }
 }
 
-/// Builds a program, says so, and returns its path and version. Go keeps what it has compiled: the second time takes seconds.
-pub(super) fn build(program: &Program, file_name: &str, step: &str) -> Result<(PathBuf, String)> {
-    let version = program.pinned()?;
+/// Builds a program for a minor version of Kubernetes, says so, and returns its path and version. Go keeps what it has compiled: the
+/// second time takes seconds.
+pub(super) fn build(program: &Program, kubernetes: &str, file_name: &str, step: &str) -> Result<(PathBuf, String)> {
+    let version = program.pinned(kubernetes)?;
     let folder = target_folder().join("payload");
     std::fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let out = folder.join(file_name);
     println!("{step}: building {version}");
     let start = Instant::now();
-    let mut go = program.go();
+    let mut go = program.go(kubernetes);
     go.args(["build", "-trimpath", "-buildvcs=false", "-ldflags"])
         .arg(format!("-s -w -buildid= {}", stamp(program.version, &version)))
         .arg("-o")

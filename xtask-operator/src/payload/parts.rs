@@ -38,12 +38,20 @@ impl Part {
     }
 }
 
+/// Minor versions of Kubernetes whose programs can be built, the newest one first.
+pub(super) const MINORS: [&str; 4] = ["1.36", "1.35", "1.34", "1.33"];
+
 const KUBERNETES_VERSION: &str = "-X k8s.io/component-base/version.gitVersion={version} \
      -X k8s.io/component-base/version.gitMajor={major} -X k8s.io/component-base/version.gitMinor={minor}";
 const CNI_VERSION: &str = "-X github.com/containernetworking/plugins/pkg/utils/buildversion.BuildVersion={version}";
 
 const fn kubernetes(package: &'static str) -> Source {
-    Source::Go(Program { set: "kubernetes", module: "k8s.io/kubernetes", package, version: KUBERNETES_VERSION })
+    Source::Go(Program {
+        set: "kubernetes-{kubernetes}",
+        module: "k8s.io/kubernetes",
+        package,
+        version: KUBERNETES_VERSION,
+    })
 }
 
 const fn cni(package: &'static str) -> Source {
@@ -208,6 +216,8 @@ pub(super) const PARTS: &[Part] = &[
 mod tests {
     use std::collections::BTreeSet;
 
+    use devenv::workspace_root;
+
     use super::*;
 
     #[test]
@@ -219,13 +229,35 @@ mod tests {
 
     #[test]
     fn every_program_is_a_tool_of_its_module() {
-        for part in PARTS {
+        for (part, minor) in PARTS.iter().flat_map(|part| MINORS.map(|minor| (part, minor))) {
             let Source::Go(program) = &part.source else { continue };
-            let go_mod = std::fs::read_to_string(program.folder().join("go.mod")).unwrap();
-            assert!(go_mod.contains(program.package), "{}", part.name);
-            assert!(go_mod.contains(&format!("{} v", program.module)), "{}", part.name);
-            assert!(program.folder().join("go.sum").is_file(), "{}", part.name);
+            let folder = program.folder(minor);
+            let go_mod = std::fs::read_to_string(folder.join("go.mod")).unwrap();
+            assert!(go_mod.contains(program.package), "{} {minor}", part.name);
+            assert!(go_mod.contains(&format!("{} v", program.module)), "{} {minor}", part.name);
+            assert!(folder.join("go.sum").is_file(), "{} {minor}", part.name);
         }
+    }
+
+    #[test]
+    fn each_minor_version_has_its_set_and_no_other() {
+        let sets = workspace_root().join("xtask/payload");
+        for minor in MINORS {
+            let go_mod = std::fs::read_to_string(sets.join(format!("kubernetes-{minor}/go.mod"))).unwrap();
+            assert!(go_mod.contains(&format!("k8s.io/kubernetes v{minor}.")), "{minor}");
+            // The modules of the same release have the version 0.<minor>.
+            let replaced: Vec<&str> =
+                go_mod.lines().filter_map(|line| line.split_once(" => ")?.1.split_once(' ')).map(|(_, v)| v).collect();
+            let expected = format!("v0.{}.", minor.trim_start_matches("1."));
+            assert!(replaced.len() > 20 && replaced.iter().all(|v| v.starts_with(&expected)), "{minor}: {replaced:?}");
+        }
+        let folders =
+            std::fs::read_dir(sets).unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+        assert_eq!(folders.filter(|name| name.starts_with("kubernetes")).count(), MINORS.len());
+        assert!(
+            testbed::binaries::KUBERNETES_VERSION.starts_with(&format!("v{}.", MINORS[0])),
+            "the newest one is tested"
+        );
     }
 
     #[test]
